@@ -1,1 +1,1 @@
-"""Language models in the controller: judges, the supervisor, diagnosis, teachers of traces and their sandbox."""
+"""Language models in the controller: judges, the supervisor, diagnosis, voting agents and the code sandbox."""

@@ -1,1 +1,1 @@
-"""The application on top of every other package: command line, stack, notifications, imports and MCP server."""
+"""The controller application: the command line, the stack, notifications, imports and the MCP server."""

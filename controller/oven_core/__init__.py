@@ -1,1 +1,1 @@
-"""The core that decides and transports: messages, the mesh, signatures, the bus and the replica that joins them."""
+"""The core library: messages, the consensus mesh, signatures, the bus, and the process that runs a mesh replica."""

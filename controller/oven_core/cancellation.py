@@ -1,8 +1,8 @@
-"""Reliable cancellation: cancel tasks until they end, and raise a swallowed cancellation again.
+"""Helpers for reliable cancellation: cancel tasks until they end, and re-raise a swallowed cancellation.
 
 On Python 3.11 `asyncio.wait_for` returns the result if a cancellation arrives together with it (CPython issue 86296).
 nats-py uses `wait_for` and also swallows other cancellations. The task then continues, and its owner waits forever. So
-this project does not use `wait_for`, raises again what nats-py swallows, and cancels a task more than once.
+this project does not use `wait_for`, re-raises cancellations that nats-py swallows, and cancels a task repeatedly.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""CPU cores and priority of the stack's processes next to the training. Imports only the standard library.
+"""CPU affinity and priority of the stack's processes, so that they do not slow the training. Standard library only.
 
 Some schedulers pack waking processes onto busy cores. On two cores, a training step then took a tenth longer if the
 stack could use every core instead of only the other half (docs/experiments.md). A trainer that leaves its half idle,
@@ -18,17 +18,17 @@ from pathlib import Path
 
 NICENESS = 10
 ENOUGH = 4
-"""Number of own cores from which the stack needs no more."""
+"""Number of cores that is enough for the stack."""
 LOOK_S = 1.0
 """Seconds between two measurements of the trainer's load."""
 BUSY, IDLE = 0.5, 0.25
-"""Load of the trainer's half from which the stack leaves it, and below which the stack may use it."""
+"""Load of the trainer's half above which the stack leaves it, and below which the stack may use it."""
 _STAT = Path("/proc/stat")
 
 
 @dataclass(frozen=True)
 class CoreSplit:
-    """The cores that this process may use, split into those of the training and those of the stack."""
+    """The cores that this process may use, split between the training and the stack."""
 
     training: frozenset[int]
     stack: frozenset[int]
@@ -42,7 +42,7 @@ class CoreSplit:
 
 
 def lower_priority() -> None:
-    """Lower this process's priority, so that it never runs in place of the training.
+    """Lower this process's priority, so that it never preempts the training.
 
     Six processes wake at each observation, and on a machine whose cores are all busy each could take the trainer's
     core. SCHED_BATCH (Linux only) wakes without preempting. If a sandbox forbids it, the process starts anyway.
@@ -85,7 +85,7 @@ def busy(before: str, after: str, cores: Collection[int]) -> float:
 
 
 def _ticks(stat: str, cores: Collection[int]) -> tuple[int, int]:
-    """(ticks in user mode at normal niceness, all ticks), see proc_stat(5)."""
+    """Return the ticks in user mode at normal niceness, and all ticks (see proc_stat(5))."""
     lines = (line.split() for line in stat.splitlines())
     counts = {name: [int(count) for count in rest[:8]] for name, *rest in lines if name.startswith("cpu")}
     mine = [counts[name] for name in (f"cpu{core}" for core in cores) if name in counts]

@@ -1,4 +1,4 @@
-"""Every error that this project raises on purpose.
+"""The exceptions that this project raises on purpose.
 
 OvenError
 ├── ConfigError      (ValueError)       a setting is wrong; names the value and the remedy; exit code 2
@@ -60,7 +60,7 @@ NO_SPACE: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 
 
 class OvenError(Exception):
-    """Base of all. The command line ends with `exit_code`."""
+    """Base class of all errors of this project. The command line exits with `exit_code`."""
 
     exit_code = 3
 
@@ -122,7 +122,7 @@ class ProcessError(OvenError, RuntimeError):
 
 
 class DivergedError(OvenError, RuntimeError):
-    """The log has an output that this replica computes differently. Continuing would fork the run's history."""
+    """Raised if the log has an output that this replica computes differently. Continuing would fork the history."""
 
     exit_code = 3
 

@@ -1,4 +1,4 @@
-"""Files: written atomically, so that no reader sees a part, and read within limits if a user names them."""
+"""Helpers to write files atomically, so that no reader sees part of one, and to read users' files with a size limit."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def atomic_file(path: Path, *, private: bool = False) -> Iterator[BinaryIO]:
 
 @contextlib.contextmanager
 def longest_csv_field(characters: int) -> Iterator[None]:
-    """Make the module `csv` refuse longer fields within the block. The limit belongs to the whole process."""
+    """Limit the field length in the `csv` module within the block. The limit applies to the whole process."""
     before = csv.field_size_limit(characters)
     try:
         yield
@@ -42,13 +42,13 @@ def longest_csv_field(characters: int) -> Iterator[None]:
 
 
 def write_atomic(path: Path, data: bytes | str, *, private: bool = False) -> None:
-    """Replace a file's content; text is UTF-8. Raises OSError, and the old content stays then."""
+    """Replace a file's content; text is UTF-8. If it raises OSError, the old content stays."""
     with atomic_file(path, private=private) as out:
         out.write(data.encode() if isinstance(data, str) else data)
 
 
 FILE_BYTES = 1 << 20
-"""Limit of a settings file, which usually has a few thousand bytes."""
+"""Maximum bytes of a settings file, which usually has a few thousand."""
 _KINDS = (
     (stat.S_ISDIR, "a folder"),
     (stat.S_ISFIFO, "a pipe"),

@@ -1,4 +1,4 @@
-"""Plug-ins by entry points: agents, recipes, rewards and loaders of graphs. Listing their names imports none."""
+"""Load plug-ins (agents, recipes, rewards, graph loaders) from entry points. Listing plug-ins does not import them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from oven_core.files import read_file
 
 
 def points(group: str) -> dict[str, EntryPoint]:
-    """The entry points of `oven.<group>` by name, in the order of their names."""
+    """Return the entry points of `oven.<group>` by name, sorted by name."""
     return {point.name: point for point in _installed(f"oven.{group}", tuple(sys.path))}
 
 
@@ -48,7 +48,7 @@ def imported(kind: str, name: str, target: str) -> Any:
 
 
 def split_function(name_or_file: str) -> tuple[str, str] | None:
-    """Return (file, function) of "FILE.py:FUNCTION"; None for the name of an entry point."""
+    """Split "FILE.py:FUNCTION" into file and function; return None for the name of an entry point."""
     file, colon, function = name_or_file.rpartition(":")
     return (file, function) if colon and file.endswith(".py") else None
 
@@ -80,7 +80,7 @@ def checked_function(owner: str, called: str, kind: str, group: str, name: str) 
 
 
 def _defined(node: ast.stmt) -> list[str]:
-    """The names that a module's statement binds and that could be functions."""
+    """Return the names bound by a module's statement that could be functions."""
     match node:
         case ast.FunctionDef(name=name) | ast.ClassDef(name=name):
             return [name]

@@ -1,4 +1,4 @@
-"""Names that earlier versions had and this one does not, and the tag of the repository that still has them."""
+"""Names that were removed from the project, and the last git tag that still has them."""
 
 from __future__ import annotations
 

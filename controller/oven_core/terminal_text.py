@@ -1,4 +1,4 @@
-"""Text for a terminal: wrapped, and without characters that control it. Agents and learners write most of it."""
+"""Print text safely: wrap lines, and strip terminal control characters from texts that agents and learners wrote."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def clean(text: str) -> str:
 
 
 def say(*lines: str, flush: bool = False) -> None:
-    """Print lines with text from elsewhere. Commands print everything from a log by this function."""
+    """Print lines with untrusted text. Commands print everything from a log through this function."""
     for line in lines:
         print(clean(line), flush=flush)
 

@@ -1,4 +1,4 @@
-"""The knobs of a trainer: named getters and setters with bounds. Every change is verified by reading it back."""
+"""A registry of a trainer's knobs: named getters and setters with bounds. Changes are verified by reading them back."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from oven_core.protocol.messages import ActuatorSpec, Effect, Value
 Status = Literal["applied", "noop", "rejected", "skipped", "expired", "unknown"]
 
 DONE: tuple[Status, ...] = ("applied", "noop")
-"""Outcomes after which the value is in force."""
+"""Outcomes after which the new value is active."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Applied:
 
 
 class Proof(Protocol):
-    """Tells whether training has used a new setting: other code may overwrite it before that."""
+    """Reports whether training has used a new setting, because other code may overwrite it first."""
 
     @property
     def sure(self) -> bool:

@@ -1,4 +1,4 @@
-"""`oven.connect`: the controller in your own training loop, with PyTorch or anything else.
+"""`oven.connect`: connect your own training loop to the controller, with PyTorch or any other framework.
 
     with oven.connect(model=model, optimizer=optimizer, scheduler=scheduler, max_steps=1000) as client:
         for step in range(1, 1001):

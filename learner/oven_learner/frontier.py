@@ -2,12 +2,12 @@
 
 The policy is teacher-forced over the answers, which gives bits per byte, and a lower bound on the KL divergence of the
 two models although their tokenizers differ. Where both tokenizers end a token, each model predicts how the text
-continues. The first byte of the continuation is a function of the text. So the divergence of the two byte distributions
-is at most that of the texts (data processing; Cover & Thomas 2006, theorem 2.8.1). The policy's byte distribution is
-exact: its next-token probabilities, summed by first byte. For the frontier model only the most likely tokens are known.
-The rest of its mass, the tail, may start with any byte. The bound distributes the tail so that the divergence is
-minimal, which makes it valid for every tail. With t the known mass, p the policy's and ε the tail, the minimum of
-KL(t + δ ‖ p) over δ ≥ 0, Σδ = ε fills up t/p from its lowest entry to a common level λ:
+continues. The first byte of the continuation is a function of the text. So the divergence of the two byte
+distributions is at most that of the texts (data processing; Cover & Thomas 2006, theorem 2.8.1). The policy's byte
+distribution is exact: its next-token probabilities, summed by first byte. For the frontier model only the most likely
+tokens are known. The rest of its mass, the tail, may start with any byte. The bound distributes the tail so that the
+divergence is minimal, which makes it valid for every tail. With t the known mass, p the policy's and ε the tail, the
+minimum of KL(t + δ ‖ p) over δ ≥ 0, Σδ = ε fills up t/p from its lowest entry to a common level λ:
 
     Σ max(0, λ p − t) = ε,    δ = max(0, λ p − t)
 
@@ -35,7 +35,7 @@ SYMBOLS = 257
 END = 256
 """The symbol of tokens without text."""
 LEAST = 1e-12
-"""Probabilities are at least this: a policy that rules a byte out is far away, but not infinitely far."""
+"""Minimum probability, so that the divergence stays finite for a policy that rules out a byte."""
 PLACES = 64
 """Rows of logits converted to probabilities at a time. With 150,000 tokens they take 77 MB in float64."""
 

@@ -1,8 +1,8 @@
-"""Training on several ranks. Rank 0 talks to the bus, and every rank gets the same news at the same step.
+"""Training on several ranks. Rank 0 talks to the bus, and every rank gets the same messages at the same step.
 
-News travel apart from the gradients, in their own gloo group. That group is on CPU, so that no rank waits for its
-device. It is never used between two collectives of the trainer. A step costs one broadcast of 16 bytes; news follow in
-a second one. Rank 0 asks the other ranks for their requests at most once per second.
+Messages use a separate gloo group from the gradients. That group is on CPU, so that no rank waits for its device. It
+is never used between two collectives of the trainer. A step costs one broadcast of 16 bytes, and messages follow in a
+second one. Rank 0 asks the other ranks for their requests at most once per second.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ log = logging.getLogger("oven.learner")
 T = TypeVar("T")
 
 ASK_S = 1.0
-"""Between two rounds of requests from the other ranks: gathering them costs as much again as the broadcast."""
+"""Seconds between two rounds of requests from the other ranks. Gathering them costs as much as the broadcast."""
 
 
 class Ranks:

@@ -1,4 +1,4 @@
-"""A link for tests of training scripts. It needs no bus, records the learner's messages, and makes planned decisions.
+"""A fake link to test training scripts without a bus. It records the learner's messages and makes planned decisions.
 
     link = FakeLink({3: ("optimizer.lr_scale", 0.5)})          # decided at tick 3, applied before step 4
     with oven.connect(link=link, optimizer=optimizer) as client:

@@ -1,1 +1,1 @@
-"""Training recipes, one per package. Each lists its differences from the paper that it follows."""
+"""Training recipes, one per package. Each package lists its differences from the paper that it follows."""

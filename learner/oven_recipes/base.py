@@ -1,5 +1,5 @@
-"""The interface of a recipe, an entry point of the group `oven.recipes`. Importing a recipe needs no torch; training
-does."""
+"""The interface of a recipe, an entry point of the group `oven.recipes`. Importing a recipe needs no torch, but
+training does."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from oven_runs.settings import resolution
 
 @dataclass(frozen=True)
 class Order:
-    """A request of `up` to a recipe."""
+    """A request from `up` to a recipe."""
 
     start: str
     seed: int
     steps: int | None
-    """Optimizer steps; None for the recipe's default."""
+    """Number of optimizer steps. None means the recipe's default."""
     seconds: float | None
     options: dict[str, Any]
     folder: Path
     """The run's folder; checkpoints go to `checkpoints/` in it."""
     cache: Path
-    """Shared between runs."""
+    """Cache folder shared between runs."""
     resume: bool = False
 
 
 class Recipe(resolution.Recipe, Protocol):
-    """Names, settings and starts for the stack, and the training."""
+    """A recipe: its names, settings and starts for the stack, and its training."""
 
     @property
     def name(self) -> str:
@@ -43,7 +43,7 @@ class Recipe(resolution.Recipe, Protocol):
 
 
 LR_BOUNDS = (0.01, 100.0)
-"""Wide enough that an agent cannot infer from them where a drawn start lies."""
+"""Bounds of the learning-rate knob. They are so wide that an agent cannot guess a drawn start from them."""
 
 
 class RecipeSettings(BaseModel):
@@ -56,7 +56,7 @@ class RecipeSettings(BaseModel):
 
 @dataclass(frozen=True)
 class Start:
-    """The start of a run. `label` describes the planted fault of a drill; otherwise it is empty."""
+    """The start of a run. In a drill, `label` describes the planted fault; otherwise it is empty."""
 
     name: str
     learning_rate: float
@@ -68,8 +68,7 @@ class Start:
 
 
 def learning_rate_start(text: str, tuned: float) -> tuple[str, float, str]:
-    """Return name, learning rate and label of one of the starts that differ only in the learning rate: `tuned`, or a
-    drill."""
+    """Return the name, learning rate and label of a start that only sets the learning rate: `tuned`, or a drill."""
     match text:
         case "drill:lr-low":
             return text, tuned / 10, "the learning rate is set to 1/10 of the tuned one"
@@ -79,5 +78,5 @@ def learning_rate_start(text: str, tuned: float) -> tuple[str, float, str]:
 
 
 def no_such_start(text: str, starts: Sequence[str]) -> ValueError:
-    """Return the error for an unknown start, with similar names or all of `starts`."""
+    """Return the error for an unknown start. It lists similar names, or all of `starts`."""
     return ValueError(str(UnknownNameError("start", text, starts)))

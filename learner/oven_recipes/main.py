@@ -1,4 +1,4 @@
-"""The learner's process under `oven-controller up`: the recipe that the run folder's config.json names."""
+"""The learner process of `oven-controller up`. It runs the recipe that config.json in the run folder names."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from oven_recipes.base import Order, Recipe
 
 
 def main(args: list[str]) -> int:
-    """Run the learner's process. It ends with RunEnded in the log, or with an error."""
+    """Run the learner process. It ends with RunEnded in the log, or with an error."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     logging.getLogger("httpx").setLevel(logging.WARNING)
     folder = Path(os.environ["OVEN_RUN_DIR"])

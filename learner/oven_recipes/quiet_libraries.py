@@ -1,4 +1,4 @@
-"""Silence libraries that print into a recipe's or a command's output."""
+"""Silence libraries that print into the output of recipes and commands."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from transformers.utils import logging as transformers_logging
 
 
 def quiet_libraries() -> None:
-    """Turn off transformers' progress bars, TRL's note that environments are experimental, and the warning of an option
-    that TRL 1.16 and peft 0.21 read under its old name. A user could not act on any of them."""
+    """Turn off transformers' progress bars, TRL's note that environments are experimental, and a warning about an
+    option that TRL 1.16 and peft 0.21 read under its old name. Users cannot act on any of them."""
     os.environ["TRL_EXPERIMENTAL_SILENCE"] = "1"
     transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     warnings.filterwarnings("ignore", message=".*gradient_checkpointing` is deprecated", category=FutureWarning)

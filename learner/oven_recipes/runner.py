@@ -1,4 +1,4 @@
-"""Run a recipe's training in its process: attach it, resume from checkpoints, and end it cleanly on SIGTERM."""
+"""Run a recipe's training in its process: attach it, resume from checkpoints, and stop it cleanly on SIGTERM."""
 
 from __future__ import annotations
 
@@ -27,8 +27,7 @@ from oven_recipes.base import Order, Recipe
 
 
 def trainer_arguments(settings: Any, learning_rate: float, seed: int, workdir: Path) -> dict[str, Any]:
-    """Return the arguments that the trainers of all recipes share. They log every step, and print and save nothing by
-    themselves."""
+    """Return the arguments that the trainers of all recipes share. They log every step, and print and save nothing."""
     return {
         "output_dir": str(workdir),
         "seed": seed,
@@ -50,11 +49,11 @@ class Job:
     """A run that is ready to start: call `attach`, then `trainer.train()`."""
 
     trainer: Any
-    """A trainer of transformers or TRL."""
+    """A trainer from transformers or TRL."""
     evaluate: Callable[[], Measured]
-    """Measures the held-out data and returns each metric's value, or one value per example, whose mean is published."""
+    """Measures the held-out data. Returns a value per metric, or one per example, whose mean is published."""
     evaluate_every: int
-    """Optimizer steps."""
+    """Optimizer steps between evaluations."""
     metrics: tuple[MetricSpec, ...]
     """The recipe's additions to the metrics that `attach` finds."""
     lr_bounds: tuple[float, float]
@@ -85,13 +84,13 @@ Build = Callable[[Any, Any, int, Path, Path], Job]
 def prepared(
     recipe: Recipe, build: Build, options: dict[str, Any], start: str, seed: int, folder: Path, cache: Path
 ) -> Job:
-    """Return a recipe's job from the values of its settings and the name of a start."""
+    """Build a recipe's job from its settings' values and the name of a start."""
     settings = recipe.settings_model.model_validate(options)
     return build(settings, recipe.parse_start(start, seed, settings), seed, folder, cache)
 
 
 def end_on_sigterm(client: Callable[[], OvenClient | None]) -> None:
-    """Make SIGTERM ask the client for a clean end, or end the process at once while there is no client."""
+    """On SIGTERM, ask the client to stop cleanly, or end the process at once if there is no client."""
 
     def end(number: int, _: types.FrameType | None) -> None:
         present = client()
@@ -103,7 +102,7 @@ def end_on_sigterm(client: Callable[[], OvenClient | None]) -> None:
 
 
 def train(recipe: Recipe, order: Order, build: Build) -> None:
-    """Train to the end. Until there is a client to end cleanly, SIGTERM ends the process at once."""
+    """Train to the end. While there is no client to stop cleanly, SIGTERM ends the process at once."""
     attachment: Attachment | None = None
     end_on_sigterm(lambda: attachment.client if attachment is not None else None)
     options = {**order.options, **({"max_steps": order.steps} if order.steps else {})}

@@ -1,4 +1,4 @@
-"""Parts of the recipes' small models: a Llama, batches of targets, and steps of a supervised stage."""
+"""Building blocks of the recipes' small models: a Llama, batches of targets, and a supervised training loop."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ IGNORED = -100  # cross_entropy's default ignore_index
 
 
 class Sizes(Protocol):
-    """Sizes of a Llama: hidden states, the feed-forward layer, blocks, and attention heads."""
+    """Sizes of a Llama: its hidden states and feed-forward layer, and its numbers of blocks and attention heads."""
 
     @property
     def hidden(self) -> int: ...
@@ -32,8 +32,8 @@ class Sizes(Protocol):
 def small_llama(
     sizes: Sizes, tokenizer: PreTrainedTokenizerFast, positions: int, *, tied: bool = True
 ) -> LlamaForCausalLM:
-    """Return a freshly initialised Llama in float32. Torch's global generator decides its weights. `tied`: the output
-    shares the embedding's weights."""
+    """Return a freshly initialised Llama in float32. Torch's global generator determines its weights. With `tied`, the
+    output shares the embedding's weights."""
     config = LlamaConfig(
         vocab_size=len(tokenizer),
         hidden_size=sizes.hidden,
@@ -67,8 +67,8 @@ def target_batch(
 def alike_batches(
     draw: Callable[[], Sequence[Row]], size: int, length: Callable[[Row], int], rng: random.Random
 ) -> Iterator[Sequence[Row]]:
-    """Yield batches without end, of rows of a draw that have similar lengths. With mixed lengths, half of a batch would
-    be padding."""
+    """Yield batches forever. The rows of a batch come from one draw and have similar lengths. With mixed lengths, half
+    of a batch would be padding."""
     while True:
         drawn = sorted(draw(), key=length)
         batches = [drawn[start : start + size] for start in range(0, len(drawn), size)]
@@ -77,12 +77,12 @@ def alike_batches(
 
 
 def rise_and_fall(optimizer: torch.optim.Optimizer, steps: int, ramp: int = 20) -> LambdaLR:
-    """Raise the learning rate for `ramp` steps and lower it to a twentieth until the last step."""
+    """Raise the learning rate for `ramp` steps, then lower it to a twentieth by the last step."""
     return LambdaLR(optimizer, lambda t: min(1.0, (t + 1) / ramp) * (1 - 0.95 * t / max(1, steps)))
 
 
 def descend(loss: Tensor, weights: Iterable[Tensor], *parts: Any) -> None:
-    """Take one step down the loss: clip the gradients of `weights` at a norm of 1, then step each optimizer and
+    """Take one step down the loss: clip the gradients of `weights` to a norm of 1, then step each optimizer and
     schedule in `parts`."""
     weights = list(weights)
     for weight in weights:

@@ -1,4 +1,4 @@
-"""A recipe whose job is trained by a trainer of transformers or TRL. Importing this needs no torch."""
+"""A recipe that trains with a trainer from transformers or TRL. Importing this module needs no torch."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from oven_recipes.base import Order, Start
 
 @dataclass(frozen=True)
 class TrainedRecipe:
-    """Names and settings for `up`, and `train`, which imports torch."""
+    """A recipe with names and settings for `up`, whose `train` imports torch."""
 
     name: str
     default_start: str
     settings_model: type[BaseModel]
     starts: Callable[[str, int, Any], Start]
-    """Parses the name of a start, for a seed and settings."""
+    """Parses the name of a start, given a seed and settings."""
     build: str
     """`module:function` that builds the job."""
 

@@ -1,4 +1,4 @@
-"""Cached weights, so that a second run starts at once. A damaged entry counts as missing."""
+"""A cache of weights, so that a second run starts at once. A damaged entry counts as missing."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ WEIGHTS, DIGEST = "policy.safetensors", "sha256"
 
 
 def key_of(decides: Mapping[str, Any]) -> str:
-    """Return 16 hex digits over everything that decides the weights."""
+    """Return 16 hex digits that depend on everything that determines the weights."""
     return hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()[:16]
 
 
@@ -36,7 +36,7 @@ def load_weights(folder: Path) -> dict[str, Tensor] | None:
 
 
 def store_weights(weights: Mapping[str, Tensor], folder: Path) -> None:
-    """Write an entry. Tied weights are copied, because a file cannot say that they share their memory."""
+    """Write an entry. Tied weights are copied, because the file format cannot express shared memory."""
     with new_entry(folder) as fresh:
         data = save({name: weight.clone(memory_format=torch.contiguous_format) for name, weight in weights.items()})
         (fresh / WEIGHTS).write_bytes(data)
@@ -44,7 +44,7 @@ def store_weights(weights: Mapping[str, Tensor], folder: Path) -> None:
 
 
 def trained_once(folder: Path, seed: int, build: Callable[[], Model], train: Callable[[Model], object]) -> Model:
-    """Return the model with the weights of a sound entry, or train it now and store them. Torch's global generator is
+    """Load the model's weights from a sound entry, or train the model now and store them. Torch's global generator is
     restored, so that a run does not depend on the cache."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -59,7 +59,7 @@ def trained_once(folder: Path, seed: int, build: Callable[[], Model], train: Cal
 
 @contextlib.contextmanager
 def new_entry(folder: Path) -> Iterator[Path]:
-    """Yield a fresh folder, which becomes `folder` at the end, so that a reader sees a whole entry or none."""
+    """Yield a new folder that is renamed to `folder` at the end, so that readers see a whole entry or none."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     fresh = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
     try:

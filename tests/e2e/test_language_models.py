@@ -16,6 +16,7 @@ from tests.support.scripted_model import KEY, ScriptedModel
 
 from oven_core.protocol.announcements import PromptsInjected
 from oven_core.protocol.messages import AgentStatus, Decision, Receipt, Vote
+from oven_runs.home.model_spend import read_spend
 from oven_runs.log.replay import replay
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
@@ -59,8 +60,7 @@ async def test_a_tuner_and_an_author_that_nobody_follows_leave_the_training_alon
     assert {injection.by for injection in injected} == {"author"}
     assert replay(events, "asked").same
     folder = oven.home / "runs" / "asked"
-    calls = json.loads((folder / "calls" / "tuner.json").read_text())["calls"]
-    assert calls + json.loads((folder / "calls" / "author.json").read_text())["calls"] == endpoint.served["ok"]
+    assert sum(spend.calls for spend in read_spend(folder).values()) == endpoint.served["ok"]
     assert (folder / "logs" / "agent-supervisor.log").is_file() and not (folder / "diagnoses").exists()
     files = [path for path in folder.rglob("*") if path.is_file()]
     assert not [path for path in files if KEY.encode() in path.read_bytes()] and KEY not in output

@@ -19,6 +19,7 @@ from transformers import TrainerCallback, set_seed
 
 import oven_learner as oven
 from oven_core.protocol.messages import MetricSpec
+from oven_runs.home.model_spend import read_spend
 from oven_runs.home.run_folder import Home
 
 STEPS = 40
@@ -29,11 +30,14 @@ class Patient(TrainerCallback):
     """Holds the training at a step until both agents were answered, so that the speed of steps does not matter."""
 
     def __init__(self, folder: Path) -> None:
-        self._files = [folder / "calls" / "tuner.json", folder / "authored" / "prompts.jsonl"]
+        self._folder = folder
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        while state.global_step == 14 and not all(path.exists() for path in self._files):
+        while state.global_step == 14 and not self._were_answered():
             time.sleep(0.02)
+
+    def _were_answered(self) -> bool:
+        return "tuner" in read_spend(self._folder) and (self._folder / "authored" / "prompts.jsonl").exists()
 
 
 def settings(url: str) -> dict[str, Any]:

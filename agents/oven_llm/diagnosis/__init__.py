@@ -1,2 +1,2 @@
-"""Diagnosis of a run from its log: statistical alarms, programs that a model writes over them, and a typed answer. The
-host recomputes the evidence of that answer."""
+"""Diagnoses a run from its log. Statistical tests raise alarms, a model writes programs to analyse the log, and the
+host checks the evidence in its answer."""

@@ -1,8 +1,8 @@
-"""Change points of a series: Page's CUSUM and the Page-Hinkley test, with an estimate of where each change began. Pure.
+"""Detects change points in a series with Page's CUSUM and the Page-Hinkley test, and estimates their onsets. Pure.
 
-Both compare a series with its own recent readings, robustly. No reading counts for more than CLIP standard deviations,
-so that a single outlier is not a change. CUSUM allows for a trend that continues or levels off: a reading is too high
-only if it is above both, and too low only if it is below both."""
+Both tests compare a series with its own recent readings. No reading counts for more than CLIP standard deviations, so
+that a single outlier is not a change. CUSUM allows for a trend that continues or levels off: a reading is too high only
+if it is above both, and too low only if it is below both."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Final, Literal
 from oven_agents.stats.robust_statistics import noise
 
 LEARN: Final = 30
-"""Readings from which level, trend and noise are estimated. 30 readings give the noise to about 20 %."""
+"""Readings used to estimate level, trend and noise. 30 readings give the noise to within about 20 %."""
 AGAIN: Final = 15
 """The same after a change: a second change may follow soon, for example when a fault ends."""
 SETTLE: Final = 20
@@ -23,7 +23,7 @@ AHEAD: Final = 30
 """Maximum readings that a trend is extrapolated. A trend of a tenth of the noise per reading, over hundreds of
 readings, raises in one of three series; a third of that trend raises in one of ten."""
 CLIP: Final = 4.0
-"""Maximum standard deviations that one reading counts for."""
+"""Maximum deviation of one reading, in standard deviations. Larger ones are clipped."""
 DRIFT: Final = 0.75
 """Standard deviations that the mean must move before it accumulates: half of the smallest shift that matters, 1.5
 (Page 1954, "Continuous inspection schemes", Biometrika 41)."""
@@ -65,7 +65,7 @@ class Change:
 
     @property
     def size(self) -> float:
-        """The difference of the levels, in standard deviations of one reading."""
+        """Return the difference between the levels, in standard deviations of one reading."""
         return abs(self.after - self.before) / self.noise
 
 

@@ -1,4 +1,4 @@
-"""The companion of the agent `supervisor`: reads the log and has a model diagnose it, while votes never wait."""
+"""Background task of the agent `supervisor`: asks a model to diagnose the log, without delaying votes."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ from oven_runs.settings.language_models import SupervisorSettings
 log = logging.getLogger("oven.agent")
 
 FOLDER: Final = "diagnoses"
-"""Name of the diagnoses' folder in the run's folder."""
+"""Name of the folder for diagnoses in the run's folder."""
 
 
 def connected_models(around: Surroundings, settings: SupervisorSettings) -> tuple[Budget, list[ModelHandler]]:
-    """Connect the supervisor's model, and its worker's if that is another one, with one budget. Importing their SDKs
-    takes a second or two. Raises ConfigError for an unknown provider, without a key or an SDK, and if the budget caps
-    US dollars and a price is unknown."""
+    """Connect the supervisor's model, and the worker's model if it differs, with one budget. Importing their SDKs takes
+    a second or two. Raises ConfigError for an unknown provider, without a key or an SDK, and if the budget caps US
+    dollars and a price is unknown."""
     cap = Cap(BudgetSettings(usd=settings.usd, tokens=settings.tokens), "supervisor", around.name)
     budget = Budget([cap], around.folder / NAME, around.name)
     handlers: list[ModelHandler] = [
@@ -58,7 +58,7 @@ def connected_models(around: Surroundings, settings: SupervisorSettings) -> tupl
 
 @dataclass(frozen=True)
 class DiagnosisRequest:
-    """A question of the agent."""
+    """A request from the agent for one diagnosis."""
 
     number: int
     tick: int
@@ -68,7 +68,7 @@ class DiagnosisRequest:
 
 
 class DiagnosisStore:
-    """A run's diagnoses on disk, for people and for a restarted agent. Each has a folder: question.json, the logs of
+    """Stores a run's diagnoses on disk, for users and restarted agents. Each has a folder: question.json, the logs of
     the conversation, outcome.json, and taken.json once a vote has used the answer. Raises OSError if writing fails."""
 
     def __init__(self, run_folder: Path) -> None:
@@ -76,18 +76,18 @@ class DiagnosisStore:
 
     @property
     def count(self) -> int:
-        """The number of diagnoses ever begun, answered or not, including those before a restart."""
+        """Return the number of diagnoses begun, answered or not, including those before a restart."""
         return max(self._numbers(), default=0)
 
     def begin(self, request: DiagnosisRequest, seq: int, view: GraphView) -> Path:
-        """Write the question and return its folder. `seq`: of the newest event in the context."""
+        """Write the question and return its folder. `seq`: sequence of the newest event in the context."""
         self._path(request.number).mkdir(parents=True, mode=0o700, exist_ok=True)
         question = {"tick": request.tick, "seq": seq, "values": dict(request.values), "graph": view.plain()}
         self._write(request.number, "question", question)
         return self._path(request.number)
 
     def end(self, number: int, result: DiagnosisResult) -> None:
-        """Write the outcome."""
+        """Write the outcome of the diagnosis."""
         outcome = {
             "diagnosis": result.diagnosis.plain() if result.diagnosis else None,
             "failure": result.kind or None,
@@ -129,7 +129,7 @@ class DiagnosisStore:
 
 
 class DiagnosisCompanion:
-    """Answers one question after another. Raises ConfigError for a model that cannot be used."""
+    """Answers diagnosis requests one at a time. Raises ConfigError if the model cannot be used."""
 
     def __init__(
         self, around: Surroundings, settings: SupervisorSettings, desk: Desk[DiagnosisRequest, DiagnosisResult]
@@ -150,23 +150,23 @@ class DiagnosisCompanion:
 
     @property
     def exhausted(self) -> bool:
-        """Whether the run has no diagnoses left."""
+        """Whether the run has used all of its diagnoses."""
         return self._begun >= self._settings.diagnoses
 
     @property
     def summary(self) -> str:
-        """The diagnoses so far, for a notice."""
+        """Return a summary of the diagnoses so far, for a notice."""
         cost = self._budget.cost_usd
         spent = "" if cost is None else f", {cost:.4f} USD"
         return f"{self._begun} diagnoses{spent}; abstained: {counted(self.failed)}"
 
     def used(self, number: int, tick: int, change: ProposedChange | None) -> None:
-        """Note that a vote at that tick used the answer. It is written later, because a vote must not wait for disk."""
+        """Note that a vote at that tick used the answer. It is written later, because votes must not wait for disk."""
         self._used.append((number, tick, change))
         self._answer_used.set()
 
     async def serve(self) -> None:
-        """Answer questions for as long as the process lives."""
+        """Answer requests until the process ends."""
         try:
             while True:
                 request = await self._desk.next_question()
@@ -231,7 +231,7 @@ class DiagnosisCompanion:
 
 
 def _context_with_alarms(events: list[Event]) -> LogContext:
-    """Return the log's context with its alarms computed, which takes long. Runs in its own thread."""
+    """Return the log's context with its alarms. This is slow and runs in its own thread."""
     context = context_of(events)
     _ = context.alarms
     return context

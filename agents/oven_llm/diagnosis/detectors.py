@@ -1,6 +1,6 @@
-"""Alarms of a run's metrics: lasting changes, their beginnings, and their symptoms in the knowledge graph.
+"""Raises alarms on a run's metrics: lasting changes with their onsets and their symptoms in the knowledge graph.
 
-Pure and deterministic: the same series give the same alarms, so that an answer that cites one can be checked.
+Pure and deterministic: the same series always give the same alarms, so an answer that cites one can be checked.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ UNEXPLAINED: Final = 3.0
 """Minimum change of the weights' norm that no update explains, as a multiple of the largest update around it. A step
 changes a norm by at most its own length, and decoupled decay adds less than that."""
 WINDOW: Final = 30
-"""Earlier readings that give a spike's level."""
+"""Number of earlier readings that define the level below a spike."""
 CANDIDATES: Final = 8
 """Number of largest readings to check for spikes. A level that has risen for good has more of them."""
 WORSE: Final = 0.03
@@ -47,7 +47,7 @@ MOST: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class Alarm:
-    """A symptom, and the metric that shows it."""
+    """A symptom and the metric that shows it."""
 
     detector: Detector
     metric: str
@@ -71,7 +71,7 @@ class Alarm:
 
 NORM, RATIO = "optim/weight_norm", "optim/update_ratio"
 LARGEST: Final = 999.0
-"""Maximum size. A gauge that never moved has no noise, so the size of its first change is arbitrary."""
+"""Maximum size of an alarm. A gauge that never moved has no noise, so its first change has an arbitrary size."""
 
 
 def alarms(series: Mapping[str, Series], specs: Sequence[MetricSpec]) -> list[Alarm]:
@@ -295,11 +295,11 @@ GAUGES: Final = (
     Gauge(metric="frontier/*", up="frontier_drift", size=3.0, factor=1.2),
 )
 JUDGES: Final = "rewards/*/mean"
-"""Metrics that are compared with one another: the means of single reward functions."""
+"""Metrics to compare with one another: the mean of each reward function."""
 LEVELS: Final = "reward/*"
-"""Metrics of one difficulty level each."""
+"""Metrics with one difficulty level each."""
 
 
 def gauges_of(metric: str) -> tuple[Gauge, ...]:
-    """Return the gauges of a metric. Most of a user's own metrics have none."""
+    """Return the gauges of a metric. Most user-defined metrics have none."""
     return tuple(gauge for gauge in GAUGES if gauge.metric == metric or fnmatchcase(metric, gauge.metric))

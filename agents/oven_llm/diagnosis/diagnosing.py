@@ -1,4 +1,4 @@
-"""A model's diagnosis: the model writes programs over the log, and the host checks its answer against the log."""
+"""Asks a model for a diagnosis. The model writes programs to analyse the log, and the host checks its answer."""
 
 from __future__ import annotations
 
@@ -47,19 +47,19 @@ it from evidence(metric, first, last). Doing nothing is right in most runs. What
 
 
 def prompt(knobs: tuple[str, ...]) -> str:
-    """Return the text that is appended to the system prompt. `knobs`: those that may be changed."""
+    """Return the text to append to the system prompt. `knobs`: the knobs that may be changed."""
     return PROMPT.format(knobs=", ".join(knobs) or "no knob")
 
 
 MAX_ITERATIONS: Final = 6
-"""Turns: one to look, one or two to compare, one to answer, and the others to correct a failed program."""
+"""Maximum turns: one to look, one or two to compare, one to answer, and the rest to fix failed programs."""
 OUTPUT_LIMIT: Final = 4000
-"""Characters of a block's output that the model sees: a table of twenty metrics fits."""
+"""Maximum characters of a block's output shown to the model: enough for a table of twenty metrics."""
 
 
 @dataclass(frozen=True)
 class DiagnosisResult:
-    """The outcome of asking a model for a diagnosis."""
+    """The result of one request for a diagnosis."""
 
     diagnosis: Diagnosis | None
     """The diagnosis; None if there is no answer, or if it was refused."""
@@ -92,9 +92,9 @@ async def diagnose(
     config: Mapping[str, Any] | None = None,
     max_iterations: int = MAX_ITERATIONS,
 ) -> DiagnosisResult:
-    """Have a model diagnose the log. `view`: the graph's view of the log's alarms. `knobs`: those that may be changed,
-    if the run has them. `config`: the run's resolved settings. The other arguments are those of `orchestrator.run`.
-    Raises ConfigError for a log without observations, and the errors of `run`."""
+    """Ask a model to diagnose the log. `view`: the graph's view of the log's alarms. `knobs`: knobs that may be
+    changed, if the run has them. `config`: the run's resolved settings. The other arguments are passed to
+    `orchestrator.run`. Raises ConfigError for a log without observations, and the errors of `run`."""
     allowed = votable(log.started, knobs)
 
     def compute(metric: str, first: int, last: int) -> dict[str, Any]:

@@ -1,7 +1,7 @@
-"""The knowledge graph's view of a run's alarms: ranked causes, remedies, and all causes that exist.
+"""Asks the knowledge graph about a run's alarms: ranked causes, remedies and a list of all known causes.
 
-The questions are a generator, as in oven_agents.runtime.kg_client. It yields (endpoint, request) and receives the
-reply, or None if there was no answer. So a process on the bus and a command can both use it.
+As in oven_agents.runtime.kg_client, a generator asks the questions. It yields (endpoint, request) and receives the
+reply, or None without an answer. A process on the bus and a command can both use it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ SYMPTOMS: Final = tuple(
 
 @dataclass(frozen=True)
 class GraphView:
-    """Ids of the graph. Empty if the graph did not answer."""
+    """Causes and remedies as ids of graph nodes. Empty if the graph did not answer."""
 
     ranked: tuple[tuple[str, float], ...] = ()
     """Causes of the alarms, most likely first, with their rank, which is not a calibrated probability."""
@@ -74,7 +74,7 @@ def viewing(alarms: Sequence[Alarm], run: RunStarted) -> Asking:
 
 
 def by_detectors(log: LogContext, view: GraphView) -> Diagnosis:
-    """Return the diagnosis without a model: the graph's first cause, since the first of the alarms around the strongest
+    """Return a diagnosis without a model: the graph's top cause, with the onset of the first alarm near the strongest
     one. It requests no change."""
     if not log.alarms or not view.ranked:
         return Diagnosis(NONE, (), "", None, None, 0.5)
@@ -85,7 +85,7 @@ def by_detectors(log: LogContext, view: GraphView) -> Diagnosis:
 
 
 def _first(alarms: Sequence[Alarm]) -> Alarm:
-    """Return the earliest alarm among those that began together with the strongest one."""
+    """Return the earliest of the alarms that began together with the strongest one."""
     strongest = max(alarms, key=lambda alarm: (min(alarm.size, LARGEST), -alarm.onset))
     together = [alarm for alarm in alarms if abs(alarm.onset - strongest.onset) <= TOGETHER]
     return min(together, key=lambda alarm: (alarm.onset, alarm.metric))

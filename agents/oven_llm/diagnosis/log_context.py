@@ -1,7 +1,7 @@
-"""A run's log as a diagnosis reads it: settings, measurements, votes, decisions and their outcomes. Pure.
+"""Prepares a run's log for a diagnosis: settings, measurements, votes, decisions and their outcomes. Pure.
 
-Others wrote all text in it, including agents of strangers. Invisible characters are made visible, long texts are cut,
-and all of it is data. A model's conclusions are checked against the figures here, never against the text.
+Its text is untrusted: third-party agents may have written it. Invisible characters are made visible, long texts are
+cut, and all text is data. A model's conclusions are checked against the figures here, never against the text.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ from oven_llm.judges.sanitize import visible
 TEXT: Final = 300
 """Maximum characters of a text. A rationale's figures are in its first sentence."""
 ROWS: Final = 2000
-"""Maximum rows of each kind, the newest: a flood must not crowd out the measurements."""
+"""Maximum rows of each kind. The newest are kept, and a flood cannot crowd out the measurements."""
 METRICS: Final = 400
 """Maximum announced metrics, those with a better direction first."""
 
 
 @dataclass
 class LogContext:
-    """The content of a log. `take` adds an event. Reading a log twice gives the same, byte for byte."""
+    """The content of a log, built by calling `take` for each event. The same log always gives the same bytes."""
 
     run: RunStarted | None = None
     """The newest announcement."""
@@ -94,12 +94,12 @@ class LogContext:
 
     @cached_property
     def alarms(self) -> list[Alarm]:
-        """The alarms over the events added before the first access."""
+        """Alarms on the events added before the first access."""
         return alarms(self.series, self.started.metrics)
 
     @property
     def started(self) -> RunStarted:
-        """The newest announcement. Raises ConfigError for a log without one."""
+        """The newest run announcement. Raises ConfigError if the log has none."""
         if self.run is None:
             raise ConfigError("the log has no RunStarted, so nothing in it can be diagnosed; is it a run's log?")
         return self.run
@@ -171,7 +171,7 @@ class LogContext:
 SHOWN_SETTINGS: Final = (
     "recipe", "start", "seed", "steps", "minutes", "agents", "agent_options", "recipe_options", "lockstep", "rules",
 )  # fmt: skip
-"""The run's settings that a model sees. Not addresses, providers or notification settings."""
+"""Settings shown to the model. Addresses, providers and notification settings are omitted."""
 
 
 def shown_settings(resolved: Mapping[str, Any]) -> dict[str, Any]:
@@ -188,10 +188,10 @@ COLUMNS: Final[Mapping[type[LogMessage], tuple[str, tuple[str, ...]]]] = {
     Alert: ("alerts", ("tick", "agent", "state", "symptom", "metric", "value")),
     AgentStatus: ("notices", ("tick", "agent", "state", "text")),
 }
-"""Message → the table that it goes to, and its columns."""
+"""Table and columns for each message type."""
 AUTHOR_COLUMNS: Final = ("agent", "by")
 FIELDS: Final = {"decision": "decision_id", "text": "reason"}
-"""Column → the field of the message, if it has another name."""
+"""Message fields whose names differ from their columns."""
 KINDS: Final = tuple(kind for kind, _ in COLUMNS.values())
 
 
@@ -206,7 +206,7 @@ def context_of(events: Iterable[Event], *, seq: int | None = None) -> LogContext
 
 
 def _row(body: LogMessage, author: str) -> tuple[str, dict[str, Any]] | None:
-    """Return the table of a message and its row; None for a message that no table has."""
+    """Return a message's table and row, or None if no table stores it."""
     if isinstance(body, AgentStatus) and body.state not in ("notice", "cannot_fire"):
         return None
     for message, (kind, columns) in COLUMNS.items():

@@ -1,8 +1,8 @@
-"""A model's diagnosis, and its check against the log: the host recomputes every figure. Pure.
+"""Parses a model's diagnosis and checks it against the log. The host recomputes every figure. Pure.
 
-The cause must be a node of the knowledge graph, and each piece of evidence an announced metric's mean over a stretch of
-the log. The knob must be announced and allowed by the settings, and its value within the announced bounds. An answer
-with one error is refused as a whole, by kind: a model that invented one figure may have invented the cause."""
+The cause must be a node of the knowledge graph. Each piece of evidence must be an announced metric's mean over a range
+of ticks. The knob must be announced and allowed by the settings, with a value within its bounds. One error rejects the
+whole answer, because a model that invents a figure may also invent a cause."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from oven_llm.diagnosis.log_context import LogContext
 NONE: Final = "none"
 """The cause in a healthy run."""
 CLOSE: Final = 0.005
-"""Share by which a figure may differ from the host's, so that three digits must be right."""
+"""Maximum relative difference from the host's figure, so that three digits must be correct."""
 MOST: Final = 8
 """Maximum pieces of evidence."""
 
@@ -33,7 +33,7 @@ RefusalKind = Literal[
 
 
 class AnswerRefusedError(OvenError, ValueError):
-    """An answer that does not match the log or the settings. It is counted under `kind`."""
+    """The answer does not match the log or the settings. Such errors are counted by `kind`."""
 
     def __init__(self, kind: RefusalKind, reason: str) -> None:
         super().__init__(reason)
@@ -45,7 +45,7 @@ class _Strict(BaseModel):
 
 
 class Evidence(_Strict):
-    """The claim that a metric had this mean over a stretch of ticks."""
+    """A claim that a metric had this mean over a range of ticks."""
 
     metric: str = Field(max_length=120)
     from_: int = Field(alias="from")
@@ -58,7 +58,7 @@ class Evidence(_Strict):
 
 
 class RevertIf(_Strict):
-    """The condition for reverting the change: the metric's mean beyond a bound."""
+    """Condition for reverting the change: the metric's mean is beyond a bound."""
 
     metric: str = Field(max_length=120)
     above: float | None = None
@@ -71,7 +71,7 @@ class RevertIf(_Strict):
         return self
 
     def holds(self, value: float) -> bool:
-        """Return whether a reading is beyond the bound. One that is not finite always is."""
+        """Return whether a reading is beyond the bound. A reading that is not finite always is."""
         if not math.isfinite(value):
             return True
         return value > self.above if self.above is not None else self.below is not None and value < self.below
@@ -83,7 +83,7 @@ class RevertIf(_Strict):
 
 
 class ProposedChange(_Strict):
-    """A change that the agent proposed, and the condition for reverting it."""
+    """A change proposed by the agent, with the condition for reverting it."""
 
     knob: str
     value: float | str | dict[str, float] | None
@@ -160,8 +160,8 @@ def verified(
 
 
 def evidence(log: LogContext, metric: str, first: int, last: int) -> Evidence:
-    """Return the host's figure. Programs can call this. Raises AnswerRefusedError for a metric that is not announced,
-    or a stretch without a reading."""
+    """Return the host's figure. Programs can call this. Raises AnswerRefusedError if the metric is not announced or the
+    ticks contain no reading."""
     if metric not in log.announced:
         raise AnswerRefusedError("not_announced", f"the run does not announce the metric {_shown(metric)}")
     readings = log.readings(metric, first, last)

@@ -1,4 +1,4 @@
-"""The agent `supervisor`: a language model writes programs over the run's log, and the agent votes on its diagnosis."""
+"""The agent `supervisor`. A language model writes programs to analyse the log, and the agent votes on the diagnosis."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ LEAST: Final = 40
 HORIZON: Final = 40
 """Ticks within which a change must show an effect, and may be reverted. The gym's remedies take as long."""
 RECENT: Final = 5
-"""Readings whose mean is compared with revert_if, so that one outlier reverts nothing."""
+"""Number of readings to average for revert_if, so that one outlier does not revert a change."""
 RECOVERED: Final = 0.5
 """Share of the loss that a change is forecast to recover within the horizon."""
 
@@ -183,7 +183,7 @@ def _alarms(window: Window) -> list[Alarm]:
 
 
 def _target(window: Window) -> str:
-    """Return the metric that its proposals are judged by."""
+    """Return the target metric of the agent's proposals."""
     return (held_out(window.run) or objective(window.run)).name
 
 

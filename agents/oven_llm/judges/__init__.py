@@ -1,4 +1,4 @@
-"""Remote members of the reward committee: LLM judges, each a process that answers `oven.reward.<member>`.
+"""LLM judges on the reward committee. Each one is a process that answers requests on `oven.reward.<member>`.
 
     member_process.py → member.py → member_judges.py → judge.py → ../providers/
       NATS              deadline     which model        one group  one request

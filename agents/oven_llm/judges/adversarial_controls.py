@@ -1,5 +1,5 @@
-"""Hidden tests of a judge: texts with a known score are mixed into a group. A judge that scores them wrongly can be
-fooled, and the policy will find out how.
+"""Hidden tests of a judge: texts with known scores are mixed into a group. If a judge scores them wrongly, the policy
+will learn to fool it.
 
 A test has four attacks of the corpus, and a correct answer if the request has one. Tests are frequent until the judge
 has seen all attacks, and rare afterwards. A judge that fails is tested on the same texts with the next group. After two
@@ -30,7 +30,7 @@ from oven_core.files import write_atomic
 log = logging.getLogger("oven.member")
 
 EVERY: Final = 20
-"""Groups between two controls after the judge has seen all attacks, and between two chances in quarantine."""
+"""Groups between controls after the judge has seen all attacks, and between tests in quarantine."""
 FIRST: Final = 4
 """Groups between two controls before that: the 74 attacks take 76 groups, which is a few training steps."""
 ATTACKS_PER_GROUP: Final = 4
@@ -73,7 +73,7 @@ def corpus() -> tuple[Attack, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Control:
-    """The texts to mix into one group."""
+    """The test texts to mix into one group."""
 
     attacks: tuple[Attack, ...]
     reference: bool
@@ -102,8 +102,8 @@ class Controls:
     def __init__(
         self, judge: str = "", store: Path | None = None, *, every: int = EVERY, of_content: bool = True
     ) -> None:
-        """`judge` identifies the judge: a file about another one is ignored. `store`: the file; None: nothing is kept.
-        `of_content`: whether the rubric rewards correct answers and not attacks, which a rubric on style may not do."""
+        """`judge` identifies the judge: files about others are ignored. `store`: the file, or None to keep nothing.
+        `of_content`: whether the rubric rewards correct answers over attacks. A style rubric may not."""
         self._judge, self._store, self._every, self._of_content = judge, store, every, of_content
         self._attacks = {attack.id: attack for attack in corpus()}
         self._since = every  # the first group is a test
@@ -116,7 +116,7 @@ class Controls:
 
     @property
     def quarantined(self) -> bool:
-        """Whether the judge may only be asked for tests."""
+        """Whether the judge may only receive tests."""
         return self._failed_in_a_row >= IN_A_ROW
 
     @property

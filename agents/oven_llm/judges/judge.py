@@ -1,4 +1,4 @@
-"""One judge and one group of completions: a score for each completion, or a ModelFailure."""
+"""Asks a judge to score a group of completions. It returns one score per completion or raises ModelFailure."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ MAX_QUESTIONS: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class Watching:
-    """Settings for the texts that a member's judges see, and for their checks."""
+    """Settings for a member's judges: text limits and checks."""
 
     characters: int = LIMIT
     """Maximum characters of a text that a judge sees."""
@@ -48,14 +48,14 @@ class Watching:
     """Path of the JSON file for the results of controls, without suffixes. None: they are not saved."""
 
     def controls(self, judge: str, swap: int = 0, *, of_content: bool = True) -> Controls:
-        """Controls for the judge that the member has since its `swap`-th swap. Each swap has its own file, because an
-        earlier judge may still have requests under way."""
+        """Return the controls for the judge of the member's `swap`-th swap. Each swap has its own file, because an
+        earlier judge may still have active requests."""
         path = self.store.with_name(f"{self.store.name}.{swap}.controls") if self.store else None
         return Controls(f"{judge} {swap}", path, of_content=of_content)
 
 
 CONTROLS_ONLY: Final = Watching()
-"""Watches with controls only: no group is asked about twice, and nothing is saved."""
+"""Checks with controls only: no group is scored twice, and nothing is saved."""
 
 
 class Judge:
@@ -89,7 +89,7 @@ class Judge:
         return self.controls is not None and self.controls.quarantined
 
     def instructions(self, request: ScoreRequest) -> str:
-        """The system prompt: the rubric and a description of the training."""
+        """Return the system prompt: the rubric and a description of the training."""
         return rubric_prompts.question(self.rubric, request.policy, "", {}, domain=request.domain).text_of("system")
 
     async def score(self, request: ScoreRequest, tally: CallTally) -> dict[str, float]:
@@ -159,7 +159,7 @@ class Judge:
     async def _tested(
         self, request: ScoreRequest, candidates: Mapping[str, str], control: Control, tally: CallTally
     ) -> dict[str, float]:
-        """The candidates' scores, with known answers hidden among them under similar ids."""
+        """Return the candidates' scores. Known answers are hidden among them under similar ids."""
         assert self.controls is not None
         length = len(next(iter(candidates)))
         hidden: dict[str, str] = {}  # known answer → the id that it is shown with
@@ -244,7 +244,7 @@ class Judge:
 
 
 def _unused(length: int, used: Collection[str]) -> str:
-    """A random id of this length, or longer if all short ids are in use: two texts must not share one."""
+    """Return an unused random id of this length, or longer if all short ids are in use."""
     while (drawn := secrets.token_hex(32)[:length]) in used:
         length += 1
     return drawn
@@ -252,7 +252,7 @@ def _unused(length: int, used: Collection[str]) -> str:
 
 @dataclass(frozen=True)
 class ConfiguredJudge:
-    """Everything that is known about a judge before it is asked."""
+    """A judge's complete configuration."""
 
     name: str
     model: ModelEndpoint
@@ -283,7 +283,7 @@ class ConfiguredJudge:
         return providers.connect(self.name, self.model, self.key, self.top_logprobs, budget, account)
 
     def judge(self, endpoint: RemoteModel, swap: int = 0, on_call: OnCall | None = None) -> Judge:
-        """A judge that asks `endpoint`, with all its checks. `swap` counts the member's swaps."""
+        """Return a judge that calls `endpoint`, with all its checks. `swap` counts the member's swaps."""
         judge = f"{self.model.provider} {self.model.base_url} {self.model.model} {self.rubric.role}"
         # A user's rubric may score something other than the content, as the role style does.
         of_content = self.rubric.role != "style" and not self.rubric.text

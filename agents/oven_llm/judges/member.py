@@ -1,4 +1,4 @@
-"""Answers a committee member's requests: turns bytes into a ScoreReply within the deadline, and counts failures."""
+"""Answers score requests sent to a committee member. It replies within the deadline and counts failures."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from oven_llm.providers.usage import CallTally, tallied
 log = logging.getLogger("oven.member")
 
 CONCURRENT: Final = 16
-"""Concurrent groups at the provider. The others wait while their deadlines run."""
+"""Maximum concurrent groups at the provider. Other groups wait while their deadlines run."""
 MARGIN: Final = 0.05
 """Share of the deadline that is reserved for the reply: an abstention that arrives too late has no kind."""
 MAX_MARGIN_S: Final = 0.5
@@ -31,7 +31,7 @@ SUMMARY_EVERY: Final = 2000
 
 
 class Scorer(Protocol):
-    """The source of a member's scores: a Judge, or the `MemberJudges` of the member."""
+    """Scores completions for a member. `Judge` and `MemberJudges` implement it."""
 
     async def score(self, request: ScoreRequest, tally: CallTally) -> dict[str, float]:
         """Return a score from 0 to 1 for each completion id. Raises ModelFailure."""
@@ -106,7 +106,7 @@ class Member:
         return ProbeReply(member=self.name, judge=identity, detail=lacks[:500])
 
     def summary(self) -> str:
-        """One line of counts."""
+        """Return one line of counts."""
         return f"{self.groups} groups; abstained: {_listed(self.abstained)}; faults on the way: {_listed(self.faults)}"
 
     async def _score(self, request: ScoreRequest, tally: CallTally) -> dict[str, float]:
@@ -135,13 +135,13 @@ class Member:
 
 
 def _reasons(request: ScoreRequest, tally: CallTally) -> dict[str, str]:
-    """The reasons for the requested completions. Reasons for hidden controls would reveal them."""
+    """Return reasons for the requested completions only. Reasons for hidden controls would reveal them."""
     reasons = {completion.id: tally.reasons.get(completion.id, "") for completion in request.completions}
     return {key: visible(reason)[:REASON_CHARACTERS] for key, reason in reasons.items() if reason}
 
 
 def _seconds(deadline_s: float) -> float:
-    """The part of the deadline that the judge may use."""
+    """Return the part of the deadline that the judge may use."""
     return deadline_s - min(MARGIN * deadline_s, MAX_MARGIN_S)
 
 

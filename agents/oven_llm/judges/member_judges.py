@@ -1,7 +1,7 @@
-"""The judges of one member: the configured judge and others that requests name.
+"""Manages one committee member's judges: the configured judge and those named in requests.
 
-Every request names the model that must score it. So no other model scores it: not during a swap, and not after a
-restart of this process, which does not remember earlier swaps. A model is connected when it is first asked.
+Every request names the model that must score it. This also works during a swap, and after a restart, when this process
+has forgotten earlier swaps. A model is connected on its first request.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from oven_runs.settings.committee_settings import CommitteeSettings
 log = logging.getLogger("oven.member")
 
 MAX_CONNECTED: Final = 2
-"""Judges that stay connected: the current one and the one before it, whose requests may still be under way."""
+"""Maximum connected judges: the current one and its predecessor, which may still have active requests."""
 
 LookUp: TypeAlias = Callable[[JudgeSpec], ConfiguredJudge]
 """Returns the member with another model. Raises OvenError if it cannot be configured."""
 Key: TypeAlias = tuple[JudgeSpec | None, int]
-"""A request's model (None: the configured one) and the number of the member's swap that chose it."""
+"""A request's model (None: the configured model) and the number of the swap that chose it."""
 
 
 @dataclass
@@ -53,7 +53,7 @@ class Connected:
 
 @dataclass
 class Seated:
-    """A judge, its connection, and the number of its requests under way."""
+    """A judge, its connection and its number of active requests."""
 
     model: Connected
     judge: Judge | CachedJudge
@@ -188,7 +188,7 @@ class Accounts:
         return configured.connect(self._budget, self._account)
 
     def cached(self, configured: ConfiguredJudge, judge: Judge) -> Judge | CachedJudge:
-        """The judge behind the cache, if there is one."""
+        """Return the judge, wrapped in the cache if there is one."""
         if self._cache is None:
             return judge
         model, characters = configured.model, configured.watching.characters

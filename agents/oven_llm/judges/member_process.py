@@ -1,4 +1,4 @@
-"""The process of a committee member: one judge and one connection, with rights only to answer the learner."""
+"""Runs a committee member's process. Its NATS connection has permission only to answer the learner."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ from oven_runs.settings.judge_providers import NO_KEY, catalogue
 log = logging.getLogger("oven.member")
 
 MAX_WAITING: Final = 512
-"""Requests accepted at a time. Further ones are dropped, so that their deadlines pass."""
+"""Maximum pending requests. Further requests are dropped and miss their deadlines."""
 GRACE_S: Final = 2.0
-"""Seconds for requests under way when the process has to end."""
+"""Grace period in seconds for active requests when the process ends."""
 
 
 def main(args: list[str]) -> int:
@@ -86,8 +86,8 @@ def judge(
 
 
 def configured_member(config: Path, name: str, spec: JudgeSpec | None = None) -> ConfiguredJudge:
-    """The judge of this name; with `spec`, it asks that model instead of the configured one. Raises ConfigError if
-    `config` cannot be read or the judge cannot be configured, and UnknownNameError if there is no such member."""
+    """Return the judge with this name. With `spec`, it uses that model instead. Raises ConfigError if `config` cannot
+    be read or the judge cannot be configured, and UnknownNameError if there is no such member."""
     committee = committee_settings(config)
     if name not in committee.members:
         raise UnknownNameError("committee member", name, committee.members)
@@ -104,7 +104,7 @@ def configured_member(config: Path, name: str, spec: JudgeSpec | None = None) ->
 
 
 def committee_settings(config: Path) -> CommitteeSettings:
-    """The committee's settings. Raises ConfigError if `config` cannot be read."""
+    """Return the committee's settings. Raises ConfigError if `config` cannot be read."""
     try:
         return CommitteeSettings.model_validate(json.loads(config.read_text())["committee"])
     except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
@@ -118,7 +118,7 @@ async def host(
     credentials: Credentials | None,
     record: Callable[[ProbeResult], None] = lambda _: None,
 ) -> None:
-    """Answer until SIGTERM or SIGINT; requests under way then get a short grace period. `record` receives the probe."""
+    """Answer until SIGTERM or SIGINT, then give active requests a short grace period. `record` receives the probe."""
     stop = asyncio.Event()
     asyncio.get_running_loop().set_exception_handler(_without_content)
     call_at_end(stop.set)

@@ -1,4 +1,4 @@
-"""Makes one real call to a judge's endpoint to find whether it can judge, and which requested features it lacks.
+"""Tests a judge with one real call: whether it can judge, and which requested features its endpoint lacks.
 
 A member probes its judge when it starts; `oven-controller doctor --judges` probes all judges (`probe_committee`).
 """
@@ -27,9 +27,9 @@ from oven_runs.settings.committee_settings import CommitteeSettings, MemberSetti
 from oven_runs.settings.judge_providers import Catalogue, ModelEndpoint, SchemaMode, catalogue
 
 PROBE_S: Final = 30.0
-"""Seconds for the call with its retries: a reasoning model takes a while even for two short answers."""
+"""Timeout of the call with its retries, in seconds. A reasoning model is slow even for two short answers."""
 MARK: Final = "mark"
-"""A property that only the schema requires: a reply that has it was held to the schema."""
+"""A property that only the schema requires. A reply contains it if the endpoint enforced the schema."""
 TASK: Final = "How many days has a week?"
 ANSWERS: Final = ("Seven.", "A week has nine days.")
 
@@ -113,7 +113,7 @@ async def probe(
 
 
 def usd_per_million(model: ModelEndpoint) -> tuple[float, float] | None:
-    """The price of input and output tokens in a short call; some models cost more beyond a length."""
+    """Return the price of input and output tokens in a short call. Some models charge more for long calls."""
     tokens = 1000
     input_usd, output_usd = (cost_usd(model, [usage]) for usage in (Usage(tokens, 0), Usage(0, tokens)))
     if input_usd is None or output_usd is None:
@@ -129,7 +129,7 @@ def _marked(question: Conversation, mark: str) -> Conversation:
 
 
 def _without_mark(text: str, mark: str) -> tuple[str, bool]:
-    """The reply without the mark, and whether it had the mark."""
+    """Return the reply without the mark, and whether it had the mark."""
     value: Any = None
     with contextlib.suppress(ValueError, RecursionError):  # the reply may have a fence, which `read_verdict` removes
         value = json.loads(text)
@@ -143,7 +143,7 @@ def _alternatives(reply: ModelReply) -> int:
 
 
 def _remedy(kind: Kind, model: ModelEndpoint) -> str:
-    """Return the remedy for a failure, for a person."""
+    """Return a suggested fix for a failure, for the user."""
     match kind:
         case "auth" if not model.key_env:
             return "the endpoint needs a key: name the variable that holds it with key_env"

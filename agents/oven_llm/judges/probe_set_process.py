@@ -1,4 +1,4 @@
-"""The process that fetches the frontier calibrator's replies once, writes them to the run's folder, and ends.
+"""Runs a one-time process that fetches replies for the frontier calibrator and writes them to the run's folder.
 
 The learner reads the file once it exists, and does not wait for it. A resumed run or a restarted stack finds it again.
 Prompts and replies are in that file only: neither logs nor spans contain them.
@@ -30,11 +30,11 @@ from oven_runs.settings.judge_providers import CALIBRATOR, catalogue, endpoint_o
 log = logging.getLogger("oven.probes")
 
 CONCURRENT: Final = 4
-"""Prompts that are with the provider at the same time; there is no hurry."""
+"""Maximum concurrent prompts. A low value is enough because nothing waits for the replies."""
 TIMEOUT_S: Final = 300.0
-"""Seconds for one prompt, including the SDK's retries and the pauses that the provider requests."""
+"""Timeout of one prompt in seconds, including the SDK's retries and pauses requested by the provider."""
 MIN_SHARE: Final = 0.5
-"""Share of the prompts that must have a reply: fewer would be a different set of prompts."""
+"""Minimum share of prompts with a reply. Fewer replies would be a different set of prompts."""
 SYSTEM: Final = "Answer the user."
 
 
@@ -121,7 +121,7 @@ async def fetch_probes(endpoint: RemoteModel, prompts: Sequence[str], max_tokens
 
 
 def tokens_of(reply: ModelReply) -> tuple[Token, ...]:
-    """The reply's tokens with their alternatives; empty if they do not add up to its text."""
+    """Return the reply's tokens with their alternatives, or nothing if the tokens do not add up to its text."""
     tokens = reply.logprobs or ()
     if b"".join(token.data for token in tokens) != reply.text.encode():
         return ()

@@ -14,9 +14,9 @@ from oven_llm.providers.structured_reply import ReplyForm, object_schema, read_r
 from oven_runs.settings.committee_settings import Role
 
 TOKENS = 4096
-"""Tokens of a reply that are reserved for reasoning."""
+"""Tokens reserved for reasoning in a reply."""
 TOKENS_EACH = 160
-"""Further tokens for the verdict on each candidate."""
+"""Additional tokens per candidate for its verdict."""
 POLICY_CHARACTERS = 4000
 """Length limit of the policy's description, which costs tokens in every question."""
 
@@ -97,7 +97,7 @@ class Rubric:
     """The user's instructions, which replace the role's."""
 
     def opening(self, domain: str) -> str:
-        """The first part of the system prompt. `domain`: the request's, of the model in training."""
+        """Return the first part of the system prompt. `domain`: the training domain of the policy, from the request."""
         if self.text:
             return self.text
         field = visible(self.domain or domain).strip()[:200] or _UNNAMED_FIELD
@@ -107,7 +107,7 @@ class Rubric:
 def question(
     rubric: Rubric, policy: str, prompt: str, candidates: Mapping[str, str], complaint: str = "", domain: str = ""
 ) -> Conversation:
-    """Return one question about a whole group, so that the prompt is sent once and the judge compares the answers.
+    """Return one question about a whole group. The prompt is sent only once, and the judge can compare the answers.
 
     `prompt` and `candidates` (id → text, in the order to show) come from `sanitize.shown`. `complaint`: the error in an
     earlier reply to the same question. `domain`: the domain of the model in training.

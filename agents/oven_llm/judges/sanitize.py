@@ -12,7 +12,7 @@ import unicodedata
 from typing import Any, Final
 
 LIMIT: Final = 8000
-"""Default number of characters of a text that a judge is shown. Eight of this length are about 20,000 tokens."""
+"""Default maximum characters per text. Eight texts of this length are about 20,000 tokens."""
 TAIL_SHARE: Final = 0.25
 """Share of the limit for the end of a long text, where its result is; the rest shows its beginning."""
 MIN_REPEATED: Final = 128
@@ -78,7 +78,7 @@ def _is_symbol(character: str) -> bool:
 
 
 def capped(text: str, limit: int = LIMIT) -> str:
-    """The whole text, or its beginning and end with the number of characters between them."""
+    """Return the whole text, or its beginning and end with the number of characters omitted between them."""
     left_out = len(text) - limit
     if left_out <= 0:
         return text
@@ -87,7 +87,7 @@ def capped(text: str, limit: int = LIMIT) -> str:
 
 
 def shown(text: str, limit: int = LIMIT) -> str:
-    """The text as a judge sees it."""
+    """Return the text as a judge sees it."""
     return capped(visible(text).strip(), limit)
 
 

@@ -1,4 +1,4 @@
-"""Checks a judge against itself: whether it depends on the order of the answers, and whether its model has changed.
+"""Checks a judge's consistency: whether the order of answers affects its scores, and whether its model has changed.
 
 The judge scores some groups again in reverse order, and old groups again from time to time. These questions follow the
 group's reply, one at a time, and nothing waits for them. Findings are reported with a later reply. The usage is billed
@@ -30,7 +30,7 @@ OLD_GROUPS: Final = 16
 APART: Final = 4
 """Scored groups between two stored ones, because groups of one batch would be alike."""
 MAX_WAITING: Final = 64
-"""Questions in the queue; further ones are dropped."""
+"""Maximum questions in the queue. Further questions are dropped."""
 TIE: Final = 1e-9
 """Scores that differ by less are a tie, whose order cannot flip."""
 ALPHA: Final = 0.001
@@ -184,14 +184,14 @@ class SelfChecks:
 
 
 def _fraction(group: str) -> float:
-    """A pseudo-random number from 0 to 1 by the group's name, so that identical runs check the same groups."""
+    """Return a number from 0 to 1 derived from the group's name, so that identical runs check the same groups."""
     return int.from_bytes(hashlib.sha256(group.encode()).digest()[:4]) / 2**32
 
 
 def change_p_value(
     first: Sequence[Sequence[float]], second: Sequence[Sequence[float]], now: Sequence[Sequence[float]]
 ) -> float:
-    """The probability that an unchanged judge's scores are now at least this far from its first ones.
+    """Return the probability that an unchanged judge's scores would differ at least this much from its first scores.
 
     Each argument has the scores of the same groups in the same order. An unchanged judge is as far from its first
     scores now as it was the second time, apart from noise. So the two distances are exchangeable, and each group's

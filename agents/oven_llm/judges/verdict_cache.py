@@ -1,4 +1,4 @@
-"""Stores paid verdicts in a SQLite file. A cached judge looks there first.
+"""Caches a judge's verdicts in a SQLite file, so that no group is paid for twice.
 
 Each member has its own file, so that no two processes write to it. It contains digests and scores, but no text or key.
 """

@@ -1,4 +1,4 @@
-"""A model that an agent asks now and then, within a deadline and a limited number of calls."""
+"""Calls a language model for an agent, with a deadline and a limited number of calls."""
 
 from __future__ import annotations
 

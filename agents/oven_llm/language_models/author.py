@@ -38,7 +38,7 @@ from oven_runs.settings.language_models import AuthorSettings
 
 SHARE, MIXTURE, HELD = "data.authored_share", "data.mixture", "data/authored"
 NEWEST: Final = 10
-"""Ticks over which a topic's mastery is averaged."""
+"""Number of ticks to average for a topic's mastery."""
 MIN_READINGS: Final = 5
 """Ticks with a reward before the first request: earlier, it is unknown what the policy cannot do yet."""
 MASTERED: Final = 0.95
@@ -58,9 +58,9 @@ HORIZON: Final = 60
 MAX_TOKENS: Final = 1024
 """Maximum tokens of a reply, including reasoning."""
 TOKENS_PER_PROMPT: Final = 400
-"""Further tokens for each requested prompt."""
+"""Additional tokens per requested prompt."""
 EXAMPLE_CHARACTERS: Final = 800
-"""Length limit of an example that the model is shown."""
+"""Maximum characters of an example in the model's prompt."""
 
 SYSTEM: Final = f"""\
 You write training prompts for a language model that is trained by reinforcement learning. You see topics of its
@@ -79,7 +79,7 @@ Rules:
 
 @dataclass(frozen=True)
 class Mastery:
-    """The trained model's performance in a topic."""
+    """The trained model's performance on a topic."""
 
     topic: str
     mastery: float | None
@@ -221,7 +221,7 @@ class Author(ModelAgent[AuthorSettings, tuple[Mastery, ...], Sequence[TopicPromp
 
 
 def prompt(lacking: Sequence[Mastery], topics: Mapping[str, Topic], count: int) -> Conversation:
-    """The request for `count` prompts."""
+    """Return the model prompt that requests `count` prompts."""
     entries = [
         {
             **asdict(entry),
@@ -258,7 +258,7 @@ def read_prompts(
 
 
 def mastery(window: Window) -> list[Mastery]:
-    """The mastery of each topic in the mixture; without a mixture, of the source's only topic."""
+    """Return the mastery of each topic in the mixture. Without a mixture, the source has one topic."""
     mixture = window.knobs.get(MIXTURE)
     metrics = {"": "reward"} if mixture is None else {topic: f"reward/{topic}" for topic in mixture.spec.choices}
     entries = []
@@ -270,7 +270,7 @@ def mastery(window: Window) -> list[Mastery]:
 
 
 def lagging(topics: Sequence[Mastery]) -> list[Mastery]:
-    """The topics that are not mastered, weakest first. A topic without readings counts as half mastered."""
+    """Return the topics that are not mastered, weakest first. A topic without readings counts as half mastered."""
     open_topics = [entry for entry in topics if entry.mastery is None or entry.mastery < MASTERED]
     weakest = sorted(open_topics, key=lambda entry: (0.5 if entry.mastery is None else entry.mastery, entry.topic))
     return weakest[:MAX_TOPICS]

@@ -27,7 +27,7 @@ class ModelAgent(Agent, Generic[Settings, Question, Result]):
     version = "1"
 
     def __init__(self, section: str, settings: Settings, field: str = "llm") -> None:
-        """`settings`: the defaults. `field`: the one that names the model."""
+        """`settings`: the default settings. `field`: the setting that names the model."""
         self.desk: Desk[Question, Result] = Desk()
         self.unused: Counter[str] = Counter()
         """Replies that became no vote, by reason."""

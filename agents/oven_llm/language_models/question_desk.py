@@ -1,4 +1,4 @@
-"""A desk on which an agent, whose votes never wait, leaves a question for its companion coroutine."""
+"""Passes questions from an agent to its companion coroutine, so that votes never wait for an answer."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class Settled(Generic[Question, Result]):
-    """A question with its result, or the reason why there is none."""
+    """A question with its result, or the reason for a missing result."""
 
     question: Question
     tick: int
@@ -24,7 +24,7 @@ class Settled(Generic[Question, Result]):
 
 
 class Desk(Generic[Question, Result]):
-    """Holds one question at a time: the agent posts and collects, its companion answers."""
+    """A queue with one slot: the agent posts questions and collects answers from its companion."""
 
     def __init__(self) -> None:
         self.posted_tick = -1
@@ -49,7 +49,7 @@ class Desk(Generic[Question, Result]):
         self._news.set()
 
     def collect(self) -> Settled[Question, Result] | None:
-        """Return the result once; None if there is none."""
+        """Return the result once, or None without a result."""
         settled, self._settled = self._settled, None
         self.ready.clear()
         return settled

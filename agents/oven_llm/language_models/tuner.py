@@ -1,4 +1,4 @@
-"""A language model that is asked for a vote now and then, without any vote waiting for it."""
+"""The agent `tuner`, which occasionally asks a language model how to vote. Votes never wait for the reply."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ class Tuner(ModelAgent[TunerSettings, dict[str, Any], Advice | None]):
 
 
 def prompt(figures: dict[str, Any]) -> Conversation:
-    """The question about a window's `summary`."""
+    """Return the prompt with a window's `summary`."""
     schema = object_schema(
         decision={"type": "string", "enum": ["nothing", "propose"]},
         actuator={"type": "string", "enum": list(figures["knobs"])},

@@ -1,4 +1,4 @@
-"""A run's window in figures, for a model's prompt: metrics, knobs and changes, but no prompts or completions."""
+"""Summarises recent metrics, knobs and changes for a model's prompt. It contains no training prompts or completions."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def _metrics(window: Window) -> dict[str, Any]:
 
 
 def _change(window: Window, receipt: Receipt) -> dict[str, Any]:
-    """A change of a knob, with the objective's mean before and after it."""
+    """Return a knob's change with the objective's mean before and after it."""
     metric = objective(window.run).name
     readings = [(o.tick, o.metrics[metric]) for o in window.observations if metric in o.metrics]
     before = [value for tick, value in readings if tick <= receipt.tick][-NEWEST:]

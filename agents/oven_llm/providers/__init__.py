@@ -1,4 +1,4 @@
-"""Language models behind their APIs, over the official SDKs: one conversation type and one budget for all callers.
+"""Calls language models through their official SDKs, with one conversation type and one budget for all callers.
 
     conversation.py       messages in, replies out; the protocol `LanguageModel`
     remote_model.py       a model at an address: features, timeouts and the budget

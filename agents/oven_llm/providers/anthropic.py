@@ -1,4 +1,4 @@
-"""Anthropic's messages API: no log-probabilities, the system prompt apart from the turns."""
+"""Client for Anthropic's messages API. It returns no log-probabilities and takes the system prompt separately."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class AnthropicMessages:
     """A model behind this API."""
 
     def __init__(self, endpoint: ModelEndpoint, key: str) -> None:
-        """`endpoint.base_url` comes without /v1."""
+        """`endpoint.base_url` does not include /v1."""
         import anthropic
 
         silence_request_logs()

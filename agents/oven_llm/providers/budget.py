@@ -1,4 +1,4 @@
-"""The budget of model calls: each call reserves its greatest cost before it is made and books its real cost after."""
+"""Budget for model calls. Each call reserves its maximum cost in advance and records its actual cost afterwards."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from oven_runs.settings.judge_providers import ModelEndpoint
 log = logging.getLogger("oven.member")
 
 RETRY_S: Final = 0.05
-"""Seconds between two checks whether a call that ended has made room."""
+"""Seconds between checks for budget released by finished calls."""
 
 
 class Budget:
-    """Caps on US dollars, tokens and calls, over a ledger that processes share (`ModelSpend`).
+    """Limits US dollars, tokens and calls. Processes share its ledger (`ModelSpend`).
 
-    No call can exceed a cap, because its greatest cost is reserved first. An attempt that returned an error or never
-    reached the endpoint costs nothing. Any other attempt without reported usage counts at its greatest cost: providers
-    bill a reply that arrives after the deadline as well.
+    No call can exceed a cap, because its maximum cost is reserved first. An attempt that returned an error or never
+    reached the endpoint costs nothing. Any other attempt without reported usage counts at its maximum cost, because
+    providers also bill replies that arrive after the deadline.
     """
 
     def __init__(self, caps: Sequence[Cap] = (), path: Path | None = None, owner: str = "") -> None:
@@ -48,7 +48,7 @@ class Budget:
         calls: int | None = None,
         path: Path | None = None,
     ) -> Self:
-        """A budget with these caps over all calls; None: no cap. Raises ConfigError for a cap that is not above 0."""
+        """Return a budget with these caps on all calls; None: no cap. Raises ConfigError for a cap of 0 or less."""
         try:
             limits = BudgetSettings(usd=usd, tokens=tokens, calls=calls)
         except ValidationError as error:
@@ -69,8 +69,8 @@ class Budget:
             )
 
     async def hold(self, account: str, most: Usage, model: ModelEndpoint) -> int | None:
-        """Reserve one call's greatest usage, and wait while calls under way hold what is left. Return the number to
-        book it with, or None if the ledger cannot be written and nothing is capped.
+        """Reserve one call's maximum usage, and wait while active calls reserve the remaining budget. Return the number
+        to book it with, or None if the ledger cannot be written and nothing is capped.
 
         Raises ModelFailure `budget` if a cap is used up, or if the ledger cannot be written and something is capped.
         """

@@ -47,7 +47,7 @@ class Conversation:
         return any(message["role"] == "assistant" for message in self.messages)
 
     def greatest_usage(self) -> Usage:
-        """The most tokens that one request can use. A token is at least one byte of UTF-8."""
+        """Return the maximum tokens of one request. A token is at least one byte of UTF-8."""
         texts = [message["content"] for message in self.messages]
         texts += [json.dumps(self.schema)] if self.schema is not None else []
         size = sum(len(text.encode(errors="replace")) for text in texts)

@@ -38,17 +38,16 @@ Kind: TypeAlias = Literal[
 KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
 
 HOPELESS: Final[frozenset[Kind]] = frozenset(("auth", "not_found", "not_configured", "budget"))
-"""Every later call of the same model would fail in the same way."""
+"""Failures that every later call of the same model would repeat."""
 
 UNUSABLE: Final[frozenset[Kind]] = frozenset(
     ("bad_response", "bad_json", "schema", "wrong_ids", "out_of_range", "refusal", "truncated")
 )
-"""A reply arrived without a usable verdict."""
+"""Failures in which a reply arrived without a usable verdict."""
 
 
 class ModelFailure(Exception):
-    """A model gave no reply, or none that can be used. `detail` never contains text of a provider, a prompt or a
-    completion."""
+    """A model gave no usable reply. `detail` never contains text from a provider, a prompt or a completion."""
 
     def __init__(self, kind: Kind, detail: str = "") -> None:
         super().__init__(f"{kind}: {detail}" if detail else kind)
@@ -57,7 +56,7 @@ class ModelFailure(Exception):
 
 
 def kind_of_status(status: int) -> Kind:
-    """The kind of an HTTP status outside 2xx."""
+    """Return the failure kind of an HTTP status outside 2xx."""
     match status:
         case 401 | 402 | 403:
             return "auth"

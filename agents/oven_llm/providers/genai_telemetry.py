@@ -1,4 +1,4 @@
-"""A call to a language model as a span, by the GenAI semantic conventions of OpenTelemetry.
+"""Records each model call as a span that follows OpenTelemetry's GenAI semantic conventions.
 
 See github.com/open-telemetry/semantic-conventions-genai. The conventions are still in development, so their names are
 used in this file only. Spans never contain prompts, replies or any other text of a conversation.

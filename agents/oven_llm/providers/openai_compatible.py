@@ -1,4 +1,4 @@
-"""OpenAI's chat completions, which many servers offer: OpenAI, DeepSeek, xAI, vLLM, llama.cpp and others."""
+"""Client for OpenAI's chat completions API, which DeepSeek, xAI, vLLM, llama.cpp and others also implement."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class ChatCompletions:
 
 
 def request_body(conversation: Conversation, terms: Terms, limit_as: str) -> dict[str, Any]:
-    """The request without the model's name. `limit_as`: the endpoint's name for the limit of tokens."""
+    """Return the request without the model's name. `limit_as`: the endpoint's name for the token limit."""
     body: dict[str, Any] = {
         "messages": [dict(message) for message in conversation.messages],
         limit_as: conversation.max_tokens,

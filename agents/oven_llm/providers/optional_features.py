@@ -1,4 +1,4 @@
-"""Optional features that a model is asked for: a JSON schema for its replies, and log-probabilities.
+"""Negotiates optional features with an endpoint: a JSON schema for replies, and log-probabilities.
 
 Negotiation starts with the requested features that the model supports according to the catalogue. If an endpoint
 refuses a feature, it is not requested again. If it ignores one, its replies show this. Either way a sentence is logged.
@@ -103,7 +103,7 @@ class AgreedTerms:
                 log.warning("%s", lack)
 
     def lacks(self) -> tuple[str, ...]:
-        """A sentence for each requested feature that the endpoint does not provide."""
+        """Return a sentence for each requested feature that the endpoint does not provide."""
         model = f"{self._endpoint.model} at {self._endpoint.provider}"
         lacks = []
         if self.now.schema == "json_object":

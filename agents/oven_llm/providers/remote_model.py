@@ -1,4 +1,4 @@
-"""A language model at an address: terms, timeouts and the budget, over the requests of one API."""
+"""A remote language model: negotiates features, applies timeouts and charges the budget."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class ModelApi(Protocol):
 
 
 class RemoteModel:
-    """A `LanguageModel` that an API serves. If there is a budget, calls are charged to `account`."""
+    """A `LanguageModel` behind an API. If there is a budget, calls are charged to `account`."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class RemoteModel:
             budget.check_priced(account, settings)
 
     def within(self, budget: Budget, account: str) -> RemoteModel:
-        """The same model, with its calls charged to an account. Raises ConfigError as the class does."""
+        """Return the same model, with its calls charged to an account. Raises ConfigError as the class does."""
         return RemoteModel(self._api, self.settings, self.terms, budget, account)
 
     async def ask(self, conversation: Conversation, timeout_s: float) -> ModelReply:

@@ -1,4 +1,4 @@
-"""Reading a model's reply as one JSON value of a given form. Nothing is searched for in prose."""
+"""Parses a model's reply as one JSON value with a given schema. It does not search prose for JSON."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Usage and cost of calls to models: tokens, US dollars, HTTP attempts and their faults."""
+"""Tracks the usage of model calls: tokens, cost in US dollars, HTTP attempts and failures."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Count: TypeAlias = Annotated[int, Field(strict=True, ge=0)]
 
 @dataclass(frozen=True)
 class Usage:
-    """Tokens that one reply was billed for."""
+    """Billed tokens of one reply."""
 
     input_tokens: Count
     """Tokens of the whole prompt, including cached ones."""

@@ -1,1 +1,1 @@
-"""Runs Python code that a language model wrote: in a child process that the kernel confines, never by `exec` here."""
+"""Runs model-written Python code in a sandboxed child process, never in this process."""

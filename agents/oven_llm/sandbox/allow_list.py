@@ -49,7 +49,7 @@ PROCESS_FACTS: Final = (
 
 
 class Descriptors(NamedTuple):
-    """The child's file descriptors: to read requests, to write replies, and one that ends it with the host."""
+    """The child's file descriptors for requests and replies, and one that kills it when the host exits."""
 
     requests: int
     replies: int

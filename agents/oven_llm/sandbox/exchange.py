@@ -1,4 +1,4 @@
-"""Sends one request to the child and handles its frames until it is done. Nothing in the frames is trusted."""
+"""Sends one request to the child and handles its frames until it is done. Frames from the child are not trusted."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Block:
 
 
 class Sandbox(ABC):
-    """One namespace that lasts from block to block, and is lost with its process. For one thread at a time."""
+    """A namespace that persists between blocks and is lost with its process. Only one thread may use it at a time."""
 
     backend: Backend
 
@@ -70,7 +70,7 @@ class Sandbox(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """End the process, and everything that runs in it."""
+        """End the process and everything that runs in it."""
 
     @abstractmethod
     def interrupt(self) -> None:
@@ -88,17 +88,17 @@ class DeadlineError(Exception):
 
 
 class GoneError(Exception):
-    """The child ended by itself; the message says how."""
+    """The child exited unexpectedly. The message says how."""
 
 
 class Peer(Protocol):
-    """The other end: the child, or its stand-in in a test."""
+    """The other end of the connection: the child, or a fake in tests."""
 
     def send(self, data: bytes, deadline: float) -> None:
         """Send bytes. Raises DeadlineError and GoneError."""
 
     def receive(self, deadline: float) -> tuple[int, bytes]:
-        """Return the next frame: kind and payload. Raises DeadlineError, GoneError and FrameError."""
+        """Return the kind and payload of the next frame. Raises DeadlineError, GoneError and FrameError."""
 
 
 class CallError(Exception):

@@ -1,4 +1,4 @@
-"""The framing between host and child: one byte for the kind, four for the length, then the payload. JSON, never pickle.
+"""Framing between host and child: a kind byte, a 4-byte length and a payload. Values are JSON, never pickle.
 
 Untrusted code writes the child's frames. The host checks each length before it stores the payload, and each value
 before it uses it. The child imports this module too.

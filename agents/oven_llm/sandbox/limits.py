@@ -1,4 +1,4 @@
-"""Limits of a sandbox: time, memory, output, calls. The kernel or the host enforces each; none relies on the child."""
+"""A sandbox's limits on time, memory, output and calls. The kernel or the host enforces them, never the child."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""The host's side of the confined child process: start it, exchange data within deadlines, and kill its process
-group."""
+"""Starts the confined child process, exchanges data with it within deadlines, and kills its process group."""
 
 from __future__ import annotations
 
@@ -34,7 +33,7 @@ FLAGS: Final = ("-P", "-s", "-S", "-B", "-X", "utf8")
 """The same as -I, but without -E: the environment is ours, and its PYTHONHASHSEED must count."""
 ROOT: Final = str(Path(oven_llm.__file__).parents[1])
 PIECE: Final = 1 << 16
-"""Bytes per read. Above 128 KiB the allocator would ask the kernel each time."""
+"""Bytes per read. Buffers above 128 KiB would cost a system call each."""
 PIPE_BYTES: Final = 1 << 20
 """Requested size of the pipes, for a large context."""
 F_SETPIPE_SZ: Final = 1031
@@ -44,7 +43,7 @@ SLACK: Final = 4096
 
 
 class LockedChild:
-    """A confined child process. Raises ProcessError if it cannot be confined; nothing runs in it then."""
+    """A confined child process. If it cannot be confined, it runs no code and this raises ProcessError."""
 
     def __init__(
         self, machine: Machine, landlock: int, profile: Profile, limits: Limits, functions: Mapping[str, object]
@@ -114,7 +113,7 @@ class LockedChild:
         self._process.stderr.close()
 
     def _environment(self) -> dict[str, str]:
-        """Return an environment with nothing of the host's. A fixed hash seed lets a resumed run repeat itself. The
+        """Return an environment without the host's variables. A fixed hash seed makes resumed runs reproducible. The
         time zone needs no file, and numeric libraries use one thread."""
         variables = {"PYTHONHASHSEED": "0", "TZ": "UTC0", "LC_ALL": "C.UTF-8"}
         variables |= {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
@@ -160,7 +159,7 @@ class LockedChild:
                 raise GoneError(self._exit_reason()) from None
 
     def receive(self, deadline: float) -> tuple[int, bytes]:
-        """Return the next frame: kind and payload. Raises DeadlineError, GoneError and FrameError."""
+        """Return the kind and payload of the next frame. Raises DeadlineError, GoneError and FrameError."""
         while not self._received:
             self._wait(self._can_receive, deadline)
             try:

@@ -1,6 +1,6 @@
-"""The backend `pydantic-monty`: an interpreter of a subset of Python, without files and network.
+"""The `pydantic-monty` backend, an interpreter for a subset of Python without files or network access.
 
-It runs where the kernel cannot confine a process, and on other systems. Its worker is a separate process, which
+It works on other systems, and where the Linux kernel cannot confine a process. Its worker is a separate process, which
 enforces time and memory. The namespace lasts from block to block. docs/sandbox.md lists what its Python lacks.
 """
 
@@ -32,7 +32,8 @@ class _Answered(SystemExit):
 
 
 class MontySandbox(Sandbox):
-    """Code in monty's interpreter. Raises ConfigError if the package is missing, ProcessError if its worker fails."""
+    """Runs code in monty's interpreter. Raises ConfigError without the package, and ProcessError if its worker
+    fails."""
 
     backend = "monty"
 

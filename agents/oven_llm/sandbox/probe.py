@@ -1,4 +1,4 @@
-"""Finds which means of confinement this machine has. It asks the kernel and starts no process."""
+"""Detects the sandbox backends available on this machine. It queries the kernel without starting a process."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SECCOMP_GET_ACTION_AVAIL, LANDLOCK_CREATE_RULESET_VERSION = 2, 1
 
 @dataclass(frozen=True)
 class Support:
-    """The means of confinement on this machine."""
+    """The sandbox features of this machine."""
 
     machine: Machine | None
     """The machine; None if there is no table of its system calls."""
@@ -37,7 +37,7 @@ class Support:
 
     @property
     def backends(self) -> tuple[Backend, ...]:
-        """The backends that can start here, strongest first."""
+        """Return the backends that can start here, strongest first."""
         available = {
             "landlock+seccomp": self.seccomp and self.landlock > 0,
             "seccomp": self.seccomp,
@@ -63,7 +63,7 @@ def probe() -> Support:
 
 
 def _has_binary() -> bool:
-    """Look where the package looks for its worker's program."""
+    """Return whether the package can find its worker's program."""
     sibling = Path(sys.executable).with_name("monty")
     return "MONTY_BIN" in os.environ or sibling.exists() or shutil.which("monty") is not None
 

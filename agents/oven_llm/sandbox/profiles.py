@@ -1,4 +1,4 @@
-"""Profiles of the sandbox: `repl` can reach nothing, `tests` one folder to read and one to write.
+"""Sandbox profiles. `repl` cannot open any files, and `tests` can read and write only in permitted folders.
 
 Landlock enforces the folders; its rights and rulesets are those of linux/landlock.h.
 """
@@ -19,7 +19,7 @@ MAKE_CHAR, MAKE_DIR, MAKE_REG, MAKE_SOCK, MAKE_FIFO, MAKE_BLOCK, MAKE_SYM = (1 <
 REFER, TRUNCATE, IOCTL_DEV = (1 << n for n in range(13, 16))
 
 FILES_OF_VERSION: Final = {1: (1 << 13) - 1, 2: (1 << 14) - 1, 3: (1 << 15) - 1, 5: (1 << 16) - 1}
-"""First Landlock version → all file rights that it knows."""
+"""All file rights by the first Landlock version that supports them."""
 NETWORK_FROM, NETWORK = 4, 0b11
 """First version that covers TCP (bind and connect). No version covers UDP, which seccomp blocks."""
 SCOPES_FROM, SCOPES = 6, 0b11
@@ -27,7 +27,7 @@ SCOPES_FROM, SCOPES = 6, 0b11
 
 READ: Final = READ_FILE | READ_DIR
 WRITE: Final = READ | WRITE_FILE | REMOVE_DIR | REMOVE_FILE | MAKE_DIR | MAKE_REG | REFER | TRUNCATE
-"""Rights to write, without links, sockets, pipes and devices, which could harm a reader outside."""
+"""Write permissions, except for links, sockets, pipes and devices, which could harm a reader outside."""
 
 
 def file_rights(version: int) -> int:

@@ -1,4 +1,4 @@
-"""The sandbox as its users see it: blocks of code in, their outcomes out."""
+"""The sandbox's public interface: runs blocks of code and returns their outcomes."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def open_sandbox(
 
 
 class LockedSandbox(Sandbox):
-    """Code in a child process that seccomp confines, with or without Landlock."""
+    """A sandbox that runs code in a child process, confined by seccomp with or without Landlock."""
 
     def __init__(
         self,

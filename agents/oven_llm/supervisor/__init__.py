@@ -1,4 +1,4 @@
-"""A strong model writes programs over a long context, and a cheap worker model reads the parts.
+"""A strong model writes programs to process a long context, and a cheap worker model reads its parts.
 
 `run` and `arun` (orchestrator.py) run the loop in the sandbox, with caps, logs and resuming.
 """

@@ -1,8 +1,8 @@
-"""A supervised run's log: three JSON lines files. Each event is written as soon as it happens.
+"""Logs a supervisor's run in three JSON Lines files. Each event is written immediately.
 
 `supervisor.jsonl` and `worker.jsonl` have the calls, `repl.jsonl` the programs with all their output. The fields are
 those of Supervisor Distillation and a few more. A failed call has `failure` instead of `response`. A resumed run reads
-the answers from these files, so that nothing is paid twice.
+the answers from these files, so that no call is paid for twice.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ LOCK: Final = "lock"
 """An empty file, locked by the process that writes to the folder."""
 REFUSED: Final = "refusal: the model refused to answer"
 REMOVED: Final = "[removed]"
-"""Replaces a secret, wherever it came from: an endpoint may echo the key that it was sent."""
+"""Replacement for secrets in every text, because an endpoint may echo its key."""
 
 
 class RunLogger:
-    """Appends to the files of one run; without a folder it does nothing. Thread-safe."""
+    """Appends to one run's log files. Without a folder it does nothing. Thread-safe."""
 
     def __init__(self, folder: str | Path | None, *, secrets: Sequence[str] = (), resume: bool = False) -> None:
         """`secrets` are written to no file. Raises ConfigError if the folder cannot be used, or if it has a run already
@@ -152,8 +152,7 @@ class RunLogger:
 
 
 class RecordedCalls:
-    """The outcomes in an interrupted run's log, by model and prompt. Each is returned once, in the order of the
-    calls."""
+    """Recorded calls of an interrupted run, by model and prompt. Each is returned once, in the order of the calls."""
 
     def __init__(self, folder: Path | None) -> None:
         """`folder`: the log's. For None, or a folder without files, nothing is recorded. Raises ConfigError for a file
@@ -199,7 +198,7 @@ class RecordedCalls:
         return outcomes.popleft() if outcomes else None
 
     def ran(self, step: int, code: str) -> bool:
-        """Return whether the log has this program of that step, once for each time that it is there."""
+        """Return whether the log contains this program at that step. Each recorded occurrence counts once."""
         if self._programs[step, code] <= 0:
             return False
         self._programs[step, code] -= 1

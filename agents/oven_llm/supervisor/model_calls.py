@@ -1,4 +1,4 @@
-"""One model's calls within a run: logged as they end, counted, and not repeated if the log has the answer."""
+"""Makes one model's calls within a run. It logs and counts them, and reuses answers from the log."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class StoppedError(Exception):
 
 
 class TimeLimit:
-    """Seconds since the run began, and their limit; None sets no limit."""
+    """Tracks the seconds since the run began and their limit; None sets no limit."""
 
     def __init__(self, seconds: float | None) -> None:
         self.seconds = seconds
@@ -102,7 +102,7 @@ class _Call:
 
 
 class ModelCalls:
-    """All calls of one role."""
+    """Makes all model calls of one role."""
 
     def __init__(
         self,
@@ -133,11 +133,11 @@ class ModelCalls:
         return sum((reply.usage for reply in self.replies if reply.usage is not None), Usage(0, 0))
 
     def close(self) -> None:
-        """Leave the calls in flight behind."""
+        """Abandon the active calls."""
         self._threads.close()
 
     def ask(self, step: int, prompts: Sequence[Prompt]) -> list[CallOutcome]:
-        """Return the answers in the order of the prompts, or the reasons why there are none. Raises StoppedError."""
+        """Return one answer per prompt, or the reason for a missing answer. Raises StoppedError."""
         pending: list[CallOutcome | Future[CallOutcome]] = []
         for prompt in prompts:
             self._number += 1

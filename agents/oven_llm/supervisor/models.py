@@ -1,4 +1,4 @@
-"""Models for the supervisor's loop: messages in, a reply out.
+"""Model handlers for the supervisor's loop. Each takes messages and returns a reply.
 
 A handler imports its SDK when it is created. Its calls are synchronous, because the supervisor's programs are; the
 requests run in a shared event loop in another thread.
@@ -29,7 +29,7 @@ from oven_runs.settings.judge_providers import NO_KEY, Wire, catalogue, endpoint
 from oven_runs.settings.language_models import ModelSettings
 
 TIMEOUT_S: Final = 120.0
-"""Seconds for one call with its retries. A long answer of a large model takes one minute."""
+"""Timeout of one call with its retries, in seconds. A large model's long answer takes one minute."""
 MAX_TOKENS: Final = 2048
 """Maximum tokens of an answer, as for Supervisor Distillation's supervisor."""
 LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
@@ -120,7 +120,7 @@ class ProviderHandler(ModelHandler):
 
 
 class OpenAIHandler(ProviderHandler):
-    """Any endpoint with OpenAI's chat completions: hosted ones, vLLM's server, llama.cpp, …"""
+    """A model behind any endpoint with OpenAI's chat completions API: hosted ones, vLLM's server, llama.cpp, …"""
 
     def __init__(
         self,
@@ -138,7 +138,7 @@ class OpenAIHandler(ProviderHandler):
 
 
 class AnthropicHandler(ProviderHandler):
-    """Anthropic's messages API."""
+    """A model behind Anthropic's messages API."""
 
     def __init__(
         self,
@@ -149,7 +149,7 @@ class AnthropicHandler(ProviderHandler):
         api_key: str | None = None,
         **options: Any,
     ) -> None:
-        """The same as OpenAIHandler, with an address without /v1."""
+        """Takes the same arguments as OpenAIHandler, but the address does not include /v1."""
         provider, key = _at_address("anthropic", model, base_url, api_key)
         super().__init__(provider, temperature=temperature, max_tokens=max_tokens, secrets=(key,), **options)
 

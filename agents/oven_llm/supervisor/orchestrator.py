@@ -1,4 +1,4 @@
-"""`run`: a supervisor writes programs over a context, a worker reads the parts, and FINAL gives the answer."""
+"""Runs the supervisor's loop: it writes programs to process a context, and a worker reads the parts until FINAL."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ Primitives: TypeAlias = Mapping[str, Callable[..., Any]]
 """The caller's functions by name. Arguments and results are JSON values. They run in the caller's process, with its
 rights."""
 RESERVED: Final = ("context", "query", "worker", "worker_batch", "FINAL")
-"""Names that programs always have."""
+"""Names that are always defined in programs."""
 FAILED: Final = "failed"
 
 MAX_ITERATIONS: Final = 15
-"""The limit of Supervisor Distillation."""
+"""Maximum turns, as in Supervisor Distillation."""
 MAX_ERRORS: Final = 5
 """Failures in a row that end the run: a supervisor that fails so often does not recover."""
 WORKER_CTX_K: Final = 8
@@ -43,12 +43,12 @@ WORKER_CTX_K: Final = 8
 CONCURRENCY: Final = 16
 """Concurrent worker calls."""
 LIMITS: Final = Limits(output_bytes=4_000_000)
-"""Limits of a block. Logs have its whole output up to this size; the rest is counted."""
+"""Limits of a block. Logs contain its output up to this size; the rest is only counted."""
 
 
 @dataclass(frozen=True)
 class Step:
-    """One program that the supervisor wrote, and its outcome."""
+    """One program written by the supervisor, with its outcome."""
 
     turn: int
     code: str
@@ -191,7 +191,7 @@ class _Run:
         self._steps: list[Step] = []
 
     def stop(self) -> None:
-        """Cancel the run from another thread: leave the calls behind, and end the running block."""
+        """Cancel the run from another thread: abandon the active calls and end the running block."""
         self._stopped.set_result(None)
         if self._repl is not None:
             self._repl.interrupt()
@@ -247,7 +247,7 @@ class _Run:
 
     @property
     def _step(self) -> int:
-        """Number of the turn that is being played."""
+        """Number of the current turn."""
         return self._turns + 1
 
     def _converse(
@@ -344,7 +344,7 @@ class WorkerFunctions:
         return outcome
 
     def worker_batch(self, *args: Any, **kwargs: Any) -> list[str | dict[str, str]]:
-        """Return the worker's answers to all prompts, in order. Raises CallError if they are not a list of texts."""
+        """Return the worker's answers, one per prompt. Raises CallError if the prompts are not a list of texts."""
         prompts = _only_argument("worker_batch", "prompts", args, kwargs)
         if not isinstance(prompts, list):
             raise CallError(f"worker_batch(prompts) takes a list of texts, not {_type_name(prompts)}")

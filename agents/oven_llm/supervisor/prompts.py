@@ -1,4 +1,4 @@
-"""The supervisor's prompts: system prompt, question, and reminders as its turns run out. Pure."""
+"""Builds the supervisor's prompts: the system prompt, the question, and reminders as turns run out. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any, Final
 from oven_llm.supervisor.repl import Context
 
 CHARACTERS_PER_TOKEN: Final = 3
-"""Characters per token that the supervisor is told to assume: English has 4, code and figures have 2 or 3."""
+"""Characters per token in the supervisor's instructions: English has 4, code and figures have 2 or 3."""
 KEYS: Final = 20
 """Maximum keys of a context dict to name; the others are counted."""
 NAME_CHARACTERS: Final = 60

@@ -19,7 +19,7 @@ _OPENING: Final = re.compile(r" {0,3}(?P<fence>`{3,}|~{3,}) *(?P<mark>[\w+-]*)[^
 MARK: Final = "repl"
 """The word after the fence of a program. Other blocks are quotations, and do not run."""
 OUTPUT_LIMIT: Final = 2000
-"""Characters of a block's output that the supervisor sees, as in Supervisor Distillation. Logs have all of it."""
+"""Maximum characters of a block's output shown to the supervisor, as in Supervisor Distillation. Logs contain more."""
 NO_PROGRAM: Final = (
     f"There was no ```{MARK} block in your answer, so nothing ran. Write one, and end with FINAL(answer)."
 )

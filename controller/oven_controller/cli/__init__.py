@@ -1,1 +1,1 @@
-"""The command line: one small file per group of commands, which import what is heavy inside."""
+"""The command line. Each file has one group of commands, which import heavy packages only when they run."""

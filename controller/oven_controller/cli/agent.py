@@ -1,4 +1,4 @@
-"""`agent run | new | list`: agents in addition to those that a stack starts."""
+"""The commands `agent run`, `agent new` and `agent list`, for agents that the stack does not start itself."""
 
 from __future__ import annotations
 

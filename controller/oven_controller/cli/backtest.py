@@ -1,4 +1,4 @@
-"""`backtest`: one agent over a recorded run."""
+"""The `backtest` command: run one agent on a recorded run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`bench` and `gym`: measurements. They are in the source checkout, and not in the installed package."""
+"""The commands `bench` and `gym`. They need the source checkout, because the installed package has no benchmarks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`calibration`: scores the confidences that agents stated, over any number of runs."""
+"""The `calibration` command: score the stated confidences of agents over one or more runs."""
 
 from __future__ import annotations
 

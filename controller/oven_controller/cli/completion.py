@@ -1,7 +1,7 @@
-"""Shell completion: names of runs, agents, knobs and files.
+"""Shell completion for the names of runs, agents, knobs and files.
 
-A completion runs at every press of the Tab key. It therefore reads only a few small files, takes no lock, and never
-raises: if a file is missing or damaged, it offers fewer names.
+Completion runs whenever the user presses Tab. So it reads only a few small files, takes no lock and never raises. If a
+file is missing or damaged, it offers fewer names.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ import typer
 P = ParamSpec("P")
 
 RECENT_RUNS = 20
-"""Runs whose run.json is read to find the one that is up."""
+"""Maximum runs whose run.json is read to find a running one."""
 HEAD_BYTES = 1 << 18
-"""Length of the start of a log that is searched for its first RunStarted."""
+"""Bytes at the start of a log that are searched for its first RunStarted."""
 TAIL_BYTES = 1 << 20
-"""Length of the end of a log that is searched for its newest decisions."""
+"""Bytes at the end of a log that are searched for its newest decisions."""
 MAX_DECISIONS = 20
 
 
 def _quiet(names: Callable[P, Iterable[str]]) -> Callable[P, list[str]]:
-    """Make a list of the names that start with the function's last argument; it is empty if the function raises."""
+    """Return the names that start with the function's last argument. If the function raises, return an empty list."""
 
     @functools.wraps(names)
     def never_raises(*args: P.args, **kwargs: P.kwargs) -> list[str]:
@@ -42,7 +42,7 @@ def _quiet(names: Callable[P, Iterable[str]]) -> Callable[P, list[str]]:
 
 @_quiet
 def runs(incomplete: str) -> Iterator[str]:
-    """Names of runs, the newest first."""
+    """Return the names of runs, newest first."""
     return (folder.name for folder in _folders())
 
 
@@ -67,14 +67,14 @@ def installed_agents(incomplete: str) -> Iterable[str]:
 
 @_quiet
 def agents_or_files(incomplete: str) -> Iterator[str]:
-    """Installed agents, and Python files."""
+    """Return installed agents and Python files."""
     yield from installed_agents(incomplete)
     yield from _paths(incomplete, ".py")
 
 
 @_quiet
 def agents(ctx: typer.Context, incomplete: str) -> Iterable[str]:
-    """The agents with a key of the command's run and those in its settings; the installed ones if there are none."""
+    """Return the run's agents with a key or in its settings; the installed agents if there are none."""
     folder = _chosen_run(ctx)
     users = (_read(folder / "nats" / "users.json") or ()) if folder else ()
     names = [name for user in users if user["role"] == "agent" for name in user.get("agents") or [user["name"]]]
@@ -84,20 +84,20 @@ def agents(ctx: typer.Context, incomplete: str) -> Iterable[str]:
 
 @_quiet
 def knobs(ctx: typer.Context, incomplete: str) -> Iterable[str]:
-    """The knobs that the command's run announced; those that a log can have if it announced none."""
+    """Return the knobs that the command's run announced; all possible knobs if it announced none."""
     return _announced(_chosen_run(ctx)) or shipped_knobs(incomplete)
 
 
 @_quiet
 def judges(ctx: typer.Context, incomplete: str) -> Iterator[str]:
-    """The committee members whose judges the command's run can swap."""
+    """Return the committee members whose judges the command's run can swap."""
     return (name.removeprefix("committee.") for name in _announced(_chosen_run(ctx)) if name.startswith("committee."))
 
 
 @_quiet
 def decisions(ctx: typer.Context, incomplete: str) -> Iterator[str]:
-    """The ids of the newest decisions of the command's run, newest first, then its knobs. Leading zeros are omitted
-    unless one was typed."""
+    """Return the ids of the newest decisions of the command's run, newest first, then its knobs. Leading zeros are
+    omitted unless the user typed one."""
     newest = list(_bodies(_chosen_run(ctx), "Decision", from_end=True))[: -MAX_DECISIONS - 1 : -1]
     ids = [str(body["id"]) for body in newest]
     yield from ids if incomplete.startswith("0") else (id_.lstrip("0") or id_ for id_ in ids)
@@ -112,14 +112,14 @@ def shipped_knobs(incomplete: str) -> Iterable[str]:
 
 
 def _folders() -> list[Path]:
-    """The folders of runs, the most recently written first."""
+    """Return the folders of runs, the most recently written first."""
     # Home reads every run.json through pydantic, which takes longer than a completion may take.
     files = (Path(os.environ.get("OVEN_HOME") or ".oven") / "runs").glob("*/run.json")
     return [file.parent for file in sorted(files, key=lambda file: file.stat().st_mtime, reverse=True)]
 
 
 def _chosen_run(ctx: typer.Context) -> Path | None:
-    """The folder of the run on the command line, else of one that has not ended, else of the newest."""
+    """Return the folder of the run on the command line, else of a run that has not ended, else of the newest run."""
     typed = next((value for key in ("run", "run_") if isinstance(value := ctx.params.get(key), str)), "")
     folders = _folders()
     if typed:
@@ -129,7 +129,7 @@ def _chosen_run(ctx: typer.Context) -> Path | None:
 
 
 def _read(path: Path) -> Any:
-    """The value in a JSON file; None if there is none."""
+    """Return the value in a JSON file; None if there is none."""
     try:
         return json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError):
@@ -143,7 +143,7 @@ def _announced(folder: Path | None) -> list[str]:
 
 
 def _bodies(folder: Path | None, kind: str, *, from_end: bool = False) -> Iterator[dict[str, Any]]:
-    """The messages of one type near the beginning or the end of a run's log."""
+    """Return the messages of one type near the beginning or the end of a run's log."""
     if folder is None or not (folder / "log.jsonl").exists():
         return
     with (folder / "log.jsonl").open("rb") as log:
@@ -160,7 +160,7 @@ def _bodies(folder: Path | None, kind: str, *, from_end: bool = False) -> Iterat
 
 
 def _paths(incomplete: str, suffix: str = "") -> Iterator[str]:
-    """Folders, and files with this suffix, as the shell would offer them."""
+    """Return folders and files with this suffix, as the shell would offer them."""
     before, slash, start = incomplete.rpartition("/")
     for entry in sorted(os.scandir((before + slash) or "."), key=lambda entry: entry.name):
         if entry.name.startswith(".") and not start:

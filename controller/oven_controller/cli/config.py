@@ -1,4 +1,4 @@
-"""`config show`: the settings that a run would get, and the origin of each."""
+"""The `config show` command: print the settings of a run and where each one comes from."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def show(
 
 
 def _without_password(value: object) -> object:
-    """The value without the password of an address, because people paste the output into issues."""
+    """Remove the password from an address, because people paste the output into issues."""
     return re.sub(r"(//[^/@:\s]*):[^/@\s]*@", r"\1:…@", value) if isinstance(value, str) else value
 
 

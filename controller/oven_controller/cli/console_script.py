@@ -1,4 +1,4 @@
-"""The console script. It imports the command line itself, so that Ctrl-C is silent during the imports too."""
+"""The console script. It imports the command line in a function, so that Ctrl-C is silent during imports too."""
 
 from __future__ import annotations
 

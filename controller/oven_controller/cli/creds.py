@@ -1,4 +1,4 @@
-"""`creds`: keys for agents and persons on other machines, or for all parts of a run on the user's own server."""
+"""The `creds` commands: manage keys for agents and people on other machines, and for a run on the user's own server."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from oven_runs.server.cluster import ROUTE_OFFSET, Node, write_confs
 from oven_runs.server.embedded import ServerFolder
 
 RELOAD = "nats-server --signal reload=PID"
-"""The command that makes the user's own server read its users again."""
+"""The command that makes the user's own server reload its users."""
 
 ServerAt = Annotated[Path | None, typer.Option("--server", help="A folder that `creds server` made, instead of a run.")]
 Agents = Annotated[

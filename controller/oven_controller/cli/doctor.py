@@ -1,4 +1,4 @@
-"""`doctor`: checks whether this machine is ready for a run, or whether its judges can be asked."""
+"""The `doctor` command: check whether this machine is ready for a run, or whether the judges answer."""
 
 from __future__ import annotations
 

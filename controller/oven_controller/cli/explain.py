@@ -1,4 +1,4 @@
-"""`explain`: one decision in words."""
+"""The `explain` command: explain one decision in words."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def explain(
 
 
 def lines(explanation: Explanation) -> list[str]:
-    """The explanation in words, one fact per line."""
+    """Return the explanation in words, one fact per line."""
     from oven_controller.stack.line_output import outcome
 
     decision, receipt = explanation.decision, explanation.receipt
@@ -99,7 +99,7 @@ def lines(explanation: Explanation) -> list[str]:
 
 
 def voters(decision: Decision, votes: Mapping[str, Vote]) -> list[str]:
-    """One line for each vote, with its weight, forecast and whole reason; then the silent agents."""
+    """Return one line per vote, with its weight, forecast and full reason, then the agents that did not vote."""
     out = []
     for line in decision.tally:
         if line.stance == "silent":

@@ -1,4 +1,4 @@
-"""`import`: turns another training's logs into a run, to watch it and to try agents on it."""
+"""The `import` command: convert another program's training logs to a run, to watch it and to try agents on it."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def import_(
 
 
 def renames(pairs: list[str]) -> dict[str, str]:
-    """Column → new name. Raises ConfigError for a text that is not FROM=TO."""
+    """Return the new name of each renamed column. Raises ConfigError for a text that is not FROM=TO."""
     new_names = {}
     for pair in pairs:
         column, _, name = pair.rpartition("=")
@@ -68,7 +68,7 @@ def renames(pairs: list[str]) -> dict[str, str]:
 
 
 def resumed(incarnations: int) -> str:
-    """The number of times that a run was resumed, in words; empty if it was not."""
+    """Return how often a run was resumed, in words; empty if it was not."""
     again = incarnations - 1
     times = {1: "once", 2: "twice"}.get(again, f"{again} times")
     return f"resumed {times}" if again > 0 else ""

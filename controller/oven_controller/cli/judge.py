@@ -1,4 +1,4 @@
-"""`judge list | swap | mute | add | remove`: the judges of a running reward committee."""
+"""The `judge` commands: list, swap, mute, add and remove the judges of a running reward committee."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from oven_runs.settings.committee_members import check_judge, judge_of, new_memb
 from oven_runs.settings.committee_settings import CommitteeSettings
 
 MARGIN_S = 10.0
-"""Extra time beyond the committee's deadline for a probe, for the step boundaries before and after it."""
+"""Seconds to wait beyond the committee's deadline for a probe, for the step boundaries before and after it."""
 JOIN_S = 30.0
-"""Timeout for starting a new member's process. The learner waits as long."""
+"""Timeout in seconds for starting a new member's process. The learner waits equally long."""
 
 Member = Annotated[str, typer.Argument(metavar="NAME", help="The committee member.", autocompletion=completion.judges)]
 Provider = Annotated[str, typer.Option(help="The provider whose API it uses, as in committee.members.NAME.")]
@@ -198,7 +198,7 @@ def _check_member(folder: RunFolder, name: str) -> None:
 
 
 def _send(folder: RunFolder, as_json: bool, limit_s: float | None, **fields: Any) -> int:
-    """Give a command, print its outcome, and return the exit code."""
+    """Send a command, print its outcome, and return the exit code."""
     result = asyncio.run(carried_out(LocalRun(folder), new_command(**fields), limit_s))
     print_result(as_json, result.fields(), [result.line()])
     return result.code

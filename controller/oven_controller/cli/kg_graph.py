@@ -22,9 +22,9 @@ from oven_kg.reasoning.diagnosis import diagnose
 
 SHOWN_CAUSES: Final = 5
 SHOWN_PATHS: Final = 2
-"""Paths that `diagnose` prints per remedy."""
+"""Maximum paths per remedy that `diagnose` prints."""
 SHOWN_FAULTS: Final = 50
-"""Faults that `lint` prints."""
+"""Maximum faults that `lint` prints."""
 
 File = Annotated[
     Path | None,

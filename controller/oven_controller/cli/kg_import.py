@@ -1,4 +1,4 @@
-"""The command `kg import`, and the reading and summary of large graphs that other `kg` commands share."""
+"""The command `kg import`, and helpers for other `kg` commands that load and summarise large graphs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 NEEDS_EXTRA: Final = 'needs the extra kg: `pip install "oven-controller[kg]"`'
 SHOWN: Final = 12
-"""Relations or kinds that are printed, the most frequent first."""
+"""Maximum relations or kinds to print, the most frequent first."""
 
 
 def import_graph_files(
@@ -117,14 +117,14 @@ def large_graph(path: Path) -> GraphArrays:
 
 
 def summary_fields(arrays: GraphArrays) -> dict[str, object]:
-    """The graph's summary as JSON fields."""
+    """Return the graph's summary as JSON fields."""
     from oven_kg.arrays.inspection import summary
 
     return asdict(summary(arrays))
 
 
 def summary_lines(arrays: GraphArrays) -> list[str]:
-    """The graph's summary as text."""
+    """Return the graph's summary as text."""
     from oven_kg.arrays.inspection import summary
 
     graph_summary = summary(arrays)

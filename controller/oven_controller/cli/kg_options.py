@@ -1,4 +1,4 @@
-"""Options that the `kg` commands share, and the answer of the graph that --graph names."""
+"""Shared options of the `kg` commands, and a function that queries the graph named by --graph."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ GraphFile = Annotated[
 
 
 def checked_request(model: type[Request], values: Mapping[str, object]) -> Request:
-    """Build a request. Raises ConfigError that names the first wrong value."""
+    """Build a request. Raises ConfigError, which names the first wrong value."""
     try:
         return model.model_validate(values)
     except ValidationError as error:

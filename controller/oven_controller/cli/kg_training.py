@@ -1,4 +1,4 @@
-"""The commands `kg curriculum` and `kg token-prior`, which ask a graph about a training's own data."""
+"""The commands `kg curriculum` and `kg token-prior`, which query a graph about the user's training data."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from oven_core.protocol.graph_requests import Curriculum, CurriculumRequest, Tok
 from oven_core.terminal_text import say
 
 MAX_BYTES: Final = 64 * 2**20
-"""The largest vocabulary file, and the largest corpus file."""
+"""Maximum size of the vocabulary file and of the corpus file."""
 
 
 def curriculum(

@@ -18,13 +18,13 @@ HELP_OPTIONS: Final = {"help_option_names": ["-h", "--help"]}
 
 @dataclass(frozen=True)
 class Command:
-    """A command, specified by the location of its function."""
+    """A command, defined by the import path of its function."""
 
     target: str
     """`module:function`, or `module:app` of a Typer. A function's parameters are the arguments and options, annotated
     as typer reads them, and its docstring is the help. It returns the exit code, or None for 0."""
     summary: str
-    """The line in the list of commands."""
+    """Description in the list of commands."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Group:
 
 
 class LazyGroup(TyperGroup):
-    """A group made from a table. Help and completion of names read the table, and import no command."""
+    """A command group built from a table. Help and name completion read only the table and import no command."""
 
     def __init__(
         self,
@@ -47,8 +47,8 @@ class LazyGroup(TyperGroup):
         title: str = "",
         **settings: Any,
     ) -> None:
-        """`headings`: command → its heading in the help. `title`: the group's name, for errors and examples; empty for
-        the program itself."""
+        """`headings` has each command's heading in the help. `title` is the group's name, for errors and examples. It
+        is empty for the program itself."""
         super().__init__(**settings)
         self.table = table
         self._headings = headings or {}
@@ -58,7 +58,7 @@ class LazyGroup(TyperGroup):
         return list(self.table)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """A placeholder for lists: a name and a summary. `load` makes the command itself."""
+        """Return a placeholder with a name and a summary, for lists. `load` builds the real command."""
         if cmd_name not in self.table:
             return None
         return TyperCommand(
@@ -66,7 +66,7 @@ class LazyGroup(TyperGroup):
         )
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
-        """The command that `args` begin with. Raises UnknownNameError."""
+        """Return the command that `args` start with. Raises UnknownNameError."""
         name = args[0]
         if name in self.table:
             return name, self.load(name), args[1:]
@@ -93,7 +93,7 @@ class LazyGroup(TyperGroup):
         return command
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the command. The number that its function returns becomes the exit code."""
+        """Run the command. The return value of its function becomes the exit code."""
         code = super().invoke(ctx)
         if isinstance(code, int) and code:
             raise typer.Exit(code)
@@ -103,7 +103,7 @@ class LazyGroup(TyperGroup):
 def single_command(
     function: Callable[..., Any], *, command_class: type[TyperCommand] | None = None, **context_settings: Any
 ) -> typer.Typer:
-    """Return a Typer with one command, which has these context settings in addition to HELP_OPTIONS."""
+    """Return a Typer app with one command, with these context settings in addition to HELP_OPTIONS."""
     app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
     app.command(cls=command_class, context_settings=HELP_OPTIONS | context_settings)(function)
     return app

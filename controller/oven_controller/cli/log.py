@@ -1,4 +1,4 @@
-"""`log`: prints a run's log, or its sampled completions."""
+"""The `log` command: print a run's log or its sampled completions."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def _print_event(event: Event, as_json: bool, flush: bool = False) -> None:
 
 
 def readable(event: Event) -> str:
-    """One line for people: sequence, time, type, author if the subject names one, and the fields that are set."""
+    """Format an event as one line: sequence, time, type, author if the subject names one, and non-default fields."""
     body = event.body
     if isinstance(body, Malformed):
         return clean(f"{event.seq:>6} {event.time:%H:%M:%S} Malformed on {event.subject}: {body.reason}")
@@ -102,7 +102,7 @@ def _short(value: object) -> str:
 
 
 async def print_completions(access: RunAccess, *, last: int, as_json: bool, follow: bool) -> None:
-    """Print the newest sampled groups and, with `follow`, new ones until the stack is down. Raises OvenError."""
+    """Print the newest sampled groups. With `follow`, print new ones until the stack is down. Raises OvenError."""
     if not follow or not access.up():
         _print_groups(await newest(access, last), as_json)
         return

@@ -1,4 +1,4 @@
-"""`oven-controller`: the console script, and the table of its commands."""
+"""The `oven-controller` program and the table of its commands."""
 
 from __future__ import annotations
 
@@ -139,11 +139,11 @@ COMMANDS: Final[Mapping[str, Mapping[str, Command | Group]]] = {
         "schema": Command(f"{HERE}.schema:schema", "Print the JSON Schema of the messages."),
     },
 }
-"""Heading of the help → the commands under it."""
+"""The commands under each heading of the help."""
 
 
 class Program(LazyGroup):
-    """All commands, under the headings of COMMANDS."""
+    """The top-level group of all commands, under the headings of COMMANDS."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(

@@ -1,4 +1,4 @@
-"""`mcp`: a server for coding agents that speaks the Model Context Protocol over stdin and stdout."""
+"""The `mcp` command: a Model Context Protocol server for coding agents, over stdin and stdout."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`monitor`: shows runs in the terminal."""
+"""The `monitor` command: show runs in the terminal."""
 
 from __future__ import annotations
 
@@ -92,6 +92,6 @@ def monitor(
 
 
 def _all_runs(home: Home) -> list[str]:
-    """Arguments for the only run, or for the list of all runs. Raises ConfigError if there is none."""
+    """Return the arguments for the only run, or for the list of all runs. Raises ConfigError if there is no run."""
     runs = home.runs()
     return ["--home", str(home.path)] if len(runs) > 1 else [str(home.find(None).path)]

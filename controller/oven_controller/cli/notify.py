@@ -1,4 +1,4 @@
-"""`notify test | watch`: messages about a run, to a webhook, to a chat or by e-mail."""
+"""The commands `notify test` and `notify watch`, which send messages about a run to a webhook, a chat or by e-mail."""
 
 from __future__ import annotations
 
@@ -103,8 +103,8 @@ def watch(
 def _settings(
     urls: list[str] | None, config: Path | None, sets: list[str] | None, folder: RunFolder | None
 ) -> NotifySettings:
-    """The settings of the command line or, if they have no address, those of the run. Raises ConfigError if there is no
-    address at all."""
+    """Return the settings from the command line, or the run's settings if the former have no address. Raises
+    ConfigError if neither has one."""
     from oven_controller.notify.process import settings_of
 
     conceal(urls or ())

@@ -1,7 +1,7 @@
-"""Operator commands to a running run, made from the table of actions (`oven_core.protocol.operator_actions`).
+"""Operator commands for a running run, generated from the table in `oven_core.protocol.operator_actions`.
 
-Each logs the action, waits for the answer, and prints it in one line. Exit codes: 0 done, 1 the answer is no, 3 no
-answer in time (`oven_runs.operator.operator_client`).
+Each command logs the action, waits for the answer and prints it on one line. Exit codes: 0 done, 1 refused, 3 timeout
+(`oven_runs.operator.operator_client`).
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ COMPLETIONS: Final[Mapping[Kind, Any]] = {
 
 
 def operator_command(action: Action) -> Callable[..., int]:
-    """Make the function of an action's command."""
+    """Return the command function for an action."""
 
     def command(
         *,
@@ -123,8 +123,8 @@ def _field_value(argument: Argument, typed: Any) -> Any:
 
 
 def parsed(text: str | None) -> Value:
-    """Read a value: a number, a JSON string or a JSON object of shares as such, anything else as a choice's name.
-    Raises ConfigError for text that begins like JSON and is not JSON."""
+    """Parse a value: a number, a JSON string or a JSON object of shares. Anything else is the name of a choice. Raises
+    ConfigError for invalid text that begins like JSON."""
     if text is None:
         return None
     try:
@@ -142,7 +142,7 @@ def parsed(text: str | None) -> Value:
 
 
 def send(run: str | None, endpoint: Endpoint, wait: float | None, as_json: bool, **command: Any) -> int:
-    """Give an operator's command to a running run, print the outcome, and return the exit code. Raises OvenError."""
+    """Send an operator's command to a running run, print the outcome, and return the exit code. Raises OvenError."""
     access = find_run(run, endpoint, running=True)
     result = asyncio.run(carried_out(access, new_command(**command), wait))
     print_result(as_json, CommandReport.of_result(result), [result.line()])
@@ -159,5 +159,5 @@ unmute_command = operator_command(ACTIONS["unmute"])
 trust_command = operator_command(ACTIONS["trust"])
 distrust_command = operator_command(ACTIONS["distrust"])
 autonomy_command = operator_command(ACTIONS["autonomy"])
-# A value may be negative, and is not an option then.
+# A negative value is not an option.
 set_command = single_command(operator_command(ACTIONS["set"]), ignore_unknown_options=True)

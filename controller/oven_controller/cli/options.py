@@ -1,4 +1,4 @@
-"""Arguments and options that several commands share."""
+"""Shared arguments and options of the commands."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ RUNNING = "the running one"
 NEWEST = "the running one, else the newest"
 THAT_OF_CREDS = "that of --creds"
 HERE = Endpoint()
-"""The run is on this machine, unless the environment names another."""
+"""The default endpoint: a run on this machine, unless the environment names another."""
 
 Reason = Annotated[str, typer.Option(help="Reason, recorded in the log.")]
 UntilTick = Annotated[
@@ -66,7 +66,7 @@ TlsCa = Annotated[
 
 
 def print_result(as_json: bool, content: Any, lines: Iterable[str]) -> None:
-    """Print a model, or JSON values with dataclasses in them, or else the lines for people, which may be a
+    """Print a model or JSON values, which may contain dataclasses, or else the lines for people, which may be a
     generator."""
     if not as_json:
         say(*lines)
@@ -77,7 +77,7 @@ def print_result(as_json: bool, content: Any, lines: Iterable[str]) -> None:
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """Print rows of texts, which may come from elsewhere, under their columns. The first column is never folded."""
+    """Print a table of texts, which may come from other machines. The first column is never folded."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -111,14 +111,14 @@ def from_anywhere(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def one_run(argument: str | None, option: str | None) -> str | None:
-    """The run that RUN or --run names. Raises ConfigError if they name different runs."""
+    """Return the run named by RUN or --run. Raises ConfigError if they name different runs."""
     if argument is not None and option is not None and argument != option:
         raise ConfigError(f"RUN is {argument!r} and --run is {option!r}: name one run only")
     return argument if argument is not None else option
 
 
 def several_runs(arguments: list[str] | None, options: list[str] | None, *, least: int = 1) -> list[str]:
-    """The runs that RUN or --run name, each once. Raises ConfigError for fewer than `least` runs."""
+    """Return the runs named by RUN or --run, without duplicates. Raises ConfigError for fewer than `least` runs."""
     if arguments and options and set(arguments) != set(options):
         raise ConfigError(f"RUN is {', '.join(arguments)} and --run is {', '.join(options)}: use only one of them")
     runs = list(dict.fromkeys(arguments or options or ()))
@@ -128,8 +128,7 @@ def several_runs(arguments: list[str] | None, options: list[str] | None, *, leas
 
 
 def exit_if_incomplete(access: RunAccess) -> None:
-    """Warn on stderr, and end the command with exit code 3, if the run is down and its log lacks messages of its
-    learner."""
+    """Warn on stderr and exit with code 3 if the run is down and its log lacks messages of its learner."""
     if missing := access.missing():
         warn(missing)
         raise typer.Exit(3)

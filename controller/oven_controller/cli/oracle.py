@@ -1,4 +1,4 @@
-"""`oracle evaluate | ask`: measures an oracle of the recipe `oracle`, or asks it about a text's activations."""
+"""The commands `oracle evaluate` and `oracle ask`: measure an oracle, or ask it about a text's activations."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def ask(
 
 
 def _oracle_folder(run: str | None) -> Path:
-    """The folder of the oracle that `run` names. Raises ConfigError and UnknownNameError."""
+    """Return the folder of the oracle that `run` names. Raises ConfigError and UnknownNameError."""
     if run is not None:
         path = Path(run).expanduser()
         return path.absolute() if path.is_dir() or "/" in run else Home().find(run).path
@@ -104,7 +104,7 @@ def _oracle_folder(run: str | None) -> Path:
 
 
 def _percents(text: str | None) -> tuple[float, ...] | None:
-    """Read --layer-percents. Raises ConfigError unless it has numbers from 0 to below 100."""
+    """Parse --layer-percents. Raises ConfigError unless all numbers are at least 0 and below 100."""
     if text is None:
         return None
     try:

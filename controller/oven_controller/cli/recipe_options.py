@@ -1,4 +1,4 @@
-"""The typer command of `up`, which has an option for each setting of the chosen recipe."""
+"""The command class of `up`, which adds one option per setting of the chosen recipe."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from oven_runs.settings.recipe_flags import dashed, flag, flag_layers, is_switch
 from oven_runs.settings.resolution import named_recipe
 
 GIVEN = "oven.recipe_options"
-"""Key of the context for the recipe's options that were given."""
+"""Context key for the recipe options on the command line."""
 _MODEL, _OPTIONS = "oven.recipe_model", "oven.recipe_settings"
 
 
 class RecipeCommand(TyperCommand):
-    """A command that takes the recipe's settings as options, with dashes or underscores, and lists them in its help."""
+    """A command that accepts recipe settings as options, with dashes or underscores, and lists them in its help."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         args = dashed(args)
@@ -47,7 +47,7 @@ class RecipeCommand(TyperCommand):
         return super().invoke(ctx)
 
     def _own(self, ctx: Any, args: list[str]) -> dict[str, Any]:
-        """The command's own options in `args`, as far as they can be read; typer reports wrong ones later."""
+        """Return the command's own options in `args`, as far as they can be parsed. Typer reports wrong ones later."""
         parser = self.make_parser(ctx)
         parser.ignore_unknown_options = True
         resilient, ctx.resilient_parsing = ctx.resilient_parsing, True
@@ -59,14 +59,14 @@ class RecipeCommand(TyperCommand):
 
 
 def layers_given(ctx: typer.Context) -> list[Layer]:
-    """One layer of settings for each option of the recipe that was given."""
+    """Return one layer of settings per recipe option on the command line."""
     values: Mapping[str, str | bool] = ctx.meta.get(GIVEN, {})
     return flag_layers(ctx.meta[_MODEL], values) if values else []
 
 
 def _chosen_recipe(own: Mapping[str, Any], *, help_requested: bool) -> tuple[str, type[BaseModel]] | None:
-    """The recipe's name and settings model. None instead of an OvenError if help is requested, which then lists no
-    settings, or if the training script is the user's own."""
+    """Return the recipe's name and settings model. None if the training script is the user's own. If help is requested,
+    return None instead of raising an OvenError, so that the help lists no settings."""
     try:
         earlier = Home().find(own.get("run")).earlier_settings() if own.get("resume") else None
         return named_recipe(
@@ -83,7 +83,7 @@ def _chosen_recipe(own: Mapping[str, Any], *, help_requested: bool) -> tuple[str
 
 
 def _options(recipe: str, model: type[BaseModel], own: set[str | None]) -> list[Any]:
-    """One option per setting, except those whose name the command uses itself."""
+    """Return one option per setting, except for names that the command uses itself."""
     parameters = []
     for name, field in model.model_fields.items():
         if name in own:
@@ -112,7 +112,7 @@ def _options(recipe: str, model: type[BaseModel], own: set[str | None]) -> list[
 
 
 def _described(text: str, default: Any) -> str:
-    """The description of a setting, with its default as a user would type it, e.g. `25,50,75` for a list."""
+    """Return the description of a setting with its default as a user would type it, e.g. `25,50,75` for a list."""
     typed = ",".join(map(str, default)) if isinstance(default, tuple | list) else str(default)
     sentence = text[:1].upper() + text[1:]
     return sentence if default is None else f"{sentence} (default {typed})".strip()

@@ -1,4 +1,4 @@
-"""`replay`: decides a run again from its log, to verify the decisions or to see those of other rules."""
+"""The `replay` command: recompute a run's decisions from its log, to verify them or to try other rules."""
 
 from __future__ import annotations
 
@@ -78,13 +78,13 @@ def replay(
 
 
 class Signatures:
-    """Verifies a log's events by the run's keys, and counts the results by kind of event."""
+    """Verifies the signatures of a log's events with the run's keys, and counts the results by event type."""
 
     def __init__(self, folder: RunFolder, check: bool) -> None:
         self.keyring = Keyring(folder.pin(), check=check)
         self.checked = check
         self.explain_difference = False
-        """Whether decisions differ if signatures are only required, and agree if they are checked."""
+        """Whether decisions differ without verification of signatures, and agree with it."""
         self.by_kind: dict[str, Counter[str]] = {}
         self._numbering = Numbering()
 
@@ -98,8 +98,8 @@ class Signatures:
             self.by_kind.setdefault(kind, Counter())[result] += 1
 
     def lacking(self, ended: str | None, until: int | None) -> list[str]:
-        """One line for each gap in the numbers of the learner's messages. `ended`: the run's end by run.json. `until`:
-        the tick at which reading stopped, if it did."""
+        """Return one line per gap in the numbers of the learner's messages. `ended`: the run's end in run.json.
+        `until`: the tick at which reading stopped, if any."""
         numbering = self._numbering
         lines = []
         if numbering.missing:
@@ -174,7 +174,7 @@ def _lines(report: ReplayReport, signatures: Signatures, until: int | None) -> l
 
 
 def _mesh_report(mesh: Mesh) -> dict[str, Any]:
-    """The mesh's state as JSON values: settings, agents, open ballots, decisions in flight."""
+    """Return the mesh's state as JSON values: settings, agents, open ballots, decisions in flight."""
     state = mesh.state
     return {
         "tick": state.tick,

@@ -1,4 +1,4 @@
-"""`review`: all agents over one finished run, or over another training's logs."""
+"""The `review` command: run all agents on a finished run or on another program's training logs."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def review(
 
 
 def _check_report_file(html: Path | None) -> None:
-    """Raises ConfigError if the report cannot be written, before the review instead of after it."""
+    """Check before the review that the report can be written. Raises ConfigError if not."""
     if html is None:
         return
     if not html.absolute().parent.is_dir():
@@ -88,7 +88,7 @@ def _check_report_file(html: Path | None) -> None:
 def _start_change(
     rules: dict[str, Any], knobs: Sequence[Knob], assume: bool, agents: Sequence[str]
 ) -> Callable[[RunStarted], RunStarted]:
-    """Return a function that changes a recorded start: other rules, more knobs, and no reviewed agent is a shadow."""
+    """Return a function that edits a RunStarted: other rules, more knobs, and no reviewed agent is a shadow."""
     names = {Path(agent).stem for agent in agents}
 
     def change(start: RunStarted) -> RunStarted:
@@ -109,7 +109,7 @@ def _start_change(
 
 
 def _notes(summary: dict[str, Any]) -> list[str]:
-    """Notes on an imported source: its format, its metrics, and what was skipped."""
+    """Return notes on an imported source: its format, metrics and skipped rows."""
     incarnations = summary["incarnations"]
     again = f", {resumed(incarnations)}" if incarnations > 1 else ""
     metrics = counted(len(summary["metrics"]), "metric")

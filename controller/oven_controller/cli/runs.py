@@ -1,4 +1,4 @@
-"""`runs`, `runs rm` and `runs prune`: list runs, and remove those that are over."""
+"""The commands `runs`, `runs rm` and `runs prune`: list runs and remove finished ones."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def prune(
 
 
 def _remove(folders: Sequence[RunFolder], yes: bool, as_json: bool) -> None:
-    """Ask, remove, and print the freed space."""
+    """Ask for confirmation, remove the runs and print the freed space."""
     removal.refuse_live(folders)
     sizes = {folder.run: removal.disk_usage(folder) for folder in folders}
     if folders and not yes:
@@ -111,8 +111,8 @@ def _remove(folders: Sequence[RunFolder], yes: bool, as_json: bool) -> None:
 
 
 def _ask(sizes: dict[str, int]) -> None:
-    """Ask on stderr, because stdout may be JSON. Exits with code 1 if the answer is no. Raises ConfigError if no one
-    can answer."""
+    """Ask for confirmation on stderr, because stdout may be JSON. Exits with code 1 if the answer is no. Raises
+    ConfigError without a terminal."""
     if not sys.stdin.isatty():
         raise ConfigError(f"no one can be asked here whether to remove {', '.join(sizes)}: add --yes")
     for run, size in sizes.items():

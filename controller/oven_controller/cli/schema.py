@@ -1,4 +1,4 @@
-"""`schema`: the JSON Schema of the messages, for clients in other languages."""
+"""The `schema` command: print the JSON Schema of the messages, for clients in other languages."""
 
 from __future__ import annotations
 

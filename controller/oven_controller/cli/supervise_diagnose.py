@@ -1,4 +1,4 @@
-"""`supervise diagnose RUN`: diagnoses a run from its log, with statistics and the knowledge graph, and with a model."""
+"""The `supervise diagnose` command: diagnose a run from its log with statistics, the knowledge graph and a model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`supervise export`: writes the calls of answered questions as rows for supervised fine-tuning."""
+"""The `supervise export` command: export the model calls behind answered questions as fine-tuning data."""
 
 from __future__ import annotations
 

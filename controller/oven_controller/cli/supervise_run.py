@@ -1,4 +1,4 @@
-"""`supervise run`: answers a question about a long text, a list or an object."""
+"""The `supervise run` command: answer a question about a long text, a list or an object."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from oven_runs.home.model_spend import NAME
 
 USUAL: Final = "the provider's usual variable"
 MAX_CALLS: Final = 5000
-"""Default limit of `supervise run`. A program with an endless loop could otherwise make 10,000 calls per block.
+"""Default call limit of `supervise run`. A program with an endless loop could otherwise make 10,000 calls per block.
 Splitting 64 MB into pieces for a window of 8,000 tokens takes 2,700 calls."""
 OUTPUT_LINES: Final = 3
-"""Lines of each program's output that `--trajectory` prints. The log in `--log-dir` has all of them."""
+"""Maximum output lines per program that `--trajectory` prints. The log in `--log-dir` has all of them."""
 
 
 def run_question(
@@ -108,7 +108,7 @@ def run_question(
 
 
 def trajectory_lines(result: RunResult) -> list[str]:
-    """Return each program and the first lines of its output, as printed."""
+    """Return the lines to print: each program and the first lines of its output."""
     lines: list[str] = []
     for step in result.steps:
         lines.append(f"turn {step.turn} ({step.ended}):")
@@ -121,7 +121,7 @@ def trajectory_lines(result: RunResult) -> list[str]:
 
 
 def result_lines(result: RunResult) -> list[str]:
-    """Return the answer, or the reason why there is none, and the cost of the run, as printed."""
+    """Return the lines to print: the answer, or the reason why there is none, and the cost of the run."""
     if result.answered:
         answer = result.answer if isinstance(result.answer, str) else json.dumps(result.answer, indent=1)
         outcome = answer.splitlines() or ["(empty text)"]

@@ -1,4 +1,4 @@
-"""`oven-controller traces collect`: rollouts of the recipe's warm policy by TRL, in the environment `repair`."""
+"""The `traces collect` command: record rollouts of the recipe's warmed-up policy in the environment `repair`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from oven_runs.traces import jsonl
 from oven_runs.traces.records import Trace
 
 UNSEEN: Final = "collected"
-"""The seed of the tasks that are attempted where none are named: neither training's nor those of evaluations."""
+"""Default seed for the tasks. It differs from the seeds for training and evaluation."""
 
 
 def collect(
@@ -90,7 +90,7 @@ def collect(
 
 
 def _settings(assignments: Sequence[str]) -> RepairSettings:
-    """Return the settings of NAME=VALUE texts. Raises ConfigError, which names the setting."""
+    """Parse NAME=VALUE texts to settings. Raises ConfigError, which names the setting."""
     layers = [from_set(assignment) for assignment in assignments]
     values: dict[str, Any] = {}
     for layer in layers:

@@ -1,4 +1,4 @@
-"""`traces convert | check | show`: commands on a file of traces."""
+"""The commands `traces convert`, `traces check` and `traces show`, which work on trace files."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from oven_runs.traces.jsonl import BadLine, line, refusal
 from oven_runs.traces.records import Message, Trace
 
 LINES = 12
-"""Lines of a message that are shown by default: a file that the agent read would fill the screen."""
+"""Maximum lines per message by default, because a file that the agent read would fill the screen."""
 Source = Annotated[Path, typer.Argument(metavar="FILE", help="Traces in any known format: a file or a folder.")]
 From = Annotated[
     str | None,

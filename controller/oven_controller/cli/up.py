@@ -1,4 +1,4 @@
-"""`up`, `run --` and `down`: start a stack and stay with it, and shut one down."""
+"""The commands `up` and `run --`, which start a stack and wait for its end, and `down`, which stops it."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ Notify = Annotated[
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the processes and settings, and start nothing.")]
 Resume = Annotated[bool, typer.Option("--resume", help="Continue a run (--run, else the newest).")]
 DOWN_S = 45.0
-"""Seconds that `down` waits for the stack to end."""
+"""Timeout of `down` in seconds."""
 
 
 def up(
@@ -221,7 +221,7 @@ def _print_to_stderr(line: str) -> None:
 
 
 def _print_line(line: str, to: TextIO | None = None) -> None:
-    """Print a line. If the terminal was closed, discard all further output, so that the run ends cleanly."""
+    """Print a line. If the terminal was closed, discard all further output so that the run ends cleanly."""
     try:
         print(line, file=to, flush=True)
     except OSError:

@@ -1,5 +1,5 @@
-"""`import`: write another training's logs as a run. One importer per format (`importer.IMPORTERS`), and one writer.
+"""Import another program's training logs as a run, with one importer per format (`importer.IMPORTERS`) and one writer.
 
-It is not in the learner's package because it makes a log and a run's folder, and because it runs before a training is
-attached: on a login node or a laptop, without torch.
+It is not in the learner's package because it creates a log and a run folder. It also runs before a training is
+attached, on a login node or a laptop without torch.
 """

@@ -1,6 +1,6 @@
-"""Importer of tables: CSV with a header, or JSON objects, one per line.
+"""Import tables: CSV with a header, or one JSON object per line.
 
-W&B, Lightning and many training loops export them.
+W&B, Lightning and many training loops export such files.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from oven_core.errors import ConfigError, reason
 
 _CSV, _JSONL = (".csv",), (".jsonl", ".ndjson")
 _PARTS = ("__MIN", "__MAX")
-"""Endings of additional columns that W&B's panels export."""
+"""Suffixes of the additional columns in exports of W&B panels."""
 
 
 class History:
-    """An exported history as CSV or JSON lines."""
+    """Importer of a metrics history in CSV or JSON Lines."""
 
     summary = "a history exported as .csv or .jsonl, with a column `step`, `global_step` or `_step`"
 
@@ -60,7 +60,7 @@ def _cell(cell: str) -> object:
 
 
 def _column_names(path: Path, header: Sequence[str]) -> list[str]:
-    """Remove the prefix "<run> - " of W&B's panels, and blank the names of their additional columns.
+    """Remove the prefix "<run> - " of W&B panels from column names, and blank the names of their additional columns.
 
     Raises ConfigError if the table has several runs.
     """

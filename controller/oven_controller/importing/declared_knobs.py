@@ -1,6 +1,6 @@
-"""Actuators (`--knob NAME[=VALUE]`) for a log that has none, so that agents can vote on them.
+"""Declare actuators with `--knob NAME[=VALUE]` for a log without any, so that agents can vote on them.
 
-Bounds and kinds are those that an attached run announces for the same value. Nothing can change their values.
+Their kinds and bounds match what an attached run announces for the same value. Their values never change.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ DECAY = 10.0
 SCALE = "optimizer.lr_scale"
 RATE = "learning_rate"
 ASSUMED = (SCALE, ROLLBACK, "data.skip")
-"""Actuators of an attached run that are not in other programs' logs (the last with a mixture of datasets). Their
-initial values are known."""
+"""Actuators of an attached run with known initial values that other programs do not log. The last one needs a mixture
+of datasets."""
 KNOWN = {
     name: spec
     for name, spec in ACTUATORS.items()
     if spec.effect not in ("ends_or_holds", "at_end") and spec.kind != "choice"
 }
-"""Actuators on which agents can vote in a run that is over, without those whose choices no log names."""
+"""Actuators on which agents can vote in a finished run. Actuators with choices that no log names are excluded."""
 _VALUES = {
     SCALE: 1.0,
     "optimizer.weight_decay": 0.01,
@@ -41,9 +41,9 @@ _VALUES = {
     "distillation.beta": 0.5,
     "reward.calibration": 0.5,
 }
-"""Default values of scalars. The others have no default."""
+"""Default values of scalars. Scalars that are not listed have none."""
 _COMPONENTS = {"reward.weights": "rewards/*/mean", "data.mixture": "reward/*"}
-"""Pattern of the metrics that are a simplex's components by default."""
+"""Patterns of the metrics that are the default components of a simplex."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ class Knob:
         return known.model_copy(update={"scale": scale, "low": low, "high": high, "value": value})
 
     def _simplex(self, known: ActuatorSpec, metrics: Collection[str]) -> ActuatorSpec:
-        """Equal shares of the components that have a metric."""
+        """Return equal shares of the components that have a metric."""
         pattern = _COMPONENTS[self.name]
         prefix, _, suffix = pattern.partition("*")
         names = sorted(n.removeprefix(prefix).removesuffix(suffix) for n in metrics if fnmatchcase(n, pattern))
@@ -94,7 +94,7 @@ class Knob:
 
 
 def declared(texts: Iterable[str]) -> list[Knob]:
-    """Parse `--knob NAME[=VALUE]`. The last one of each name counts. Raises ConfigError."""
+    """Parse `--knob NAME[=VALUE]`. For repeated names the last one counts. Raises ConfigError."""
     knobs: dict[str, Knob] = {}
     for text in texts:
         name, _, value = text.partition("=")
@@ -109,7 +109,7 @@ def declared(texts: Iterable[str]) -> list[Knob]:
 
 
 def announced(knobs: Iterable[Knob], metrics: Collection[str]) -> tuple[ActuatorSpec, ...]:
-    """Return what the run announces: the declared knobs, and the learning rate's scale if the rate was logged."""
+    """Return the announced actuators: the declared knobs, and the learning rate scale if the rate was logged."""
     by_name = {knob.name: knob for knob in knobs}
     if RATE in metrics:
         by_name = {SCALE: Knob(SCALE)} | by_name

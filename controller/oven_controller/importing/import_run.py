@@ -1,4 +1,4 @@
-"""Import another training's logs: recognise and read the source, and write it as a run or not at all."""
+"""Import another program's training logs: detect the format, read the source, and write a run or nothing."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ from oven_runs.home.run_folder import IMPORTED, Home
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """The logs of a training, read completely. Close `rows` when done."""
+    """A fully read source of training logs. Close `rows` when done."""
 
     format: str
     path: Path
     rows: Rows
     columns: tuple[str, ...]
-    """Names in the source."""
+    """Column names in the source."""
     skipped: Mapping[str, int]
 
     @property
     def detail(self) -> str:
-        """The detail of RunEnded."""
+        """Return the `detail` of RunEnded."""
         return f"imported: {self.format}, {self.path.name}"
 
     def summary(self, knobs: Iterable[Knob]) -> dict[str, Any]:
-        """Return the source's content as JSON values."""
+        """Return a summary of the source as JSON values."""
         totals = self.rows.totals
         return {
             "source": str(self.path),
@@ -106,7 +106,7 @@ def import_run(
 
 
 OBJECTIVES = {"loss": ("loss", "nll", "perplexity", "bits"), "reward": ("reward", "return", "score")}
-"""Metrics that agents need, and parts of names of columns that may contain them."""
+"""Metrics that agents need, with name parts of columns that may contain them."""
 
 
 def hints(metrics: Iterable[str], columns: Iterable[str] = ()) -> list[str]:

@@ -1,4 +1,4 @@
-"""The interface of importers, and the choice of the importer that can read a file or folder."""
+"""The importer interface, and the function that picks the importer for a file or folder."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from oven_core.errors import ConfigError
 from oven_core.plugins import imported
 
 CUT: Final = "rows that were cut off"
-"""Key in the counts of skipped entries, for the last row of a program that was killed."""
+"""Key in the counts of skipped entries for an incomplete last row, which a killed program leaves."""
 IMPORTERS: Final = {
     "history": "oven_controller.importing.csv_jsonl:IMPORTER",
     "tensorboard": "oven_controller.importing.tensorboard:IMPORTER",
@@ -23,7 +23,7 @@ IMPORTERS: Final = {
 
 
 class Logged(NamedTuple):
-    """One call of the source's logger, unchanged. `rows` turns it into measurements."""
+    """The values from one call of the source's logger, unchanged. `rows` converts them to measurements."""
 
     step: object
     values: Mapping[str, object]
@@ -33,30 +33,30 @@ class Logged(NamedTuple):
 
 @dataclass(frozen=True)
 class Recording:
-    """An opened source. `logged` can be read once, in the source's order."""
+    """An opened source. Its `logged` entries can be read only once, in file order."""
 
     logged: Iterator[Logged]
     max_steps: int | None = None
-    """The planned number of steps, if the source has it."""
+    """The planned number of steps, if known."""
     reached: int | None = None
-    """The number of steps reached, if the source has it. The last steps may not have been logged."""
+    """The number of completed steps, if known. The last steps may be missing from the log."""
 
 
 class Importer(Protocol):
-    """A reader of one format, listed in IMPORTERS. `find` is called before `open`."""
+    """An importer of one format, listed in IMPORTERS. Call `find` before `open`."""
 
     summary: str
-    """The source in words: "the log history of a Hugging Face trainer"."""
+    """Description of the source, such as "the log history of a Hugging Face trainer"."""
 
     def find(self, source: Path) -> Path | None:
-        """Return the file or folder to read for `source`, an existing path; None if it is another format."""
+        """Return the file or folder to read for the existing path `source`; None if it has another format."""
         ...
 
     def open(self, path: Path, skipped: Counter[str], step: str | None = None) -> Recording:
         """Open what `find` returned. `step` is the column with the step, if the user named it.
 
-        Counts skipped entries in `skipped`, by a description for people. Raises ConfigError for a damaged or empty
-        file, here or while the recording is read.
+        Count skipped entries in `skipped`, by readable description. Raises ConfigError for a damaged or empty file,
+        either here or while the recording is read.
         """
         ...
 
@@ -84,7 +84,7 @@ def recognise(source: Path) -> tuple[str, Importer, Path]:
 
 
 def _readable_folders(source: Path, importers: Mapping[str, Importer]) -> list[str]:
-    """Folders in `source` that can be read, one of which was probably meant."""
+    """Return importable folders in `source`, to suggest in an error."""
     if not source.is_dir():
         return []
     folders = [path for pattern in ("*/", "*/*/") for path in sorted(source.glob(pattern))]

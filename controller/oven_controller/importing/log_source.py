@@ -1,4 +1,4 @@
-"""Open a log by its source: a run's name or folder, a log.jsonl, or another training's logs."""
+"""Open the log of a run, given by name, folder or log.jsonl, or import another program's training logs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from oven_runs.home.run_folder import Home, RunFolder
 
 
 class OpenedLog(NamedTuple):
-    """A log to read, as often as needed while it is open."""
+    """A log that can be read any number of times while it is open."""
 
     run: str
     events: Callable[[], Iterable[Event]]
@@ -30,14 +30,14 @@ class OpenedLog(NamedTuple):
     folder: Path | None = None
     """The run's folder, if it has one."""
     imported: Source | None = None
-    """Another training's logs, if it was one."""
+    """The imported source, if the log comes from another program."""
 
 
 @contextlib.contextmanager
 def opened(
     source: str, renamed: Mapping[str, str] = MappingProxyType({}), knobs: Sequence[Knob] = ()
 ) -> Iterator[OpenedLog]:
-    """Open a log. `renamed` and `knobs` are for another training's logs, as of `import`.
+    """Open a log. `renamed` and `knobs` are for another program's logs, as in `import`.
 
     Raises ConfigError if nothing can be read, or `source` is neither a path nor a run.
     """
@@ -65,7 +65,7 @@ def _report_name(path: Path) -> str:
 
 
 def _log(path: Path) -> RunFolder | None:
-    """Return a run's folder, or a substitute if only its log exists; None if it is not a run's log."""
+    """Return the run's folder, or a substitute if only the log file exists; None if it is not a run's log."""
     file = path / "log.jsonl" if path.is_dir() else path
     if path.is_dir() and (path / "run.json").is_file():
         return RunFolder(path.absolute())
@@ -85,7 +85,7 @@ def _log(path: Path) -> RunFolder | None:
 
 
 def _reader(folder: RunFolder) -> Callable[[], Iterable[Event]]:
-    """Return a function that reads the run's log, verified by the folder's keys, else by those in the log."""
+    """Return a function that reads the run's log, verified with the keys in the folder, or else in the log."""
     pin = folder.pin() if (folder.path / "run.json").is_file() else None
 
     async def whole_log() -> list[Event]:

@@ -1,8 +1,8 @@
-"""Convert logged values into measurements: names as in `attach`, only numbers, one row per step.
+"""Convert logged values to measurements, with one row per step, numbers only and the metric names of `attach`.
 
 Names: `train/loss`, `train_loss` → `loss`; `eval_loss`, `val/loss` → `eval/loss`; `lr` → `learning_rate`. Counters
 (step, epoch, token count) and totals of a whole training are not gauges and are skipped. Names that the user changes
-come first, by the name in the source or by the name that it would get.
+take precedence. The user can give the source's name or the converted name.
 """
 
 from __future__ import annotations
@@ -41,16 +41,16 @@ class Row(NamedTuple):
 
 
 class Names(dict[str, str | None]):
-    """Column in the source → name in the run: from `--rename`, else as in `attach`; None if it is not a gauge.
+    """Maps source columns to metric names: from `--rename`, else as in `attach`. None means that it is not a gauge.
 
-    It contains the columns that were looked up.
+    It contains only the columns looked up so far.
     """
 
     def __init__(self, renamed: Mapping[str, str] | None = None) -> None:
         super().__init__()
         self.renamed = dict(renamed or {})
         self.step = next((name for name, new in self.renamed.items() if new == STEP), None)
-        """The column that the user named as the step."""
+        """The column that the user chose as the step."""
 
     def __missing__(self, name: str) -> str | None:
         usual = metric_name(name)

@@ -1,8 +1,8 @@
-"""Importer of TensorBoard event files with TensorBoard's own loader (extra `[import]`).
+"""Import TensorBoard event files with TensorBoard's own loader (extra `[import]`).
 
-TensorBoard's EventAccumulator is not used: it keeps all events in memory, separates the tags, and forgets what a
-restart overwrote. The loader that TensorBoard calls legacy yields events as they were written. The other one rewrites
-each event first, at three times the cost.
+TensorBoard's EventAccumulator does not fit: it keeps all events in memory, separates the tags and forgets values that a
+restart overwrote. TensorBoard's "legacy" loader yields events unchanged. The newer one rewrites each event first and
+takes three times as long.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _MARK = ".tfevents."
 
 
 class TensorBoard:
-    """The scalars in event files."""
+    """Importer of the scalars in event files."""
 
     summary = "a TensorBoard event file (…tfevents…), or the folder that has them"
 
@@ -41,7 +41,7 @@ class TensorBoard:
 
 
 def _files(folder: Path) -> list[Path]:
-    """The event files in the order of the numbers in their names: the time in seconds, then a count.
+    """Return the event files, sorted by the numbers in their names: the time in seconds, then a count.
 
     Each restart of a training writes another file.
     """
@@ -50,7 +50,9 @@ def _files(folder: Path) -> list[Path]:
 
 
 def _logged(files: list[Path], loader: Any, step: str | None) -> Iterator[Logged]:
-    """`step`: the tag whose values are the steps. It is logged in a separate call, so it is read first."""
+    """Yield logged values. `step` is the tag whose values are the steps. Its events are separate, so they are read
+    first.
+    """
     for path in files:
         steps: dict[int, object] = {}
         if step is not None:

@@ -1,4 +1,4 @@
-"""Importer of Hugging Face's `trainer_state.json`, which is in every checkpoint and has no times.
+"""Import Hugging Face's `trainer_state.json`, which every checkpoint contains. It has no timestamps.
 
 A resumed Trainer continues the checkpoint's history, so steps never decrease.
 """
@@ -20,13 +20,13 @@ from oven_core.errors import ConfigError
 
 NAME = "trainer_state.json"
 MOST_BYTES = 512 * 2**20
-"""The file is one JSON object, which takes about three times its size in memory."""
+"""Maximum file size. The file is one JSON object, which takes about three times its size in memory."""
 _TOTAL = "train_runtime"
-"""A key of the last entry, which has totals of the whole training."""
+"""A key that marks the last entry, with the totals of the training."""
 
 
 class _State(BaseModel):
-    """The fields that are used."""
+    """The fields of the file that the importer uses."""
 
     log_history: list[Any]
     max_steps: Any = None
@@ -34,7 +34,7 @@ class _State(BaseModel):
 
 
 class TrainerState:
-    """The log history of a Hugging Face Trainer."""
+    """Importer of a Hugging Face Trainer's log history."""
 
     summary = f"a Hugging Face {NAME}, or a folder with one or with checkpoint-…/{NAME}"
 
@@ -70,7 +70,7 @@ def _logged(history: list[Any], step: str) -> Iterator[Logged]:
         if isinstance(entry, dict) and _TOTAL not in entry:
             yield Logged(entry.get(step), entry)
         elif isinstance(entry, dict):
-            # The totals may come with measurements of a last evaluation.
+            # The entry with totals may also have measurements of a last evaluation.
             yield Logged(entry.get(step), {k: v for k, v in entry.items() if not k.startswith("train_")})
 
 

@@ -1,8 +1,8 @@
-"""Importer of the files of offline Weights & Biases runs, with wandb's own package (in no extra).
+"""Import the files of offline Weights & Biases runs, with the `wandb` package (not part of any extra).
 
-A metric is placed at the step of its x-axis (`define_metric`), which is the axis's value in the same row or else its
-newest value. An axis that does not count steps (epochs, tokens, seconds) is ignored; its metrics are placed at the step
-of their row, and so are metrics without an axis.
+A metric's step is the value of its x-axis (`define_metric`) in the same row, or else the axis's newest value. An axis
+that does not count steps (epochs, tokens, seconds) is ignored; its metrics are placed at the step of their row, and so
+are metrics without an axis.
 
 The file has LevelDB's log format (github.com/google/leveldb, doc/log_format.md): blocks of 32 KiB with fragments, each
 of which has a header of 7 bytes (CRC-32, length, kind) and data. wandb had a Python reader until 0.2x; in 0.31 it is
@@ -28,13 +28,13 @@ _MAGIC = b":W&B\xe1\xbe\x00"
 _BLOCK, _HEAD = 32 * 1024, struct.Struct("<IHB")
 _FULL, _FIRST, _LAST = 1, 2, 4
 _CALLS = "_step"
-"""W&B's own counter of calls."""
+"""W&B's own counter of logger calls."""
 _NO_STEPS = ("epoch", "epochs", "tokens", "num_tokens", "samples", "time", "seconds", "_timestamp", "_runtime")
-"""Last parts of the names of axes that do not count steps."""
+"""Last name parts of axes that do not count steps."""
 
 
 class WandB:
-    """The history in a run's .wandb file."""
+    """Importer of the history in a run's .wandb file."""
 
     summary = "a W&B run folder (wandb/offline-run-…) or its run-….wandb"
 
@@ -56,7 +56,7 @@ class WandB:
 
 
 class Axes:
-    """Finds the step of each metric, given the definitions and rows in the run's order."""
+    """Finds the step of each metric from the definitions and rows, in run order."""
 
     def __init__(self, step: str | None = None) -> None:
         """`step`: the column with the step of all metrics, if the user named it."""
@@ -87,7 +87,7 @@ class Axes:
         return list(steps.items())
 
     def _usual(self, values: Mapping[str, object], axes: Mapping[str, str]) -> object:
-        """The step of metrics without an axis.
+        """Return the step of metrics without an axis.
 
         W&B's count of calls is in a different unit than other axes. So if there is another axis, its value in the row
         is used, else its newest value.

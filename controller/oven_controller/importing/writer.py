@@ -1,12 +1,11 @@
-"""Write imported rows as a run: the unsigned log of an attached learner with autonomy `observe`.
+"""Write imported rows as a run. It looks like the unsigned log of an attached learner with autonomy `observe`.
 
-RunStarted is the first event of a log and names every metric. So rows are stored on disk until the last one was read,
-and memory does not grow with the number of steps.
+RunStarted comes first in a log and names every metric. So rows are stored on disk until all are read, and memory use
+does not grow with the number of steps.
 
-A resumed training logs some steps twice. If a row measures a metric again that has a later measurement, it begins a new
-incarnation, like the learner's restart. A row with only new metrics (a late evaluation) does not; it stays at its own
-step, out of order. Neither does a row that repeats the newest step, as when a second file continues where the first
-ended.
+A resumed training logs some steps twice. A row that repeats a metric with a later measurement starts a new incarnation,
+like a learner restart. A row with only new metrics (a late evaluation) does not. It keeps its own step, out of order.
+Neither does a row that repeats the newest step, as when a second file continues where the first ended.
 """
 
 from __future__ import annotations
@@ -46,18 +45,18 @@ class Totals:
     timed: int = 0
     """Rows with their own time. The others get the time of the file's last change."""
     metrics: Counter[str] = field(default_factory=Counter)
-    """Name → number of rows that have it."""
+    """Number of rows per metric."""
     max_steps: int = 0
     completed: bool = True
 
 
 class Rows:
-    """The rows of one source, stored on disk: their totals, and their messages as often as needed."""
+    """The rows of one source, stored on disk, with their totals. Their messages can be generated repeatedly."""
 
     def __init__(
         self, rows: Iterable[Row], *, max_steps: int | None = None, reached: int | None = None, changed: float
     ) -> None:
-        """Read all rows. `max_steps` and `reached` are the source's own statements about its length.
+        """Read all rows. `max_steps` and `reached` are the planned and completed steps, if the source has them.
 
         `changed` is the time for rows without one, in seconds since 1970.
         """

@@ -1,2 +1,1 @@
-"""A server of the Model Context Protocol. Through it coding agents can inspect runs and, with --control, act on
-them."""
+"""A Model Context Protocol server that lets coding agents inspect runs and, with --control, act on them."""

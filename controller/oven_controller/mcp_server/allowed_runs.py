@@ -1,4 +1,4 @@
-"""The runs and agent files that the server may use."""
+"""Access limits of the MCP server: the runs and agent files that it may use."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from oven_runs.access.run_finder import find_run
 
 @dataclass(frozen=True)
 class Reach:
-    """The runs and actions that the command line allows."""
+    """The runs and agent files that the command line allows."""
 
     run: str | None = None
     """The only run that tools may use; None: any run of this machine."""
@@ -22,7 +22,7 @@ class Reach:
     """The folder of Python files that may be backtested, which executes them. None: installed agents only."""
 
     def find(self, run: str | None, *, running: bool = False) -> RunAccess:
-        """Return the run that a call names. Raises ConfigError, UnknownNameError."""
+        """Return access to the run that a call names. Raises ConfigError, UnknownNameError."""
         if run is not None and self.run is not None and run != self.run:
             raise ConfigError(
                 f"this server serves run {self.run!r} only; omit `run`, or start another server for {run!r}"

@@ -1,6 +1,6 @@
-"""The tools that act on a run: an operator's actions, signed with the server's own key, which the log names.
+"""MCP tools that act on a run. They are operator actions, signed with the server's own key, which the log names.
 
-The server lists them with --control only. The same bounds and guardrails apply as to a person's commands.
+The server offers them only with --control. The same bounds and guardrails apply as for a person's commands.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from oven_runs.operator.operator_client import carried_out, new_command
 NAME: Final = "mcp"
 """The operator's name in the log."""
 TOOLS: Final = ("approve", "veto", "set", "hold", "resume")
-"""The actions that have a tool."""
+"""Actions that are available as tools."""
 REASON: Final = Annotated[str, Field(max_length=2000, description="the reason, recorded in the run's log")]
 WAIT: Final = Annotated[
     float | None,
@@ -49,7 +49,7 @@ TYPES: Final[Mapping[Kind, Any]] = {
 
 
 def control_tools(reach: Reach) -> list[Callable[..., Any]]:
-    """Return one function for each of TOOLS, with the name, parameters and docstring that a client reads."""
+    """Return one function per entry in TOOLS, with the name, parameters and docstring that a client reads."""
     key = ControlKey()
     return [_tool(reach, key, ACTIONS[name]) for name in TOOLS]
 
@@ -97,7 +97,7 @@ def _annotation(argument: Argument) -> Any:
 
 
 class ControlKey:
-    """The operator's key of the server, one per run."""
+    """The server's operator keys, one per run."""
 
     def __init__(self) -> None:
         self._runs: dict[str, RunAccess] = {}
@@ -105,9 +105,9 @@ class ControlKey:
     def as_operator(self, access: RunAccess) -> RunAccess:
         """Return access to the run as the operator NAME.
 
-        For a run of this machine, the first command creates the key, which the run's log records. For a run on another
-        machine, the key is that of the person whom the server works for. Raises ConfigError if the run's keys are made
-        elsewhere, ProcessError and BusError if the run does not accept the key.
+        For a run on this machine, the first command creates the key and logs it. For a run on another machine, the
+        server uses its user's key. Raises ConfigError if the run's keys are made elsewhere, ProcessError and BusError
+        if the run does not accept the key.
         """
         if not isinstance(access, LocalRun):
             return access

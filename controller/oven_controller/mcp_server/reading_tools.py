@@ -1,4 +1,4 @@
-"""The tools that read runs. None of them changes anything."""
+"""MCP tools that read runs and change nothing."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from oven_runs.settings.resolution import rules_set
 RUNS: Final = 50
 """Maximum runs in the list."""
 METRICS: Final = 200
-"""Maximum metrics in a status: more than a trainer publishes, and few enough for one answer."""
+"""Maximum metrics in a status. Trainers publish fewer, and all of them fit into one answer."""
 
 Run: TypeAlias = Annotated[
     str | None, Field(description="the run's name; without it, the running one, else the newest")

@@ -1,4 +1,4 @@
-"""The server for coding agents: its tools and resources, over stdin and stdout."""
+"""The MCP server: its tools and resources, served over stdin and stdout."""
 
 from __future__ import annotations
 
@@ -38,16 +38,16 @@ server's name. Use one only where the person you work for asked for that change,
 
 
 def serve(reach: Reach, control: bool) -> None:
-    """Answer until the client closes stdin, at a lower priority than the training on this machine."""
+    """Serve requests until the client closes stdin, at a lower priority than the training on this machine."""
     lower_priority()
-    # Python's own handler would wait for the thread that reads stdin, which never ends.
+    # Python's own handler would wait forever for the thread that reads stdin.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     logging.getLogger("mcp").setLevel(logging.WARNING)
     build_server(reach, control).run("stdio")
 
 
 def build_server(reach: Reach, control: bool) -> MCPServer[Any]:
-    """A server with the tools that read and, if `control` is set, the tools that act."""
+    """Build a server with the reading tools and, if `control` is set, the control tools."""
     reading = ReadingTools(reach)
     reads = ToolAnnotations(read_only_hint=True, open_world_hint=False)
     acts = ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent_hint=False, open_world_hint=False)
@@ -66,7 +66,7 @@ def build_server(reach: Reach, control: bool) -> MCPServer[Any]:
 
 
 class StrictTool(Tool):
-    """A tool that refuses unknown arguments by name. The SDK's own tool ignores them."""
+    """A tool that rejects unknown arguments and names them. The SDK's tool ignores them."""
 
     async def run(self, arguments: dict[str, Any], context: Context[Any, Any], convert_result: bool = False) -> Any:
         """Run the tool. Raises ToolError for invalid arguments, and the tool's own errors."""
@@ -84,7 +84,7 @@ class StrictTool(Tool):
 
 
 def strict_tool(function: Callable[..., Any], annotations: ToolAnnotations) -> Tool:
-    """Make a StrictTool of a function. Its schemas follow from the arguments and from the returned model."""
+    """Make a StrictTool from a function. Its schemas are derived from the arguments and the return type."""
     tool = StrictTool.from_function(function, annotations=annotations)
     arguments = tool.fn_metadata.arg_model
 

@@ -1,4 +1,4 @@
-"""The answer of a tool: one model as structured content and as JSON text, cleaned and of limited length."""
+"""Tool answers: a model as structured content and as JSON text, without control characters and limited in length."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pydantic import BaseModel
 from oven_core.terminal_text import clean
 
 MAX_CHARACTERS: Final = 60_000
-"""Maximum length of an answer: about 15,000 to 20,000 tokens, which common clients accept whole."""
+"""Maximum characters of an answer: about 15,000 to 20,000 tokens, which common clients accept without cutting."""
 TEXT_LENGTHS: Final = (2000, 400, 120)
 """Maximum lengths of each text in an answer, tried in this order until the answer is short enough."""
 
@@ -20,7 +20,7 @@ TEXT_LENGTHS: Final = (2000, 400, 120)
 def answer(model: BaseModel, remedy: str = "ask for less") -> CallToolResult:
     """Return the model's JSON. Control characters are removed from texts, and texts are cut if the whole is too long.
 
-    Raises ToolError with the remedy if the answer is too long even so.
+    Raises ToolError with a remedy if the answer is still too long.
     """
     plain = json.loads(model.model_dump_json())  # model_dump would keep NaN, which JSON does not support
     for length in TEXT_LENGTHS:
@@ -32,7 +32,7 @@ def answer(model: BaseModel, remedy: str = "ask for less") -> CallToolResult:
 
 
 def _shortened(value: Any, length: int) -> Any:
-    """The value with every text in it cleaned and cut."""
+    """Return the value with every text in it cleaned and cut."""
     if isinstance(value, str):
         text = clean(value)
         return text if len(text) <= length else f"{text[: length - 1]}…"

@@ -1,5 +1,6 @@
-"""Runs the work of a tool on a thread: the protocol stays responsive, progress is reported, and a call that the client
-cancels ends at the next event."""
+"""Run a tool's work on a thread so that the server stays responsive and reports progress. Cancelling a call stops it at
+the next event.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ from oven_core.protocol.events import Event
 from oven_core.terminal_text import clean
 
 REPORT_INTERVAL_S: Final = 0.5
-"""Seconds between two reports of progress; a client draws each."""
+"""Seconds between progress reports, because clients draw each one."""
 
 T = TypeVar("T")
 
@@ -58,7 +59,7 @@ class Progress:
 
 
 async def on_thread(context: Context, work: Callable[[Progress], T]) -> T:
-    """Run the work on a thread and return its result. Raises ToolError for errors as `as_tool_errors` does."""
+    """Run the work on a thread and return its result. Errors become ToolErrors as in `as_tool_errors`."""
     progress = Progress(context)
     try:
         with as_tool_errors():
@@ -69,7 +70,7 @@ async def on_thread(context: Context, work: Callable[[Progress], T]) -> T:
 
 @contextlib.contextmanager
 def as_tool_errors() -> Iterator[None]:
-    """Turn errors into ToolError, whose message has the remedy and no traceback."""
+    """Convert errors to a ToolError, whose message has the remedy and no traceback."""
     try:
         yield
     except OvenError as error:

@@ -1,1 +1,1 @@
-"""Notifications about a run: which events cause a message, how often messages are sent, and how."""
+"""Notifications about a run: triggers, rate limits and delivery."""

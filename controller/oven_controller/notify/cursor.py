@@ -1,4 +1,4 @@
-"""The notifier's position in the log and its outboxes, in a file in the run's folder."""
+"""The notifier's saved state: its position in the log and its outboxes, in a file in the run's folder."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ NAME: Final = "cursor.json"
 
 
 class Cursor(BaseModel):
-    """The state that a restarted notifier continues from. It has no secrets."""
+    """The saved state of a notifier, from which it continues after a restart. It has no secrets."""
 
     v: Literal[3] = 3
     seq: int = 0
-    """Notices of events up to this one are in the outboxes, or were sent."""
+    """Sequence number of the last handled event. Notices up to it are in the outboxes or were sent."""
     recipients: dict[str, Outbox] = Field(default_factory=dict)
     """Outboxes by recipient name."""
 
 
 def load(run: Path) -> Cursor | None:
-    """Return None if there is no readable file. The notifier then skips the past."""
+    """Load the cursor; None if there is no readable file. The notifier then skips past events."""
     try:
         return Cursor.model_validate_json((run / FOLDER / NAME).read_bytes())
     except (OSError, ValidationError):

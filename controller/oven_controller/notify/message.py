@@ -1,4 +1,4 @@
-"""Notices about a run and the message that carries them. Pure."""
+"""Notices about a run, and the message that combines them. No I/O."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from pydantic import BaseModel, ConfigDict, Field
 from oven_runs.settings.notifications import Kind, Severity
 
 LISTED: Final = 5
-"""Notices that one message lists. It only counts the others."""
+"""Maximum notices that a message lists. It only counts the others."""
 
 
 class Notice(BaseModel):
-    """An event that a person may want to know about. The log holds no prompts and no secrets, so neither does this."""
+    """An event that a user may want to know about. It has no prompts or secrets, because the log has none."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -30,12 +30,12 @@ class Notice(BaseModel):
 
 @dataclass(frozen=True)
 class Message:
-    """The last of the notices, and a list of the others."""
+    """A message that shows the last notice in full and lists the others."""
 
     run: str
     notices: Sequence[Notice]
     omitted: int = 0
-    """Older notices, which the message counts without listing them."""
+    """Number of older notices that the message does not list."""
 
     @property
     def notice(self) -> Notice:
@@ -65,7 +65,7 @@ class Message:
 
     @property
     def fields(self) -> dict[str, Any]:
-        """Fields for a webhook in addition to title and text."""
+        """Return fields for a webhook in addition to title and text."""
         return {"run": self.run, "merged": self.merged, **self.notice.model_dump(exclude={"title", "text"})}
 
 

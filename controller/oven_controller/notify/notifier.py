@@ -1,6 +1,6 @@
-"""The notifier of one run: it follows the log with the monitor's key and sends noteworthy events to each recipient.
+"""The notifier of one run. It follows the log with the monitor's key and sends noteworthy events to each recipient.
 
-Each time it starts, it folds the whole log to learn the run's state. The cursor says which events were handled before.
+At each start it replays the whole log to rebuild the run's state. The cursor marks the events already handled.
 """
 
 from __future__ import annotations
@@ -28,12 +28,13 @@ from oven_runs.settings.notifications import SEVERITIES, NotifySettings
 log = logging.getLogger("oven.notify")
 
 LOOK_S: Final = 0.1
-"""Seconds between two looks at an outbox."""
+"""Seconds between two checks of an outbox."""
 SAVE_S: Final = 30.0
-"""Seconds after which the cursor is written even if there was no notice. A restart reads what comes after it."""
+"""Maximum seconds between two writes of the cursor, also without notices. A restart reads all later events.
+"""
 LAST_READ_S: Final = 1.5
 LAST_SEND_S: Final = 2.5
-"""Seconds for the last messages when the stack stops, which waits 5 s for this process."""
+"""Timeout in seconds for the last messages when the stack stops. The stack waits 5 s for this process."""
 
 
 async def run_notifier(
@@ -46,7 +47,7 @@ async def run_notifier(
 
 
 class _Notifier:
-    """Follows one run. The cursor is in `folder`; without a folder nothing is saved."""
+    """Follows one run and saves the cursor in `folder`. Without a folder nothing is saved."""
 
     def __init__(
         self, access: RunAccess, settings: NotifySettings, recipients: Sequence[Recipient], folder: RunFolder | None
@@ -56,7 +57,8 @@ class _Notifier:
         saved = cursor_file.load(folder.path) if folder is not None else None
         self._cursor = saved or Cursor()
         self._caught_up = saved is not None
-        """False until the log was read once without a cursor: its events are the past, so they cause no notices."""
+        """False during the first read of the log without a cursor. Those events are old and cause no notices.
+        """
         self._looked = asyncio.Event()
         self._saved_at, self._save_failed = -SAVE_S, False
         outboxes = {recipient.name: self._cursor.recipients.get(recipient.name, Outbox()) for recipient in recipients}
@@ -73,7 +75,7 @@ class _Notifier:
             if stopped.done():
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(LAST_READ_S):
-                        for _ in range(2):  # a look under way may have missed the last events
+                        for _ in range(2):  # a check in progress may have missed the last events
                             self._looked.clear()
                             await self._looked.wait()
             else:
@@ -102,7 +104,7 @@ class _Notifier:
             self._queue(notices)
 
     def _after_a_look(self) -> None:
-        """The log has been read up to now."""
+        """Handle the end of a log read, which has reached the newest event."""
         if not self._caught_up:
             self._caught_up, self._cursor.seq = True, self._triggers.view.seq
             self._queue(self._triggers.waiting())
@@ -122,7 +124,7 @@ class _Notifier:
         self._save()
 
     def _stack_end(self) -> list[Notice]:
-        """The end as the stack knows it, if the learner did not log one."""
+        """Return notices of the run's end as the stack recorded it, if the learner did not log one."""
         info = self._access.info()
         if info.ended is None and self._access.up():
             return []  # only this process was stopped, or the run is on another machine
@@ -143,7 +145,7 @@ class _Notifier:
 
 
 class Delivery:
-    """Sends one recipient's notices as its outbox allows, in a thread. `save` writes the outboxes to disk."""
+    """Sends one recipient's notices in a thread when its outbox allows it. `save` writes the outboxes to disk."""
 
     def __init__(self, run: str, recipient: Recipient, outbox: Outbox, save: Callable[[], None]) -> None:
         self.recipient, self.outbox = recipient, outbox

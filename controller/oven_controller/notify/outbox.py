@@ -1,7 +1,7 @@
-"""Notices that wait for one recipient, and when they may be sent. Pure: callers pass the time.
+"""The queue of notices for one recipient, with rate limits. No I/O: callers pass the time.
 
-A message carries all notices that wait. After it, a notice of a kind that was in it waits for a minute, or for the next
-message about another kind. Times are in seconds since 1970. A clock that was set back delays no message.
+A message has all queued notices. Afterwards a notice of one of its kinds waits for a minute, or for the next message of
+another kind. Times are in seconds since 1970. Setting the clock back delays no message.
 """
 
 from __future__ import annotations
@@ -14,25 +14,25 @@ from oven_controller.notify.message import Notice
 from oven_runs.settings.notifications import SEVERITIES, Kind
 
 GAP_S: Final = 60.0
-"""Minimum time between two messages of a kind, and after a failure. People read about one a minute, and services limit
-senders."""
+"""Minimum seconds between two messages of a kind, and after a failure. People read about one per minute, and services
+limit senders."""
 FINAL_KINDS: Final[tuple[Kind, ...]] = ("ended", "died")
 MAX_WAITING: Final = 20
-"""Maximum waiting notices. Beyond it, the oldest of the least severe ones are only counted."""
+"""Maximum queued notices. Beyond it, the oldest of the least severe ones are only counted."""
 REMEMBERED_KEYS: Final = 256
 
 
 class Outbox(BaseModel):
-    """The state for one recipient, which the notifier writes to the cursor file."""
+    """The queue of one recipient. The notifier writes it to the cursor file."""
 
     waiting: list[Notice] = Field(default_factory=list)
-    """The waiting notices, oldest first."""
+    """The queued notices, oldest first."""
     omitted: int = 0
-    """Number of waiting notices that are only counted."""
+    """Number of notices that were dropped from the queue and are only counted."""
     sent_at: dict[Kind, float] = Field(default_factory=dict)
     failed_at: float | None = None
     keys: list[str] = Field(default_factory=list)
-    """Keys of the newest notices, which rule out duplicates."""
+    """Keys of the newest notices, to prevent duplicates."""
 
     def add(self, notice: Notice) -> None:
         """Queue a notice unless it was queued before."""
@@ -45,11 +45,11 @@ class Outbox(BaseModel):
             self.omitted += 1
 
     def count(self) -> int:
-        """Notices that were not sent."""
+        """Return the number of unsent notices."""
         return len(self.waiting) + self.omitted
 
     def due(self, now: float) -> list[Notice]:
-        """The notices for the next message, the leading one last; empty if none may be sent now.
+        """Return the notices for the next message, the leading one last; empty if none may be sent now.
 
         The end of the run leads, or otherwise the most severe notice.
         """
@@ -66,7 +66,7 @@ class Outbox(BaseModel):
 
 
 def _weight(notice: Notice) -> tuple[bool, int]:
-    """A run's end leads, because its message may be the last one."""
+    """Return a sort key. A run's end leads, because its message may be the last one."""
     return notice.kind in FINAL_KINDS, SEVERITIES.index(notice.severity)
 
 

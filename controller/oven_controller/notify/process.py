@@ -1,4 +1,4 @@
-"""The notifier's process. The run's folder has its settings, its key and its cursor."""
+"""The notifier's entry point. Its settings, key and cursor are in the run's folder."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Recipients of messages: resolved addresses and the apprise service that sends to each of them.
+"""Recipients of messages, with their resolved addresses and the apprise services that send to them.
 
-`apprise` comes with the extra `notify`. It is imported when a run has recipients.
+`apprise` comes with the extra `notify`. It is imported only if a run has recipients.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ from oven_runs.settings.notifications import (
 )
 
 SECRET_CHARACTERS: Final = 6
-"""Parts of an address that are at least this long may be secret. Error messages must not repeat them."""
+"""Minimum characters of an address part that may be secret. Error messages must not repeat such parts."""
 _TYPES: Final = {"info": "info", "warning": "warning", "error": "failure"}
-"""Our severity → apprise's."""
+"""The apprise type of each severity."""
 _LOGGER: Final = "apprise"
 
 
 @dataclass(frozen=True)
 class Recipient:
-    """A destination with its secrets. Its name is for logs and files and has none."""
+    """A recipient's address with its secrets. Its name, for logs and files, contains no secret."""
 
     name: str
     url: str = field(repr=False)
@@ -50,7 +50,7 @@ class Recipient:
     """An apprise.NotifyBase."""
 
     def send(self, message: Message) -> str:
-        """Send within apprise's time limits. Returns the reason of a failure, without secrets; empty if it worked."""
+        """Send within apprise's time limits. Return the reason for a failure, without secrets; empty on success."""
         import apprise
 
         if hasattr(self.service, "payload_extras"):  # json://: programs read these fields
@@ -68,7 +68,7 @@ class Recipient:
         return "" if done else self.without_secrets(clean(lines[-1] if lines else "the service refused it"))
 
     def without_secrets(self, text: str) -> str:
-        """The text, with "…" for every part of the address and the headers that may be secret."""
+        """Return the text with "…" for every part of the address and the headers that may be secret."""
         parts = urlsplit(self.url)
         pieces = {self.url, parts.query, *self.headers.values(), *_pieces(self.url), *_pieces(unquote(self.url))}
         for secret in sorted(pieces, key=len, reverse=True):
@@ -78,7 +78,7 @@ class Recipient:
 
 
 def resolve(settings: NotifySettings, variables: Mapping[str, str], run: Path | None = None) -> list[Recipient]:
-    """Return the recipients that the settings name. `run` is the run's folder, if it exists.
+    """Return the recipients in the settings. `run` is the run's folder, if it exists.
 
     Raises ConfigError if an environment variable is not set, apprise does not accept the address, or the address needs
     TLS and has none.
@@ -142,7 +142,7 @@ def _variable(variable: str, name: str, variables: Mapping[str, str]) -> str:
 
 
 def _service(url: str, headers: Mapping[str, str], name: str) -> Any:
-    """The apprise service for an address. Its errors repeat only the address's scheme."""
+    """Return the apprise service for an address. Errors contain only the address's scheme."""
     scheme = urlsplit(url).scheme.lower()
     try:
         apprise, schemes = _load_apprise()
@@ -170,7 +170,7 @@ def _service(url: str, headers: Mapping[str, str], name: str) -> Any:
 
 
 def _webhook(url: str, headers: Mapping[str, str]) -> dict[str, Any]:
-    """The arguments of apprise's json:// and jsons:// services for a web address."""
+    """Return the arguments of apprise's json:// and jsons:// services for a web address."""
     parts = urlsplit(url)
     host = parts.hostname or ""
     return {
@@ -186,7 +186,7 @@ def _webhook(url: str, headers: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _load_apprise() -> tuple[ModuleType, list[str]]:
-    """apprise with all its services, and the schemes of addresses that we accept. Raises ImportError."""
+    """Load apprise with all its services. Return it with the accepted address schemes. Raises ImportError."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # from standard modules that some services import
         import apprise
@@ -197,7 +197,7 @@ def _load_apprise() -> tuple[ModuleType, list[str]]:
 
 
 def _host_without_tls(recipient: Recipient) -> str:
-    """The other machine that messages reach unencrypted; empty if there is none."""
+    """Return the remote host that would receive messages unencrypted; empty if there is none."""
     service = recipient.service
     scheme = urlsplit(service.url(privacy=True)).scheme
     plain = (service.protocol,) if isinstance(service.protocol, str) else (service.protocol or ())

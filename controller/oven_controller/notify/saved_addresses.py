@@ -1,6 +1,6 @@
-"""Addresses from the settings, saved in the run's folder in a file that only its owner can read.
+"""Save recipients' addresses in the run's folder, in a file that only its owner can read.
 
-The run's settings then say `saved:1 https://hooks.example/…`, so that config.json can be shown.
+The run's settings then contain `saved:1 https://hooks.example/…`, so config.json is safe to show.
 """
 
 from __future__ import annotations
@@ -45,8 +45,7 @@ def _referenced(entry: RecipientSettings, addresses: dict[str, str]) -> Recipien
 
 
 def read(run: Path) -> Mapping[str, str]:
-    """Return number → address; empty if none was saved. Raises ConfigError if the file is damaged or others can
-    read it."""
+    """Return the saved addresses by number. Raises ConfigError if the file is damaged or others can read it."""
     path = run / FOLDER / NAME
     try:
         mode = path.stat().st_mode & 0o777

@@ -1,4 +1,4 @@
-"""Select the events of a log that deserve a notice, and write its text. A pure fold over the log."""
+"""Turn noteworthy log events into notices. A fold over the log without I/O."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ from oven_runs.settings.notifications import Kind, Severity
 FAILED: Final = ("rejected", "expired", "unknown")
 """Statuses of receipts for adopted decisions that did not take effect."""
 DECISIONS: Final = 256
-"""Decisions that are remembered until their receipt arrives. A run has few at a time."""
+"""Maximum decisions to remember until their receipts arrive. A run has only a few at a time."""
 QUIET_S: Final = 600.0
 """Minimum seconds of silence before the learner is reported missing. An evaluation or checkpoint can take minutes."""
 QUIET_STEPS: Final = 20
 """The silence must also be this many times the usual gap between observations."""
 GAPS: Final = 50
-"""Newest gaps between observations, whose median is the usual one."""
+"""Number of recent gaps between observations. Their median is the usual gap."""
 _CALLS_SPENT: Final = re.compile(r"all \d+ \w+ of \w+\.\w+ are \w+")
 """An agent's status when its budget of calls to a language model is spent."""
 _ABSTAINED: Final = re.compile(r"rewards/([^/]+)/abstain/(.+)")
@@ -86,7 +86,7 @@ class Triggers:
         return notices
 
     def waiting(self) -> list[Notice]:
-        """Return notices of advice that waits now, for a recipient who missed the log so far."""
+        """Return notices of pending advice, for a recipient who missed earlier events."""
         view = self.view
         if view.started is None or view.ended is not None:
             return []
@@ -114,7 +114,7 @@ class Triggers:
         return [self._notice("died", "error", key, f"{title} at step {view.step}", sentence)]
 
     def quiet(self, now: datetime) -> list[Notice]:
-        """Return a notice if the learner has been silent for much longer than usual; one for each silence."""
+        """Return a notice if the learner has been silent for much longer than usual, once per silence."""
         view = self.view
         if self._reported_quiet or self._last_message is None or view.started is None or view.ended or view.held:
             return []
@@ -150,7 +150,7 @@ class Triggers:
         return []
 
     def _lapsing(self) -> list[Notice]:
-        """Reminders of advice that lapses soon, one for each."""
+        """Return one reminder for each piece of advice that lapses soon."""
         lead = f"At step {self.view.step} this still waits:"
         return [
             self._advice(
@@ -195,8 +195,8 @@ class Triggers:
         return [self._notice("applied", "info", key, f"applied: {change}", sentence)]
 
     def _changes_training(self, actuator: str) -> bool:
-        """Whether the actuator sets a value or moves the weights. Others measure or copy, or hold the run, which has
-        its own notice."""
+        """Whether the actuator sets a value or changes the weights. Other actuators measure, copy or hold the run.
+        Holding has its own notice."""
         effect = next((spec.effect for spec in self.view.specs if spec.name == actuator), "setting")
         return effect in ("setting", "moves_weights")
 
@@ -236,7 +236,7 @@ class Triggers:
         return notices
 
     def _budget(self, owner: str, sentence: str) -> list[Notice]:
-        """A spent budget, reported once each time the learner starts."""
+        """Return a notice of a spent budget, once per start of the learner."""
         if owner in self._spent:
             return []
         self._spent.add(owner)
@@ -259,14 +259,13 @@ class Triggers:
 
 
 class _SilentJudges:
-    """Members of the reward committee that score nothing, followed step by step."""
+    """Detects members of the reward committee that stop scoring, step by step."""
 
     def __init__(self) -> None:
         self._silent: dict[str, bool] = {}  # member → whether its budget is spent
 
     def new(self, metrics: Mapping[str, float]) -> list[tuple[str, list[str]]]:
-        """Return (member, kinds of its failures) for members that fell silent in this step or whose budget is spent
-        now."""
+        """Return each member that fell silent or spent its budget in this step, with the kinds of its failures."""
         if SCORED not in metrics:
             return []
         failures: dict[str, list[str]] = {}

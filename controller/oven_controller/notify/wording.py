@@ -1,4 +1,4 @@
-"""Phrases for notices. Agents and learners supplied most of the text, so it is cut and cleaned. Pure."""
+"""Phrases for notices. Most of the text comes from agents and learners, so it is cut and cleaned. No I/O."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from oven_runs.log.run_summary import text
 REASON_CHARACTERS: Final = 300
 """Maximum characters of a reason in a notice."""
 NAMED_AGENTS: Final = 4
-"""Agents that a notice names. It counts the others."""
+"""Maximum agents that a notice names. It counts the others."""
 _MENTION: Final = re.compile(r"@(?=everyone|here|channel)|<(?=[!@#])", re.IGNORECASE)
-"""Markup with which a chat notifies people or inserts a link."""
+"""Markup that makes a chat notify people or insert a link."""
 
 
 def change_of(decision: Decision) -> str:
-    """The actuator with its old and new value."""
+    """Return the actuator with its old and new value."""
     if decision.value is None:
         return decision.actuator
     before = f"{text(decision.before)} → " if decision.before is not None else ""
@@ -26,27 +26,27 @@ def change_of(decision: Decision) -> str:
 
 
 def proposers(decision: Decision) -> str:
-    """The agents that proposed it."""
+    """Return a phrase with the agents that proposed the change."""
     names = [line.agent for line in _proposals(decision)]
     more = f" and {len(names) - NAMED_AGENTS} more" if len(names) > NAMED_AGENTS else ""
     return " and ".join(names[:NAMED_AGENTS]) + more if names else "the mesh"
 
 
 def origin(decision: Decision) -> str:
-    """The source of a decision, e.g. "proposed by amy and approved by an operator"."""
+    """Return the source of a decision, e.g. "proposed by amy and approved by an operator"."""
     if decision.command and not decision.approves:
         return "set by an operator"
     return f"proposed by {proposers(decision)}" + (" and approved by an operator" if decision.approves else "")
 
 
 def because(decision: Decision) -> str:
-    """The end of a sentence: the reason of the proposal with the most weight, and a full stop."""
+    """Return the end of a sentence: the reason of the proposal with the most weight, and a full stop."""
     lead = max(_proposals(decision), key=lambda line: (line.weight, line.agent), default=None)
     return f", because {short(lead.rationale)}." if lead is not None and lead.rationale.strip() else "."
 
 
 def short(phrase: str) -> str:
-    """The phrase on one line, cut, without its own full stop."""
+    """Return the phrase on one line, shortened, without its own full stop."""
     return cut(" ".join(phrase.split()), REASON_CHARACTERS).rstrip(". ")
 
 
@@ -56,7 +56,7 @@ def cut(phrase: str, most: int) -> str:
 
 
 def harmless(phrase: str) -> str:
-    """The phrase without control characters for a terminal and without mentions that a chat would act on."""
+    """Return the phrase without terminal control characters and without mentions that a chat would act on."""
     return _MENTION.sub("", clean(phrase))
 
 

@@ -1,1 +1,1 @@
-"""A run's stack: its processes, their start and end, and what `up` prints."""
+"""A run's stack: how its processes start and end, and the output of `up`."""

@@ -1,4 +1,4 @@
-"""Keys of agents and committee members: adding and revoking them, also while the stack is up."""
+"""Add and revoke keys of agents and committee members, also while the stack is up."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from oven_runs.home.run_folder import RunFolder
 from oven_runs.server.embedded import ServerFolder
 
 RELOAD_S = 5.0
-"""Timeout of a reload of the server's users, and of a server that is just being restarted."""
+"""Timeout in seconds for the server to reload its users, or to restart."""
 SERVICES = ("up", "nats-server", "script")
 POOL = re.compile(r"(agents|mesh)-\d+")
 """Names of processes with several agents, and of replicas of the mesh."""
 TEMPORARY_ROLES = ("agent", "member")
-"""Roles whose keys come and go. In every other role, the key with the role's name is the stack's own, and the others
-belong to persons."""
+"""Roles with temporary keys. In every other role, the stack owns the key with the role's name, and the other keys
+belong to people."""
 
 
 def admit(
@@ -66,7 +66,7 @@ def admit_member(folder: RunFolder, name: str) -> None:
 
 
 def _made_here(folder: RunFolder, role: Role, name: str) -> bool:
-    """Whether keys are made on this machine. Raises ConfigError if they are not, and this key is missing."""
+    """Whether keys are made on this machine. Raises ConfigError if they are not and this key is missing."""
     info = folder.info()
     path = folder.credentials(role, name)
     if not info.embedded and path is not None and not path.is_file():
@@ -121,7 +121,7 @@ def server_folder(path: Path) -> ServerFolder:
 
 
 def _key_to_revoke(server: ServerFolder, name: str) -> Credentials | None:
-    """The key, to test that the server refuses it; None if its file is already gone. Raises ConfigError."""
+    """Return the key, to test that the server refuses it; None if its file is already gone. Raises ConfigError."""
     roles = {user.name: user.role for user in server.users()}
     if name not in roles:
         for user in server.users():

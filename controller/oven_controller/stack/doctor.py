@@ -1,5 +1,5 @@
-"""The checks of `doctor`: whether this machine is ready for a run. Each check judges facts from its arguments. `doctor`
-starts a server for a moment, and imports none of the packages that it checks.
+"""The checks of `doctor`, which tell whether this machine is ready for a run. Each check works only on its arguments.
+`doctor` starts a server briefly, and does not import the packages that it checks.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _REQUIREMENT = re.compile(r"(?P<name>[\w.-]+)\s*(\[[^]]*\])?(?P<required>.*)")
 COMMAND_S = 2.0
 """Timeout of a program that prints its version."""
 KEYS = tuple(entry.key_env for entry in packaged().values() if entry.key_env)
-"""The usual environment variables of the providers' keys."""
+"""The default environment variables of the providers' keys."""
 NEEDED_FOR = {
     "learner": "training here",
     "quantized": "teachers in 8 and 4 bits",
@@ -55,7 +55,7 @@ NEEDED_FOR = {
     "import": "importing TensorBoard event files",
     "mcp": "coding agents (oven-controller mcp)",
 }
-"""The purpose of each extra. Everything else works without it."""
+"""The features that need each extra."""
 
 
 @dataclass(frozen=True)
@@ -66,12 +66,12 @@ class Check:
     state: State
     """`ok`; `warn`: something is missing or slow; `fail`: a run cannot start."""
     facts: str
-    """The facts in words."""
+    """Facts about this machine, for people."""
     remedy: str = ""
 
 
 def examine(home: Home, port_number: int | None = None) -> list[Check]:
-    """Run all checks, in the order in which their problems would show."""
+    """Run all checks, in the order in which a run would meet the problems."""
     support = probe()
     return [
         Check("python", "ok", platform.python_version()),
@@ -89,7 +89,7 @@ def examine(home: Home, port_number: int | None = None) -> list[Check]:
 
 @dataclass(frozen=True)
 class Package:
-    """A distribution that an extra requires."""
+    """A package that an extra requires."""
 
     name: str
     required: str
@@ -159,7 +159,7 @@ def port(number: int | None, free: bool) -> Check:
 
 
 def home_folder(path: Path, problem: str, free_bytes: int) -> Check:
-    """Check OVEN_HOME. `problem` is why it cannot be written to; empty: it can."""
+    """Check OVEN_HOME. `problem` says why it is not writable; empty if it is."""
     if problem:
         return Check("home", "fail", f"{path}: {problem}", "set OVEN_HOME to a folder that you may write to")
     folder = f"{path}, {free_bytes / 2**30:.1f} GiB free"
@@ -201,7 +201,7 @@ def sandbox(backends: Sequence[str], landlock: int) -> Check:
 
 
 def keys(names_set: Sequence[str]) -> Check:
-    """Check which of KEYS are set. It receives names only, and no value."""
+    """Check which of KEYS are set. Only names are passed, never values."""
     states = ", ".join(f"{name} {'set' if name in names_set else 'not set'}" for name in KEYS)
     if any(name in names_set for name in KEYS):
         return Check("keys", "ok", states)
@@ -225,7 +225,7 @@ def installed(name: str) -> str | None:
 
 
 def packages(extra: str, distribution: str = DISTRIBUTION) -> list[Package]:
-    """The packages that an extra requires, with their installed versions, from the metadata."""
+    """Return the packages that an extra requires, with their installed versions, from the metadata."""
     required_packages = []
     for line in (requires(distribution) if installed(distribution) else None) or ():
         text, _, marker = line.partition(";")
@@ -253,13 +253,13 @@ def _fits(required: str, version_here: str | None) -> bool:
 
 
 def gpus() -> list[str]:
-    """The GPUs, as NVIDIA's driver names them."""
+    """Return the GPUs' names from NVIDIA's driver."""
     output = _output("nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader")
     return [line.strip() for line in output.splitlines() if line.strip()]
 
 
 def _output(*command: str) -> str:
-    """The standard output of a command; empty if it fails."""
+    """Return the standard output of a command; empty if it fails."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=COMMAND_S, check=True)
     except (OSError, subprocess.SubprocessError):
@@ -301,7 +301,7 @@ def port_is_free(port: int | None) -> bool:
 
 
 def writable(path: Path) -> tuple[str, int]:
-    """(problem, free bytes). The folder is not created, and no file stays there."""
+    """Return a problem, if any, and the free bytes. The folder is not created and no file remains in it."""
     existing = next(folder for folder in (path, *path.parents) if folder.exists())
     try:
         with tempfile.TemporaryFile(dir=existing) as probe:
@@ -312,7 +312,7 @@ def writable(path: Path) -> tuple[str, int]:
 
 
 def leftover_processes(home: Home) -> list[tuple[str, int, str]]:
-    """(run, pid, name) of each process that belongs to a run in `home` whose `up` has ended."""
+    """Return (run, pid, name) of each process of a run in `home` whose `up` has ended."""
     import psutil
 
     runs = {str(folder.path): folder for folder in home.runs()}
@@ -332,7 +332,7 @@ def leftover_processes(home: Home) -> list[tuple[str, int, str]]:
 
 
 def _run_of(process: psutil.Process, command: list[str]) -> str:
-    """The folder of the run that a process of a stack belongs to; empty for any other process."""
+    """Return the folder of the run that a stack's process belongs to; empty for any other process."""
     conf = next((part for part in command if part.endswith("/nats/nats.conf")), "")
     if conf:
         return str(Path(conf).parent.parent)

@@ -1,4 +1,4 @@
-"""`--dry-run`: the settings and the processes that would start."""
+"""The output of `--dry-run`: the settings and the processes that would start."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from oven_runs.settings.agents import agent_specs, per_process
 def dry_run(request: Request, home: Home) -> list[str]:
     """Return the lines to print: the start, the settings as YAML, and the processes.
 
-    Raises the errors that `up` would raise before the learner starts: of names, keys, agents' files, and of a server
-    that is already there.
+    Raises the errors that `up` would raise before the learner starts: for names, keys, agent files and an existing
+    server.
     """
     check(request, home)
     settings = request.resolved.settings

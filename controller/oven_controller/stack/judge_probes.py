@@ -1,4 +1,4 @@
-"""`doctor --judges`: asks each judge of the settings once, in a process that imports the SDKs."""
+"""Probe judges for `doctor --judges`: ask each configured judge once, in a process that imports the SDKs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from oven_core.errors import ConfigError, ProcessError
 from oven_runs.settings.committee_settings import CommitteeSettings
 
 PROBE_S = 120.0
-"""Timeout for all judges together. Each has 30 s, and importing the SDKs takes a few seconds on a busy machine."""
+"""Timeout in seconds for all judges. Each has 30 s, and the SDK imports take a few seconds on a busy machine.
+"""
 
 
 def probe_judges(committee: CommitteeSettings) -> dict[str, dict[str, Any]]:

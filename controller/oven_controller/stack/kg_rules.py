@@ -1,6 +1,6 @@
-"""Rules that the prior service adds to a run before it starts.
+"""Add the prior service's rules to a run before it starts.
 
-RunStarted then has them, so that the mesh needs only the log, and not the service, to apply them.
+RunStarted then contains them, so the mesh can apply them from the log without the service.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _Rules = TypeVar("_Rules", bound=Rules)
 def merged(rules: _Rules, info: GraphInfo) -> _Rules:
     """Add the graph's contradictions and requirements to `rules`.
 
-    The user's own come first. A contradiction is the same in either order. Merging twice changes nothing.
+    The user's own rules come first. The order within a contradiction does not matter. Merging twice changes nothing.
     """
     contradictions = list(rules.contradictions)
     for pair in info.contradictions:
@@ -32,7 +32,7 @@ def merged(rules: _Rules, info: GraphInfo) -> _Rules:
 
 
 async def ask(bus: Bus, timeout_s: float = 2.0) -> GraphInfo:
-    """Ask the service for its graph's rules. Raises BusError if there is no answer, or another answer."""
+    """Request the rules of the service's graph. Raises BusError if there is no answer or a wrong one."""
     reply = await bus.request(names.kg("info"), GraphInfoRequest().wire(), timeout_s)
     try:
         return GraphInfo.model_validate_json(reply)

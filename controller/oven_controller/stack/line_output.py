@@ -1,4 +1,4 @@
-"""The lines of `up`: progress at intervals, every decision and receipt, and a summary at the end."""
+"""The line output of `up`: regular progress, every decision and receipt, and a summary at the end."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from oven_runs.log.standing_alerts import alert_text
 from oven_runs.settings.resolution import Resolved
 
 PROGRESS_LINES = 24
-"""Progress lines of a run with a known number of steps."""
+"""Number of progress lines in a run with a known number of steps."""
 MIN_INTERVAL_STEPS = 5
 INTERVAL_STEPS = 10
 """Steps between two progress lines if the number of steps is unknown."""
@@ -40,7 +40,7 @@ ASKED_TO_STOP = "asked to stop"
 
 
 def first_line(resolved: Resolved) -> str:
-    """The first line of a run: its start. A drill is announced as one."""
+    """Return the first line of a run. It announces a drill as a drill."""
     start = resolved.start
     if start is None:
         return "attached: decisions are logged, and knobs turn only where rules.autonomy says auto"
@@ -53,7 +53,7 @@ def first_line(resolved: Resolved) -> str:
 
 
 def command_text(command: OperatorCommand) -> str:
-    """A command in words: its action, its object and its reason."""
+    """Describe a command: its action, its object and its reason."""
     about = [command.subject_id, command.actuator, command.agent, command.autonomy or ""]
     if command.value is not None:
         about.append(text(command.value))
@@ -61,7 +61,7 @@ def command_text(command: OperatorCommand) -> str:
 
 
 def outcome(body: Outcome) -> str:
-    """The effect of a change on its target against the forecast, or why there is no score."""
+    """Describe the effect of a change on its target next to the forecast, or why there is no score."""
     subject = f"{body.actuator or 'clear harm'} on {body.target}"
     if not body.scored:
         return f"{subject} has no score: {body.reason}"
@@ -72,15 +72,15 @@ def outcome(body: Outcome) -> str:
 
 
 def voted(agent: AgentView) -> str:
-    """The votes of an agent in words."""
+    """Describe the votes of an agent."""
     backed = f"voted for {counted(agent.backed, 'adopted decision')}"
     return f"{counted(agent.proposals, 'proposal')}, {counted(agent.against, 'objection')}, {backed}"
 
 
 class Headless:
-    """Prints the events of a run. All its facts come from the log.
+    """Prints the events of a run, using only the log.
 
-    One line counts the stack's own agents when the first observation arrives; later changes have lines of their own.
+    One line counts the stack's own agents when the first observation arrives. Later changes get one line each.
     """
 
     def __init__(self, out: Callable[[str], None], began: datetime, own_agents: Collection[str] = ()) -> None:
@@ -158,7 +158,7 @@ class Headless:
                 pass
 
     def _decision(self, event: Event, body: Decision, before: str) -> None:
-        """Print a decision, but count repetitions of a proposal that is not adopted."""
+        """Print a decision. Repetitions of a proposal that is not adopted are only counted."""
         shown = verdict_text(body.verdict, body.reason)
         change = f"{body.actuator} {before} → {text(body.value)} {shown}"
         last, times = self._repeated.get(body.actuator, ("", 0))
@@ -235,7 +235,7 @@ class Headless:
         self.out(f"{(event.time - self._began).total_seconds():7.1f} s  {clean(line)}")
 
     def summary(self) -> list[str]:
-        """The outcome of the run, one fact per line."""
+        """Return the outcome of the run, one fact per line."""
         view = self.view
         how = view.ended.reason if view.ended else "stopped without a logged end"
         took = (view.last_time - self._began).total_seconds() if view.last_time else 0.0
@@ -264,7 +264,7 @@ class Headless:
         return [clean(line) for line in lines]
 
     def _agent_lines(self) -> list[str]:
-        """The agents' votes; one line for all that did nothing, and one for each reason why agents cannot fire."""
+        """Return the agents' votes, one line for all idle agents, and one line per reason why agents cannot fire."""
         view, lines, silent = self.view, list[str](), list[str]()
         unfit: dict[str, list[str]] = {}
         for name, agent in sorted(view.agents.items()):

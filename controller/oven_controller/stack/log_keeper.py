@@ -1,4 +1,4 @@
-"""Keeps a run's log complete: appends messages that its learner kept, and finishes log.jsonl at the end."""
+"""Keep a run's log complete: append messages that the learner saved, and complete log.jsonl at the end."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ from oven_runs.home.spool import Spool, append, look
 from oven_runs.process.child import short
 
 DRAIN_S = 12.0
-"""Patience for a server that may come back: it is restarted at most 4 s after its death, and needs seconds more on a
-busy machine."""
+"""Timeout in seconds for a server that may come back. It restarts at most 4 s after its death, and needs a few seconds
+more on a busy machine."""
 AWAY_S = 0.5
-"""Patience once DRAIN_S has passed."""
+"""Timeout in seconds once DRAIN_S has passed."""
 LOOK_S = 1.0
 """Seconds between two flushes of log.jsonl."""
 
 
 class LogKeeper:
-    """The log of one run, from the start of its stack to its end."""
+    """Maintains the log of one run while its stack is up."""
 
     def __init__(self, folder: RunFolder, report: Headless, out: Callable[[str], None]) -> None:
         self.missing = ""
-        """Description of the messages that the log lacks at the end."""
+        """Description of the messages that are missing from the final log."""
         self.kept_end: RunEnded | None = None
         """The learner's last message, if it still waits to be appended."""
         self._folder, self._report, self._out = folder, report, out
@@ -42,7 +42,7 @@ class LogKeeper:
         self._patience_s = DRAIN_S
 
     async def drain(self, bus: Bus, watch: LogWatch) -> None:
-        """Wait until the whole log was read, also by a server that is just being restarted."""
+        """Wait until the whole log has been read, also while the server is restarting."""
         async with self._patiently():
             while True:
                 try:
@@ -51,8 +51,8 @@ class LogKeeper:
                     await asyncio.sleep(0.1)
 
     async def append_kept(self, bus: Bus) -> None:
-        """Append the messages that a learner kept because it ended without its server, which may be back within
-        DRAIN_S. Raises ConfigError for messages of another run's learner."""
+        """Append the messages that a learner saved because it ended without a server. Wait up to DRAIN_S for the
+        server. Raises ConfigError for messages of another run's learner."""
         spool = await asyncio.to_thread(Spool.take, self._folder.path, self._folder.run, wait_s=DRAIN_S)
         if spool is None:
             return
@@ -63,7 +63,7 @@ class LogKeeper:
 
     @contextlib.asynccontextmanager
     async def _patiently(self) -> AsyncIterator[None]:
-        """A time limit for work that needs the server: DRAIN_S, and AWAY_S once that has passed."""
+        """Return a timeout context for work that needs the server: DRAIN_S, and AWAY_S once that has passed."""
         try:
             async with asyncio.timeout(self._patience_s):
                 yield
@@ -71,7 +71,7 @@ class LogKeeper:
             self._patience_s = AWAY_S
 
     async def _logged(self, bus: Bus, spool: Spool) -> bool:
-        """Append the messages. Return whether nothing remains to be done."""
+        """Append the messages. Return whether all are done."""
         try:
             if not await streams.exists(bus.jetstream, self._folder.run):
                 return True  # the store is gone

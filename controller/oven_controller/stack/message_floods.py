@@ -1,7 +1,7 @@
 """Detects agents that flood the log.
 
 The votes stream keeps a flood from delaying other agents, but every message stays in the log. An agent may send FREE
-messages at once and PER_TICK more per tick of the run. An agent that exceeds this loses its key.
+messages at once, plus PER_TICK per tick. An agent that exceeds this loses its key.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from oven_core.protocol.events import Event
 from oven_core.protocol.messages import AgentStatus, Observation, Vote
 
 FREE: Final = 64
-"""Messages that an agent may be ahead of its share. A shipped agent sends at most a dozen per tick."""
+"""Maximum messages beyond an agent's share. A shipped agent sends at most a dozen per tick."""
 PER_TICK: Final = 4
 """An agent's share per tick: in lockstep one status, and one vote for each of a few ballots."""
 
 
 @dataclass
 class FloodDetector:
-    """Reads the log's events as they come, and reports each agent that floods it once."""
+    """Reads new log events and reports each agent that floods the log once."""
 
     report: Callable[[str], None]
     """Called with the agent's name."""
     _tick: int = 0
     _ahead: dict[str, tuple[int, int]] = field(default_factory=dict)
-    """Agent → (messages ahead of its share, at which tick)."""
+    """For each agent, the messages beyond its share and the tick of that count."""
     _reported: set[str] = field(default_factory=set)
 
     def hear(self, event: Event) -> None:

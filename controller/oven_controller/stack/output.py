@@ -1,4 +1,4 @@
-"""The output of `up`: its lines or the monitor, and the output of the user's script."""
+"""The terminal output of `up`: lines or the monitor, and the output of the user's script."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from oven_runs.process.terminal import Foreground
 
 GRACE_S = 5.0
 HELD_LINES = 200
-"""Maximum lines that are printed after the monitor ends. The log has all of them."""
+"""Maximum saved lines to print after the monitor ends. The log has all of them."""
 
 
 class Screen:
-    """Prints lines: to `log` at once, and to the terminal unless the monitor is open there."""
+    """Prints lines to `log` at once, and to the terminal unless the monitor is open there."""
 
     def __init__(self, out: Callable[[str], None], log: Path) -> None:
         self._out = out
@@ -41,7 +41,7 @@ class Screen:
             self._missed += 1
 
     async def open(self, command: Sequence[str], env: Mapping[str, str], closed: Callable[[], str]) -> None:
-        """Give the terminal to the monitor. `closed` returns the line to print when a person quits it. Raises
+        """Give the terminal to the monitor. `closed` returns the line to print when the user quits it. Raises
         ProcessError."""
         self._monitor = monitor = await Foreground.start(command, env)
         self._closing = asyncio.create_task(self._until_closed(monitor, closed), name="monitor")
@@ -52,7 +52,7 @@ class Screen:
         return self._monitor.pid if self._monitor else 0
 
     async def closed(self) -> None:
-        """Wait until the person quits the monitor; return at once if none is open."""
+        """Wait until the user quits the monitor. Return at once if none is open."""
         if self._closing is not None:
             await self._closing
 
@@ -79,7 +79,7 @@ POLL_S = 0.1
 
 
 async def relay(log: Path, offset: int, ended: asyncio.Event) -> None:
-    """Copy the file from `offset` on to stdout, until `ended` is set and everything is copied."""
+    """Copy the file from `offset` to stdout until `ended` is set and everything is copied."""
     while True:
         final = ended.is_set()
         if log.exists():

@@ -1,7 +1,7 @@
-"""Keys for people: create one as a file to hand out, or revoke it, also while the run is up.
+"""Create and revoke keys for people, also while the run is up. A key is a file to hand out.
 
-A key serves two purposes. The server admits its holder, with their permissions. And readers of the log accept an
-operator's commands by their signature, which they know from the learner's RunStarted or from a later OperatorKey.
+A key has two uses. The server admits its holder with their permissions. Readers of the log use it to verify an
+operator's commands, and learn it from the learner's RunStarted or a later OperatorKey.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ SUFFIX: Final = ".oven"
 
 @dataclass(frozen=True)
 class AdministeredServer:
-    """The server of one run, from its administrator's side."""
+    """A run's server and its users, for the administrator."""
 
     server: ServerFolder
     url: str
     """The server's address for people; empty if this machine does not know it."""
     ca: Path | None = None
-    """The certificate authority of its TLS."""
+    """The certificate authority for TLS."""
     folder: RunFolder | None = None
     """The run's folder, if it is on this machine."""
 
     @classmethod
     def of_run(cls, folder: RunFolder) -> AdministeredServer:
-        """The server of a run on this machine. Raises ConfigError if it is administered elsewhere."""
+        """Return the server of a run on this machine. Raises ConfigError if it is administered elsewhere."""
         info = folder.info()
         if info.embedded:
             return cls(folder.server, info.url, folder=folder)
@@ -59,7 +59,7 @@ class AdministeredServer:
 
     @classmethod
     def of_server(cls, path: Path) -> AdministeredServer:
-        """The server of a folder that `creds server` made. Raises ConfigError."""
+        """Return the server of a folder from `creds server`. Raises ConfigError."""
         folder = server_folder(path)
         ca = folder.folder / "tls" / "ca.pem"
         return cls(folder, "", ca if ca.is_file() else None)
@@ -75,8 +75,8 @@ def grant(
 ) -> tuple[PersonFile, str]:
     """Create a person's key. Return its file, and a warning if the run could not be notified; empty if it was.
 
-    `url` and `ca` are the server's address and authority for the person, if they differ from those on this machine. A
-    server that is not the stack's own still has to reload its users. Raises ConfigError for a name that is in use,
+    `url` and `ca` are the server's address and authority for the person, if different from this machine's. A server
+    that the stack does not own still has to reload its users. Raises ConfigError for a name that is in use,
     ProcessError if the stack's own server does not accept the key.
     """
     names.checked("person", name)
@@ -148,7 +148,7 @@ async def _append(site: AdministeredServer, change: OperatorKey, url: str) -> No
 
 
 def _authority(ca: Path | None) -> str:
-    """The certificates in a file, without anything else in it."""
+    """Return only the certificates in a file."""
     if ca is None:
         return ""
     text = read_file(ca, "the certificate authority").decode(errors="replace")

@@ -1,4 +1,4 @@
-"""The plan of a run's processes: the command, environment and log of each. It starts nothing."""
+"""Plan a run's processes: the command, environment and log of each. Nothing is started here."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LEARNER_ENVIRONMENT = {
     "HF_HUB_OFFLINE": "1",
     "TOKENIZERS_PARALLELISM": "false",
 }
-"""The learner's environment, unless the user's own has other values."""
+"""Default environment variables of the learner. The user's own values take precedence."""
 
 
 @dataclass(frozen=True)
@@ -47,8 +47,9 @@ class Service:
 
 @dataclass(frozen=True)
 class Pool:
-    """The agents of one process. They share its connection, and its key is valid for all of them. An agent that hangs
-    blocks the others; an agent that raises does not."""
+    """The agents that run in one process. They share a connection and a key. An agent that hangs blocks the others. An
+    agent that raises does not.
+    """
 
     key: str
     agents: tuple[AgentSpec, ...]
@@ -70,7 +71,7 @@ class Pool:
 
 
 def pools(specs: Sequence[AgentSpec], size: int | None) -> list[Pool]:
-    """Distribute the agents, in their order, over processes with `size` agents each.
+    """Distribute the agents, in the same order, over processes with `size` agents each.
 
     With None, installed agents share one process, because a process costs as much as the work of its agents. Every
     other agent has its own, because its votes may take any time. Agents that must be alone always have their own
@@ -96,17 +97,17 @@ def pools(specs: Sequence[AgentSpec], size: int | None) -> list[Pool]:
 
 @dataclass(frozen=True)
 class Plan:
-    """Makes the services of one run."""
+    """Builds the services of one run."""
 
     folder: RunFolder
     url: str
     otlp: str = ""
     agents_memory_mb: int | None = None
     kg_folder: str = ""
-    """The folder of a large graph that the prior service has in addition to the built-in one."""
+    """The folder of a large graph that the prior service loads in addition to the built-in one."""
 
     def mesh(self, number: int = 1) -> Service:
-        """The replica with this number, from 1: mesh, mesh-2, mesh-3. All share the key of the role."""
+        """Return the replica with this number, from 1: mesh, mesh-2, mesh-3. All share the key of the role."""
         name = "mesh" if number == 1 else f"mesh-{number}"
         env = self.environment("mesh") | {"OVEN_HISTORY_CREDS": self._key("history"), "OVEN_REPLICA": name}
         return self._own(name, "mesh", (), env)
@@ -115,12 +116,12 @@ class Plan:
         return self._agent(pool.process, pool.arguments, pool.key)
 
     def guest(self, spec: AgentSpec, name: str, *, shadow: bool = False) -> Service:
-        """An agent that joins those of the stack."""
+        """Return the process of an agent that joins the stack's own agents."""
         command = [spec.target, "--name", name, *arguments(name, spec.options), *(["--shadow"] if shadow else [])]
         return self._agent(f"agent-{name}", command, name)
 
     def _agent(self, process: str, arguments: Sequence[str], key: str) -> Service:
-        """A guarded process, because agents are other people's code and may start processes."""
+        """Return a guarded process, because agents are third-party code that may start processes."""
         limit = {"OVEN_AGENTS_MEMORY_MB": str(self.agents_memory_mb)} if self.agents_memory_mb else {}
         own = self._own(process, "agent", arguments, self.environment("agent", key) | limit)
         return replace(own, foreign=True, whole=True)
@@ -149,12 +150,12 @@ class Plan:
         )
 
     def script(self, command: Sequence[str], resume_from: str = "") -> Service:
-        """The user's command instead of the learner; `resume_from` as in `learner`."""
+        """Return the process of the user's script, which replaces the learner. `resume_from` is as in `learner`."""
         env = self.environment("learner") | {"PYTHONUNBUFFERED": "1"} | _restart_environment(resume_from)
         return Service("script", tuple(command), self.folder.logs / "script.log", env, foreign=True)
 
     def environment(self, role: str, name: str = "") -> dict[str, str]:
-        """The environment that a process needs to take part; the user's script gets the learner's.
+        """Return the environment that a process needs to join the run. The user's script gets the learner's.
 
         The learner announces the keys of everyone who signs. The others recognise the learner by its own key.
         """
@@ -173,7 +174,7 @@ class Plan:
         return environment | ({"OVEN_OTLP": self.otlp} if self.otlp else {})
 
     def attached_learner(self, *, resumed: bool) -> dict[str, str]:
-        """The environment of a learner that the stack does not start. In a resumed run it continues from its newest
+        """Return the environment of a learner that the stack does not start. A resumed run continues from its newest
         checkpoint."""
         return self.environment("learner") | ({relaunch.RESUME_FROM: relaunch.LATEST} if resumed else {})
 
@@ -186,15 +187,15 @@ class Plan:
 
 
 def _restart_environment(resume_from: str) -> dict[str, str]:
-    """Tell the learner that it is restarted if a rollback needs that, and where to continue."""
+    """Return variables that tell the learner where to continue, and that it is restarted if a rollback needs that."""
     return {relaunch.OFFERED: "1"} | ({relaunch.RESUME_FROM: resume_from} if resume_from else {})
 
 
 def own_command(process: str, *args: str) -> tuple[str, ...]:
-    """The command of one of the stack's own processes, by its name in `process_table`."""
+    """Return the command of one of the stack's own processes, by its name in `process_table`."""
     return (sys.executable, "-P", "-m", "oven_controller.stack.entry", process, *args)
 
 
 def export_lines(env: Mapping[str, str]) -> list[str]:
-    """The environment as export commands of a shell."""
+    """Return the environment as shell export commands."""
     return [f"export {key}={shlex.quote(value)}" for key, value in env.items()]

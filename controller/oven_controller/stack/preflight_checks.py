@@ -1,4 +1,4 @@
-"""Checks of a request to `up`, before anything is started or created. A dry run makes them too."""
+"""Check a request to `up` before anything is started or created. A dry run does the same checks."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ LOAD_S = 60.0
 
 @dataclass(frozen=True)
 class Request:
-    """The request from the command line."""
+    """A request to `up` from the command line."""
 
     resolved: Resolved
     run: str | None = None
@@ -42,7 +42,7 @@ class Request:
     learner: bool = True
     """Whether the stack starts a learner. If not, it waits for one to connect."""
     command: tuple[str, ...] = ()
-    """The user's script, which takes the learner's place."""
+    """The user's script, which replaces the learner."""
     quiet: bool = False
     announced: Callable[[Mapping[str, Any]], None] | None = None
     """Called, if no learner is started, with the run and the environment that a learner needs, instead of printing
@@ -145,7 +145,7 @@ async def check_server(request: Request) -> None:
 
 
 def _keys(request: Request) -> list[str]:
-    """The names of the keys that the stack's processes need."""
+    """Return the names of the keys that the stack's processes need."""
     settings = request.resolved.settings
     learner = ["learner"] if request.learner or request.command else []
     agents = [pool.key for pool in pools(agent_specs(settings), per_process(settings))]
@@ -160,7 +160,7 @@ def _credentials(settings: Settings, name: str) -> Credentials | None:
 
 
 async def exposure_warning(url: str, ca: str, trust: ssl.SSLContext | None) -> str:
-    """A warning about an exposed server, or an empty text. `url`: one address, or several with commas.
+    """Return a warning about an exposed server, or an empty text. `url`: one address, or several with commas.
 
     Raises ConfigError for a server that admits anyone, unless only this machine can reach it. A server that does not
     answer is reported later, by the real connection.

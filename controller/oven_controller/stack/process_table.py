@@ -1,4 +1,4 @@
-"""The stack's own processes: which function each runs, and which package of an extra it needs."""
+"""The table of the stack's own processes: the function of each, and the optional package that it needs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class OwnProcess:
     function: str
     """`module:function`. It takes the process's arguments and returns the exit code."""
     package: str = ""
-    """A package of an extra without which the stack does not start this process."""
+    """An optional package. Without it the stack does not start this process."""
 
 
 PROCESSES: Final[Mapping[str, OwnProcess]] = {

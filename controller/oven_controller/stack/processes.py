@@ -1,4 +1,4 @@
-"""Starts a run's processes one after another, each when the previous one is ready, and ends them cleanly."""
+"""Start a run's processes one after another, each when the previous one is ready, and shut them down cleanly."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from oven_runs.server.embedded import EmbeddedServer
 
 
 class Members:
-    """Starts and ends committee members as the log's new events say, one change at a time."""
+    """Starts and ends committee members in response to log events, one change at a time."""
 
     def __init__(self, processes: Processes, tell: Callable[[str], None]) -> None:
         """`tell` prints a line."""
@@ -92,11 +92,11 @@ POLL_S = 0.05
 
 
 class Stopped(Exception):
-    """The user stopped the stack while it was starting."""
+    """Raised when the user stops the stack during its start."""
 
 
 class Processes:
-    """The processes of a run. All but the learner are restarted if they die; the learner's end is the run's end."""
+    """The processes of a run. The run ends with the learner. Every other process is restarted if it dies."""
 
     def __init__(
         self,
@@ -107,7 +107,7 @@ class Processes:
         tell: Callable[[str], None],
         note: Callable[[str, int], None],
     ) -> None:
-        """`stop`: the stack shall end. `tell` prints a line. `note` records the name and pid of each process."""
+        """`stop` ends the stack. `tell` prints a line. `note` records the name and pid of each process."""
         self.learner: Child | None = None
         self._plan, self._bus, self._watch = plan, bus, watch
         self._stop, self._tell, self._note = stop, tell, note
@@ -123,7 +123,7 @@ class Processes:
         self._server = Supervised(restartable, server.child, self._tell, self._note)
 
     async def start_meshes(self, count: int) -> None:
-        """Start the replicas together. One is enough for decisions."""
+        """Start the replicas together. One of them is enough for decisions."""
         services = [self._plan.mesh(number) for number in range(1, count + 1)]
         signs = [partial(self._mesh_answers, service.name) for service in services]
         await self._start_all(
@@ -311,7 +311,7 @@ class Processes:
 
 
 def _start_failure(child: Child) -> OvenError:
-    """Why a process did not start: its own error line if there is one, else the end of its log."""
+    """Return why a process did not start: its own error line if there is one, else the end of its log."""
     tail = child.tail()
     last = tail.splitlines()[-1] if tail else ""
     if last.startswith("error: "):

@@ -1,4 +1,4 @@
-"""The status of a run, as `status --json` prints it, from its log and, if it is on this machine, from its folder."""
+"""The status of a run, read from its log and, on the same machine, its folder. `status --json` prints it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from oven_runs.log.open_advice import remaining, waiting
 from oven_runs.log.run_summary import RunSummary
 
 QUIET_S = 30.0
-"""Seconds without a log message after which a note says so. A step may take longer."""
+"""Seconds without a log message before a note reports it. A step may take longer."""
 
 
 class _Part(BaseModel):
@@ -119,7 +119,7 @@ class RunStatus(_Part):
 
 
 async def run_status(access: RunAccess, hear: Callable[[Event], object] = lambda _: None) -> RunStatus:
-    """Read the status of a run. If its log cannot be read, the status says so. `hear` is called with each event and may
+    """Read the status of a run. If its log is unreadable, the status says so. `hear` is called with each event and may
     raise an error to stop."""
     view, unread, missing, warnings = RunSummary(), "", "", list[str]()
     try:
@@ -197,7 +197,7 @@ def _alerts(view: RunSummary) -> tuple[AlertState, ...]:
 
 
 def _autonomy(view: RunSummary) -> dict[str, str]:
-    """The autonomy in force, by actuator; "" is for all others."""
+    """Return the current autonomy by actuator; "" is for all others."""
     if view.started is None:
         return {}
     rules = {"": view.started.rules.autonomy, **view.started.rules.autonomy_of}
@@ -207,8 +207,8 @@ def _autonomy(view: RunSummary) -> dict[str, str]:
 def notes(
     view: RunSummary, processes: Sequence[dict[str, Any]], unread: str, now: datetime, last_words: Callable[[str], str]
 ) -> list[str]:
-    """The problems of a running stack, one per line. `processes` have the fields of ProcessStatus. `unread` is why the
-    log cannot be read; empty: it can. `last_words` returns the last line of a process's log."""
+    """Return the problems of a running stack, one per line. `processes` have the fields of ProcessStatus. `unread` says
+    why the log is unreadable, or is empty. `last_words` returns the last line of a process's log."""
     problems: list[str] = []
     away = {entry["name"] for entry in processes if not entry["alive"] or entry["stopped"]}
     frozen = [entry["name"] for entry in processes if entry["alive"] and entry["stopped"]]
@@ -260,7 +260,7 @@ class _FolderFacts:
 
 
 def _folder_facts(access: RunAccess, view: RunSummary, unread: str, warnings: list[str]) -> _FolderFacts:
-    """Read the folder; for a run on another machine, the log has to do. Appends to `warnings` what cannot be read."""
+    """Read the folder. For a run on another machine only the log is used. Append unreadable files to `warnings`."""
     if not isinstance(access, LocalRun):
         ended = view.ended.reason if view.ended else "running"
         return _FolderFacts("unreachable" if unread else ended, lambda _: "on its own machine")
@@ -276,7 +276,7 @@ def _folder_facts(access: RunAccess, view: RunSummary, unread: str, warnings: li
 
 
 def _processes(folder: RunFolder) -> list[dict[str, Any]]:
-    """The stack's processes. The memory of each includes its child processes."""
+    """Return the stack's processes. The memory of each includes its child processes."""
     import psutil
 
     info = folder.info()

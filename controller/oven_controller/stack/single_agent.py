@@ -1,6 +1,6 @@
-"""`agent run`: runs one agent next to a stack, until either ends.
+"""Run one agent next to a stack until either ends, for `agent run`.
 
-The agent ends with the stack or on a signal to this process, even if its code hangs, and so do its child processes.
+The agent and its child processes end with the stack or on a signal to this process, even if the agent hangs.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from oven_runs.operator.operator_client import carried_out, new_command
 from oven_runs.process.child import Child
 
 GRACE_S = 3.0
-"""Time for the agent to finish a vote and to leave."""
+"""Grace period in seconds for the agent to finish a vote and to leave."""
 POLL_S = 0.5
 """Seconds between two checks that the stack is up."""
 ANSWER_S = 5.0
@@ -29,8 +29,8 @@ ANSWER_S = 5.0
 
 
 async def run_beside(folder: RunFolder, service: Service, agent: str, trust: Sequence[str] = ()) -> int:
-    """Run the agent and return its exit code. Its output goes to its log and to the terminal. The agent is trusted with
-    the actuators in `trust` as soon as it has joined."""
+    """Run the agent and return its exit code. Its output goes to its log and to the terminal. The agent gets the trust
+    in `trust` as soon as it has joined."""
     stop = asyncio.Event()
     offset = service.log.stat().st_size if service.log.exists() else 0
     child = await service.start()

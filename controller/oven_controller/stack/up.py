@@ -1,4 +1,4 @@
-"""`up` and `run --`: runs one stack, from its folder to its summary."""
+"""Run one stack for `up` and `run --`, from the creation of its folder to the summary."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ async def up(request: Request, home: Home, out: Out) -> int:
 
 
 class _Stack:
-    """One stack: its server, processes, log and output."""
+    """A running stack, with its server, processes, log and output."""
 
     def __init__(self, request: Request, folder: RunFolder, screen: Screen) -> None:
         self.request = request
@@ -148,7 +148,7 @@ class _Stack:
         )
 
     def _save_recipients(self) -> None:
-        """Move the addresses for messages from the settings to the run's folder. Messages about a new run start at the
+        """Move recipients' addresses from the settings to the run's folder. Messages about a new run start at the
         beginning of its log."""
         settings = saved_addresses.save(self.folder.path, self.settings.notify)
         self.settings = self.settings.model_copy(update={"notify": settings})
@@ -227,7 +227,7 @@ class _Stack:
         return 3 if code == 0 and (self.log.missing or not recorded) else code
 
     async def _keep_completions(self, bus: Bus) -> None:
-        """Create the stream of sampled completions. A run without it is the same run."""
+        """Create the stream of sampled completions. The run does not depend on it."""
         if self.settings.completions_every:
             replicas = self.settings.stream_replicas
             if why := await streams.create_completions(bus.jetstream, self.folder.run, replicas):
@@ -305,7 +305,7 @@ class _Stack:
         self._note_child("monitor", self.out.pid)
 
     def _monitor_closed(self) -> str:
-        """The line to print when the monitor is closed; empty if the run has also ended."""
+        """Return the line to print when the monitor is closed; empty if the run has also ended."""
         if self.ended or self.stop.is_set():
             return ""
         with contextlib.suppress(OSError):
@@ -334,7 +334,7 @@ class _Stack:
         return 130 if self.signal == signal.SIGINT else 0
 
     def _ended(self, child: Child | None) -> int:
-        """The exit code of a learner that ended by itself, else that of the signal."""
+        """Return the exit code of a learner that ended by itself, or else of the signal."""
         if child is None or child.returncode is None:
             return self._stopped()
         code = child.returncode
@@ -346,8 +346,8 @@ class _Stack:
         return 2 if code == 2 else 3
 
     async def _end(self, processes: Processes, bus: Bus, watch: LogWatch, code: int) -> None:
-        """End the processes, the learner first, so that its checkpoint and last messages still reach the log. `code`:
-        the exit code so far."""
+        """End the processes. The learner ends first so that its checkpoint and last messages still reach the log.
+        `code` is the exit code so far."""
         if self.members is not None:
             await self.members.close()
         if self.stop.is_set():

@@ -1,4 +1,4 @@
-"""The connection to NATS: publish, request, append to a run's log and read it.
+"""The NATS connection: publish messages, send requests, and append to and read a run's log.
 
 Importing this package imports nats-py without aiohttp, which only ws:// and wss:// addresses need. Importing aiohttp
 takes a third of a process's start-up time. `nats_client.allow_websockets` imports it later.

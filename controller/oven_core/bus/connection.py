@@ -1,7 +1,7 @@
-"""The bus for the rest of the project: connect, publish, subscribe, request, and the log.
+"""The message bus that all other modules use to connect, publish, subscribe, send requests and reach the log.
 
 It is a thin layer over nats-py. Connecting fails fast with the reason, while nats-py alone retries bad credentials
-silently. In oven_core.bus.log, appending reports what the log did, and reading survives the loss of a server.
+silently. In oven_core.bus.log, an append reports its result, and a reader survives the loss of a server.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ CONNECT_S = 3.0
 PATIENT_S = 15.0
 """Connection timeout if the server is known to run: an overloaded machine takes seconds to answer."""
 END_S = 1.0
-"""Time that nats-py has for closing before it is ended from outside."""
+"""Timeout of nats-py's own `close`, after which this module ends its tasks."""
 AGAIN_S = 0.1
 """Time between cancellations. nats-py's tasks need no cleanup, and several lose a cancellation on Python 3.11."""
 LISTENER_S = 0.5
@@ -78,9 +78,9 @@ class Bus(LogClient):
     ) -> AsyncIterator[Bus]:
         """Connect for the duration of a block.
 
-        `url` is one server, or those of a cluster separated by commas. `changed` is called when the connection is lost,
-        is back, or is closed for good. `trust` has the trusted authorities; the default is OVEN_TLS_CA, then the
-        system's. `inbox` is the prefix for answers to its requests; the default is that of its name.
+        `url` is one server, or a cluster's servers separated by commas. `changed` is called when the connection is
+        lost, restored, or closed for good. `trust` has the trusted authorities. Its default is OVEN_TLS_CA, then the
+        system's authorities. `inbox` is the prefix for answers to requests. Its default depends on the name.
 
         Raises RefusedError if the server refuses the credentials or its certificate is not trusted, BusError if no
         server answers.
@@ -138,7 +138,7 @@ class Bus(LogClient):
         return bus
 
     async def _first_connection(self, options: Mapping[str, Any], timeout_s: float) -> None:
-        """Raises RefusedError or BusError, and then leaves nothing open."""
+        """Connect for the first time. If it raises RefusedError or BusError, nothing stays open."""
         loop = asyncio.get_running_loop()
         connecting = asyncio.create_task(self.client.connect(**options))
         began, limit_s = loop.time(), timeout_s
@@ -196,7 +196,7 @@ class Bus(LogClient):
         self._changed()
 
     async def close(self) -> None:
-        """Flush and close. A server that is gone does not delay it."""
+        """Flush and close. An unreachable server does not delay it."""
         if self._watch is not None:
             self._watch.cancel()
         try:
@@ -235,7 +235,7 @@ class Bus(LogClient):
 
     @property
     def connected(self) -> bool:
-        """Whether there is a connection now. A lost one is re-established."""
+        """Whether the client is connected now. A lost connection is re-established."""
         return self.client.is_connected
 
     async def subscribe(
@@ -246,7 +246,7 @@ class Bus(LogClient):
         queue: str = "",
         waiting: int = DEFAULT_SUB_PENDING_MSGS_LIMIT,
     ) -> None:
-        """Subscribe. One subscriber of each `queue` gets a message. Beyond `waiting`, messages are dropped."""
+        """Subscribe. Each message goes to one subscriber per `queue`. Beyond `waiting`, messages are dropped."""
         try:
             await self.client.subscribe(subject, queue, cb=handle, pending_msgs_limit=waiting)
         except (NatsError, OSError) as error:
@@ -260,14 +260,14 @@ class Bus(LogClient):
             raise BusError(f"cannot subscribe to {subject}: {error}") from error
 
     async def flush(self, timeout_s: float = 2.0) -> None:
-        """Wait until the server answers a ping, and so has read everything that was sent before. Raises BusError."""
+        """Wait until the server answers a ping, which means that it has read all earlier messages. Raises BusError."""
         try:
             await self.client.flush(timeout_s)
         except (NatsError, OSError) as error:
             raise BusError(f"the server did not answer a ping in {timeout_s:g} s: {error}") from error
 
     async def request(self, subject: str, data: bytes, timeout_s: float = 2.0) -> bytes:
-        """Send a request; return the answer's body. Raises BusError without an answer in time, or for an error."""
+        """Send a request and return the body of the answer. Raises BusError on a timeout or an error."""
         try:
             answer = await self.client.request(subject, data, timeout=timeout_s)
         except NoRespondersError as error:
@@ -281,7 +281,7 @@ class Bus(LogClient):
         return bytes(answer.data)
 
     async def has_listener(self, subject: str) -> bool:
-        """Return whether anyone listens on a subject, by an empty request whose answer does not matter."""
+        """Return whether a subject has a listener. It sends an empty request and ignores the answer."""
         try:
             await self.client.request(subject, b"", timeout=LISTENER_S)
         except NoRespondersError:

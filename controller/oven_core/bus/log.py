@@ -1,4 +1,4 @@
-"""A run's log over one connection: append to it, and read it from any sequence on, live at its head."""
+"""Append to a run's log, and read it from any sequence number. At the head of the log, readers get new events live."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from oven_core.security.signing import Signer
 from oven_core.telemetry import tracing
 
 MAX_WAITING = 65_536
-"""Messages that may wait for a reader of the log."""
+"""Maximum number of messages that wait for a reader of the log."""
 YIELD_EVERY = 256
-"""Messages after which a reader yields to other tasks."""
+"""Number of messages after which a reader yields to other tasks."""
 LOOK_S = 0.5
 """Seconds after which a waiting reader checks whether the connection was lost."""
 
@@ -46,7 +46,7 @@ class ReadQueue:
 
     async def next(self) -> InlineMessage | None:
         """Return the next message, or None if none arrives within LOOK_S. Waiting costs more than the rest of reading,
-        so a pending message is returned at once. Now and then the connection gets its turn."""
+        so a pending message is returned at once. Now and then it yields to the connection."""
         self._count += 1
         if self._count % YIELD_EVERY == 0:
             await asyncio.sleep(0)
@@ -70,8 +70,8 @@ def _done(future: asyncio.Future[None]) -> None:
 SILENT_S = 3.0
 """Seconds without events and heartbeats after which a reader of the log makes a new consumer."""
 BEATS = 5
-"""Heartbeats, a second apart and without an event between, after which a reader checks the length of the log. After as
-many again it makes a new consumer if it has still not read that far."""
+"""Number of heartbeats (one per second) without an event after which a reader checks the length of the log. After as
+many again, it makes a new consumer if it has still not reached that point."""
 ACK_S = 2.0
 """Seconds that an append waits for the log's confirmation."""
 _WRONG_LAST_SEQUENCE = 10071
@@ -79,7 +79,7 @@ _WRONG_LAST_SEQUENCE = 10071
 
 @dataclass(slots=True, eq=False)
 class Entry:
-    """An entry to append. A copy with its message id, if it has one, is not stored within the duplicate window."""
+    """An entry to append. Within the duplicate window, the log does not store a second one with the same message id."""
 
     subject: str
     data: bytes
@@ -87,7 +87,7 @@ class Entry:
 
 
 class AlreadyLoggedError(BusError):
-    """The subject already has a message: another replica was first."""
+    """Raised if the subject already has a message, because another replica was first."""
 
 
 class LogClient:
@@ -105,7 +105,7 @@ class LogClient:
 
     @property
     def jetstream(self) -> JetStreamContext:
-        """JetStream's own API on this connection, for streams and consumers."""
+        """The JetStream API on this connection, for streams and consumers."""
         return self.client.jetstream(timeout=2)
 
     async def publish(self, subject: str, data: bytes, headers: dict[str, str] | None = None) -> None:
@@ -157,7 +157,7 @@ class LogClient:
         raise ValueError("a batch of no messages")
 
     async def _confirmed(self, subject: str, data: bytes, headers: dict[str, str], batch: int = 0) -> int:
-        """Send a message that ends a batch of `batch`; return its sequence. Raises AlreadyLoggedError, BusError."""
+        """Send the last message of a batch of `batch` and return its sequence. Raises AlreadyLoggedError, BusError."""
         try:
             answer = json.loads(await self.client.request_ack(subject, data, headers, ACK_S))
         except NoRespondersError as error:
@@ -183,7 +183,7 @@ class LogClient:
     def _stamped(
         self, subject: str, data: bytes, message_id: str, traceparent: str, signature: str | None = None
     ) -> dict[str, str]:
-        """The headers of an entry: its trace context, message id and signature."""
+        """Return the headers of an entry: its trace context, message id and signature."""
         headers = tracing.headers(traceparent) or {}
         if message_id:
             headers[MESSAGE_ID] = message_id
@@ -257,7 +257,7 @@ class LogClient:
                     await subscription.unsubscribe()
 
     async def _next(self, queue: ReadQueue, losses: int) -> InlineMessage | None:
-        """The next message; None if none came for SILENT_S, or if the connection was lost since `losses`."""
+        """Return the next message; None if none came for SILENT_S, or if the connection was lost since `losses`."""
         silent_s = 0.0
         while (message := await queue.next()) is None:
             silent_s += LOOK_S
@@ -272,7 +272,7 @@ class LogClient:
             await asyncio.sleep(0.05)
 
     async def _consumer(self, run: str, inbox: str, after: int, subjects: list[str] | None) -> tuple[str, int]:
-        """Make a consumer; return its name and the number of messages that wait for it."""
+        """Create a consumer; return its name and its number of pending messages."""
         config = ConsumerConfig(
             deliver_subject=inbox,
             deliver_policy=DeliverPolicy.BY_START_SEQUENCE,
@@ -289,7 +289,7 @@ class LogClient:
 
 
 class _Standstill:
-    """Detects a consumer that only sends heartbeats although the log has more than was read."""
+    """Detects a consumer that sends only heartbeats although the log has unread events."""
 
     def __init__(self, head: Callable[[], Awaitable[int]], *, filtered: bool) -> None:
         self._ask, self._filtered = head, filtered

@@ -1,4 +1,4 @@
-"""nats-py's client with fixes for TLS, cancellation and final failures, and with fewer turns of the event loop.
+"""A nats-py client with fixes for TLS, cancellation and permanent failures, which needs fewer event loop iterations.
 
 Only this module and `watchdog` use nats-py's private attributes. pyproject.toml pins nats-py to the minor version that
 they were written for.
@@ -42,7 +42,7 @@ def allow_websockets() -> None:
 _REFUSALS = ("authorization violation", "authentication expired", "authentication revoked")
 """Errors of nats-server 2.15 for refused credentials (server/errors.go)."""
 WRITE_AHEAD_BYTES = 64 << 10
-"""Bytes in the socket's buffer from which nats-py's flusher writes, which waits for a slow server."""
+"""Number of bytes in the socket's buffer at which nats-py's flusher takes over, because it waits for a slow server."""
 _NO_RESPONDERS = b"NATS/1.0 503"
 
 
@@ -50,7 +50,7 @@ _TLS_EOF = "returning true from eof_received() has no effect when using ssl"
 
 
 def _is_relevant(record: logging.LogRecord) -> bool:
-    """False for asyncio's harmless message at the end of each connection that nats-py upgraded to TLS."""
+    """Return False for the harmless message that asyncio logs at the end of each connection upgraded to TLS."""
     return record.msg != _TLS_EOF
 
 
@@ -64,7 +64,7 @@ class _NoTlsError(NatsError):
 
 @dataclass(frozen=True, slots=True)
 class InlineMessage:
-    """A message for a subscriber that the connection's reader calls directly."""
+    """A message that the connection's reader passes directly to the subscriber's callback."""
 
     subject: str
     reply: str
@@ -73,12 +73,12 @@ class InlineMessage:
 
 
 class BusClient(Client):
-    """nats-py's client with three fixes.
+    """A nats-py client with three fixes.
 
-    A tls:// address requires TLS; otherwise anyone in between could pretend that the server has none. A task that is
-    cancelled while it waits for the client ends. Messages at every step need fewer turns of the event loop:
-    `request_ack`, `subscribe_inline`, and one write at the end of a turn for everything published in it, without the
-    flusher. A turn costs tens of microseconds in each of six processes, whose cores belong to the training.
+    A tls:// address requires TLS. Otherwise a man in the middle could pretend that the server has none. A task that is
+    cancelled while it waits for the client ends. Messages at every step need fewer event loop iterations, because of
+    `request_ack`, `subscribe_inline`, and one write per iteration for everything published in it, without the flusher.
+    An iteration costs tens of microseconds in each of six processes, whose cores belong to the training.
     """
 
     def __init__(self) -> None:
@@ -122,12 +122,12 @@ class BusClient(Client):
             self._waiting.pop(inbox.encode(), None)
 
     def stop_reconnecting(self) -> None:
-        """Cancel nats-py's own attempts, which never end."""
+        """Cancel nats-py's reconnection attempts, which never end by themselves."""
         if self._reconnection_task is not None:
             self._reconnection_task.cancel()
 
     def discard_unsent(self) -> None:
-        """Drop what was published and not written yet."""
+        """Drop published messages that are not written to the socket yet."""
         self._pending, self._pending_data_size = [], 0
 
     def background_tasks(self) -> list[asyncio.Task[Any]]:
@@ -166,7 +166,7 @@ class BusClient(Client):
         await super()._send_ping(future)
 
     def _quick(self) -> TcpTransport | None:
-        """The transport if it can be written to now; None without a connection, or if the server reads too slowly."""
+        """Return the transport if it is writable now; None without a connection, or if the server reads too slowly."""
         transport = self._transport
         if not self.is_connected or not isinstance(transport, TcpTransport) or transport._io_writer is None:
             return None

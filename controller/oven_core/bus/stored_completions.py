@@ -1,4 +1,4 @@
-"""Reads a run's stream of sampled completions, message by message."""
+"""Read stored messages from a run's stream of sampled completions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from oven_core.protocol.completion_messages import CompletionsBatch, SampledGrou
 from oven_core.protocol.names import Subjects, completions_stream
 
 BATCH_BYTES = 512 * 1024
-"""Size at which a batch ends early: half of the server's payload limit. One group is at most half of that."""
+"""Size in bytes at which a batch ends early: half of the server's payload limit. One group is at most half of that."""
 
 
 async def stored_batch(bus: Bus, run: str, after: int, limit: int) -> CompletionsBatch:
@@ -49,7 +49,7 @@ NO_STREAM = 10059
 
 
 def read_group(data: bytes) -> SampledGroup | None:
-    """Return the group in these bytes; None if they are not a SampledGroup."""
+    """Decode a group; return None if the bytes are not a SampledGroup."""
     try:
         return SampledGroup.model_validate_json(data)
     except ValidationError:

@@ -1,11 +1,11 @@
-"""The streams of a run: the log, the agents' messages, which the log sources, and the newest sampled completions.
+"""A run's three JetStream streams: the log, the agents' messages (a source of the log), and sampled completions.
 
-The log has two streams, so that an agent never publishes to the log itself. Limits on the votes stream (rate, size,
-age) keep a flooding agent from delaying the others, and the log's one sequence still orders everything.
+Agents publish to a separate votes stream, never to the log itself. Limits on the votes stream (rate, size, age) keep a
+flooding agent from delaying the others. The log still gives all messages one sequence.
 
-Completions have a stream instead of a buffer in a process: the server limits its bytes, count and age, and it survives
-the death of any process. It confirms nothing, so that writers wait for nothing, and drops the oldest first. It has no
-consumer: the history service reads it message by message.
+Completions have a stream instead of a buffer in a process. The server limits its bytes, count and age, and it survives
+the death of any process. The stream sends no confirmations, so that writers never wait, and drops the oldest messages
+first. It has no consumer, because the history service reads it message by message.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ LOG_BYTES = 256 * 1024
 MAX_VOTES = 50
 VOTES_AGE_S = 1.0
 COMPLETIONS_BYTES = 32 << 20
-"""Bytes of a run's sampled completions on the server's disk."""
+"""Maximum bytes of a run's sampled completions on the server's disk."""
 MAX_COMPLETIONS = 2000
 COMPLETIONS_AGE_S = 14 * 86400.0
-"""Completions contain text of the data, so they are deleted even if the run is kept."""
+"""Maximum age in seconds. Completions contain training data, so they are deleted even if the run is kept."""
 COMPLETION_BYTES = 256 * 1024
-"""Bytes of one sampled group. The learner cuts texts until it fits."""
+"""Maximum bytes of one sampled group. The learner truncates texts until it fits."""
 DUPLICATES_S = 120.0
 """Seconds for which a message id is remembered. A stream with sources has no such window by default (server 2.15.1)."""
 
@@ -95,7 +95,7 @@ async def create_completions(js: JetStreamContext, run: str, replicas: int = 1) 
 
 
 async def exists(js: JetStreamContext, run: str) -> bool:
-    """Return whether the run has its log."""
+    """Return whether the run's log exists."""
     try:
         await js.stream_info(log_stream(run))
     except NotFoundError:

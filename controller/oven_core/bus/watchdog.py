@@ -1,4 +1,4 @@
-"""Watchdog of a connection: it aborts a silent connection, so that nats-py opens a new one.
+"""A watchdog that aborts a silent connection, so that nats-py opens a new one.
 
 A frozen or disconnected server neither answers nor closes the connection. nats-py then blocks: its publisher waits on a
 full socket, and its reconnection and pings wait for a close that the server never confirms (nats.py issue 671). So the
@@ -66,7 +66,7 @@ def abort(client: Client) -> None:
 
 
 class _Ping:
-    """One ping in its own task, because sending may block. nats-py's reader would fail at a cancelled one."""
+    """One ping in its own task, because sending may block. A cancelled ping would make nats-py's reader fail."""
 
     def __init__(self, client: Client | None = None) -> None:
         self._pong: asyncio.Future[bool] = asyncio.get_running_loop().create_future()

@@ -1,4 +1,4 @@
-"""Values of each kind of actuator: shape, bounds, direction, and how a sentence shows them."""
+"""Validate, compare and format actuator values, by the kind of the actuator."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ from typing import Literal
 from oven_core.protocol.messages import ActuatorSpec, Value
 
 SUM_TOLERANCE = 1e-3
-"""Maximum distance of the sum of a simplex's shares from 1 before they are normalised."""
+"""Maximum distance from 1 of the sum of a simplex's shares before they are normalised."""
 TOLERANCE = 1e-6
-"""Largest relative difference between the value that was set and the value read back. Scalars in bf16 are not
-actuators."""
+"""Maximum relative difference between a value and its read-back. Scalars in bf16 are not actuators."""
 
 Direction = Literal["up", "down", "keep", "set"]
 """`set` if the effective value is unknown or the kind has no order."""
@@ -23,7 +22,7 @@ _CONTROL = {code: " " for code in (*range(32), 127)}
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Why a value cannot be proposed. `problem` completes "agent x proposed V for A, " and has the remedy."""
+    """The reason why a value is refused. `problem` completes "agent x proposed V for A, " and has the remedy."""
 
     kind: Literal["type", "bounds"]
     problem: str
@@ -47,8 +46,7 @@ def shares(value: Value) -> dict[str, float]:
 
 
 def shaped(spec: ActuatorSpec, value: Value) -> Value | Fault:
-    """Return `value` in the actuator's own form (a simplex normalised, its components in the announced order), or the
-    fault.
+    """Return `value` in the actuator's form (a simplex normalised, in the announced order of components), or the fault.
 
     Bounds are not checked: a value that the learner reads back is true even if a proposal of it would be refused.
     """
@@ -97,7 +95,7 @@ def outside(spec: ActuatorSpec, value: Value) -> Fault | None:
 
 
 def bounds(spec: ActuatorSpec) -> str:
-    """Return the announced bounds in words, of which there is at least one."""
+    """Return the announced bounds in words. At least one must be announced."""
     if spec.low is None:
         return f"of at most {show(spec.high)}"
     if spec.high is None:

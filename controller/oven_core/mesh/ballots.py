@@ -1,4 +1,4 @@
-"""An open ballot: which agents may vote on it, their votes, and when it closes."""
+"""Ballots: which agents may vote, their votes so far, and when voting closes."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from oven_core.mesh.state import Agent, State
 from oven_core.protocol.messages import ActuatorSpec, BallotOpened, Value, Vote
 
 _FREE = {"value": None, "choices": (), "low": None, "high": None, "unit": ""}
-"""Fields that an actuator may announce again without changing the meaning of its open ballot."""
+"""Fields that a new announcement of an actuator may change without affecting the meaning of its open ballot."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cast:
-    """An agent's newest vote on a ballot. `value` is what it wants: its own proposal, or the opening one for `for`."""
+    """An agent's newest vote on a ballot. `value` is its own proposal, or the opening proposal if it voted `for`."""
 
     vote: Vote
     value: Value
@@ -23,7 +23,7 @@ class Cast:
 
 @dataclass(slots=True)
 class Ballot:
-    """An open ballot. `casts` includes votes of shadow agents: the tally decides at the closing whose votes count."""
+    """An open ballot. `casts` includes votes of shadow agents: the tally decides at the close whose votes count."""
 
     opened: BallotOpened
     casts: dict[str, Cast] = field(default_factory=dict)
@@ -89,7 +89,7 @@ class Refusal:
 def proposed_value(name: str, vote: Vote, agent: Agent | None, specs: Mapping[str, ActuatorSpec]) -> Value | Refusal:
     """Return the proposal's value in the actuator's own form, or the refusal.
 
-    The key of the refusal leaves out the name of an unknown actuator. Otherwise an agent could fill the log with
+    The key of the refusal omits the name of an unknown actuator. Otherwise an agent could fill the log with
     refusals.
     """
     request = f"agent {name} {request_text(vote.actuator, vote.value)}"
@@ -139,7 +139,7 @@ def request_text(actuator: str, value: Value) -> str:
 
 
 def bounded_value(value: Value) -> Value:
-    """Return a refused value, cut to a size that fits into a decision."""
+    """Return a refused value, truncated to fit into a decision."""
     if isinstance(value, str):
         return clip(value, 400)
     if isinstance(value, dict) and (len(value) > 32 or any(len(name) > 100 for name in value)):

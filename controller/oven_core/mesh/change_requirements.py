@@ -1,4 +1,4 @@
-"""Requirements that a change has of a run, and the notation for changes, shared by the mesh and the agents."""
+"""Check whether a run meets a change's requirements, and write changes in short notation ("lr_scale:down")."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FORMS = '"actuator:NAME", "metric:PATTERN" or "held_out"'
 
 
 def is_met(need: str, actuators: Iterable[str], metrics: Iterable[str], held_out: bool) -> bool:
-    """Return whether a run that announces these has what is needed; False for a need in an unknown form."""
+    """Return whether the announced features meet the need; False for a need in an unknown form."""
     kind, _, name = need.partition(":")
     if kind == "actuator":
         return name in actuators
@@ -30,7 +30,7 @@ def change(actuator: str, before: Value, value: Value) -> str:
 
 
 def change_name(actuator: str, direction: str) -> str:
-    """Return the same from an actuator and a direction."""
+    """Return the short notation for an actuator and a direction."""
     return f"{actuator}:{direction}" if direction in ("up", "down") else actuator
 
 

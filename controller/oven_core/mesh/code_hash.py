@@ -1,4 +1,4 @@
-"""Hash of the sources that decide. Two replicas may publish for one run only if their hashes are equal."""
+"""Hash of the source files that determine decisions. Replicas may publish for one run only if their hashes agree."""
 
 from __future__ import annotations
 

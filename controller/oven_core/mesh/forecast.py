@@ -1,9 +1,9 @@
-"""Forecast of a decision: the metric that judges it, the promised change, and each voter's stake.
+"""The forecast behind a decision: the metric that will judge it, the expected change, and each voter's stake.
 
-Agents choose the judging metric among those with a direction. A gauge without one judges nothing. Otherwise the agent
-would choose the direction too, and could name a gauge that its own knob moves (`learning_rate`), so that it could never
-be wrong. An actuator that moves its own metric (`moves_own_metric`: the reward's weights move the reward) is judged by
-held-out data, or not moved by agents at all.
+Agents choose the judging metric among the metrics with a better direction. A gauge without a direction judges nothing.
+Otherwise the agent would choose the direction too, and could name a gauge that its own knob moves (`learning_rate`). It
+could then never be wrong. Some actuators move their own metric (`moves_own_metric`: reward weights move the reward).
+Held-out data judge those, or else agents may not move them at all.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from oven_core.mesh.value_merge import WeightedVote, heaviest, sides_of
 from oven_core.protocol.messages import ActuatorSpec, MetricSpec, TallyLine, Vote
 
 MAX_HORIZON = 10
-"""× rules.outcome_ticks: no agent can put off its judgement beyond it."""
+"""Maximum horizon in multiples of rules.outcome_ticks, so that no agent can postpone its judgement further."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stake:
-    """One voter's part in a decision."""
+    """One voter's stake in a decision."""
 
     agent: str
     stance: Literal["propose", "for", "against"]
     confidence: float
     expected: float
-    """The size of the change that the agent itself promised of the judging metric; 0 if it promised none."""
+    """The size of the change in the judging metric that the agent itself promised; 0 if it promised none."""
     shadow: bool
     carried: bool
     """Whether its vote had weight in the decision."""
@@ -41,11 +41,11 @@ class Stake:
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """The forecast that a decision is judged by."""
+    """The forecast by which a decision is judged."""
 
     target: str
     sign: int
-    """1 where up is better, −1 where down is."""
+    """1 if higher is better, −1 if lower is better."""
     expected: float
     """The change that the leading proposal promised; 0 if it named another metric or none."""
     horizon: int

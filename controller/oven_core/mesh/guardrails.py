@@ -1,4 +1,4 @@
-"""Guardrails: limits on a tally that passed. Each returns a sentence with its figures; empty: no objection."""
+"""Guardrails that can reject a change after a successful vote. Each returns a reason with figures, or ""."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from oven_core.protocol.messages import ActuatorSpec, Value
 from oven_core.protocol.rules import Rules
 
 SPENT: Final = "budget spent"
-"""Beginning of the reason if the budget of interventions prevents a change."""
+"""Start of the reason if the budget of interventions prevents a change."""
 TURNED_DOWN = 2
-"""Changes of one actuator that the learner may reject in a row before no more are adopted. A rate that the loop sets
-itself, for example, cannot be set the next time either. A person's `set` resets this count once it is applied."""
+"""Maximum consecutive changes of one actuator that the learner may reject before the mesh adopts no more. For example,
+if the loop sets a rate itself, the next change would fail too. An applied `set` by a person resets the count."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ def rule(state: State, spec: ActuatorSpec, tally: Tally, adopted_with: Sequence[
 
 
 def _for_a_person(state: State, spec: ActuatorSpec, tally: Tally) -> str:
-    """Why a person has to approve although autonomy does not require it; empty if none has to."""
+    """Return why a person has to approve although autonomy does not require it; empty if no approval is needed."""
     if tally.newcomers:
         backing = (line for line in tally.lines if line.newcomer and line.stance in ("propose", "for"))
         names = clip(", ".join(line.agent for line in backing), 200)
@@ -133,7 +133,7 @@ def _limit_shares(
 
 
 def unmet(state: State, spec: ActuatorSpec, direction: str) -> str:
-    """Return the need of a change that the run does not meet, by what the learner announced; empty if it meets all."""
+    """Return the need of a change that the run does not meet, according to the announcement; empty if it meets all."""
     for change, need in state.rules.requires:
         if not covers(change, change_name(spec.name, direction)):
             continue
@@ -144,7 +144,7 @@ def unmet(state: State, spec: ActuatorSpec, direction: str) -> str:
 
 
 def _lack(need: str) -> str:
-    """An unmet need in words."""
+    """Describe an unmet need."""
     if not NEED.fullmatch(need):
         return f"{clip(need, 120)!r}, which nobody can check: write {FORMS} in rules.requires"
     kind, _, name = need.partition(":")
@@ -179,7 +179,7 @@ def _unchanged(state: State, spec: ActuatorSpec, before: Value, value: Value) ->
 
 
 def _waiting(state: State, spec: ActuatorSpec, value: Value, newcomers: bool) -> str:
-    """Whether older advice still waits: repeating it would only replace its id. Newcomers' advice replaces none."""
+    """Whether older advice is pending. Repeating it would only replace its id. Newcomers' advice replaces none."""
     older = state.advised.get(spec.name)
     if older is None or state.tick > older.expires_at_tick or (older.value != value and not newcomers):
         return ""

@@ -1,9 +1,8 @@
-"""Clear harm, charged to every agent that supported a change since the target was last healthy, even if changes
-overlap.
+"""Detect clear harm, and charge it to every agent that supported a change since the target was last healthy.
 
 An outcome is void if the next change cuts its window short, or if nothing was measured before. An agent that turned
 knobs fast enough could do any harm without being scored. So the target's healthy level is also compared with the
-measurements since then, regardless of the changes in between. Harm is clear at CLEAR standard errors with every new
+measurements since then, even if changes overlap. Harm is clear at CLEAR standard errors with every new
 measurement worse than every old one, or if the target stopped being finite.
 
 An agent that vetoed a change supported the unchanged state and is charged in the same way. A change made while the
@@ -21,19 +20,19 @@ from oven_core.mesh.measurements import Measurements, effect, sound
 from oven_core.mesh.reputation import Stance
 
 CLEAR: Final = 4.0
-"""Standard errors. Every measurement is tested, so two would be reached by chance."""
+"""Threshold in standard errors. Every measurement is tested, so chance alone would exceed a threshold of two."""
 FALLING: Final = 2.0
 """Standard errors below the earlier measurements from which a target counts as falling."""
 MIN_FALL: Final = 0.02
-"""Share of the level that a fall has to reach: a constant level has no noise to compare with."""
+"""Minimum fall as a share of the level, because a constant level has no noise to compare with."""
 PATIENCE: Final = 5
-"""Horizons for which a level is searched in the past."""
+"""Number of horizons to look back for a level."""
 
 
 @dataclass(frozen=True, slots=True)
 class Charge:
-    """Clear harm to one target: the agents that supported changes since tick `since`, and the measurements on both
-    sides."""
+    """Clear harm to one target: the agents that supported changes since tick `since`, and measurements before and
+    after."""
 
     target: str
     sign: int
@@ -47,7 +46,7 @@ class Charge:
 
 @dataclass(slots=True)
 class _WatchedTarget:
-    """A target, its level while it was well, and the agents that carried changes since."""
+    """A target, its healthy level, and the agents that supported changes since then."""
 
     sign: int
     horizon: int
@@ -59,7 +58,7 @@ class _WatchedTarget:
 
 @dataclass(slots=True)
 class HarmWatch:
-    """The watched targets of one training. The outcomes feed it changes, and ask it at every observation."""
+    """The watched targets of one training. `Outcomes` reports changes to it and queries it at every observation."""
 
     samples: int
     _watched: dict[str, _WatchedTarget] = field(default_factory=dict)
@@ -90,7 +89,7 @@ class HarmWatch:
                 del self._watched[target]
 
     def charges(self, measured: Measurements, tick: int) -> list[Charge]:
-        """Return the clear harm that shows now. A target that was harmed, or well for two horizons, is dropped."""
+        """Return the clear harm visible now. A target that was harmed, or healthy for two horizons, is dropped."""
         charges: list[Charge] = []
         for target, watched in list(self._watched.items()):
             after, over = measured.between(target, watched.since, tick), tick - watched.since >= 2 * watched.horizon

@@ -1,9 +1,9 @@
-"""Limits on repetition: rollbacks to one place, votes of one agent, and reversals of one actuator.
+"""Limits that stop loops: repeated rollbacks, floods of votes, and back-and-forth changes of one actuator.
 
 **Rollbacks.** Repeating a rollback without a gain is a loop: the run trains the same steps again and ends where it
-began. So at most MAX_ROLLBACKS lead to one place, or past it, until a held-out reading is better than all before it. No
-rollback goes to a place where one did harm. Without held-out readings, a rollback that discards n steps counts until
-the run is n steps past the step where it happened.
+began. So at most MAX_ROLLBACKS return to one step, or past it, until a held-out reading beats all earlier ones. If a
+rollback did harm, no other rollback goes to the same step. Without held-out readings, a rollback that discards n steps
+counts until the run is n steps past the step where it happened.
 
 **Votes.** A limited number of an agent's votes counts per tick, and it may have opened a limited number of the open
 ballots. An agent whose ballot failed at the vote waits before it opens the next one on that actuator: one cool-down,
@@ -40,17 +40,17 @@ class _Rollback:
     left_step: float
     """The step at which the rollback happened."""
     restored_step: float
-    """The step to which it went back."""
+    """The step that it restored."""
     harm: bool = False
 
 
 @dataclass(slots=True)
 class RollbackLimits:
-    """The rollbacks of one training. The mesh asks it before it adopts a rollback."""
+    """The rollbacks of one training. The mesh checks it before it adopts a rollback."""
 
     _rollbacks: list[_Rollback] = field(default_factory=list)
     _best: tuple[float, int] | None = None
-    """The best held-out reading, higher is better, and its tick."""
+    """The best held-out reading (higher is better) and its tick."""
     _offsets: list[tuple[int, int]] = field(default_factory=list)
     """(tick, step − tick) wherever the difference changed."""
     _furthest: float = 0.0
@@ -101,18 +101,18 @@ class RollbackLimits:
         return self._furthest <= rollback.left_step + (rollback.left_step - rollback.restored_step)
 
     def _step_at(self, tick: int) -> int:
-        """The step of that tick's observation, or of the one before it."""
+        """Return the step of that tick's observation, or of the one before it."""
         index = bisect_right(self._offsets, (tick, 2**62)) - 1
         return tick + self._offsets[max(index, 0)][1] if self._offsets else tick
 
 
 _Argument: TypeAlias = tuple[str, str, tuple[str, ...]]
-"""A proposal's value, rationale and evidence, by which a repetition is recognised."""
+"""A proposal's value, rationale and evidence, which identify a repeated proposal."""
 
 
 @dataclass(slots=True)
 class _FailedBallots:
-    """Failed ballots in a row of one agent on one actuator."""
+    """Consecutive failed ballots of one agent on one actuator."""
 
     count: int
     tick: int
@@ -142,7 +142,7 @@ class VoteLimits:
     _newest_changes: dict[str, _NewestChange] = field(default_factory=dict)
 
     def exceeded(self, agent: str, tick: int, rules: Rules) -> bool:
-        """Count a vote; return whether it is one too many of the agent in this tick."""
+        """Count a vote; return whether the agent exceeds its limit for this tick."""
         if tick != self._tick:
             self._tick, self._votes = tick, Counter()
         self._votes[agent] += 1

@@ -1,4 +1,4 @@
-"""Recent measurements of the metrics that can judge a decision, and the effect of a change on one of them."""
+"""Recent measurements of the metrics that can judge decisions, and estimates of a change's effect on a metric."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 MAX_MEASUREMENTS = 512
-"""Measurements that are stored of one metric."""
+"""Maximum stored measurements per metric."""
 MAX_METRICS = 128
-"""Metrics that are stored: the first that the learner announced with a better direction."""
+"""Maximum stored metrics: the first ones announced with a better direction."""
 SOUND_LIMIT = 1e100
-"""Beyond it a metric has diverged, and sums of it may overflow."""
+"""Absolute value beyond which a metric has diverged and its sums may overflow."""
 MAD_TO_SIGMA = 1.4826
 """Factor from a median absolute deviation to the standard deviation of a normal distribution."""
 
@@ -23,7 +23,7 @@ def sound(value: float) -> bool:
 
 
 class Measurements:
-    """(tick, step, value) of each watched metric, oldest first, including values that are not sound."""
+    """Measurements of each watched metric as (tick, step, value), oldest first, including unsound values."""
 
     def __init__(self, names: Iterable[str] = ()) -> None:
         self._by_metric: dict[str, deque[tuple[int, int, float]]] = {
@@ -68,7 +68,7 @@ class Effect:
 
 
 def effect(before: Sequence[float], after: Sequence[float], sign: int, usual: Sequence[float]) -> Effect:
-    """Compare the measurements before and after a change. `sign` is 1 where up is better, else −1.
+    """Compare the measurements before and after a change. `sign` is 1 if higher is better, else −1.
 
     The spread of one measurement comes from the `usual` ones, all from before the change. Otherwise a change that makes
     the metric noisy could hide behind that noise.

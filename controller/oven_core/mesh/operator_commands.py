@@ -1,7 +1,7 @@
-"""Effects of operators' commands: approve, veto, set, mute, trust, autonomy. Each one is answered once.
+"""Handle operators' commands: approve, veto, set, mute, trust and autonomy. Each command gets one answer.
 
-An operator overrides what agents have to respect (autonomy, quorum, cool-down, budget, largest change), but never the
-announced bounds. `hold`, `resume` and `stop` go to the learner and need no mesh; its receipt answers them.
+An operator overrides the limits on agents (autonomy, quorum, cool-down, budget, largest change), but never the
+announced bounds. `hold`, `resume` and `stop` go to the learner without the mesh. Its receipt answers them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from oven_core.protocol.rules import ALL
 
 @dataclass(frozen=True, slots=True)
 class Adoption:
-    """A decision that an operator's command asks for."""
+    """A decision that an operator's command requests."""
 
     spec: ActuatorSpec
     value: Value
@@ -31,7 +31,7 @@ class Adoption:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """The answer to a command, and what it causes."""
+    """The answer to a command, and its effects."""
 
     done: bool
     reason: str
@@ -72,7 +72,7 @@ def advice(decision_id: str, ticks: int) -> str:
 
 
 def _approve(state: State, operator: str, command: OperatorCommand) -> Reply:
-    """Apply the guardrails again, because much may have happened since the votes."""
+    """Approve advice. The guardrails are applied again, because the run may have changed since the votes."""
     advised = _advised(state, command)
     if advised is None:
         return Reply(False, _nothing_open(state, command, "approve"))
@@ -194,7 +194,7 @@ def _nothing_open(state: State, command: OperatorCommand, action: str) -> str:
 
 
 def _fitting(spec: ActuatorSpec, value: Value) -> Value | Fault:
-    """`value` in the actuator's form and within its bounds, or the fault."""
+    """Return `value` in the actuator's form and within its bounds, or the fault."""
     fitted = shaped(spec, value)
     return fitted if isinstance(fitted, Fault) else outside(spec, fitted) or fitted
 

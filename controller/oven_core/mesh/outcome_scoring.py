@@ -1,4 +1,4 @@
-"""Scores of outcomes: what a window showed of a decision, and how that moves reputations and trust."""
+"""Score a decision's measured outcome, and update reputations and trust accordingly."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from oven_core.protocol.actuator_names import ROLLBACK
 from oven_core.protocol.messages import Decision, Outcome, OutcomeLine
 
 PATIENCE = 5
-"""Horizons for which a rarely measured target is awaited after a change, and searched before it."""
+"""Maximum horizons to wait for a rarely measured target after a change, and to look back before it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """The time after a decision in which its target is watched."""
+    """The period after a decision during which its target is watched."""
 
     decision: Decision
     forecast: Forecast
@@ -26,11 +26,11 @@ class Window:
     before: tuple[float, ...] = ()
     """The sound measurements before the change."""
     usual: tuple[float, ...] = ()
-    """The measurements that give the spread of a single one."""
+    """The measurements for estimating the spread of a single one."""
     spoiled: bool = False
     """The newest measurement before the change was not sound."""
     scant: bool = False
-    """A rollback threw away too few measurements to show a gain."""
+    """A rollback discarded too few measurements to show a gain."""
     repeated_steps: tuple[float, float] | None = None
     """The steps (after, until] that a rollback trains again and that are compared with themselves."""
 
@@ -45,7 +45,7 @@ class Window:
 
 
 class Scoring:
-    """Turns closed windows into outcomes. Moves `state.reputations`, and earned trust in `state.trust`."""
+    """Turns closed windows into outcomes. Updates `state.reputations`, and earned trust in `state.trust`."""
 
     def __init__(self, state: State) -> None:
         self._state = state
@@ -53,7 +53,7 @@ class Scoring:
     def scored(
         self, window: Window, after: tuple[float, ...], change: Effect | None, reason: str, y: float = 0.0
     ) -> Outcome:
-        """Return the outcome of a window that shows something. `change` is None if the target was not finite before or
+        """Return the outcome of a window with a result. `change` is None if the target was not finite before or
         after: the outcome then has no figures, and a success of `y`."""
         lines = self._judge(window, change, y)
         beat = beaten(change.gain, change.noise) if change else y
@@ -73,7 +73,7 @@ class Scoring:
         )
 
     def unscored(self, window: Window, after: tuple[float, ...], reason: str) -> Outcome:
-        """Return the outcome of a window that shows nothing, for this reason."""
+        """Return the outcome of a window without a result, for this reason."""
         return Outcome(
             decision_id=window.decision.id,
             actuator=window.decision.actuator,
@@ -87,7 +87,7 @@ class Scoring:
         )
 
     def _judge(self, window: Window, change: Effect | None, y_without_figures: float) -> tuple[OutcomeLine, ...]:
-        """Move the reputations of all agents; return one line per voter."""
+        """Update the reputations of all agents; return one line per voter."""
         state, stakes = self._state, window.forecast.stakes
         y = {
             stake.agent: success(change.gain, change.noise, stake.expected) if change else y_without_figures

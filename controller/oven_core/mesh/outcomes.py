@@ -1,4 +1,4 @@
-"""Outcomes: windows on the metric that judges each decision. When a window closes, reputations move.
+"""Measure each decision's outcome in a time window on its judging metric. When a window closes, reputations change.
 
 A window opens with the receipt of an applied decision. It compares two sets of measurements, with H the forecast's
 horizon. The earlier set is from the last H ticks, without ticks before the last other change judged by this metric. The
@@ -58,7 +58,7 @@ class _Rollback:
 
 
 class Outcomes:
-    """The open windows of one run. Of the state, it changes only `reputations` and earned `trust`."""
+    """The open windows of one run. In the state, it changes only `reputations` and earned `trust`."""
 
     def __init__(self, state: State) -> None:
         self._state = state
@@ -72,7 +72,7 @@ class Outcomes:
         self._change_ticks: dict[str, tuple[int, int]] = {}  # metric ("" for all) → the newest two ticks of a change
 
     def start(self, metrics: tuple[MetricSpec, ...]) -> list[Outcome]:
-        """Begin a new incarnation of the learner. Earlier measurements belong to another process."""
+        """Start a new incarnation of the learner. Earlier measurements belong to another process."""
         closed = self.end("the learner started again")
         self._measured, self._change_ticks, self._rollback = Measurements(directed(metrics)), {}, None
         self._harm = HarmWatch(self._state.rules.outcome_samples)
@@ -134,7 +134,7 @@ class Outcomes:
         return closed
 
     def add_veto(self, ballot: Ballot, lines: Sequence[TallyLine]) -> None:
-        """Record a vetoed ballot: agents that were against it, with weight, carried that things stay as they are."""
+        """Record a vetoed ballot: agents that voted against it with weight supported the unchanged state."""
         against: dict[str, Stance] = {
             line.agent: "against" for line in lines if line.stance == "against" and line.weight > 0
         }
@@ -153,7 +153,7 @@ class Outcomes:
             self._harm.add_change(self._measured, whole.name, sign, forecast.horizon, agents, tick)
 
     def charges(self, next_id: Callable[[], str]) -> list[Outcome]:
-        """Return the clear harm that shows at this tick, each as an outcome with its own id from `next_id`."""
+        """Return the clear harm visible at this tick, each as an outcome with its own id from `next_id`."""
         if self._state.ended or not self._state.rules.harm_charge:
             return []
         return [self._charge(next_id(), charge) for charge in self._harm.charges(self._measured, self._state.tick)]
@@ -205,7 +205,7 @@ class Outcomes:
         return closed
 
     def _with_past(self, window: Window) -> Window:
-        """The window with the measurements before it."""
+        """Return the window with the measurements before it."""
         tick, name, horizon_start = window.from_tick, window.target, window.from_tick - window.forecast.horizon
         rollback = self._rollback if self._rollback is not None and self._rollback.tick == tick else None
         since, samples = self._last_change("", tick), self._state.rules.outcome_samples
@@ -261,8 +261,8 @@ class Outcomes:
         return enough or elapsed >= window.patience
 
     def _after(self, window: Window) -> list[float]:
-        """The measurements after the change that count: the second half of the time, or all of it if the window was cut
-        short; after a rollback the steps that are trained again."""
+        """Return the measurements after the change: from the second half of the window, or all if it was cut short.
+        After a rollback, these are the repeated steps."""
         if window.repeated_steps is not None:
             tick = window.from_tick
             return self._measured.of_steps(window.target, *window.repeated_steps, since=tick, upto=self._state.tick)
@@ -307,7 +307,7 @@ class Outcomes:
         return 2 * (self._state.tick - window.from_tick) < window.forecast.horizon
 
     def _lapse_tick(self, decision: Decision) -> int:
-        """The tick after which the decision can no longer be carried out."""
+        """Return the tick after which the decision can no longer be applied."""
         rules = self._state.rules
         return max(decision.expires_at_tick, decision.tick + rules.approve_ticks) + rules.outcome_ticks
 
@@ -319,5 +319,5 @@ class Outcomes:
             self._change_ticks[metric] = newest, tick
 
     def _last_change(self, metric: str, before: int) -> int:
-        """The newest tick of a change before that tick. Changes at one tick (a rollback and a cut) count as one."""
+        """Return the newest tick of a change before that tick. Changes at one tick (rollback and cut) count as one."""
         return max((tick for tick in self._change_ticks.get(metric, ()) if tick < before), default=-1)

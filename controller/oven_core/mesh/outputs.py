@@ -1,4 +1,4 @@
-"""Outputs of the mesh: the messages that a replica has computed, and whether the log has the same ones."""
+"""Messages that a mesh replica has computed, and a check that the log has the same ones."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from oven_core.protocol.messages import Message, StepClosed
 from oven_core.protocol.subjects import kinds_by
 
 OUTPUTS = kinds_by("mesh")
-"""Kinds of subjects that the mesh itself writes."""
+"""The kinds of subjects that the mesh itself writes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,17 +21,17 @@ class Output:
     subject: str
     message: Message
     data: bytes = field(init=False, compare=False, repr=False)
-    """The message on the wire, encoded once: it is published, and compared with what the log returns."""
+    """The encoded message. It is published, and compared with the log's copy."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "data", self.message.wire())
 
 
 class ReadBack:
-    """Compares the log's entries on the mesh's own subjects with what this replica computed."""
+    """Compares the log's entries on the mesh's own subjects with this replica's outputs."""
 
     def __init__(self, pending: MutableMapping[str, Output]) -> None:
-        """`pending` has the outputs that are computed and not yet in the log, by subject. Entries remove them."""
+        """`pending` has the computed outputs that are not in the log yet, by subject. Log entries remove them."""
         self.divergence: str | None = None
         """The first output in the log that this replica would not have written."""
         self._pending = pending

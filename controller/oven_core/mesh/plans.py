@@ -1,8 +1,8 @@
-"""Plans: proposals of one agent on several actuators, which are adopted all together or not at all.
+"""Plans: one agent's proposals for several actuators, which the mesh adopts all together or not at all.
 
 Some changes only work together: a rollback without its rate cut fails again, and a cut without its rollback keeps the
 harm. So the ballots of a plan close together, and a proposal counts only if every other part of its plan is adopted at
-the same time. A change that passes without the proposal passes anyway.
+the same time. If a change passes without the proposal, it is adopted regardless.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def complete(ballots: Mapping[str, Ballot], actuator: str, state: State, newcome
 
 
 def _tied(ballots: Mapping[str, Ballot], actuator: str, state: State) -> Iterator[str]:
-    """The actuators of other open ballots to which proposals tie this one."""
+    """Return the actuators of other open ballots that proposals tie to this one."""
     for name, cast in ballots[actuator].casts.items():
         for part in other_parts(cast.vote):
             if part in ballots and ballots[actuator].binds(state, name) and ballots[part].binds(state, name):
@@ -125,7 +125,7 @@ def settled(ballots: Sequence[Ballot], rule: Rule) -> list[tuple[Ballot, BallotR
 
 
 def _break_reason(agent: str, vote: Vote, ballots: Sequence[Ballot], results: Mapping[str, BallotResult]) -> str:
-    """Return what the rest of the plan lacks; empty if nothing."""
+    """Return why the rest of the plan cannot be adopted; empty if it can."""
     by_actuator = {ballot.opened.actuator: ballot for ballot in ballots}
     for part in other_parts(vote):
         if part not in results or agent not in by_actuator[part].casts:
@@ -138,7 +138,7 @@ def _break_reason(agent: str, vote: Vote, ballots: Sequence[Ballot], results: Ma
 
 
 def _with_final_reason(result: BallotResult, initial: BallotResult, break_reason: str) -> BallotResult:
-    """The result with the reason that holds: what rejected it at first, or what broke its plan."""
+    """Return the result with its final reason: the first rejection, or the break in its plan."""
     if result.verdict != "rejected" or not break_reason or initial.verdict == "rejected":
         return initial if result.verdict == initial.verdict == "rejected" else result
     note = f"a plan is adopted whole or not at all: {break_reason}"

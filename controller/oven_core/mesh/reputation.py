@@ -1,19 +1,20 @@
-"""Reputations: how an outcome moves those of the agents that voted on the decision.
+"""Agents' reputations, and how the outcome of a decision changes them for the agents that voted on it.
 
-1. **Success** y in 0..1, for each voter. The gain has to reach half of what the voter itself promised, or two standard
-   errors if that is more. From there a straight line, 0 at two standard errors below and 1 at two above.
+1. **Success** y in 0..1, for each voter. The gain has to reach half of the voter's own promise, or two standard errors
+   if that is more. Success is linear around that point: 0 at two standard errors below it, 1 at two above.
 2. **Merit** in −1..1: half for the side that the voter took, half for its probability, by the quadratic score (Brier
    1950, "Verification of forecasts expressed in terms of probability"), scaled so that even odds earn 0:
 
        merit = clip(½ · s · (2y − 1) + ½ · (1 − 4 · (y · (1 − p)² + (1 − y) · p²)), −1, 1)
 
-s is 1 for `propose` and `for`, −1 for `against`. p is the probability that the change beats doing nothing, and y that
-it did. The score is the expected one, so that no agent gains at y = ½. Taking a side claims at least even odds: a
-confidence below ½ counts as ½. Otherwise an agent could support harm forever at a confidence so low that it is "right"
-about it. Credit needs a stake: a confidence below ½ earns nothing. A `for` earns half but loses in full. Agreeing with
-good agents is cheap, and should not pay for an agent's own harm. 3. **Multiplicative weights** in the linear form, r ←
-r · (1 + rate · merit) (Cesa-Bianchi, Mansour & Stoltz 2007,
-   "Improved second-order bounds for prediction with expert advice"; after Freund & Schapire 1997), for those who voted.
+s is 1 for `propose` and `for`, −1 for `against`. p is the claimed probability that the change beats doing nothing, and
+y the probability that it did. The score is its expected value, so that no agent gains at y = ½. Taking a side claims at
+least even odds: a confidence below ½ counts as ½. Otherwise an agent could support harm forever at a confidence so low
+that it is "right" about it. A confidence below ½ also earns nothing. A `for` earns half but loses in full, because
+agreeing with good agents is cheap and should not pay for an agent's own harm.
+3. **Multiplicative weights** in the linear form, r ← r · (1 + rate · merit), for agents that voted (Cesa-Bianchi,
+   Mansour & Stoltz 2007, "Improved second-order bounds for prediction with expert advice"; after Freund & Schapire
+   1997).
 4. **Fixed share** (Herbster & Warmuth 1998, "Tracking the best expert") as forgetting: for every known agent r ← r +
    share · (1 − r), so that an agent that was wrong in another phase of training is heard again. Then r is clipped to
    0..most.
@@ -80,7 +81,7 @@ def merit(stance: Stance, confidence: float, y: float) -> float:
 
 
 def earned(reputation: float) -> float:
-    """Return a reputation as it counts. One from `RunStarted` may be any number."""
+    """Return the effective reputation. A reputation from `RunStarted` may be any number."""
     return reputation if math.isfinite(reputation) and reputation > 0 else 0.0
 
 

@@ -1,4 +1,4 @@
-"""The mesh's state of a run: actuators and their effective values, agents, clock, decisions in flight."""
+"""The mesh's view of a run: actuators and their effective values, agents, the clock, and decisions in flight."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from oven_core.protocol.operator_messages import OperatorCommand
 from oven_core.protocol.rules import Autonomy, Rules
 
 PACE_GAPS: Final = 50
-"""Gaps between observations whose median is the pace. An evaluation or a pause among them does not change it."""
+"""Number of gaps between observations whose median is the pace. One evaluation or pause does not change the median."""
 NEWEST: Final = 1_000
-"""Observations whose times give the mean pace: enough that a batch stored at once is a small part of them."""
+"""Number of observations for the mean pace: so many that a batch stored at once is only a small part."""
 LEAST_SPAN_S: Final = 1.0
-"""Seconds below which a few observations stored at once would show too fast a mean pace."""
+"""Minimum time span in seconds for a mean pace. Below it, a few observations stored at once would look too fast."""
 LEAST_GAP_S: Final = 0.001
-"""Seconds. Observations that piled up while the bus was away were stored closer together than they were made."""
+"""Minimum gap in seconds. Observations that queued during an outage are stored closer together than made."""
 
 
 @dataclass(slots=True)
@@ -63,13 +63,13 @@ class InFlight:
 
 
 def held_out(metrics: Iterable[MetricSpec]) -> MetricSpec | None:
-    """Return the held-out metric that stands for the whole: the fewest parts in its name, then the first announced."""
+    """Return the main held-out metric: the one with the fewest parts in its name, then the first announced."""
     declared = [metric for metric in metrics if metric.held_out and metric.better != "neither"]
     return min(declared, key=lambda metric: metric.name.count("/"), default=None)
 
 
 class NumberSet:
-    """A set of whole numbers from 0 on. The learner's come in order, so few are stored."""
+    """A set of integers from 0. The learner's numbers arrive in order, so few are stored."""
 
     def __init__(self) -> None:
         self._next = 0  # all numbers below it are in the set
@@ -129,7 +129,7 @@ class ObservationPace:
 
 @dataclass
 class State:
-    """The run according to the inputs so far. Only `Mesh.step` changes it."""
+    """The state of the run after all inputs so far. Only `Mesh.step` changes it."""
 
     tick: int = 0
     started: bool = False
@@ -179,7 +179,7 @@ class State:
         return True
 
     def start(self, message: RunStarted) -> None:
-        """Begin a new incarnation, whose settings replace the old ones.
+        """Start a new incarnation, whose settings replace the old ones.
 
         Agents, the budget, decisions in flight or advised, and what operators set (autonomy, muted agents) stay.
         Another training of the same script has other weights and other data. So it starts without the previous
@@ -219,7 +219,7 @@ class State:
         return True
 
     def apply_observation(self, observation: Observation) -> None:
-        """Store where the run is, and how good it is on held-out data."""
+        """Store the run's position and its quality on held-out data."""
         self.step = observation.step
         metric = held_out(self.metrics)
         value = observation.metrics.get(metric.name) if metric else None
@@ -299,7 +299,7 @@ class State:
         return agent
 
     def drop_silent(self) -> None:
-        """Mark agents that were silent for too long as not live."""
+        """Mark agents as not live if they were silent for too long."""
         for agent in self.agents.values():
             if agent.live and self.tick - agent.last_tick > self.rules.silent_ticks:
                 agent.live = False
@@ -316,7 +316,7 @@ class State:
         return lost or name in self.rules.shadow or name in self.muted or (agent is not None and agent.shadow)
 
     def standing(self, name: str, actuator: str) -> Standing:
-        """Return what the agent's vote on this actuator counts for now."""
+        """Return the current standing of the agent on this actuator."""
         agent = self.agents.get(name)
         declared = agent.speciality if agent is not None else ()
         trusted = self.trust.holds(name, actuator)

@@ -1,4 +1,4 @@
-"""The mesh's core: a deterministic state machine over one ordered log. No clock, no randomness, no I/O.
+"""The core of the mesh: a deterministic state machine over one ordered log, without a clock, randomness or I/O.
 
 The state changes only on inputs: messages of the learner, the agents and the operators. When the mesh's own outputs are
 read back from the log, they are only removed from `pending`. So a replica that replays to the head knows exactly which
@@ -154,7 +154,7 @@ class Mesh:
                 self._abandon(ballot, f"the learner restarted and no longer announces {actuator} as it was")
 
     def _announce(self, spec: ActuatorSpec) -> None:
-        """Other choices or bounds close an open ballot only if a value proposed on it does not fit them."""
+        """Store an announcement. New choices or bounds close an open ballot only if a proposed value no longer fits."""
         old, ballot = self.state.specs.get(spec.name), self.ballots.get(spec.name)
         if not self.state.announce(spec) or old is None or ballot is None:
             return
@@ -215,7 +215,7 @@ class Mesh:
         self._emit(self.subjects.answer(self._next_id()), answer)
 
     def _adopt(self, adoption: operator_commands.Adoption, command: str) -> Decision:
-        """Adopt what an operator set or approved. An approval carries the votes and the forecast of the advice."""
+        """Adopt an operator's value or approval. An approval includes the votes and the forecast of the advice."""
         advised, fields = adoption.advised, dict[str, Any]()
         if advised is not None:
             fields = {"approves": advised.id, "target": advised.target, "horizon": advised.horizon}
@@ -244,7 +244,7 @@ class Mesh:
         return ballot
 
     def _settle(self) -> None:
-        """Close what waited for this input: ballots and, in lockstep, the tick."""
+        """Close the ballots that waited for this input and, in lockstep, the tick."""
         state = self.state
         self._close_ready()
         if not state.lockstep or not state.observed or state.ended or self.ballots or state.closed_tick >= state.tick:
@@ -297,7 +297,7 @@ class Mesh:
         return tally.count(ballot, spec, before, state.rules, lambda agent: state.standing(agent, actuator), without)
 
     def _result(self, ballot: Ballot, without: frozenset[str], adopted_with: Sequence[str]) -> plans.BallotResult:
-        """The verdict of tally and guardrails on one ballot."""
+        """Return the verdict of tally and guardrails on one ballot."""
         state, actuator = self.state, ballot.opened.actuator
         spec, before = state.specs[actuator], state.effective.get(actuator)
         count = self._count(ballot, without)
@@ -357,7 +357,7 @@ class Mesh:
         promised: Forecast | None = None,
         **fields: Any,
     ) -> Decision:
-        """Make a decision; all of them are made here. `fields`: those that only some decisions have."""
+        """Create a decision; every decision is created here. `fields` has the optional fields."""
         state, decision_id = self.state, self._next_id()
         spec = state.specs.get(actuator)
         apply_at = state.tick + state.rules.apply_delay_ticks
@@ -394,7 +394,7 @@ class Mesh:
             self._emit(self.subjects.outcome(outcome.decision_id), outcome)
 
     def _next_id(self) -> str:
-        """A unique id, without a counter in the state: the sequence of the current event, and an index within it."""
+        """Return a unique id (the current event's sequence and an index), which needs no counter in the state."""
         self._index += 1
         return f"{self._seq:012d}-{self._index - 1:02d}"
 

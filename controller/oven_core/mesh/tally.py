@@ -1,4 +1,4 @@
-"""Counts the votes of a ballot: weights, sides, veto, majority and quorum. Explains the result in a sentence.
+"""Count the votes on a ballot (weights, sides, veto, majority, quorum), and explain the result in a sentence.
 
 Sums are exact (`math.fsum`) and values are sorted before they are merged, so the result does not depend on the order of
 the votes or the names of the agents.
@@ -172,7 +172,7 @@ def _weight(reputation: float, confidence: float) -> float:
 
 
 def _doubts(lines: Sequence[TallyLine], rules: Rules) -> str:
-    """Return the part of the reason about agents whose votes count for no veto and no quorum."""
+    """Return the part of the reason about agents whose votes cannot veto and do not count for the quorum."""
     if not lines:
         return ""
     shown = ", ".join(f"{line.agent} {line.reputation:.3g}" for line in lines[:6])

@@ -1,4 +1,4 @@
-"""Trust in agents: whose vote counts on which actuator, by settings, by operators or by outcomes.
+"""Trust in agents, per actuator. It comes from the settings, from operators, or from good outcomes.
 
 An agent without a grant is a newcomer. Its votes are in the tally without weight. They cannot carry, veto or split a
 ballot, but a vote that agrees with a trusted agent can complete a quorum. A change that only newcomers support is
@@ -36,7 +36,7 @@ class Trust:
     _earned: Counter[tuple[str, str]] = field(default_factory=Counter)
 
     def set(self, agent: str, actuators: Iterable[str], trusted: bool) -> None:
-        """Record an operator's decision. Without actuators it is about all, and replaces those on single ones."""
+        """Record an operator's decision. Without actuators it applies to all and replaces decisions on single ones."""
         names = set(actuators) or {ALL}
         for key in [key for key in self._by_operators if key[0] == agent and ALL in names]:
             del self._by_operators[key]
@@ -56,7 +56,7 @@ class Trust:
             del self._earned[key]
 
     def holds(self, agent: str, actuator: str) -> bool:
-        """Return whether the agent's votes on this actuator carry and veto."""
+        """Return whether the agent's votes on this actuator can decide and veto."""
         for key in ((agent, actuator), (agent, ALL)):
             if key in self._by_operators:
                 return self._by_operators[key]
@@ -82,5 +82,5 @@ class Trust:
         return (ALL,) if ALL in granted else tuple(sorted(granted))
 
     def earned(self, agent: str) -> dict[str, int]:
-        """Return actuator → good outcomes of ballots that the agent opened."""
+        """Return the number of good outcomes of ballots that the agent opened, by actuator."""
         return {actuator: count for (name, actuator), count in sorted(self._earned.items()) if name == agent and count}

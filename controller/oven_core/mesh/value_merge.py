@@ -1,4 +1,4 @@
-"""Sides of a ballot and the merged value of a side: the weighted median on the actuator's own scale."""
+"""Group votes into sides, and merge each side's values into their weighted median on the actuator's scale."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from oven_core.mesh.actuator_values import direction, number, outside, rounded, 
 from oven_core.protocol.messages import ActuatorSpec, TallyLine, Value
 
 TIE = 1e-9
-"""Relative difference of weights that count as equal. Weights carry nine digits."""
+"""Relative difference below which weights count as equal. Weights have nine digits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ def _simplex_side(before: dict[str, float], value: dict[str, float], centre: dic
 
 
 def merged(spec: ActuatorSpec, side: list[WeightedVote]) -> Value:
-    """Return the value that a side of a ballot comes to; None for an action whose supporters gave no argument."""
+    """Return the merged value of a side; None for an action whose supporters gave no argument."""
     if spec.kind == "choice":
         return side[0].value
     if spec.kind == "simplex":

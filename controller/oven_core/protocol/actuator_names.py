@@ -1,7 +1,7 @@
-"""Names of actuators: those that code refers to, and all that this project's learner announces by itself.
+"""Names of actuators: the names that code refers to, and all actuators that this project's learner announces itself.
 
-A run's own announcement says what an actuator does to it (`ActuatorSpec.effect`); the mesh, the learner and the agents
-read that. The knowledge graph's linter and imported logs have no announcement, and read `ACTUATORS`.
+The run's announcement describes the effect of each actuator (`ActuatorSpec.effect`). The mesh, the learner and the
+agents read it. The knowledge graph's linter and imported logs have no announcement, so they use `ACTUATORS`.
 """
 
 from __future__ import annotations

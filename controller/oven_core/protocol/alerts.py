@@ -1,4 +1,4 @@
-"""Alerts: a symptom of the training that an agent raises or clears, without proposing a change."""
+"""Alert messages, by which an agent reports or clears a symptom of the training without proposing a change."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Announcements of the learner during a run: a new or changed actuator, and injected prompts."""
+"""Messages in which the learner announces a new or changed actuator, or prompts added to the training data."""
 
 from __future__ import annotations
 

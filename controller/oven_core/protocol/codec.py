@@ -1,4 +1,4 @@
-"""Decoding of messages: their place on subjects, and the reason if bytes are not a message."""
+"""Decode messages: find the message types that a subject may carry, and explain why bytes are not a valid message."""
 
 from __future__ import annotations
 

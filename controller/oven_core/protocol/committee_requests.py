@@ -1,6 +1,6 @@
-"""Requests to members of the reward committee, and their answers. They are not in the log.
+"""Requests to members of the reward committee, and their responses. They are not part of the log.
 
-The rules of oven_core.protocol.messages hold for them, too.
+They follow the same rules as the messages in oven_core.protocol.messages.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Sampled groups of completions, on their own subject and in their own stream, never in the run's log.
 
-They contain text of the training data and of the policy, which the mesh must not read. The rules of
-oven_core.protocol.messages hold for them, too.
+They contain text from the training data and the policy, which the mesh must not read. They follow the same rules as the
+messages in oven_core.protocol.messages.
 """
 
 from __future__ import annotations

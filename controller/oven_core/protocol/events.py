@@ -1,4 +1,4 @@
-"""One entry of the log: its sequence, subject, time of storage and message."""
+"""An entry of the log: its sequence number, subject, storage time and message."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Requests to the knowledge graph, and its answers. They are not in the log.
+"""Requests to the knowledge graph, and its responses. They are not part of the log.
 
-The rules of oven_core.protocol.messages hold for them, too.
+They follow the same rules as the messages in oven_core.protocol.messages.
 """
 
 from __future__ import annotations

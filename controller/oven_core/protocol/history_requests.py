@@ -1,6 +1,6 @@
-"""Request for a part of the log, and its answer. They are not in the log.
+"""The request for a part of the log, and its response. Neither is part of the log.
 
-The rules of oven_core.protocol.messages hold for them, too.
+They follow the same rules as the messages in oven_core.protocol.messages.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The model behind a committee member, as the log, score requests and probes name it. It never contains a key."""
+"""Specification of a committee member's model, for the log, score requests and probes. It never contains an API key."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Addresses of single subjects, names of streams, and the rule for names that go into them."""
+"""Build subject and stream names, and validate the run and agent names in them."""
 
 from __future__ import annotations
 

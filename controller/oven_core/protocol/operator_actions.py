@@ -1,4 +1,4 @@
-"""The actions of an operator: one table for the command line, the monitor's keys and the tools of coding agents."""
+"""The actions of an operator, in one table for the command line, the monitor's keys and coding agents' tools."""
 
 from __future__ import annotations
 

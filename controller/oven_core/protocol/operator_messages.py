@@ -1,4 +1,4 @@
-"""Operators' commands to a run, and the answers to them."""
+"""Commands from operators to a run, and the replies."""
 
 from __future__ import annotations
 

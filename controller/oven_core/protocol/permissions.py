@@ -1,4 +1,4 @@
-"""Subjects that each role may publish and subscribe to, as the server's permissions.
+"""Server permissions: the subjects that each role may publish and subscribe to.
 
 An agent's name is in its subjects, so the server itself stops it from voting under another name. Agents, monitors and
 operators have no access to the JetStream API, because it would let them bypass subject permissions (by a reply subject

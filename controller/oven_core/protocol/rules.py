@@ -1,4 +1,4 @@
-"""The rules by which the mesh turns votes into decisions. They are part of `RunStarted`, so every log has them."""
+"""The rules that the mesh applies to turn votes into decisions. `RunStarted` includes them, so every log has them."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Two tables: the log's subjects (their messages, writers and readers), and requests.
+"""The tables of all subjects: one for the log (messages, writers and readers), and one for requests.
 
-Everything else follows from these two tables: what a subject may carry (oven_core.protocol.codec), who signs
+Everything else follows from these two tables: valid messages (oven_core.protocol.codec), signers
 (oven_core.security.signing), the server's permissions (oven_core.protocol.permissions), both streams
 (oven_core.bus.streams), AsyncAPI and the tables in the docs.
 """

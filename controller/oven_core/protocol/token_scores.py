@@ -1,4 +1,4 @@
-"""Format of the token prior: a few hundred tokens with a score each, in at most a kilobyte.
+"""Binary format of the token prior: a few hundred tokens and their scores, in at most a kilobyte.
 
 Big-endian: magic `OVTP`, version (1 byte), Rice parameter (1), vocabulary size (4), tokens (4), lowest and highest
 score (4 + 4, IEEE 754), the first 8 bytes of the vocabulary's SHA-256; then a stream of bits: the gaps between the ids

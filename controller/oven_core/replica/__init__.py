@@ -1,1 +1,1 @@
-"""A mesh replica's process and the history service."""
+"""The process of a mesh replica, and the history service."""

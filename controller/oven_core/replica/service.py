@@ -1,8 +1,8 @@
-"""The process of a mesh replica: the pure core between the log and a publisher.
+"""The process of a mesh replica: it reads the log, computes decisions and publishes them.
 
-It replays the log to its head, publishes what is still pending, and then publishes the outputs of each event. Any
-number of replicas may run: every output has its own subject, which accepts one message of the mesh, so only one copy
-enters the log. A forgery on such a subject neither counts nor blocks. All replicas know its sequence from the log, and
+It replays the log to its head, publishes pending outputs, and then publishes the outputs of each event. Any number of
+replicas may run. Every output has its own subject, which accepts one message from the mesh, so only one copy enters the
+log. A forgery on such a subject neither counts nor blocks. All replicas know its sequence from the log, and
 publish on the condition that the subject has nothing newer.
 
 The process also answers requests for past events and stored completions, for clients without rights on the streams' own
@@ -43,9 +43,9 @@ log = logging.getLogger("oven.mesh")
 
 RETRY_S = 0.25
 REPLY_BYTES = 512 * 1024
-"""Half of the server's payload limit. A batch ends early so that it arrives."""
+"""Maximum bytes of a reply: half of the server's payload limit. Larger batches end early."""
 WAITING = 64
-"""Requests that may wait. The service drops more, and their senders ask again."""
+"""Maximum waiting requests. The service drops further ones, and their senders retry."""
 
 
 def main(args: list[str]) -> int:
@@ -95,7 +95,7 @@ async def serve(bus: Bus, run: str, pin: str | None = None) -> None:
 
 
 class _Replica:
-    """One mesh and its outbox, connected to the log."""
+    """A mesh and its pending outputs, connected to the log."""
 
     def __init__(self, bus: Bus, run: str, pin: str | None) -> None:
         self._bus, self._run = bus, run
@@ -159,7 +159,7 @@ def _same_code(started: RunStarted) -> bool:
 
 
 def _has_mesh_key(bus: Bus, started: RunStarted) -> bool:
-    """Whether this replica's signature counts. Otherwise it would publish again and again."""
+    """Whether this replica's signature is valid for the run. Otherwise it would publish again and again."""
     if started.keys and (bus.signer is None or started.keys.get(MESH) != bus.signer.public):
         log.error(
             "this replica's key is not the mesh's key of the run; it reads and publishes nothing. Give it the mesh.nk "
@@ -190,14 +190,14 @@ async def _publish(bus: Bus, output: Output, traces: _Traces, over: int) -> None
 
 
 class _Traces:
-    """The mesh's part of traces, outside the core. A ballot continues with the context of the vote that opened it, and
+    """The mesh's spans, recorded outside the core. A ballot inherits the trace context of the vote that opened it, and
     its tally is a span from there to the decision."""
 
     def __init__(self) -> None:
         self._contexts = tracing.Contexts()
 
     def note(self, event: Event, outputs: list[Output]) -> None:
-        """Add what the event caused to its trace, also while the log is replayed."""
+        """Add the event's effects to its trace, also during a replay of the log."""
         for output in outputs if event.traceparent else ():
             if isinstance(output.message, BallotOpened | Decision):
                 self._contexts.add(output.message.id, event.traceparent)
@@ -209,7 +209,7 @@ class _Traces:
         return self._contexts.get(message.ballot or message.id) if isinstance(message, Decision) else ""
 
     def span(self, message: Message) -> Span:
-        """A span for the tally of a decision."""
+        """Open a span for the tally of a decision."""
         if not isinstance(message, Decision):
             return tracing.OFF
         attributes: dict[str, Attribute] = {
@@ -256,7 +256,7 @@ async def serve_completions(bus: Bus, run: str) -> None:
 
 
 def _answering(bus: Bus, read: Callable[[bytes], Awaitable[Message]]) -> Callable[[Msg], Awaitable[None]]:
-    """A handler that answers a request with what `read` makes of its body. Its log lines quote no body."""
+    """Return a handler that answers a request with the result of `read` for its body. It never logs a body."""
 
     async def answer(message: Msg) -> None:
         if not message.reply.startswith("_INBOX_."):

@@ -27,7 +27,7 @@ except ImportError as error:
     ) from error
 
 DAYS = 825
-"""Validity of the server's certificate. Some clients refuse a longer one."""
+"""Validity of the server's certificate in days. Some clients refuse a longer validity."""
 AUTHORITY_DAYS = 3650
 
 

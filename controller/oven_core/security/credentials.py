@@ -1,4 +1,4 @@
-"""Private keys on the bus: one nkey (ed25519) per name, in a file that only its owner can read."""
+"""Private keys for the bus: one nkey (ed25519) per name, in a file that only its owner can read."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Credentials:
 
     @property
     def public(self) -> str:
-        """The public key, in the nkey's text form."""
+        """The public key, in nkey text form."""
         return str(nkeys.from_seed(bytearray(self.seed)).public_key.decode())
 
     @classmethod
@@ -52,7 +52,7 @@ class Credentials:
 
     @classmethod
     def from_environment(cls, variable: str = "OVEN_CREDS") -> Credentials | None:
-        """Read the file in the variable; None if it is not set. Raises ConfigError, as `load` does."""
+        """Read the file that the variable names; None if it is not set. Raises ConfigError, like `load`."""
         path = os.environ.get(variable)
         return cls.load(Path(path)) if path else None
 
@@ -65,6 +65,6 @@ class Credentials:
 
 
 def write_secret(path: Path, data: bytes) -> None:
-    """Write atomically a file that only its owner may read. A missing folder is created, for its owner only."""
+    """Atomically write a file that only its owner may read. A missing folder is created with the same restriction."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     write_atomic(path, data, private=True)

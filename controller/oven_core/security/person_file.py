@@ -1,4 +1,4 @@
-"""A person's credential file: everything for reaching one run from another machine.
+"""A person's credential file, with everything needed to reach one run from another machine.
 
 It has the run and its address, the person's own key, the public keys that verify the log, and the authority of the
 server's certificate. `creds add NAME --operator` or `--read-only` writes it, with mode 0600.
@@ -20,7 +20,7 @@ from oven_core.security.credentials import Credentials, write_secret
 from oven_core.security.signing import public_key
 
 FILE_BYTES: Final = 256 << 10
-"""Size limit. A certificate authority with its chain has a few kilobytes, and a public key 50 bytes."""
+"""Maximum bytes of the file. A certificate authority with its chain takes a few kilobytes, a public key 50 bytes."""
 Power = Literal["operator", "monitor"]
 """The role of a person's key: to command and read, or only to read."""
 
@@ -62,7 +62,7 @@ class PersonFile(BaseModel):
 
     @property
     def credentials(self) -> Credentials:
-        """The key by which the server identifies the person."""
+        """The key that identifies the person to the server."""
         return Credentials(self.name, self.seed.encode())
 
     def save(self, path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Signatures of events: all except agents' events are signed, and events with a wrong signature are ignored.
+"""Sign and verify events. All events except the agents' are signed, and an event with a wrong signature is ignored.
 
 Permissions on subjects can be bypassed, because a user can make the server write on a forbidden subject. So learner,
 mesh and operators sign the messages that they append, by ed25519 (RFC 8032) over subject, message id and body, in a
@@ -86,7 +86,7 @@ class Keyring:
         return keyring
 
     def verify(self, event: Event) -> Event:
-        """Return the event if it counts, else the event with a Malformed body that says why not."""
+        """Return the event if it is valid, else the event with a Malformed body that has the reason."""
         if isinstance(event.body, Malformed):
             return event
         kind = names.kind(event.subject)

@@ -1,4 +1,4 @@
-"""TLS of a connection: the trusted authority, and the warning for a connection without TLS."""
+"""TLS settings of a connection: which certificate authority to trust, and a warning if TLS is off."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from oven_core.errors import ConfigError
 from oven_core.files import read_file
 
 ENVIRONMENT = "OVEN_TLS_CA"
-"""The variable with the authority's file, for every process of a run."""
+"""Environment variable with the path of the authority's file, for every process of a run."""
 SCHEMES: Final = ("nats", "tls", "ws", "wss")
 """Schemes of addresses that nats-py can connect to."""
 
@@ -42,7 +42,7 @@ def trusting(ca: str | Path) -> ssl.SSLContext:
 
 
 def trusting_text(pem: str, source: str) -> ssl.SSLContext:
-    """Return the same for the authority's text. `source` is its origin, for the error. Raises ConfigError."""
+    """Like `trusting`, for the text of an authority. `source` is its origin, for errors. Raises ConfigError."""
     try:
         return ssl.create_default_context(cadata=pem)
     except (ssl.SSLError, ValueError) as error:

@@ -1,1 +1,1 @@
-"""Traces by OpenTelemetry."""
+"""Tracing with OpenTelemetry."""

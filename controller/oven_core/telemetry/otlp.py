@@ -1,4 +1,4 @@
-"""Spans by OpenTelemetry's SDK. Only `tracing.start` imports this module, and only if tracing is on."""
+"""Create and export spans with the OpenTelemetry SDK. Only `tracing.start` imports this module, if tracing is on."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ log = logging.getLogger("oven.telemetry")
 
 PATH = "/v1/traces"
 ATTRIBUTE_CHARACTERS = 256
-"""Longest attribute, because agents choose, for example, the actuator's name in a vote."""
+"""Maximum length of an attribute. Agents choose some of them, such as the actuator's name in a vote."""
 LOOK_S = 0.02
 """Seconds between checks for a failing collector while waiting."""
 
@@ -36,7 +36,7 @@ _W3C = TraceContextTextMapPropagator()
 
 
 class Tracing:
-    """A separate tracer provider: the process-wide one and its current span belong to the training script.
+    """A separate tracer provider, because the global provider and its current span belong to the training script.
 
     The resource has only the service and the run. OpenTelemetry's detectors are not used, because they would add the
     command line, among other things.
@@ -88,7 +88,7 @@ class Tracing:
             log.warning("%d of %d spans did not reach %s", lost, self._ended, self._exporter.url)
 
     def _within(self, limit_s: float, call: Callable[[], object]) -> None:
-        """Run a call of the SDK, which waits as long as the exporter retries, in a thread until the limit."""
+        """Run an SDK call in a thread until the limit, because it blocks while the exporter retries."""
 
         def run() -> None:
             with _quietly():
@@ -129,7 +129,7 @@ class _OpenSpan(Span):
 
 
 class _ReportingExporter(SpanExporter):
-    """An exporter that reports its first failure in one line, while OpenTelemetry's would report each."""
+    """An exporter that reports only its first failure, in one line. OpenTelemetry's exporter would report each one."""
 
     def __init__(self, exporter: SpanExporter, url: str) -> None:
         self.url = url

@@ -21,17 +21,17 @@ class Span:
 
     @property
     def traceparent(self) -> str:
-        """The context for the next message's header; empty while telemetry is off."""
+        """Return the context for the next message's header; empty while telemetry is off."""
         return ""
 
     def note(self, attributes: Mapping[str, Attribute]) -> None:
         """Add attributes, never a text that a person or a model wrote: spans leave the machine."""
 
     def event(self, name: str, attributes: Mapping[str, Attribute], at_ns: int) -> None:
-        """Add something that happened at a Unix time. Attributes must not contain such texts either."""
+        """Add an event at a Unix time. Its attributes must not contain such texts either."""
 
     def end(self, error_type: str = "") -> None:
-        """End the span, without which it is never sent."""
+        """End the span. A span that never ends is never sent."""
 
     def __enter__(self) -> Self:
         return self

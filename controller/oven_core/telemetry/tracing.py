@@ -1,4 +1,4 @@
-"""Traces by OpenTelemetry, off unless OVEN_OTLP names a collector.
+"""Tracing with OpenTelemetry. It is off unless OVEN_OTLP names a collector.
 
 One step's observe → votes → tally → apply is one trace. Its context is in the header `traceparent` of each message (W3C
 Trace Context), never in a body, so the log has the same bytes with and without tracing.
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 VARIABLE = "OVEN_OTLP"
 FLUSH_S = 2.0
-"""Seconds that the end waits for a slow collector."""
+"""Seconds to wait for a slow collector at shutdown."""
 MAX_CONTEXTS = 1024
 
 OFF = Span()
@@ -105,7 +105,7 @@ def shutdown(limit_s: float = FLUSH_S) -> None:
 
 
 class Contexts:
-    """The `size` newest contexts from which later spans continue, by the id of a ballot or decision."""
+    """The `size` newest trace contexts, by the id of a ballot or decision, for later spans to continue."""
 
     def __init__(self, size: int = MAX_CONTEXTS) -> None:
         self._size = size

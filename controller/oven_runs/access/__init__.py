@@ -1,1 +1,1 @@
-"""Access to the log of a run: on this machine or another, while it runs and afterwards."""
+"""Access to a run's log, on this machine or another, during the run and afterwards."""

@@ -1,4 +1,4 @@
-"""Reader of a run's sampled completions: the stored ones, and new ones as they come."""
+"""Read a run's sampled completions: the stored groups, and new groups as they arrive."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from oven_runs.access.run_finder import local_folder
 
 ANSWER_S = 5.0
 Ask = Callable[[int, int], Awaitable[CompletionsBatch]]
-"""(sequence, limit) → the newest groups after the sequence."""
+"""Fetches the newest groups after a sequence: (sequence, limit) → batch."""
 
 
 async def newest(access: RunAccess, most: int) -> list[StoredGroup]:

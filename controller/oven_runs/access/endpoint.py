@@ -1,4 +1,4 @@
-"""The endpoint of a run on another machine: an address and a key from options or the environment."""
+"""The endpoint of a run on another machine, with its address and key from options or the environment."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:  # imported in the methods that need it: see run_access
 
 
 class LocalRun(RunAccess):
-    """A run by its folder, whether it is up or down. The folder has the stack's own keys."""
+    """A run that is read through its folder, whether it is up or down. The folder has the stack's own keys."""
 
     def __init__(self, folder: RunFolder) -> None:
         self.folder = folder

@@ -1,8 +1,8 @@
-"""Recovery of a stopped run's complete log from its store, log.jsonl and the learner's spool.
+"""Recover the complete log of a stopped run from its store, its log.jsonl and the learner's spool.
 
-If a learner's last messages are appended after the mesh has stopped, the mesh may not have made some decisions that are
-due, and a replay would miss them. So the recovery also computes the mesh's missing outputs and appends them under the
-mesh's key.
+If a learner's last messages are appended after the mesh has stopped, some decisions may be due that the mesh never
+made. A replay would report them as missing. So the recovery also computes the mesh's missing outputs, signs them with
+the mesh's key and appends them.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ def mark_mirrored(folder: RunFolder, *, mirrored: bool) -> None:
 
 
 def report_spool(spool: Spool, tell: Tell) -> None:
-    """Report which messages the spool held and which were lost."""
+    """Report which messages were in the spool and which were lost."""
     content = spool.content
     if content.messages:
         tell(f"{spool.path.name}: {content.summary()} are in the log now; the server was away when the learner ended")
@@ -146,7 +146,7 @@ def report_differences(folder: RunFolder, mirror: Mirror, tell: Tell) -> None:
 
 
 async def fill(bus: Bus, run: str, mirror: Mirror) -> None:
-    """Give the mirror all events after its last one."""
+    """Pass all events after the mirror's last one to it."""
     head = await bus.head(run)
     if head > mirror.seq:
         async for event in bus.read(run, after=mirror.seq, until=head):
@@ -234,7 +234,7 @@ def _owed(events: Iterable[Event], folder: RunFolder) -> tuple[list[tuple[Output
 
 
 def _is_mesh(signer: Signer | None, keys: dict[str, str]) -> bool:
-    """Whether readers of the run accept what `signer` signs as the mesh's."""
+    """Whether readers of the run accept `signer`'s signature as the mesh's signature."""
     return not keys or (signer is not None and keys.get(MESH) == signer.public)
 
 

@@ -1,4 +1,4 @@
-"""The sources of a run's log: `history` and the store of a running stack, and log.jsonl."""
+"""Read a run's log from its sources: the `history` service, the server's store, or log.jsonl."""
 
 from __future__ import annotations
 

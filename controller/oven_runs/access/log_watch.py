@@ -1,4 +1,4 @@
-"""The stack's own reader of a run's log."""
+"""A background reader of the run's log, for the stack itself."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Read what a log says about its decisions, and decide one of them again under other rules.
+"""Explain the decisions in a log, and re-run one of them under different rules.
 
-The result is open loop (oven_runs.log.counterfactual). An earlier divergence makes it less certain, and the answer
-names it.
+The result is an open-loop counterfactual (oven_runs.log.counterfactual). An earlier divergence makes it less certain,
+so the answer names it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from oven_runs.log.explanation_report import OtherRuling
 from oven_runs.settings.resolution import with_rules
 
 MORE_TICKS: Final = 100
-"""Ticks after the decision in which other rules, for example a longer window, may still decide."""
+"""Number of ticks after the decision in which other rules, such as a longer window, may still decide."""
 
 
 async def explanations(access: RunAccess, hear: Callable[[Event], object] = lambda _: None) -> Explanations:
@@ -34,7 +34,7 @@ async def explanations(access: RunAccess, hear: Callable[[Event], object] = lamb
 async def explained(
     access: RunAccess, name: str, rules: Mapping[str, Any], hear: Callable[[Event], object] = lambda _: None
 ) -> tuple[Explanation, OtherRuling | None]:
-    """Return one decision, found as by `Explanations.find`, and what other rules, if any, would have decided."""
+    """Find one decision like `Explanations.find`. Return it with the decision under other rules, if any are given."""
     explanation = (await explanations(access, hear)).find(name)
     return explanation, await other_ruling(access, explanation.decision, rules, hear) if rules else None
 
@@ -42,7 +42,7 @@ async def explained(
 async def other_ruling(
     access: RunAccess, about: Decision, rules: Mapping[str, Any], hear: Callable[[Event], object] = lambda _: None
 ) -> OtherRuling:
-    """Return the decision that these rules would have made in place of the run's.
+    """Return the decision that these rules would have led to instead.
 
     Reads the log only as far as needed. `hear` gets each event, and may raise to stop. Raises the log reader's errors.
     """

@@ -1,4 +1,4 @@
-"""Access to a run on another machine, by an address and a key, without the run's folder."""
+"""Access to a run on another machine through its address and a key, without the run's folder."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ READER_ROLES: Final[tuple[Role, ...]] = ("monitor", "operator")
 
 
 class RemoteRun(RunAccess):
-    """A run by its address. Its log comes only from `history`, because people have no access to the store."""
+    """A run accessed through its address. Its log comes only from `history`, because users cannot read the store."""
 
     def __init__(
         self,

@@ -1,7 +1,7 @@
-"""Access to one run for reading and commands, wherever the run's folder is.
+"""The common interface for reading and commanding a run, on this machine or another.
 
 There are two implementations. `local_run.LocalRun` has the run's folder. `remote_run.RemoteRun` has an address and a
-key, on another machine. `run_finder.find_run` chooses the one that a command refers to.
+key, on another machine. `run_finder.find_run` chooses between them.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ def warn(line: str) -> None:
 
 
 class RunAccess(ABC):
-    """A run as its readers and operators reach it."""
+    """Access to one run for its readers and operators."""
 
     run: str
     """The run's name."""
     by: str
-    """The name that the log has for commands given through this access."""
+    """The user name that the log records for commands given through this access."""
 
     @property
     @abstractmethod
@@ -102,7 +102,7 @@ class RunAccess(ABC):
         """Yield the stored events after a sequence, unverified. Raises BusError if only the mesh has them."""
 
     def missing(self) -> str:
-        """Return a sentence about what the log is known to lack; empty if it lacks nothing."""
+        """Return a sentence about known missing messages in the log; empty if it is complete."""
         return ""
 
     async def events(
@@ -176,7 +176,7 @@ class RunAccess(ABC):
         over: Callable[[], bool],
         tell: Callable[[str], object],
     ) -> AsyncGenerator[_Item]:
-        """Yield what `fetch` returns, at first and whenever the event of `listen` is set, until the stack is down.
+        """Yield the results of `fetch`, at first and whenever `listen`'s event is set, until the stack is down.
 
         Reconnects, and reports it through `tell`, until reconnecting is pointless (`over`). Raises RefusedError.
         """

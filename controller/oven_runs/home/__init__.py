@@ -1,1 +1,1 @@
-"""`$OVEN_HOME` and the folder of each run in it: its files, and a list of the runs."""
+"""Manage `$OVEN_HOME`: the folder of each run with its files, and the list of runs."""

@@ -1,8 +1,8 @@
-"""Prompts that the agent `author` writes for the learner: two files in the run's folder, and both sides' checks.
+"""Exchange of prompts between the agent `author` and the learner, through two files in the run's folder.
 
 The learner writes `topics.json`: the topics that it trains on, with a few of their prompts. The author appends to
-`prompts.jsonl`, one `AuthoredPrompt` per line, which the learner reads between two steps. The text of a prompt is only
-in these files; the log has its hash. Neither side trusts the other, so each checks what it reads.
+`prompts.jsonl`, one `AuthoredPrompt` per line, and the learner reads it between two steps. The text of a prompt is only
+in these files, while the log has its hash. Neither side trusts the other, so each one validates its input.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ FOLDER: Final = "authored"
 """Folder inside the run's folder. Only its owner may read it."""
 TOPICS, PROMPTS = "topics.json", "prompts.jsonl"
 CHARACTERS: Final = 4000
-"""Limit of a prompt: about a thousand tokens, more than prompts in the usual data sets for GRPO have."""
+"""Maximum characters of a prompt: about a thousand tokens, longer than prompts in the usual data sets for GRPO."""
 LINE_BYTES: Final = 32_768
-"""Limit of a line: a prompt whose characters are all escaped in JSON, and its provenance."""
+"""Maximum bytes of a line: a prompt whose characters are all escaped in JSON, and its provenance."""
 READ_BYTES: Final = 262_144
-"""Limit per step boundary, which takes a millisecond. The rest waits for the next step."""
+"""Maximum bytes per step boundary, which take a millisecond. The rest waits for the next step."""
 TOPIC_BYTES: Final = 1 << 20
-"""Limit of `topics.json`."""
+"""Maximum bytes of `topics.json`."""
 
 _INVISIBLE = re.compile(
     "[\u0000-\u0008\u000b\u000c\u000e-\u001f\u007f-\u009f"  # controls except for tab and line breaks
@@ -53,7 +53,7 @@ class AuthoredPrompt(BaseModel):
 
 
 class Topic(BaseModel):
-    """A topic, as the author sees it."""
+    """A training topic, with the information for the author."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -76,9 +76,9 @@ class Batch:
 
     prompts: tuple[AuthoredPrompt, ...]
     malformed: int
-    """Lines that are not an AuthoredPrompt."""
+    """Number of lines that are not an AuthoredPrompt."""
     too_long: int
-    """Lines over LINE_BYTES, or prompts over CHARACTERS. A line over READ_BYTES is skipped in pieces, each counted."""
+    """Number of lines over LINE_BYTES or prompts over CHARACTERS. Each piece of a line over READ_BYTES counts."""
     offset: int
     """Byte offset of the next read."""
 

@@ -1,4 +1,4 @@
-"""The judges' tests of their endpoints at start-up: `judges/<member>.json` in the run's folder."""
+"""Results of the endpoint tests that judges run at start-up, in `judges/<member>.json` in the run's folder."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FOLDER: Final = "judges"
 
 
 class JudgeState(BaseModel):
-    """The result of one test. It has no text from a provider, a prompt or a completion."""
+    """The result of one test. It never contains text from a provider, a prompt or a completion."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 

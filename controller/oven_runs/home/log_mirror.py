@@ -1,8 +1,8 @@
-"""Writes log.jsonl, with one line per event, next to the store during the run.
+"""Copy the log to log.jsonl during the run, one line per event, as a backup of the store.
 
 It runs in a process that follows the log anyway. The file is flushed now and then but not forced to the disk, because
-the store is authoritative and this file is the backup. If the file already exists, its lines are first compared with
-the events. So the same class continues a file, completes it, and finds its differences from the store.
+the store is authoritative and this file is only the backup. If the file already exists, its lines are first compared
+with the events. So the same class can continue a file, complete it, and find its differences from the store.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ FLUSH_BYTES = 1 << 20
 
 
 class Mirror:
-    """A growing copy of the log. `take` gets the unverified events in order. `fault` is the reason if a failing disk
-    ended the writing."""
+    """A growing copy of the log. Pass the unverified events to `take` in order. If a failing disk stopped the writing,
+    `fault` is the reason."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.seq = 0
-        """Sequence of the last event taken."""
+        """Sequence of the last event passed to `take`."""
         self.fault = ""
         self.aside: Path | None = None
         """The old file that differed from the store, under its new name."""
         self.differs = 0
-        """Sequence of the first event in which it differed."""
+        """Sequence of the first event that differed."""
         self.beyond = 0
-        """Events in the file that did not come from the log."""
+        """Number of events in the file that are not in the log."""
         self._unwritten = bytearray()
         self._end = 0  # offset after the last valid line on the disk
         self._existing: BinaryIO | None = None
@@ -95,7 +95,7 @@ class Mirror:
             self._file = -1
 
     def _exists(self, seq: int, line: bytes) -> bool:
-        """Whether the existing file has this line. After its end, or its first difference, lines are written."""
+        """Whether the existing file has this line. Lines are written from its end or its first difference on."""
         assert self._existing is not None
         for existing in self._existing:
             if not existing.endswith(b"\n"):
@@ -138,7 +138,7 @@ class Mirror:
 
 
 def _seq(line: bytes) -> int:
-    """The sequence of a line's event; for any other line a number larger than all sequences."""
+    """Return the sequence of a line's event; for any other line a number larger than all sequences."""
     try:
         return int(line[: line.index(b",")].rpartition(b" ")[2])
     except ValueError:

@@ -1,8 +1,8 @@
-"""A run's spending on language models: one SQLite file, with an account for each caller.
+"""Track and cap a run's spending on language models, in a SQLite file with one account per caller.
 
-A call's greatest cost is reserved before the call, and its real cost is booked afterwards, each in one transaction over
-all accounts. So the caps apply across processes, across restarts of a judge or the stack, and across `--resume`. If a
-process dies, its reservations count as spent, because they may have been billed.
+Each call first reserves its maximum cost and books its real cost afterwards, each in one transaction over all accounts.
+So the caps apply across processes, across restarts of a judge or the stack, and across `--resume`. If a process dies,
+its reservations count as spent, because they may have been billed.
 
 SQLite's write-ahead log works among processes of one machine. A judge on another machine has its own run folder, and
 therefore its own file and caps.
@@ -27,10 +27,10 @@ NAME: Final = "spend.sqlite"
 JUDGES: Final = "judges"
 """The account whose sub-accounts are the committee's judges: "judges/critic"."""
 ROUNDING_USD: Final = 1e-9
-"""US dollars by which two sums of the same costs, added in another order, may differ at most."""
+"""Maximum rounding difference in US dollars between two sums of the same costs in different order."""
 
 BUSY_S: Final = 5.0
-"""Seconds that a transaction waits for another process's; each takes under a millisecond."""
+"""Timeout in seconds for the lock of another process's transaction, which takes under a millisecond."""
 
 _FIELDS = "calls, unanswered, unpriced, input_tokens, output_tokens, usd"
 _COLUMNS = (
@@ -46,14 +46,14 @@ _SUMS = ", ".join(f"SUM({field})" for field in _FIELDS.split(", "))
 
 @dataclass(frozen=True, slots=True)
 class Spend:
-    """The cost of calls. The fields have the order of the tables' columns."""
+    """The number and cost of calls. The fields are in the same order as the tables' columns."""
 
     calls: int = 0
-    """Calls that were or may have been billed."""
+    """Number of calls that were or may have been billed."""
     unanswered: int = 0
-    """Part of them: calls without known usage, counted at their greatest cost."""
+    """Number of those without known usage, counted at their maximum cost."""
     unpriced: int = 0
-    """Part of them: calls of models whose price is unknown, so that their US dollars are missing."""
+    """Number of those to models with an unknown price, so that their US dollars are missing."""
     input_tokens: int = 0
     output_tokens: int = 0
     usd: float = 0.0
@@ -68,7 +68,7 @@ class Spend:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """Why a call may not be made."""
+    """The reason why a call is refused."""
 
     cap: str
     """The setting and how much of it is used, for people."""
@@ -92,11 +92,11 @@ class Cap:
 
 
 class ModelSpend:
-    """One process's view of the file. Threads may share it."""
+    """Access to the spending file from one process. Threads may share it."""
 
     def __init__(self, path: Path | None, caps: Sequence[Cap] = (), owner: str = "") -> None:
-        """Opens or creates the file; `path` None: in memory. Only this process may spend from `owner` and the accounts
-        below it (empty: all), so what an earlier process had reserved there is booked.
+        """Open or create the file. If `path` is None, use memory. Only this process may spend from `owner` and accounts
+        below it (empty: all), so an earlier process's reservations there are booked.
 
         Raises ConfigError for a file that is damaged or cannot be written.
         """
@@ -125,7 +125,7 @@ class ModelSpend:
         return bool(self._caps)
 
     def hold(self, account: str, greatest: Spend) -> int | Refused:
-        """Reserve a call's greatest cost. Returns the number to book it with. Raises sqlite3.Error."""
+        """Reserve a call's maximum cost and return the reservation's number for `book`. Raises sqlite3.Error."""
         with self._transaction():
             if refused := self._refused(account, greatest):
                 return refused
@@ -173,7 +173,7 @@ class ModelSpend:
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[None]:
-        """Takes the write lock at once, so that two processes cannot both reserve the same remainder."""
+        """Run a transaction that takes the write lock first, so that two processes cannot reserve the same rest."""
         with self._lock:
             self._file.execute("BEGIN IMMEDIATE")
             try:

@@ -1,4 +1,4 @@
-"""The frontier model's answers to a fixed set of prompts, fetched once for the learner to read.
+"""A frontier model's answers to a fixed set of prompts, which are fetched once and then read by the learner.
 
     runs/<run>/probes/<key>.json          the answers, with alternatives to each token; only the owner may read it
     runs/<run>/probes/<key>.begin.json    the policy's first measurement, by training
@@ -20,15 +20,15 @@ from oven_core.files import read_file, write_atomic
 
 FOLDER = "probes"
 MOST_PROMPTS = 512
-"""Limit of a set: the policy is measured on all of them each time, and the provider charges for each."""
+"""Maximum prompts in a set. Each measurement of the policy uses all of them, and the provider charges for each."""
 PROMPTS_BYTES = 8 << 20
-"""Limit of a file of prompts."""
+"""Maximum bytes of a file of prompts."""
 SET_BYTES = 256 << 20
-"""Limit of a stored set. 512 answers of 1,024 tokens with 20 alternatives each take a tenth of it."""
+"""Maximum bytes of a stored set. 512 answers of 1,024 tokens with 20 alternatives each take a tenth of it."""
 
 
 class Alternative(BaseModel):
-    """A token that the model might have written, with its log-probability."""
+    """An alternative token with its log-probability."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -37,7 +37,7 @@ class Alternative(BaseModel):
 
 
 class Token(BaseModel):
-    """One token that the model wrote."""
+    """One token of the model's answer."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 

@@ -1,9 +1,9 @@
-"""Rollbacks by a restart: the file with which the learner asks for one, and a limit on repetitions.
+"""Rollbacks that restart the learner: the request file that it writes, and a limit on repeated restarts.
 
-A model that is too large to be copied in memory, or is split over several ranks, rolls back to a checkpoint on disk, in
-a new process. The learner writes `relaunch.json` into the run's folder and exits with `EXIT_CODE`. `up` and `run --`
+If a model is too large to copy in memory, or is split over several ranks, it rolls back to a checkpoint on disk in a
+new process. The learner writes `relaunch.json` into the run's folder and exits with `EXIT_CODE`. `up` and `run --`
 restart its command in the same run, with the checkpoint in `RESUME_FROM`. Other launchers, such as Slurm's requeue or a
-person with `--resume`, need not pass it, because the file names it too. The learner that continued removes the file.
+person with `--resume`, need not pass it, because the file names it too. The restarted learner removes the file.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ LATEST = "latest"
 START = "start"
 """The beginning of the script, without a checkpoint."""
 IN_A_ROW = 3
-"""Restarts without progress after which a person has to look."""
+"""Number of restarts without progress after which a person has to intervene."""
 
 
 class Relaunch(BaseModel):
@@ -75,10 +75,10 @@ def done(folder: Path) -> None:
 
 
 class LearnerRelaunch:
-    """Restarts in one stack. Call `again` each time that the learner has ended."""
+    """Counts the learner's restarts in one stack. Call `again` each time the learner exits."""
 
     def __init__(self, folder: Path, resume_command: str, tell: Callable[[str], None]) -> None:
-        """`resume_command`: with which a person can continue later. `tell` receives lines for people."""
+        """`resume_command` is the command to continue later. `tell` receives lines for people."""
         self._folder, self._resume_command, self._tell = folder, resume_command, tell
         self._training, self._in_a_row, self._furthest = "", 0, -1
         self._handled = self._read()  # from an earlier stack; the first learner continues from it

@@ -1,4 +1,4 @@
-"""The list of runs that `runs --json` prints."""
+"""The JSON output of `runs --json`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from oven_runs.home.run_folder import Home, Skip, ignore
 
 
 class ListedRun(BaseModel):
-    """A run's run.json and status."""
+    """One run in the list: its run.json and status."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -24,7 +24,7 @@ class ListedRun(BaseModel):
 
 
 def listed_runs(home: Home, skip: Skip = ignore) -> list[ListedRun]:
-    """Return every run of the home, newest first. `skip` is that of Home.runs."""
+    """Return every run of the home, newest first. `skip` is passed to Home.runs."""
     return [
         ListedRun(
             run=folder.run,

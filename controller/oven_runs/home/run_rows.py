@@ -1,4 +1,4 @@
-"""The rows of a list of runs: state, step, target metric, decisions, alerts, age and pace of each run in a home.
+"""Build the list of runs in a home, with one row per run, and cache it on disk.
 
 A row is computed from a digest of the run's log.jsonl. It is cached in `cache/run-rows.json` with the file's size and
 modification time, so that reopening the list reads only the logs that changed. Signatures are not checked: opening the
@@ -31,20 +31,20 @@ from oven_runs.log.run_row import RunRow, finite, summarized
 from oven_runs.log.run_summary import RunSummary
 
 SLICE_BYTES: Final = 1 << 20
-"""Bytes per call. Reading them takes about 20 ms, so that a monitor can react to keys in between."""
+"""Maximum bytes read per call. They take about 20 ms, so that a monitor can react to keys in between."""
 NEWEST: Final = 20
-"""Observations from whose times the pace is computed."""
+"""Number of observations for computing the pace."""
 CACHE: Final = "run-rows.json"
 NO_START: Final = "its log does not contain the start of a run"
 _TYPE: Final = re.compile(rb'"type": "(Vote|StepClosed|AgentStatus)"')
 _HEAD: Final = 600
-"""A line's type is within this many bytes: identity and signature, which come before it, have at most 256 each."""
+"""Number of bytes within which a line's type appears. The identity and signature before it have at most 256 each."""
 
 
 class LogDigest:
-    """The facts that a row needs from one log. Each call of `advance` reads on.
+    """The data for one run's row, read from its log. Each call of `advance` reads a further slice.
 
-    Votes, closed steps and agents' statuses, which are most lines, are skipped without decoding.
+    Votes, closed steps and agents' statuses make up most lines and are skipped without decoding.
     """
 
     def __init__(self, path: Path) -> None:
@@ -58,7 +58,7 @@ class LogDigest:
         self.complete = False
         """Whether the whole file was read. Until then, counts cover part of it."""
         self.unread = 0
-        """Lines that could not be read."""
+        """Number of unreadable lines."""
         self.times: deque[datetime] = deque(maxlen=NEWEST)
         """Times of the newest observations."""
         self._offset = 0
@@ -110,7 +110,7 @@ class _Cache(BaseModel):
 
 
 class RunRows:
-    """The rows of a home's runs. `look` finds new runs; `advance` reads their logs in slices."""
+    """The rows of all runs in a home. `look` finds new runs, and `advance` reads their logs in slices."""
 
     def __init__(self, home: Home) -> None:
         self._home = home
@@ -213,6 +213,6 @@ def _row(row: RunRow, digest: LogDigest) -> RunRow:
 
 
 def _version(path: Path) -> tuple[int, int]:
-    """Size and modification time in ns."""
+    """Return the file's size and its modification time in ns."""
     stat = path.stat()
     return stat.st_size, stat.st_mtime_ns

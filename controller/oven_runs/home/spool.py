@@ -1,4 +1,4 @@
-"""spool.jsonl: learner messages that the log has not confirmed, saved until they are appended.
+"""The learner's spool (spool.jsonl): messages that the log has not confirmed yet, saved until they are appended.
 
 The learner's link creates and locks the file while it runs, and removes it once the log has every message. If the file
 exists without a lock, the log lacks messages. Its first line has the number of messages that the file should contain.
@@ -31,16 +31,16 @@ if TYPE_CHECKING:
 
 NAME: Final = "spool.jsonl"
 HEAD_BYTES: Final = 256
-"""Length of the padded first line. Rewriting it takes no space on the disk."""
+"""Length of the padded first line in bytes. Rewriting it needs no extra disk space."""
 RESERVED_BYTES: Final = 1 << 20
-"""Disk space reserved while the learner runs: room for about 3,000 observations if the disk is full at the end."""
+"""Bytes reserved on the disk while the learner runs: about 3,000 observations in case the disk is full at the end."""
 RETRY_S: Final = 0.05
 _DATA: Final = b', "data": '
 
 
 @dataclass(frozen=True, slots=True)
 class SpooledMessage:
-    """A learner's message that is ready for the log."""
+    """A learner's message, ready to append to the log."""
 
     subject: str
     data: bytes
@@ -83,7 +83,7 @@ class SpoolContent:
 
     messages: tuple[SpooledMessage, ...] = ()
     lost: int = 0
-    """Messages that should be in it but are not intact."""
+    """Number of messages that should be in it but are not intact."""
     unknown: bool = False
     """Whether the learner died, by SIGKILL or with its machine, before it could write how many messages were unsent."""
 
@@ -117,7 +117,7 @@ class SpoolContent:
 
 
 class Spool:
-    """The locked file. `content` is its present content."""
+    """The locked spool file. `content` is its current content."""
 
     def __init__(self, folder: Path, run: str, descriptor: int, content: SpoolContent) -> None:
         self.path = folder / NAME
@@ -229,7 +229,7 @@ def look(folder: Path, run: str) -> SpoolContent:
 
 
 def lost_for_good(folder: Path, run: str) -> int:
-    """Return how many messages were lost from spools that are gone."""
+    """Return the number of messages that earlier spools lost."""
     return sum(_read(path, run).lost for path in folder.glob("spool.cut-*.jsonl"))
 
 

@@ -1,4 +1,4 @@
-"""One sentence for each announcement that a learner makes during a run: for `log`, the monitor and `explain`."""
+"""Describe a learner's announcements in one sentence each, for `log`, the monitor and `explain`."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from oven_core.protocol.messages import ActuatorSpec
 from oven_runs.log.run_summary import text
 
 NAMES = 8
-"""Choices that a sentence lists."""
+"""Maximum choices listed in a sentence."""
 
 
 def announced(body: ActuatorAnnounced) -> str:
-    """Return the actuator with its range and current value."""
+    """Describe the announced actuator with its range and current value."""
     spec = body.actuator
     now = "" if spec.value is None else f", now {text(spec.value)}"
     return f"announced {spec.name} at step {body.step}: {_range(spec)}{now}"
 
 
 def injected(body: PromptsInjected) -> str:
-    """Return the number of prompts, their author and reason, and how many older ones made room."""
+    """Describe injected prompts: their number, author, reason, and how many older prompts were removed for them."""
     count = len(body.hashes)
     room = f", {body.evicted} older ones made room" if body.evicted else ""
     prompts = "1 prompt" if count == 1 else f"{count} prompts"

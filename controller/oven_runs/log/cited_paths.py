@@ -1,8 +1,8 @@
-"""Paths through the knowledge graph that votes cite, parsed from the text of their evidence.
+"""Parse the knowledge graph paths that votes cite in their evidence.
 
 An agent's process writes them as
-"for: loss_spike ← CAUSES ← lr_too_high ← SOLVES ← lower_lr [C001 S001; D; own-faults]". A vote's evidence is free text.
-Other text is ignored.
+"for: loss_spike ← CAUSES ← lr_too_high ← SOLVES ← lower_lr [C001 S001; D; own-faults]". Evidence is free text, so any
+other text is ignored.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class CitedPath(BaseModel):
 
     @property
     def text(self) -> str:
-        """The path on one line."""
+        """Format the path on one line."""
         arrow = "←" if self.backwards else "→"
         parts = [self.nodes[0]]
         for relation, node in zip(self.relations, self.nodes[1:], strict=True):
@@ -48,7 +48,7 @@ class CitedPath(BaseModel):
         return " ".join(parts)
 
     def drawn(self) -> list[str]:
-        """Return one line per node, and between two nodes a line with an arrow, the relation and its edge."""
+        """Format the path as one line per node, with a line for the arrow, relation and edge between two nodes."""
         arrow = "↑" if self.backwards else "↓"
         lines = [self.nodes[0]]
         for i, (relation, node) in enumerate(zip(self.relations, self.nodes[1:], strict=True)):

@@ -1,4 +1,4 @@
-"""The result of an operator's command, folded from the log: logged, answered, decided, carried out. Pure."""
+"""Follow an operator's command through the log: whether it was logged, answered, decided and carried out."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ Stage = Literal["asked", "logged", "answered", "done", "refused", "lost"]
 
 @dataclass
 class CommandResult:
-    """The log's messages about one command so far."""
+    """The messages in the log about one command, so far."""
 
     run: str
     command: OperatorCommand
     waited: str = ""
-    """The client's waiting time, to complete "no receipt from the learner"; empty while it still waits."""
+    """The waiting time as a phrase that completes "no receipt from the learner"; empty while the client still waits."""
     logged: int = 0
-    """Sequence of the command itself."""
+    """Sequence number of the command itself."""
     answer: CommandAnswer | None = None
     decision: Decision | None = None
     receipts: list[Receipt] = field(default_factory=list)
     """All receipts since the command. Each subject has its own queue, so a receipt may overtake its decision."""
     failed: str = ""
-    """Why the command did not get into the log."""
+    """The reason why the command was not logged."""
     run_ended: bool = False
-    """Whether the run ended meanwhile, so that nothing more will come."""
+    """Whether the run ended, so that no more messages will follow."""
 
     def take(self, body: LogMessage | Malformed) -> bool:
-        """Add a message. Returns whether it is about the command."""
+        """Add a message and return whether it is about the command."""
         match body:
             case CommandAnswer() if body.command == self.command.id:
                 self.answer = body
@@ -93,7 +93,7 @@ class CommandResult:
         return "logged" if self.logged else "asked"
 
     def line(self) -> str:
-        """One line for people."""
+        """Describe the result in one line."""
         return f"{self.command.action}: {self.outcome() if self.whole else self._lacking()}"
 
     def outcome(self) -> str:
@@ -130,7 +130,7 @@ class CommandResult:
 
 
 class CommandReport(BaseModel):
-    """The result of a command as `--json` prints it."""
+    """The JSON output for a command."""
 
     model_config = ConfigDict(frozen=True, ser_json_inf_nan="strings")
 

@@ -1,4 +1,4 @@
-"""The remote members of a reward committee by the log: their models, weights and states. Pure."""
+"""The state of a reward committee's remote members (model, weight, status), computed from the log."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from oven_core.protocol.messages import Observation, Receipt, RunStarted, Value
 
 WEIGHTS = "reward.weights"
 SCORED = "committee/skipped_groups"
-"""A metric of every step that the committee scored."""
+"""A metric that appears in every step scored by the committee."""
 
 
 @dataclass(frozen=True)
 class MemberLine:
-    """One remote member."""
+    """One remote member of the committee."""
 
     member: str
     judge: str
@@ -33,7 +33,7 @@ class MemberLine:
 
 @dataclass
 class CommitteeView:
-    """The committee's state, folded from the log's events in order."""
+    """The committee's state. Feed it the log's events in order."""
 
     started: RunStarted | None = None
     knobs: dict[str, Value] = field(default_factory=dict)
@@ -56,13 +56,13 @@ class CommitteeView:
 
     @property
     def members(self) -> dict[str, tuple[str, ...]]:
-        """Member → its models. A removed member, whose only choice is OFF, is left out."""
+        """Return the models of each member. A removed member, whose only choice is OFF, is omitted."""
         specs = self.started.actuators if self.started is not None else ()
         return {member_of(spec.name): spec.choices for spec in specs if member_of(spec.name) and spec.choices != (OFF,)}
 
     @property
     def shares(self) -> Mapping[str, float]:
-        """The weight of every member, including rules; empty if the run announces none."""
+        """Return the weight of every member, including rules; empty if the run announces none."""
         weights = self.knobs.get(WEIGHTS)
         return weights if isinstance(weights, Mapping) else {}
 

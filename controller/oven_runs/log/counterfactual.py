@@ -1,8 +1,8 @@
-"""Open-loop counterfactuals: a changed mesh over a recorded run, and where it diverges from the log.
+"""Open-loop counterfactuals: run a changed mesh over a recorded run, and find where its decisions diverge.
 
-The metrics are those of the recording, whatever this mesh decides. So only the first divergence is certain; after it
-the recording is that of a different run. Receipts only count for decisions that this mesh made, too. Announcements of
-the learner keep the recording's values.
+The metrics come from the recording, no matter what this mesh decides. So only the first divergence is certain. After
+it, the recording belongs to a different run. Receipts count only if this mesh made the same decision. Announcements of
+the learner keep the recorded values.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from oven_core.protocol.rules import Rules
 
 
 class _Mesh(Mesh):
-    """Takes ids from the recording's sequences, so that the same event leads to the logged id."""
+    """A mesh that builds ids from the recording's sequences, so that the same event gets the logged id."""
 
     current_seq = ids_issued = 0
 
@@ -44,7 +44,7 @@ class _Mesh(Mesh):
 
 @dataclass(frozen=True, slots=True)
 class Divergence:
-    """A decision that differs between log and mesh. One of the two is None if only the other decided at that tick."""
+    """A decision that differs between log and mesh. If only one of them decided at that tick, the other is None."""
 
     tick: int
     actuator: str
@@ -64,7 +64,7 @@ def decision_text(decision: Decision | None) -> str:
 
 @dataclass
 class Verdicts:
-    """Counts of the decisions on one actuator by verdict."""
+    """The number of decisions on one actuator, by verdict."""
 
     logged: Counter[str] = field(default_factory=Counter)
     computed: Counter[str] = field(default_factory=Counter)
@@ -156,7 +156,7 @@ class OpenLoop:
         return outputs
 
     def _note(self, seq: int, body: LogMessage) -> None:
-        """Remember an output of the recording's mesh, and which computed ballot is the same."""
+        """Record an output of the recording's mesh, and match its ballot with the computed one."""
         if isinstance(body, Decision):
             self.logged.append((seq, body))
             self._decided[body.id] = body
@@ -168,7 +168,7 @@ class OpenLoop:
                     self._ids[body.id] = own.id
 
     def _translated(self, body: LogMessage) -> LogMessage | None:
-        """The message with this mesh's ids; None for a receipt of a decision that it did not make."""
+        """Return the message with this mesh's ids; None for a receipt of a decision that it did not make."""
         if isinstance(body, RunStarted):
             return body.model_copy(update={"rules": self._rules(body.rules)})
         if isinstance(body, Receipt) and body.decision_id:
@@ -189,7 +189,7 @@ class OpenLoop:
         return body
 
     def _own_decision(self, logged_id: str) -> Decision | None:
-        """This mesh's decision with the same effect as a logged one."""
+        """Return this mesh's decision with the same effect as a logged one."""
         logged = self._decided.get(logged_id)
         if logged is None:
             return None
@@ -208,7 +208,7 @@ def _effect(decision: Decision) -> tuple[object, ...]:
 
 
 def _by_key(decisions: Iterable[Decision]) -> dict[tuple[int, str, int], Decision]:
-    """Decisions by tick, actuator and their number among those."""
+    """Return the decisions by tick, actuator and index among decisions with the same two."""
     by_key: dict[tuple[int, str, int], Decision] = {}
     counts: Counter[tuple[int, str]] = Counter()
     for decision in decisions:

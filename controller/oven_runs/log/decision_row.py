@@ -1,4 +1,4 @@
-"""A decision in one row: step, proposer, change, verdict, receipt and outcome."""
+"""Summarise a decision in one row: step, proposer, change, verdict, receipt and outcome."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ VERDICTS: Final[tuple[str, ...]] = get_args(Verdict)
 
 
 class DecisionRow(BaseModel):
-    """One decision, as `decisions --json` prints it."""
+    """One decision in the JSON output of `decisions --json`."""
 
     model_config = ConfigDict(frozen=True, ser_json_inf_nan="strings")
 
@@ -82,12 +82,12 @@ def row(explanation: Explanation) -> DecisionRow:
 
 @dataclass(frozen=True, slots=True)
 class DecisionFilter:
-    """Conditions on decisions. An empty one matches all."""
+    """Conditions for selecting decisions. An empty filter matches all of them."""
 
     since: Since = BEGINNING
     actuator: str = ""
     agent: str = ""
-    """An agent that voted on it, or the agent or operator that proposed it."""
+    """An agent that voted on the decision, or its proposer (an agent or operator)."""
     verdict: str = ""
 
     def matches(self, explanation: Explanation, newest: datetime | None) -> bool:

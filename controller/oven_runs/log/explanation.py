@@ -1,4 +1,4 @@
-"""A decision with everything the log has about it: votes, receipt and outcome. A pure fold."""
+"""Collect everything that the log has about each decision: votes, receipt and outcome."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from oven_core.protocol.messages import (
 from oven_core.protocol.operator_messages import OperatorCommand
 
 SHOWN = 4
-"""Ids that an error about an ambiguous prefix lists."""
+"""Maximum ids listed in an error about an ambiguous prefix."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ class Explanations:
     step: int = 0
     tick: int = 0
     changed: str = ""
-    """The id of the decision that the last event was about; empty if it was about none."""
+    """The id of the decision that the last event changed; empty if there is none."""
     _actuators: set[str] = field(default_factory=set)  # the announced ones: votes may name any
     _open: dict[str, BallotOpened] = field(default_factory=dict)
     _votes: dict[str, dict[str, Vote]] = field(default_factory=dict)  # actuator → agent → its last vote

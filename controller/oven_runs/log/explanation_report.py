@@ -1,4 +1,4 @@
-"""An explanation as `explain --json` prints it: the log's messages, and what follows from them."""
+"""The JSON output of `explain --json`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from oven_runs.log.explanation import Explanation
 
 
 class OtherRuling(BaseModel):
-    """The decision under other rules."""
+    """The decision that other rules would have led to."""
 
     model_config = ConfigDict(frozen=True, ser_json_inf_nan="strings")
 
@@ -31,7 +31,7 @@ class OtherRuling(BaseModel):
     )
 
     def lines(self) -> list[str]:
-        """Return the answer as lines for people."""
+        """Format the comparison as lines of text."""
         decided_by = ", ".join(f"rules.{name} = {value}" for name, value in self.rules.items())
         what = "the same" if self.same else decision_text(self.decision)
         out = [f"with {decided_by}: {what}"]
@@ -41,7 +41,7 @@ class OtherRuling(BaseModel):
 
 
 class ExplanationReport(BaseModel):
-    """A decision with everything the log has about it; null if the log has nothing."""
+    """A decision with everything the log has about it. Fields are null if the log has nothing."""
 
     model_config = ConfigDict(frozen=True, ser_json_inf_nan="strings")
 
@@ -65,7 +65,7 @@ class ExplanationReport(BaseModel):
 
 
 def report(run: str, explanation: Explanation, ruling: OtherRuling | None = None) -> ExplanationReport:
-    """Return the explanation as one message."""
+    """Convert an explanation to its JSON report."""
     return ExplanationReport(
         run=run,
         who=explanation.proposer,

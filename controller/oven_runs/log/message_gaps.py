@@ -1,4 +1,4 @@
-"""Gaps in the numbers of learner messages, which count up from 0 in each incarnation."""
+"""Find missing learner messages by gaps in their numbers, which count up from 0 in each incarnation."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from oven_core.protocol.messages import LearnerMessage, RunEnded, RunStarted
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """Messages `first` to `last` of an incarnation, which are not in the log."""
+    """A range of missing messages of an incarnation, from `first` to `last`."""
 
     incarnation: int
     first: int
@@ -21,7 +21,7 @@ class Gap:
 
 @dataclass
 class Numbering:
-    """Finds gaps in the learner's messages, which `take` gets in the log's order. Duplicates are ignored."""
+    """Finds gaps in the learner's messages. Pass them to `take` in the order of the log. Duplicates are ignored."""
 
     gaps: list[Gap] = field(default_factory=list)
     ended: bool = False

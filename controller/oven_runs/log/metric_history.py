@@ -1,4 +1,4 @@
-"""The measurements of one metric over a run, thinned if there are many. A pure fold."""
+"""Collect the measurements of one metric over a run, and thin them out if there are many."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from oven_runs.log.query_start import BEGINNING, Since
 
 
 class Point(BaseModel):
-    """One measurement in the log."""
+    """One measurement of the metric."""
 
     model_config = ConfigDict(frozen=True, ser_json_inf_nan="strings")
 
@@ -26,7 +26,7 @@ class Point(BaseModel):
 
 
 class MetricHistory(BaseModel):
-    """The measurements of a metric."""
+    """The measurements of a metric over the run."""
 
     model_config = ConfigDict(frozen=True, ser_json_inf_nan="strings")
 
@@ -50,7 +50,7 @@ class MetricHistory(BaseModel):
 
 @dataclass
 class MetricReader:
-    """Collects the measurements of the log's events, passed in order."""
+    """Collects the measurements. Feed it the log's events in order."""
 
     name: str
     since: Since = BEGINNING

@@ -1,4 +1,4 @@
-"""The symptoms that agents named in a run, and a question about them to the knowledge graph. A pure fold."""
+"""Collect the symptoms that agents named in a run, and build a knowledge graph query about them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from oven_runs.log.query_start import BEGINNING, Since
 SYMPTOM: Final = "symptom:"
 """A vote's evidence "symptom:loss_spike" names a node of the graph."""
 MOST_SYMPTOMS: Final = 64
-"""Symptoms that one question may have (`DiagnoseRequest.symptoms`)."""
+"""Maximum symptoms in one request (`DiagnoseRequest.symptoms`)."""
 
 
 class NamedSymptom(BaseModel):
@@ -42,7 +42,7 @@ class _Mention(NamedTuple):
 
 @dataclass
 class NamedSymptoms:
-    """Collects the symptoms of the log's events, passed in order."""
+    """Collects the symptoms. Feed it the log's events in order."""
 
     since: Since = BEGINNING
     _started: RunStarted | None = None

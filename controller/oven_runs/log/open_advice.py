@@ -1,4 +1,4 @@
-"""Advice that waits for a person: the time that is left, and a reminder before it lapses. Pure."""
+"""Pending advice: how long people can still approve it, and when to remind them."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from oven_core.protocol.messages import Decision
 from oven_runs.log.run_summary import RunSummary
 
 REMINDER_SHARE: Final = 0.25
-"""Share of the ticks for an approval at which people are reminded: early enough to act."""
+"""Remaining share of the approval period at which people are reminded, early enough to act."""
 
 
 def is_near_end(advised: Decision, tick: int) -> bool:
-    """Whether the advice can still be approved at `tick`, but for at most a quarter of its ticks."""
+    """Whether the advice is still open at `tick`, with at most a quarter of its approval period left."""
     ticks_left = advised.expires_at_tick - tick
     return 0 <= ticks_left <= REMINDER_SHARE * (advised.expires_at_tick - advised.tick)
 
 
 def remaining(advised: Decision, tick: int, tick_s: float = 0.0) -> str:
-    """Return how long the advice can be approved: "12 ticks (about 4 min)". `tick_s`: 0 if unknown."""
+    """Format the remaining time for approval: "12 ticks (about 4 min)". `tick_s` is 0 if unknown."""
     ticks_left = max(0, advised.expires_at_tick - tick)
     ticks = f"{ticks_left} tick{'' if ticks_left == 1 else 's'}"
     seconds = ticks_left * tick_s
@@ -28,18 +28,18 @@ def remaining(advised: Decision, tick: int, tick_s: float = 0.0) -> str:
 
 
 def waiting(view: RunSummary) -> list[Decision]:
-    """Return the advice that can be approved now, in the order in which it lapses."""
+    """Return the pending advice, sorted by when it lapses."""
     return sorted((d for d in view.advised.values() if not view.lapsed(d)), key=lambda d: d.expires_at_tick)
 
 
 class Reminders:
-    """Reminds of each advice once. Call `due` after each observation."""
+    """Selects the advice to remind people of, once each. Call `due` after each observation."""
 
     def __init__(self) -> None:
         self._reminded: set[str] = set()
 
     def due(self, view: RunSummary) -> list[Decision]:
-        """Return the advice that lapses soon and that people were not reminded of yet."""
+        """Return the advice that lapses soon and needs its first reminder."""
         if not view.advised:
             return []
         open_advice = waiting(view)

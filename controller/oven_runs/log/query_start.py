@@ -1,4 +1,4 @@
-"""A start for a query of a run: a step, or a time before the newest event."""
+"""Parse the value of `--since`: a step, or a duration back from the newest event."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ FORMS: Final = "a step such as 120, or a time such as 90s, 30m, 2h or 1d"
 
 @dataclass(frozen=True, slots=True)
 class Since:
-    """A step or a number of seconds; without either, the beginning of the run."""
+    """The start of a query: a step, or seconds before the newest event. By default, the beginning of the run."""
 
     step: int | None = None
     seconds: float | None = None
 
     @classmethod
     def read(cls, text: str | None) -> Since:
-        """Parse a step or a time. Raises ConfigError."""
+        """Parse a step ("120") or a duration ("30m"). Raises ConfigError."""
         if not text:
             return cls()
         if text.isascii() and text.isdigit() and len(text) <= 15:
@@ -33,7 +33,7 @@ class Since:
         raise ConfigError(f"since {text[:40]!r} is neither a step nor a time; write {FORMS}")
 
     def includes(self, step: int, time: datetime, newest: datetime | None) -> bool:
-        """Whether this step and time are after the start. `newest`: the time of the newest event."""
+        """Whether this step or time is at or after the start. `newest` is the time of the newest event."""
         if self.step is not None:
             return step >= self.step
         if self.seconds is not None and newest is not None:

@@ -1,4 +1,4 @@
-"""Replay: compute every ballot, decision and closed step again from the log, and compare."""
+"""Replay a log: recompute every ballot, decision and closed step, and compare them with the log."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from oven_core.protocol.messages import VERSION, Decision
 from oven_core.protocol.subjects import kinds_by
 
 GROUND: Final = kinds_by("learner", "mesh")
-"""Kinds of messages that a replay needs. One of these in another schema version means that another version of the
-program wrote the log. The mesh skips such messages of agents and operators, and so does a replay."""
+"""The kinds of messages that a replay needs. If one has another schema version, another version of the program wrote
+the log. The mesh skips such messages of agents and operators, and so does a replay."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Difference:
 
 @dataclass
 class ReplayReport:
-    """The result of a replay. `same` is the answer; the rest helps to find the cause of a difference."""
+    """The result of a replay. `same` is the verdict, and the other fields help to find the cause of a difference."""
 
     run: str
     events: int = 0
@@ -58,7 +58,7 @@ class ReplayReport:
 
 
 class Replay:
-    """A new mesh over a log. Its outputs are compared with the logged ones."""
+    """Runs a new mesh over a log and compares its outputs with the logged ones."""
 
     def __init__(self, run: str) -> None:
         self.mesh = Mesh(run)

@@ -1,4 +1,4 @@
-"""A row in the list of runs: state, step, target metric, decisions, alerts, age and pace of one run."""
+"""One run's row in the list of runs: its state, progress, target metric, decisions and alerts."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from typing import Final
 from oven_runs.log.run_summary import RunSummary
 
 STALLED_S: Final = 15.0
-"""Seconds without an event after which a live run counts as stalled, but at least ten times its pace."""
+"""Minimum seconds without an event before a live run counts as stalled. For slow runs it is ten times the pace."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunRow:
-    """One run in the list. Counts are None while its log is being read, and if it cannot be read."""
+    """One run in the list. Counts are None until its log has been read, or if it is unreadable."""
 
     run: str
     recipe: str = ""
     drill: str = ""
     created: str = ""
-    """RFC 3339, UTC."""
+    """Creation time, RFC 3339 in UTC."""
     status: str = "interrupted"
-    """The folder's status: "running", or how the run ended."""
+    """The status in the run's folder: "running", or how the run ended."""
     step: int | None = None
     max_steps: int | None = None
     progress: float = 0.0
@@ -35,26 +35,26 @@ class RunRow:
     adopted: int | None = None
     rejected: int | None = None
     would_set: int = 0
-    """Proposals that only `observe` stopped."""
+    """Number of proposals that were rejected only because autonomy is `observe`."""
     advised: tuple[str, ...] = ()
-    """Ids of decisions that a person can still approve."""
+    """Ids of the decisions that a person can still approve."""
     held: str = ""
     ended: str = ""
     """The reason and detail of the learner's RunEnded; empty before it."""
     malformed: int = 0
-    """Invalid events, and lines that are not events."""
+    """Number of invalid events and of lines that are not events."""
     not_applied: int = 0
-    """Receipts of changes that did not take effect."""
+    """Number of changes that did not take effect, according to their receipts."""
     pace_s: float | None = None
-    """Seconds between observations."""
+    """Median seconds between observations."""
     last: str = ""
-    """When the newest event was stored, RFC 3339; empty if there is none."""
+    """Time of the newest event, RFC 3339; empty if there is none."""
     fault: str = ""
-    """Why its log cannot be read."""
+    """Why the log is unreadable; empty if it is readable."""
     location: str = ""
     """The address of a run on another machine; empty for a run in this home."""
     whole: bool = False
-    """Whether all of the log was read."""
+    """Whether the whole log has been read."""
 
     def silent_s(self, now: datetime) -> float | None:
         """Return the seconds since the newest event; None if there is none."""
@@ -68,7 +68,7 @@ class RunRow:
             return None
 
     def state(self, now: datetime) -> str:
-        """Return `live`, `held`, `stalled`, `waiting` or `ending` while the run is up, else how it ended."""
+        """Return the state: `live`, `held`, `stalled`, `waiting` or `ending` while the run is up, else how it ended."""
         if self.status != "running":
             return self.status
         if self.ended:
@@ -81,7 +81,7 @@ class RunRow:
         return "stalled" if silent > max(STALLED_S, 10 * (self.pace_s or 0.0)) else "live"
 
     def alerts(self, now: datetime) -> list[str]:
-        """Return short phrases about what needs a person's attention, the most urgent first."""
+        """Return short phrases for the problems that need attention, most urgent first."""
         state, alerts = self.state(now), []
         if self.fault:
             alerts.append(f"not reached: {self.fault}" if self.location else f"log not readable: {self.fault}")
@@ -103,7 +103,7 @@ class RunRow:
 
 
 def summarized(row: RunRow, summary: RunSummary) -> RunRow:
-    """Return the row with the facts of a fold over the run's log."""
+    """Return the row, completed with data from a summary of the run's log."""
     target, ended = summary.target() or "", summary.ended
     return replace(
         row,
@@ -126,5 +126,5 @@ def summarized(row: RunRow, summary: RunSummary) -> RunRow:
 
 
 def finite(value: float | None) -> float | None:
-    """Return the value, or None if it is not a number."""
+    """Return the value, or None if it is missing or not finite."""
     return value if value is not None and math.isfinite(value) else None

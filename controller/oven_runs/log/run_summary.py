@@ -1,4 +1,4 @@
-"""Summary of a run so far, for `status` and the lines of `up`: a pure fold over its log."""
+"""Summarise a run so far from its log, for `status` and the progress lines of `up`."""
 
 from __future__ import annotations
 
@@ -31,39 +31,39 @@ from oven_core.protocol.rules import Autonomy
 from oven_runs.log.standing_alerts import StandingAlerts
 
 OF_SPEED = ("runtime", "_per_second", "_time", "epoch", "num_tokens")
-"""Endings of the names of an evaluation's metrics about itself."""
+"""Name endings of metrics about an evaluation's own speed and progress."""
 Verdict: TypeAlias = Literal["adopted", "rejected", "advised"]
 OBSERVED = "; observe: would have "
 """Begins the reason of a proposal that passed the vote and was rejected only because autonomy is `observe`."""
 _QUARANTINED = re.compile(r"committee/[^/]+/quarantined")
 CONSTANT = 3
-"""Equal measurements after which a metric counts as constant."""
+"""Number of equal measurements after which a metric counts as constant."""
 
 
 @dataclass
 class AgentView:
-    """An agent's state and counts."""
+    """An agent's state, with counts of its votes and decisions."""
 
     live: bool = False
     cannot_fire: str = ""
     shadow: str = ""
     """Why its votes do not count; empty if they do."""
     heard_tick: int = 0
-    """The run's tick at its last message."""
+    """The run's tick at the agent's last message."""
     last_vote: Vote | None = None
     proposals: int = 0
     against: int = 0
     own_shadow: bool = False
     """Whether it joined as a shadow."""
     backed: int = 0
-    """Adopted decisions that it proposed or voted for."""
+    """Number of adopted decisions that it proposed or voted for."""
     newcomer: bool = False
     """Whether the agent was on probation at its last vote, so that the vote neither counted nor vetoed."""
 
 
 @dataclass
 class RunSummary:
-    """A run's summary, folded from the log's events in order."""
+    """The summary of a run. Feed it the log's events in order."""
 
     started: RunStarted | None = None
     ended: RunEnded | None = None
@@ -83,7 +83,7 @@ class RunSummary:
     adopted: int = 0
     rejected: int = 0
     would_set: int = 0
-    """Proposals that only `observe` stopped. They do not count as rejected."""
+    """Number of proposals rejected only because autonomy is `observe`. They do not count as rejected."""
     alerts: StandingAlerts = field(default_factory=StandingAlerts)
     alert: Alert | None = None
     """The alert that the last event raised or cleared; None if it did neither."""
@@ -96,11 +96,11 @@ class RunSummary:
     commands: dict[str, tuple[str, OperatorCommand]] = field(default_factory=dict)
     """Commands without an answer: id → (operator, command)."""
     outcomes: int = 0
-    """Scored outcomes."""
+    """Number of scored outcomes."""
     receipts: dict[str, int] = field(default_factory=dict)
     """Status → number of receipts for decisions."""
     injected: int = 0
-    """Prompts added to the training data."""
+    """Number of prompts added to the training data."""
     evicted: int = 0
     """Number of them that were removed again to make room."""
     judge_tokens: float = 0.0
@@ -154,16 +154,16 @@ class RunSummary:
 
     @property
     def specs(self) -> tuple[ActuatorSpec, ...]:
-        """The actuators that the run announces."""
+        """The actuators announced by the run."""
         return self.started.actuators if self.started else ()
 
     @property
     def max_steps(self) -> int | None:
-        """Steps at which the run ends; None if they are not limited or not known."""
+        """The step at which the run ends; None if it is unlimited or unknown."""
         return self.started.horizon.max_steps if self.started else None
 
     def quarantined(self) -> list[str]:
-        """Return the committee's members that are in quarantine and not muted."""
+        """Return the committee members that are in quarantine but not muted."""
         names = (name.split("/")[1] for name, value in self.metrics.items() if value and _QUARANTINED.fullmatch(name))
         return [name for name in names if self.knobs.get(actuator_of(name)) != OFF]
 

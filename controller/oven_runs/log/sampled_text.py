@@ -1,6 +1,6 @@
-"""A sampled group as lines for a terminal: prompt, completions, scores with reasons, advantages.
+"""Format a sampled group for a terminal: its prompt, completions, scores with reasons, and advantages.
 
-The texts are cleaned, so that they cannot break lines or control the terminal.
+Texts are cleaned first, so that they cannot break lines or control the terminal.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Symptoms that agents raised and have not cleared, by agent: a fold over the log with bounded memory."""
+"""Track each agent's active alerts over the log, in bounded memory."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NEWS: Final = 4
 
 @dataclass
 class StandingAlerts:
-    """Agents' active alerts, folded from the log's events in order."""
+    """The active alerts of all agents. Feed it the log's events in order."""
 
     by_agent: dict[str, dict[str, Alert]] = field(default_factory=dict)
     """Agent → symptom → the alert that raised it. Agents without alerts are absent."""

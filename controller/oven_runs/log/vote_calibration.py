@@ -1,11 +1,11 @@
-"""Calibration of agents' votes: the probabilities that they claimed against the outcomes of the changes.
+"""Measure how well the probabilities claimed in agents' votes match the outcomes of the changes.
 
 A vote's confidence is the probability that the change beats doing nothing, which means a gain above 0. A target that
 stopped being finite counts as a failure, one that is finite again as a success. `Outcome.beat`, 0 to 1, is the
 probability y that this happened, given the noise. (Reputations also depend on how far the gain exceeds noise and half
 of the forecast; see `mesh/reputation.py`.) The probability p is the confidence of `propose` and `for`, 1 minus the
-confidence of `against`, and at least 0.5 for the side that the vote took. Votes on changes that were not carried out or
-not scored do not count.
+confidence of `against`, and at least 0.5 for the side that the vote took. Votes on changes that were not applied or not
+scored do not count.
 
 Brier 1950, "Verification of forecasts expressed in terms of probability"; the table is the reliability diagram's
 (Murphy & Winkler 1977, "Reliability of subjective probability forecasts of precipitation and temperature").
@@ -45,7 +45,7 @@ class Bin:
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """Brier scores and the reliability diagram of some claims. The scores are None without claims."""
+    """Brier scores and the reliability diagram of a set of claims. The scores are None if it is empty."""
 
     count: int
     brier: float | None
@@ -57,7 +57,7 @@ class Calibration:
 
 
 def claims(outcomes: Iterable[Outcome]) -> list[Claim]:
-    """Return the claims about scored outcomes, in their order, including those of shadow agents."""
+    """Return the claims about scored outcomes in the same order, including shadow agents' claims."""
     return [
         Claim(line.agent, claimed(line.stance, line.confidence), outcome.beat)
         for outcome in outcomes

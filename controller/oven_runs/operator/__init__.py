@@ -1,1 +1,1 @@
-"""An operator's commands to a run that is up."""
+"""Commands from operators to a running stack."""

@@ -1,4 +1,4 @@
-"""Client for operators: it logs commands and follows what the mesh and the learner make of them."""
+"""A client for operators: it logs commands and waits for the responses of the mesh and the learner."""
 
 from __future__ import annotations
 
@@ -25,30 +25,30 @@ from oven_runs.log.command_result import CommandResult
 
 RETRY_S: Final = 0.1
 LOOK_S: Final = 0.5
-"""Seconds between two checks that the run is up: a learner that was killed says nothing."""
+"""Seconds between two checks that the run is up, because a killed learner sends no message."""
 LOGGED_S: Final = 5.0
-"""Default time limit for a command to get into the log. No step has to end for that."""
+"""Default timeout in seconds for logging a command, which does not need to wait for a step."""
 HISTORY_S: Final = 1.0
-"""Timeout for reading the log through a mesh: a command must not wait for a mesh that hangs."""
+"""Timeout in seconds for reading the log through a mesh, so that a hung mesh does not block a command."""
 PACE_EVENTS: Final = 512
-"""Events before the command that are searched for the length of the newest step."""
+"""Number of events before the command to search for the length of the newest step."""
 BOUNDARIES: Final = 2
-"""A learner obeys a command at the end of the current step, and a decision that it leads to at the end of the next."""
+"""Step boundaries to wait for: the learner applies a command at the first, and a resulting decision at the second."""
 MIN_WAIT_S: Final = 5.0
-"""Minimum wait. If steps take milliseconds, two of them are too short for the mesh."""
+"""Minimum wait in seconds. If steps take milliseconds, two of them are too short for the mesh."""
 SETTLE_S: Final = 1.0
-"""Wait after the last boundary, because a receipt comes on another subject than the step's observation."""
+"""Seconds to wait after the last boundary, because receipts and observations use different subjects."""
 STILL_S: Final = 60.0
-"""Maximum wait for a step to end. No step ends if the run is held or stuck, or the learner is gone."""
+"""Maximum seconds to wait for a step to end. No step ends if the run is held or stuck, or the learner is gone."""
 LONG_STEPS: Final = 3.0
-"""The maximum wait in lengths of the newest step, if that is more than STILL_S: long steps do not mean stuck."""
+"""Maximum wait as a multiple of the newest step's length, if longer than STILL_S. Long steps do not mean stuck."""
 
 
 class ReceiptWait:
-    """The wait of one command for its receipt: for step boundaries, or for a limit. Times are in seconds."""
+    """How long a command waits for its receipt: a number of step boundaries, or a time limit. Times are in seconds."""
 
     def __init__(self, now: float, limit_s: float | None = None) -> None:
-        """`limit_s`: a person's limit; None to wait for steps."""
+        """`limit_s` is the user's time limit; None to wait for steps."""
         self._start = self._last_boundary = now
         self._limit_s = limit_s
         self._tick: int | None = None
@@ -68,7 +68,7 @@ class ReceiptWait:
 
     @property
     def deadline(self) -> float:
-        """When to give up. The end of a step moves it."""
+        """Return when to give up. Each completed step moves the deadline."""
         if self._limit_s is not None:
             return self._start + self._limit_s
         if self.waits_for_step:
@@ -90,7 +90,7 @@ class ReceiptWait:
 
 @dataclass
 class _Pending:
-    """A command that waits for its result."""
+    """A command whose result is pending."""
 
     result: CommandResult
     wait: ReceiptWait
@@ -101,7 +101,7 @@ class _Pending:
 class OperatorClient:
     """A connection as an operator. Several commands can be pending at a time.
 
-    It listens to messages on their way into the log: a hold has to work without the mesh, which answers `history`.
+    It listens to messages on their way into the log, because a hold has to work without the mesh and its `history`.
     The keyring verifies them.
     """
 
@@ -236,7 +236,7 @@ class OperatorClient:
 
 
 def new_command(action: str, **fields: Any) -> OperatorCommand:
-    """A command with its own id. Raises ConfigError that names the value that cannot be sent."""
+    """Return a command with a new id. Raises ConfigError that names an invalid value."""
     try:
         return OperatorCommand.model_validate({"id": uuid.uuid4().hex, "action": action, **fields})
     except ValidationError as error:

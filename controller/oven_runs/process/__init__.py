@@ -1,1 +1,1 @@
-"""Child processes: starting, guarding and supervising them, signals and terminals."""
+"""Tools to start, guard and supervise child processes, and to handle signals and terminals."""

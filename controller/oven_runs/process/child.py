@@ -19,10 +19,10 @@ KILLED_S = 5.0
 
 
 class Child:
-    """A running child process. For a `foreign` program, which cannot watch the pipe, a guard process does.
+    """A running child process. A `foreign` program cannot watch the pipe, so a guard process watches it instead.
 
-    Each child leads its own session. So Ctrl-C in the terminal reaches only the parent, which ends its children in
-    order.
+    Each child leads its own session. So Ctrl-C in the terminal reaches only the parent, which then stops its children
+    in order.
     """
 
     def __init__(self, name: str, process: asyncio.subprocess.Process, log: Path, pipe: int, foreign: bool) -> None:
@@ -46,8 +46,8 @@ class Child:
     ) -> Child:
         """Start a child. Raises ProcessError.
 
-        `foreign`: it cannot watch a pipe. Options of a foreign one are `restricted`: it does not use the trainer's
-        cores; and `whole`: every process that it started ends with it, even outside its group.
+        `foreign`: it cannot watch a pipe. For foreign programs only, `restricted` keeps it off the trainer's cores, and
+        `whole` also ends every process that it started, even outside its group.
         """
         reader, writer = os.pipe()
         environment = {**os.environ, **(env or {}), PARENT_FD: str(reader)}
@@ -92,7 +92,7 @@ class Child:
         return self._process.returncode
 
     async def wait(self) -> int:
-        """Wait for its end and return the exit code."""
+        """Wait for the child to end and return the exit code."""
         code = await self._process.wait()
         if self._foreign and code < 0:  # the guard was killed, so its command continues unguarded
             end_session(self.pid)
@@ -103,7 +103,7 @@ class Child:
             self._process.send_signal(number)
 
     async def end(self, grace_s: float = 5.0) -> int:
-        """Send SIGTERM, then SIGKILL to its group after the grace, then to its session. Returns the exit code."""
+        """Send SIGTERM, and after the grace period SIGKILL to its group, then to its session. Return the exit code."""
         self.signal(signal.SIGTERM)
         try:
             async with asyncio.timeout(grace_s):
@@ -120,7 +120,7 @@ class Child:
         return code
 
     def kill(self) -> None:
-        """Send SIGKILL to its group. A guard kills its command, which has its own group."""
+        """Send SIGKILL to the child's group. A guard kills its command, which has its own group."""
         if self._process.returncode is not None:
             return
         if self._foreign:
@@ -129,13 +129,13 @@ class Child:
             os.killpg(self.pid, signal.SIGKILL)
 
     def close(self) -> None:
-        """Close the pipe. A child that still runs then ends by itself."""
+        """Close the pipe. A child that is still running then ends by itself."""
         if self._pipe >= 0:
             os.close(self._pipe)
             self._pipe = -1
 
     def tail(self, lines: int = 12) -> str:
-        """Return the last lines of its log, for an error message."""
+        """Return the last lines of the child's log, for an error message."""
         try:
             return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
         except OSError:
@@ -143,7 +143,7 @@ class Child:
 
 
 def end_session(leader: int) -> None:
-    """Send SIGKILL to every process of a session whose leader is gone. Its id is not reused while one of them lives."""
+    """Send SIGKILL to every process of a session without a leader. Its id is not reused while any of them lives."""
     import psutil
 
     for pid in psutil.pids():
@@ -153,18 +153,18 @@ def end_session(leader: int) -> None:
 
 
 def follow_parent(grace_s: float = 10.0) -> None:
-    """Send this process SIGTERM when its parent's pipe closes, and exit after the grace. Ours call this first."""
+    """Send this process SIGTERM when its parent's pipe closes, and exit after a grace period. Call it first."""
     if fd := os.environ.pop(PARENT_FD, ""):
         end_when_closed(int(fd), grace_s)
 
 
 def end_with_input(grace_s: float = 60.0) -> None:
-    """Have this process send itself SIGTERM when its standard input ends, and exit after the grace."""
+    """Send this process SIGTERM when its standard input ends, and exit after the grace period."""
     end_when_closed(sys.stdin.fileno(), grace_s)
 
 
 def end_when_closed(fd: int, grace_s: float) -> None:
-    """Have this process send itself SIGTERM when the file descriptor reaches its end, and exit after the grace."""
+    """Send this process SIGTERM when the file descriptor reaches its end, and exit after the grace period."""
 
     def watch() -> None:
         while os.read(fd, 64):
@@ -179,7 +179,7 @@ def end_when_closed(fd: int, grace_s: float) -> None:
 WRONG_SETTING = 2
 """Exit code for a wrong setting: a restart would not help."""
 OUTSIDE_SIGNALS = ("SIGKILL", "SIGTERM", "SIGINT", "SIGHUP")
-"""A process that is ended by these logs nothing, so the last line of its log does not explain its end."""
+"""A process killed by one of these logs nothing, so the last line of its log does not explain its end."""
 
 
 def how(code: int) -> str:

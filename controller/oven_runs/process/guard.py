@@ -1,10 +1,10 @@
-"""Guard of a command that cannot watch a pipe: `… process.guard FD [restricted] [whole] -- COMMAND…`
+"""Guard a command that cannot watch a pipe: `… process.guard FD [restricted] [whole] -- COMMAND…`
 
-When the pipe behind FD closes, because its writer ended (even by kill -9), the command's process group gets SIGTERM
-and, after a grace, SIGKILL. The guard passes signals on to the group; SIGUSR1 kills it. It imports almost only the
-standard library, because one runs for every foreign process. `restricted`: the command does not use the trainer's
-cores. `whole`: no process that the command started outlives it, even outside its group (on Linux, which hands orphans
-to this process).
+The pipe behind FD closes when its writer ends, even by kill -9. Then the command's process group gets SIGTERM and,
+after a grace period, SIGKILL. The guard forwards signals to the group. SIGUSR1 kills the group. It imports little
+beyond the standard library, because each foreign process has a guard. `restricted`: the command does not use the
+trainer's cores. `whole`: the guard kills every process that the command started, even outside its group (on Linux,
+where orphans become children of this process).
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from oven_core.cpu_affinity import follow, restrict_affinity
 GRACE_S = 10.0
 PR_SET_CHILD_SUBREAPER = 36
 CRASHES = (signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS)
-"""Signals that end compiled code which got no memory and cannot report it."""
+"""Signals that end compiled code when it runs out of memory, without an error message."""
 HANDLED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
 
 
 def main() -> int:
-    """Run the command. Returns its exit code, or 128 plus a signal's number."""
+    """Run the command. Return its exit code, or 128 plus the number of the signal that ended it."""
     separator = sys.argv.index("--")
     fd, options, command = int(sys.argv[1]), sys.argv[2:separator], sys.argv[separator + 1 :]
     whole = "whole" in options and _adopt_orphans()
@@ -77,7 +77,7 @@ def main() -> int:
 
 
 def _end_of(pid: int) -> int:
-    """Wait for the process and return its exit code. Collects orphans that end before it."""
+    """Wait for the process and return its exit code. Reap orphans that end before it."""
     while True:
         ended, status = os.wait()
         if ended == pid:
@@ -85,7 +85,7 @@ def _end_of(pid: int) -> int:
 
 
 def _adopt_orphans() -> bool:
-    """Have descendants that lose their parent become children of this process. Returns whether that works."""
+    """Make orphaned descendants children of this process. Return whether that works."""
     if sys.platform != "linux":
         return False
     import ctypes
@@ -94,7 +94,7 @@ def _adopt_orphans() -> bool:
 
 
 def _end_descendants() -> None:
-    """Send SIGKILL to all children until there are none: the children of a killed process become ours."""
+    """Send SIGKILL to all children until there are none, because the children of a killed process become ours."""
     foreign: set[int] = set()  # processes of another user, which this one may not end
     while children := set(_children(os.getpid())) - foreign:
         for pid in children:
@@ -108,7 +108,7 @@ def _end_descendants() -> None:
 
 
 def _explain(code: int) -> None:
-    """Print an error if the crash may come from the memory limit."""
+    """Print an error if the memory limit may have caused the crash."""
     limit_mb = int(os.environ.get("OVEN_AGENTS_MEMORY_MB") or 0)
     if not limit_mb or -code not in CRASHES:
         return
@@ -134,10 +134,10 @@ def _children(parent: int) -> list[int]:
 
 @contextlib.contextmanager
 def _signals_only_in_this_thread() -> Iterator[None]:
-    """Threads started in the context never get a signal.
+    """Keep signals away from threads that are started in this context.
 
-    Only this thread runs handlers. If the second of two signals went to another thread, this one might already wait for
-    the command again and never run the handler.
+    Only the main thread runs handlers. If another thread received the second of two signals, the main thread might be
+    waiting for the command again and never run the handler.
     """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, HANDLED)
     try:

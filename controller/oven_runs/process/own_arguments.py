@@ -13,7 +13,7 @@ _SKIPPED_FIELDS: Final = 2
 
 
 def conceal(secrets: Iterable[str]) -> bool:
-    """Overwrite these addresses after their schemes with stars. Returns whether it worked (on Linux)."""
+    """Overwrite these addresses, except for the scheme, with stars. Return whether that worked (Linux only)."""
     try:
         fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
         start, end = (int(fields[number - 1 - _SKIPPED_FIELDS]) for number in (_START, _END))

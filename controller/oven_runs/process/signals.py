@@ -1,7 +1,7 @@
-"""Signals of `up`: the first SIGINT, SIGTERM or SIGHUP ends the run in order, the second one at once.
+"""Signal handling of `up`: the first SIGINT, SIGTERM or SIGHUP ends the run cleanly, the second one at once.
 
-The handlers are Python's and not the event loop's, and a thread ends an `up` that hangs after the second signal. The
-event loop itself may hang, for example in writing a line to a pipe without a reader.
+The handlers are Python's instead of the event loop's, because the loop may hang, for example when it writes to a pipe
+without a reader. A thread kills an `up` that hangs after the second signal.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ import psutil
 from oven_runs.process import terminal
 
 FORCED_S = 10.0
-"""Seconds from the second signal until everything is killed. A third signal does not wait."""
+"""Seconds from the second signal until everything is killed. A third signal forces that at once."""
 NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @contextlib.contextmanager
 def handled_by(on_signal: Callable[[int], None]) -> Iterator[None]:
-    """While the context lasts, have the event loop call `on_signal` with each signal."""
+    """Make the event loop call `on_signal` with each signal inside this context."""
     loop = asyncio.get_running_loop()
     modes = terminal.modes()
     # Only a SimpleQueue may be used in a signal handler. 0 means that the context has ended.
@@ -51,7 +51,7 @@ def handled_by(on_signal: Callable[[int], None]) -> Iterator[None]:
             loop.call_soon_threadsafe(on_signal, number)
 
     threading.Thread(target=last_resort, name="last-resort", daemon=True).start()
-    # Under nohup SIGHUP is ignored, which stays so.
+    # Under nohup, SIGHUP stays ignored.
     numbers = [number for number in NUMBERS if signal.getsignal(number) is not signal.SIG_IGN]
     before = {number: signal.signal(number, handle) for number in numbers}
     try:

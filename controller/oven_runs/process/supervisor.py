@@ -1,7 +1,7 @@
-"""Supervision of a process: if it dies, report that, wait (exponential back-off), and restart it.
+"""Supervise a process: if it dies, report that, wait with exponential backoff, and restart it.
 
-A new process continues where the old one was, because the state is in the log: the mesh replays it, agents ask for its
-history, the server has it on disk. The prior service and committee members have no state.
+The new process continues from the log: the mesh replays it, agents request its history and the server has it on disk.
+The prior service and committee members are stateless.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from oven_runs.process.child import WRONG_SETTING, Child, end_of, short
 
 @dataclass(frozen=True)
 class Backoff:
-    """Delays before restarts, in seconds. After a life of at least `well_s` the delay begins at `first_s` again."""
+    """Delays before restarts, in seconds. After a life of `well_s` or more, the delay starts at `first_s` again."""
 
     first_s: float = 0.25
     factor: float = 2.0
     cap_s: float = 4.0
     well_s: float = 30.0
     most: int = 10
-    """Deaths in a row after which the process is not restarted."""
+    """Maximum deaths in a row. After that the process is not restarted."""
 
     def delay_s(self, failures: int) -> float | None:
         """Return the delay after this many deaths in a row (from 1); None to give up."""
@@ -34,24 +34,24 @@ class Backoff:
         return min(self.cap_s, self.first_s * self.factor ** (failures - 1))
 
     def failures(self, before: int, well_s: float) -> int:
-        """Return the number of deaths in a row, including one after `before` others and a life of `well_s`."""
+        """Return the deaths in a row, including one after `before` others. A life of `well_s` resets the count."""
         return 1 if well_s >= self.well_s else before + 1
 
 
 @dataclass(frozen=True)
 class Restartable:
-    """Instructions for starting one process."""
+    """How to start a process, and when it is ready."""
 
     name: str
     start: Callable[[], Awaitable[Child]]
     ready: Callable[[], Awaitable[None]]
-    """Waits until the process that is started after this call is ready."""
+    """Waits until the process started after this call is ready."""
     without: Callable[[], str]
-    """Returns what its absence means for the run, for people."""
+    """Returns a phrase for people: the effect on the run when the process is missing."""
 
 
 class Supervised:
-    """A process from its first start to `end`, with any number of restarts. `child` is the current or last one."""
+    """A process that is restarted as needed until `end`. `child` is the current or last one."""
 
     def __init__(
         self,
@@ -61,7 +61,9 @@ class Supervised:
         note: Callable[[str, int], None],
         policy: Backoff | None = None,
     ) -> None:
-        """`child` runs and is ready. `tell` receives lines for people, `note` the name and pid after each restart."""
+        """`child` is running and ready. `tell` receives lines for people. `note` receives the name and pid after
+        restarts.
+        """
         self.name = process.name
         self.child = child
         self.given_up = False
@@ -77,7 +79,7 @@ class Supervised:
         return self.child.returncode is None
 
     async def end(self, grace_s: float) -> None:
-        """Stop restarting; send SIGTERM, and SIGKILL after the grace."""
+        """Stop restarting. Send SIGTERM, and SIGKILL after the grace period."""
         self._ending.set()
         await self._task
         await self.child.end(grace_s)
@@ -121,7 +123,7 @@ class Supervised:
         return True
 
     def _delay(self, failures: int, code: int) -> float | None:
-        """Report the death. Returns the delay before the restart; None if there is none."""
+        """Report the death and return the delay before the restart. None means no restart."""
         death = end_of(self.child)
         without = self._process.without()
         where = f"see {short(self.child.log)}"
@@ -139,7 +141,7 @@ class Supervised:
         return delay
 
     async def _unless_ending(self, awaitable: Awaitable[object]) -> bool:
-        """Wait for it. Returns False if `end` or `kill` was called first."""
+        """Wait for the awaitable. Return False if `end` or `kill` was called first."""
         waiting, ending = asyncio.ensure_future(awaitable), asyncio.ensure_future(self._ending.wait())
         try:
             await asyncio.wait({waiting, ending}, return_when=asyncio.FIRST_COMPLETED)

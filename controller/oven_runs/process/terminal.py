@@ -1,4 +1,4 @@
-"""Runs a child process, the monitor, in the terminal's foreground.
+"""Run a child process (the monitor) in the terminal's foreground.
 
 The child leads its own process group, which becomes the terminal's foreground group. So Ctrl-C reaches only the child
 and not the stack, even when the terminal is not in raw mode because the child is still importing or has crashed. The
@@ -21,7 +21,7 @@ from oven_runs.process.child import PARENT_FD
 
 TERMINAL = 0
 _LEAVE = "\x1b[?1049l\x1b[?25h\x1b[?1000l\x1b[?1003l\x1b[?1006l\x1b[?1015l\x1b[?1004l\x1b[?2004l\x1b[<u\x1b[0m"
-"""Turns off what a crashed screen leaves on: the alternate buffer, a hidden cursor, mouse, focus and paste events."""
+"""Undoes the modes of a crashed screen: alternate buffer, hidden cursor, mouse, focus and paste events."""
 
 
 def has_terminal() -> bool:
@@ -35,7 +35,7 @@ def has_terminal() -> bool:
 
 
 class Foreground:
-    """A running child that has the terminal. `wait` restores the terminal, however the child ends."""
+    """A running child that owns the terminal. `wait` restores the terminal, no matter how the child ends."""
 
     def __init__(self, process: asyncio.subprocess.Process, pipe: int, modes: list[Any] | None) -> None:
         self._process = process
@@ -44,7 +44,7 @@ class Foreground:
 
     @classmethod
     async def start(cls, command: Sequence[str], env: Mapping[str, str]) -> Foreground:
-        """Start the child, like Child.start except for the streams and the process group. Raises ProcessError."""
+        """Start the child like Child.start, but with other streams and another process group. Raises ProcessError."""
         reader, writer = os.pipe()
         environment = {**os.environ, **env, PARENT_FD: str(reader)}
         before = modes()
@@ -67,7 +67,7 @@ class Foreground:
         return self._process.pid
 
     async def wait(self) -> int:
-        """Wait for the child's end and restore the terminal. Returns the exit code."""
+        """Wait for the child to end, restore the terminal and return the exit code."""
         code = await self._process.wait()
         if self._pipe >= 0:
             os.close(self._pipe)
@@ -83,7 +83,7 @@ class Foreground:
         return code
 
     async def end(self, grace_s: float) -> None:
-        """Send SIGTERM, and SIGKILL after the grace. A concurrent `wait` restores the terminal."""
+        """Send SIGTERM, and SIGKILL after the grace period. A concurrent `wait` restores the terminal."""
         with contextlib.suppress(ProcessLookupError):
             self._process.terminate()
             try:
@@ -94,14 +94,14 @@ class Foreground:
 
 
 def modes() -> list[Any] | None:
-    """Return the terminal's modes, to restore them later; None without a terminal."""
+    """Return the terminal's modes, to restore later. None without a terminal."""
     with contextlib.suppress(termios.error):
         return termios.tcgetattr(TERMINAL)
     return None
 
 
 def take_back(modes: list[Any] | None) -> None:
-    """Restore the terminal after a child was killed. For any thread of a process that is about to exit."""
+    """Restore the terminal after a child was killed. Any thread may call this before the process exits."""
     with contextlib.suppress(OSError, termios.error):
         if modes is None or os.tcgetpgrp(TERMINAL) == os.getpgrp():
             return
@@ -112,7 +112,7 @@ def take_back(modes: list[Any] | None) -> None:
 
 
 def _give_terminal(group: int) -> None:
-    """Make `group` the foreground group. A background group may do that only while it ignores SIGTTOU."""
+    """Make `group` the foreground group. A background process may do that only while it ignores SIGTTOU."""
     with contextlib.suppress(OSError), _ignored(signal.SIGTTOU):
         os.tcsetpgrp(TERMINAL, group)
 

@@ -1,1 +1,1 @@
-"""The nats-server that a run starts, and the configuration of a cluster of them."""
+"""The nats-server that a run starts, and cluster configuration."""

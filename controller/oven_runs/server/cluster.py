@@ -1,4 +1,4 @@
-"""Configuration of a cluster of nats-servers for one run, with the same users on each.
+"""Configure a cluster of nats-servers for one run, with the same users on each.
 
 Three servers keep three copies of the log (`stream_replicas`), and continue while two of them can reach each other.
 """
@@ -14,12 +14,12 @@ from oven_core.errors import ConfigError
 from oven_runs.server.embedded import ServerFolder, save_conf
 
 ROUTE_OFFSET = 2000
-"""Distance of a node's port for its peers from its port for clients: 6222 and 4222 are NATS's defaults."""
+"""Difference between a node's peer port and its client port, as in NATS's defaults 6222 and 4222."""
 
 
 @dataclass(frozen=True)
 class Node:
-    """One server. `routes`: its peers' addresses, if they are not their `host` and `route_port`."""
+    """A server of the cluster. `routes` has its peers' addresses if they differ from their `host` and `route_port`."""
 
     host: str
     port: int
@@ -30,7 +30,7 @@ class Node:
 def write_confs(folder: ServerFolder, nodes: Sequence[Node]) -> list[Path]:
     """Write `node-1/nats.conf` and so on, based on the folder's nats.conf. Returns their paths.
 
-    Each node has its store in its own folder. The nodes authenticate each other with a password in the files. Raises
+    Each node stores data in its own folder. The nodes authenticate each other with a password in the files. Raises
     ConfigError if there is no nats.conf or the number of nodes is not 3 or 5.
     """
     if len(nodes) not in (3, 5):

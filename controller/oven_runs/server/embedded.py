@@ -1,6 +1,6 @@
 """The embedded nats-server: the real binary on loopback with JetStream, and its configuration.
 
-A server that other machines can reach uses the same configuration, with users and preferably with TLS.
+A server that other machines can reach uses the same configuration with users, and preferably TLS.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ MAX_FILE = 8 << 30
 _PORTS = range(15_000, 32_000)
 _used_ports: set[int] = set()  # ports that this process chose before
 SUBSCRIPTIONS = 1024
-"""Limit per connection. The learner has one for each group that a remote judge is scoring, agents have a few."""
+"""Maximum per connection. The learner has one per group that a remote judge is scoring. Agents have a few."""
 
 
 class User(BaseModel):
-    """An entry of users.json: a key that may connect. It has public keys only."""
+    """An entry in users.json: a key that may connect. It contains only public keys."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -66,7 +66,7 @@ class ServerFolder:
 
     @classmethod
     def existing(cls, folder: Path) -> ServerFolder:
-        """Return the folder of a server whose configuration names the run. Raises OSError, ValueError or KeyError."""
+        """Open the folder of a server, whose configuration names the run. Raises OSError, ValueError or KeyError."""
         name = json.loads((folder / "nats.conf").read_bytes())["server_name"]
         return cls(folder, str(name).removeprefix("oven-"))
 
@@ -82,10 +82,10 @@ class ServerFolder:
     def add_user(
         self, role: Role, name: str, agents: Sequence[str] | None = None, *, completions: bool | None = None
     ) -> Path:
-        """Make a key for `name` on disk, with mode 0600, unless it exists. Returns the seed's path.
+        """Create a key file for `name` with mode 0600, unless it exists. Return the path of its seed.
 
-        `agents`: the agents of a process that has several; None: unchanged. `completions`: whether an agent may read
-        sampled completions; None: unchanged, at first not. Raises ConfigError if the name has another role.
+        `agents`: the agents of a shared process. `completions`: whether an agent may read sampled completions,
+        initially not. None leaves either unchanged. Raises ConfigError if the name has another role.
         """
         path = self.creds / f"{name}.nk"
         present = {user.name: user for user in self.users()}
@@ -126,7 +126,7 @@ class ServerFolder:
         http: str = "",
         certificate: tls.Certificate | None = None,
     ) -> None:
-        """Write the server's configuration. `http`: address for health checks; empty: none.
+        """Write the server's configuration. `http` is the address for health checks; empty for none.
 
         Raises ConfigError if other machines could connect without authentication.
         """
@@ -192,7 +192,7 @@ def save_conf(path: Path, conf: dict[str, Any]) -> None:
 
 
 class EmbeddedServer:
-    """A running server."""
+    """A running nats-server of a run."""
 
     def __init__(self, folder: ServerFolder, port: int, child: Child) -> None:
         self.folder = folder
@@ -202,7 +202,7 @@ class EmbeddedServer:
 
     @classmethod
     async def start(cls, folder: ServerFolder, log: Path, port: int | None = None) -> EmbeddedServer:
-        """Start a server and wait until it answers. `port` None: a free one.
+        """Start a server and wait until it answers. `port=None` picks a free one.
 
         Raises ConfigError if the port is in use, ProcessError with the end of the log if the server does not start.
         """
@@ -257,10 +257,10 @@ def binary() -> str:
 
 
 def free_port() -> int:
-    """Return a port that nothing listens on, a different one at every call.
+    """Return a free port, a different one on every call.
 
-    Ports from 32768 up are left to the system's outgoing connections. One of those could take the port before its
-    server does, or while that is down. Ports are random, because forked processes would count up from the same one.
+    The system uses ports from 32768 up for outgoing connections. Such a connection could take the port before the
+    server starts, or while it is down. Ports are random, because forked processes would count up from the same one.
     """
     for _ in range(2 * len(_PORTS)):
         port = secrets.choice(_PORTS)

@@ -1,1 +1,1 @@
-"""A run's settings and the files that they are read from."""
+"""The settings of a run, and the files that they are read from."""

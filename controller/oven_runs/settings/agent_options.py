@@ -1,4 +1,4 @@
-"""Options of an agent, which a run can set: the agent's numeric class attributes that have a docstring.
+"""Options of an agent. Each numeric class attribute with a docstring is an option that a run can set.
 
 The attribute `CUT` is the option `cut`. This module imports no agents; callers pass the class.
 """
@@ -20,12 +20,12 @@ from oven_core.errors import ConfigError, UnknownNameError
 Number: TypeAlias = int | float
 
 HEADINGS: Final = ("Signals", "Actions", "False alarms", "Limits")
-"""Beginnings of the paragraphs in the docstring of an agent's class: "Signals: …"."""
+"""Paragraph headings in the docstring of an agent's class, as in "Signals: …"."""
 
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One option with its bounds, which are inclusive."""
+    """An option with inclusive bounds."""
 
     name: str
     default: Number
@@ -39,7 +39,7 @@ class Option:
         return self.name.upper()
 
     def problem(self, value: Number) -> str:
-        """Return why the option cannot have this finite value; empty if it can."""
+        """Return why this finite value is invalid for the option; empty if it is valid."""
         if isinstance(self.default, int) and not isinstance(value, int):
             return "it must be a whole number"
         if not self.least <= value <= self.most:
@@ -69,7 +69,7 @@ def options_of(agent: type) -> dict[str, Option]:
 
 
 def sections(agent: type) -> dict[str, str]:
-    """Return heading → text, as one line, of the docstring of an agent's class."""
+    """Return the sections of an agent class's docstring by heading, each as one line."""
     texts = {}
     for paragraph in (inspect.getdoc(agent) or "").split("\n\n"):
         heading, colon, text = " ".join(paragraph.split()).partition(": ")
@@ -94,7 +94,7 @@ def described(name: str, agent: type) -> dict[str, Any]:
 
 
 def checked(name: str, agent: type, values: Mapping[str, Any]) -> dict[str, Number]:
-    """Return attribute → value for options of the agent called `name`. Raises UnknownNameError or ConfigError."""
+    """Check options of the agent `name`. Return values by attribute. Raises UnknownNameError or ConfigError."""
     if not values:
         return {}
     known, attributes = options_of(agent), {}
@@ -113,7 +113,7 @@ def checked(name: str, agent: type, values: Mapping[str, Any]) -> dict[str, Numb
 
 
 def numbers(name: str, values: Mapping[str, Any]) -> dict[str, Number]:
-    """Return the values by lower-case name. Raises ConfigError if one is not a finite number, or for a duplicate."""
+    """Return the values by lower-case name. Raises ConfigError for duplicates and non-finite or non-numeric values."""
     options: dict[str, Number] = {}
     for key, value in values.items():
         option, number = str(key).lower(), _number(value)
@@ -126,7 +126,7 @@ def numbers(name: str, values: Mapping[str, Any]) -> dict[str, Number]:
 
 
 def assigned(text: str) -> tuple[str, str]:
-    """Split NAME=VALUE of a command line. Raises ConfigError."""
+    """Split NAME=VALUE texts from the command line. Raises ConfigError."""
     name, separator, value = text.partition("=")
     if not separator or not name.strip():
         raise ConfigError(f"--option {text!r} has no name and value; write e.g. --option cut=4")
@@ -134,7 +134,7 @@ def assigned(text: str) -> tuple[str, str]:
 
 
 def arguments(name: str, options: Iterable[tuple[str, Number]]) -> list[str]:
-    """Return the command-line arguments with which an agents' process gets the options of the agent called `name`."""
+    """Return the command-line arguments that pass the options of the agent `name` to its process."""
     return [part for option, value in options for part in ("--option", f"{name}.{option}={value!r}")]
 
 
@@ -158,7 +158,7 @@ def _tunable(attribute: str, value: object) -> bool:
 
 
 def _docstrings(agent: type) -> dict[str, str]:
-    """Class attribute → first sentence of the string after its assignment; empty without the source code."""
+    """Return the first sentence of each class attribute's docstring; empty without the source code."""
     docstrings: dict[str, str] = {}
     for base in reversed(agent.__mro__):
         try:

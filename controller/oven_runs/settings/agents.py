@@ -1,4 +1,4 @@
-"""The agents of a run by its settings, with their rules and options."""
+"""Select a run's agents from its settings, with their rules and options."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from oven_runs.settings.judge_providers import catalogue, endpoint_of
 from oven_runs.settings.model import AgentSettings, Settings
 
 SUPERVISOR = "supervisor"
-"""The installed agent that computes for seconds at a time. It has its own process, and only runs if a model is set."""
+"""The installed agent that computes for seconds at a time. It has its own process and needs a configured model."""
 TUNER = "tuner"
 """The installed agent that is not trusted by default: no test has shown that a language model's votes help."""
 AUTHOR = "author"
@@ -38,7 +38,7 @@ class AgentSpec:
 
     @property
     def alone(self) -> bool:
-        """Whether it must not share its process with other agents."""
+        """Whether the agent must not share its process with other agents."""
         return self.target == SUPERVISOR
 
 
@@ -57,7 +57,8 @@ def agent_names(settings: Settings) -> set[str]:
 
 
 def with_agent_rules(settings: Settings) -> Settings:
-    """Move the settings of single agents to where the mesh reads them: rules.shadow, rules.trusted and agent_options.
+    """Copy the settings of single agents to the fields that the mesh reads: rules.shadow, rules.trusted and
+    agent_options.
     Raises ConfigError for a grant to an agent that the run does not have."""
     installed_names = plugins.points("agents")
     specs = [(agent_spec(entry), entry) for entry in selected_agents(settings)]
@@ -92,8 +93,9 @@ def with_agent_rules(settings: Settings) -> Settings:
 
 
 def _check_models(settings: Settings, present: Collection[str]) -> None:
-    """Check the models of agents that ask one. Raises ConfigError for settings of an agent that the run does not have,
-    a provider that the catalogue lacks, a missing address, and a supervisor without a model."""
+    """Check the models of agents that call one. Raises ConfigError for settings of an agent that is not in the run, an
+    unknown provider, a missing address, and a supervisor without a model.
+    """
     known = catalogue(settings.committee.providers)
     supervisor = settings.supervisor
     if SUPERVISOR in present and supervisor.model is None:
@@ -119,7 +121,7 @@ def _options(
     present: Collection[str],
     installed: Collection[str],
 ) -> dict[str, dict[str, Any]]:
-    """Options by agent. Those in an agent's entry override `agent_options`. Agents that the run lacks are left out.
+    """Return the options by agent. An agent's own entry overrides `agent_options`. Agents outside the run are omitted.
 
     Raises UnknownNameError for an agent that does not exist, ConfigError for a value that is not a number.
     """
@@ -135,7 +137,7 @@ def _options(
 
 
 def per_process(settings: Settings) -> int | None:
-    """Return how many agents share a process; None for the default. With an own server each agent has its key."""
+    """Return how many agents share a process; None for the default. On a user's server each agent has its own key."""
     return 1 if settings.nats and settings.agents_per_process is None else settings.agents_per_process
 
 

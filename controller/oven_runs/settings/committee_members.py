@@ -1,4 +1,4 @@
-"""Checks committee members against providers, keys, rubrics and rules. Sends no request."""
+"""Check committee members against providers, keys, rubrics and rules, without sending any request."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from oven_runs.settings.judge_providers import CALIBRATOR, catalogue, endpoint_o
 
 INSTALL: Final = "pip install 'oven-controller[llm]'"
 RUBRIC_BYTES: Final = 32_768
-"""Size limit of a rubric's file, which is sent with every question."""
+"""Size limit of a rubric file, which is sent with every question."""
 
 
 def with_checked_members(committee: CommitteeSettings) -> CommitteeSettings:
@@ -70,12 +70,12 @@ def read_rubric(name: str, path: str) -> str:
 
 
 def judge_of(settings: MemberSettings) -> JudgeSpec:
-    """The model that a member is configured with."""
+    """Return the model in a member's settings."""
     return JudgeSpec.model_validate(settings.model_dump(include={*JudgeSpec.model_fields}))
 
 
 def with_judge(settings: MemberSettings, judge: JudgeSpec) -> MemberSettings:
-    """The member with another model but the same role, domain and rubric. Raises ConfigError."""
+    """Return the member with another model but the same role, domain and rubric. Raises ConfigError."""
     try:
         return MemberSettings.model_validate(settings.model_dump() | judge.model_dump())
     except ValidationError as error:
@@ -83,7 +83,7 @@ def with_judge(settings: MemberSettings, judge: JudgeSpec) -> MemberSettings:
 
 
 def new_member(committee: CommitteeSettings, name: str, **fields: Any) -> MemberSettings:
-    """A judge that is about to join a committee, checked as by `with_checked_members`. Raises ConfigError."""
+    """Return a judge that will join a committee, with the checks of `with_checked_members`. Raises ConfigError."""
     try:
         member = MemberSettings.model_validate(fields)
     except ValidationError as error:
@@ -93,6 +93,6 @@ def new_member(committee: CommitteeSettings, name: str, **fields: Any) -> Member
 
 
 def check_judge(committee: CommitteeSettings, member: str, judge: JudgeSpec) -> None:
-    """Check a member's next model without asking it. Raises ConfigError."""
+    """Check a member's next model without calling it. Raises ConfigError."""
     settings = committee.members.get(member, MemberSettings(provider=judge.provider, model=judge.model))
     endpoint_of(member, with_judge(settings, judge), catalogue(committee.providers))

@@ -15,7 +15,7 @@ each."""
 
 
 class BudgetSettings(BaseModel):
-    """Caps on spending for language models in a run, across restarts and resumes; None: no cap."""
+    """Spending caps for language models in a run, across restarts and resumes. None means no cap."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -38,11 +38,11 @@ MemberKind: TypeAlias = Literal["llm", "rule", "verifier"]
 Role: TypeAlias = Literal["critic", "adversary", "specialist", "style", "informativeness"]
 
 MOST_LOGPROBS = 20
-"""Alternatives per token that any provider offers: the limit of OpenAI and DeepSeek."""
+"""Maximum alternatives per token that any provider offers: the limit of OpenAI and DeepSeek."""
 
 
 class MemberSettings(BaseModel):
-    """A member of the reward committee next to the script's own rules: a judge, a rule, or the verifier."""
+    """A member of the reward committee in addition to the script's own rules: a judge, a rule, or the verifier."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -107,12 +107,13 @@ _OPTIONAL: dict[MemberKind, tuple[str, ...]] = {
     "rule": (),
     "verifier": ("model",),
 }
-"""Fields that each kind may have in addition to the required ones."""
+"""Optional fields of each kind of member."""
 
 
 class FrontierSettings(BaseModel):
-    """The frontier calibrator: a frontier model answers fixed prompts once, and every few steps the policy is compared
-    with its answers. The comparison never enters a reward or a loss."""
+    """The frontier calibrator. A frontier model answers fixed prompts once, and every few steps the policy is compared
+    with its answers. The comparison never affects a reward or a loss.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -144,7 +145,7 @@ class FrontierSettings(BaseModel):
 
     @property
     def member(self) -> MemberSettings:
-        """The model in the form of a member's settings. There must be a model."""
+        """Return the model in the form of a member's settings. A model must be set."""
         return MemberSettings(
             provider=self.provider,
             model=self.model,
@@ -156,7 +157,7 @@ class FrontierSettings(BaseModel):
 
 
 class CommitteeSettings(BaseModel):
-    """The members that score completions in addition to the recipe's own rules, and how their scores are combined."""
+    """Members that score completions in addition to the recipe's own rules, and the rule that combines their scores."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -220,5 +221,5 @@ class CommitteeSettings(BaseModel):
 
     @property
     def judges(self) -> dict[str, MemberSettings]:
-        """The members that are separate processes, asked over the bus."""
+        """The members that run as separate processes and are reached over the bus."""
         return {name: member for name, member in self.members.items() if member.kind == "llm"}

@@ -1,4 +1,4 @@
-"""Settings of sampled completions: how often they are taken, how many, and how they are redacted."""
+"""Settings for sampled completions: how often to sample, how many, and how to redact them."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from pydantic import BaseModel, ConfigDict, Field
 from oven_core.plugins import checked_function
 
 OF_RECIPES = 10
-"""Steps between two samples of a recipe. A recipe's data are generated, so no text is secret."""
+"""Default steps between two samples in a recipe. A recipe's data are generated, so no text is secret."""
 
 
 class CompletionsSettings(BaseModel):
-    """Sampled prompts and completions for operators and monitors, in their own stream, never in the log."""
+    """Settings for sampled prompts and completions, which go to operators and monitors but never to the log."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 

@@ -1,7 +1,7 @@
-"""The catalogue of providers: each one's API, the variable with its key, and what its models support.
+"""The provider catalogue: each provider's API, its key variable and the features of its models.
 
-`judge_providers.yaml` is the packaged catalogue. `up`, `--dry-run` and `doctor` check settings against it, and the
-processes that call models follow it.
+`judge_providers.yaml` is the packaged catalogue. `up`, `--dry-run` and `doctor` check settings against it, and
+processes that call models use it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Catalogue: TypeAlias = Mapping[str, "ProviderEntry"]
 
 PACKAGED: Final = "judge_providers.yaml"
 NO_KEY: Final = "none"
-"""The key for an endpoint that needs none: the SDKs insist on some string."""
+"""The key for an endpoint that needs none, because the SDKs require a string."""
 CALIBRATOR: Final = "committee.frontier"
 """The setting of the calibrator's model, which is neither a member's nor an agent's."""
 
@@ -51,7 +51,7 @@ class Price(BaseModel):
 
 
 class ModelException(BaseModel):
-    """Differences of one model from its provider's other models."""
+    """Settings of one model that differ from its provider's defaults."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
 
@@ -62,8 +62,9 @@ class ModelException(BaseModel):
 
 
 class ProviderEntry(BaseModel):
-    """One provider. `models` has exceptions by a model's name or by a pattern with * and ?. A name precedes a pattern,
-    and a longer pattern precedes a shorter one."""
+    """A provider. `models` maps a model's name, or a pattern with * and ?, to exceptions. A name takes precedence over
+    a pattern, and a longer pattern over a shorter one.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
 
@@ -81,7 +82,7 @@ class ProviderEntry(BaseModel):
     models: dict[str, ModelException] = Field(default_factory=dict)
 
     def exception(self, model: str) -> ModelException:
-        """Return the differences of this model."""
+        """Return the exception for this model."""
         if model in self.models:
             return self.models[model]
         patterns = [pattern for pattern in self.models if fnmatchcase(model, pattern)]
@@ -90,14 +91,14 @@ class ProviderEntry(BaseModel):
 
 @dataclass(frozen=True)
 class ModelEndpoint:
-    """One model at one address, with everything that the settings and the catalogue say about it."""
+    """A model at an address, with its settings and catalogue entries combined."""
 
     provider: str
     model: str
     wire: Wire
     base_url: str
     key_env: str
-    """The variable with the key; empty: no key is sent."""
+    """The environment variable with the key. Empty: no key is sent."""
     schema_mode: SchemaMode
     top_logprobs: int
     limit_as: str
@@ -108,13 +109,12 @@ class ModelEndpoint:
 
 @cache
 def packaged() -> Catalogue:
-    """The catalogue that is installed."""
+    """Return the packaged catalogue."""
     return _entries(_packaged_values(), [])
 
 
 def catalogue(overlay: str | Path = "") -> Catalogue:
-    """The packaged catalogue with the user's file merged into it. Raises ConfigError for a file that cannot be read or
-    does not fit the form.
+    """Return the packaged catalogue, merged with the user's file. Raises ConfigError for an unreadable or invalid file.
 
     If an entry moves a provider to another address without naming a key, the provider's key is dropped. A key is never
     sent to another address unless the user says so.
@@ -134,8 +134,9 @@ def catalogue(overlay: str | Path = "") -> Catalogue:
 def endpoint_of(
     name: str, member: MemberSettings | ModelSettings, providers: Catalogue, setting: str = ""
 ) -> ModelEndpoint:
-    """The model that the committee member `name` asks. For another model, `setting` is the name of its setting. Raises
-    ConfigError for a provider that is not in the catalogue, and if there is no address."""
+    """Return the model of the committee member `name`. For any other model, `setting` is the name of its setting.
+    Raises ConfigError for an unknown provider or a missing address.
+    """
     owner, setting = _named(name, setting)
     if member.provider not in providers:
         raise ConfigError(f"{owner}: {UnknownNameError('provider', member.provider, providers)}")
@@ -163,7 +164,7 @@ def endpoint_of(
 
 
 def key_of(name: str, endpoint: ModelEndpoint, environ: Mapping[str, str] = os.environ, setting: str = "") -> str:
-    """The key for a model, named as in `endpoint_of`. Raises ConfigError, which never has the value."""
+    """Return the key for a model, named as in `endpoint_of`. Raises ConfigError, which never contains the key."""
     if not endpoint.key_env:
         return NO_KEY
     owner, setting = _named(name, setting)

@@ -1,4 +1,4 @@
-"""Settings of the agents that ask a language model: tuner, author and supervisor."""
+"""Settings of the agents that call a language model: tuner, author and supervisor."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Address: TypeAlias = Annotated[str, AfterValidator(_without_secrets)]
 
 
 class ModelSettings(BaseModel):
-    """A language model that an agent asks."""
+    """The language model of an agent."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -41,7 +41,7 @@ class ModelSettings(BaseModel):
 
 
 class TunerSettings(BaseModel):
-    """The agent `tuner`: a language model that is asked for a vote now and then; nothing waits for it."""
+    """The `tuner` agent, which asks a language model for a vote now and then. Nothing waits for it."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -60,7 +60,7 @@ class TunerSettings(BaseModel):
 
 
 class AuthorSettings(BaseModel):
-    """The agent `author`: a language model that writes prompts for the topics in which training lags."""
+    """The `author` agent, whose language model writes prompts for topics in which training lags."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -82,7 +82,7 @@ class AuthorSettings(BaseModel):
 
 
 class SupervisorSettings(BaseModel):
-    """The agent `supervisor`: a language model that writes programs over the run's log; nothing waits for it."""
+    """The `supervisor` agent, whose language model writes programs that analyse the run's log. Nothing waits for it."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 

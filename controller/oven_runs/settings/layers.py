@@ -1,4 +1,4 @@
-"""Layers of settings from files, variables and options, merged so that a value or an error can name its source."""
+"""Merge settings from files, environment variables and options. Each value and error can name its source."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from oven_runs.settings.strict_yaml import load_yaml, place_of, problem_of
 _Model = TypeVar("_Model", bound=BaseModel)
 
 ENVIRONMENT = "OVEN_SET_"
-"""`OVEN_SET_RULES__WINDOW_TICKS=5` means `--set rules.window_ticks=5`. Two underscores stand for a dot."""
+"""Prefix of environment variables: `OVEN_SET_RULES__WINDOW_TICKS=5` means `--set rules.window_ticks=5`."""
 
 SECRET_SETTINGS = ("key_env", "base_url", "to")
-"""Errors do not repeat the values of these settings, nor of anything inside them. People sometimes write a key in place
-of its variable's name, or into an address, and anyone who has a webhook's address can post to it."""
+"""Settings whose values never appear in errors. People sometimes write a key instead of its variable's name, or put one
+into an address. And anyone with a webhook's address can post to it."""
 _QUOTED_CHARACTERS = 80
-"""Characters of an argument that an error repeats."""
+"""Maximum characters of an argument in an error message."""
 
 Kind = Literal["default", "run", "file", "environment", "set", "flag"]
 KeyPath = tuple[str, ...]
@@ -42,7 +42,7 @@ class Layer:
     values: dict[str, Any]
     kind: Kind
     lines: Mapping[KeyPath, int] = field(default_factory=dict)
-    """The line of each key, if it is a file."""
+    """The line number of each key, if the source is a file."""
 
 
 DEFAULT = Layer("default", {}, "default")
@@ -63,7 +63,7 @@ class Origin:
 
 
 def origins(values: Mapping[str, Any], layers: Sequence[Layer]) -> Iterator[Origin]:
-    """Yield every setting of `values`, which are the merged layers, with its source."""
+    """Yield every setting in the merged `values` with its source."""
     for path, value in _flatten((), values):
         layer = layer_of(path, layers)
         line = next((layer.lines[path[:end]] for end in range(len(path), 0, -1) if path[:end] in layer.lines), None)
@@ -199,7 +199,7 @@ def validated(
 
 
 def _entry_settings(model: type[BaseModel], parts: Sequence[str], prefix: str) -> list[str]:
-    """The settings next to the one at `parts`, if it is in an entry that the user named, such as a committee member."""
+    """Return the sibling settings of `parts` if it is in an entry that the user named, such as a committee member."""
     inner: Any = model
     in_named_entry = False
     for part in parts[:-1]:

@@ -1,4 +1,4 @@
-"""The settings of a run: one pydantic model, which is filled from `oven.yaml`, `--set` and flags."""
+"""The settings of a run, as a pydantic model that is filled from `oven.yaml`, `--set` and flags."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _split(value: Any) -> Any:
 
 
 class RuleSettings(Rules):
-    """Rules as people write them, where an unknown name is an error."""
+    """The decision rules in a settings file. Unlike in a logged message, an unknown field is an error."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -42,7 +42,7 @@ class RuleSettings(Rules):
 
 
 class AgentSettings(BaseModel):
-    """An agent's entry in `agents` with more than its name."""
+    """An entry in `agents` that sets more than the agent's name."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -59,7 +59,7 @@ class AgentSettings(BaseModel):
 
 
 class Settings(BaseModel):
-    """The whole configuration of a run. Its resolved form is `config.json` in the run's folder."""
+    """The complete configuration of a run. The resolved form is saved as `config.json` in the run's folder."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -128,7 +128,7 @@ class Settings(BaseModel):
 
     @property
     def completions_every(self) -> int:
-        """Steps between two samples of completions; 0 for none."""
+        """Return the steps between two samples of completions; 0 for none."""
         return self.completions.steps_between(attached=self.recipe == ATTACHED)
 
     @field_validator("kg")
@@ -147,7 +147,7 @@ class Settings(BaseModel):
 
 
 def dotted_names(model: type[BaseModel], prefix: str = "") -> list[str]:
-    """Return every setting's name as it is written in --set."""
+    """Return the name of every setting, as written in --set."""
     dotted = []
     for name, field in model.model_fields.items():
         inner = field.annotation

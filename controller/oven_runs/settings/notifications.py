@@ -1,8 +1,7 @@
-"""Settings of notifications: the recipients of messages, their kinds, and their minimum severity.
+"""Notification settings: the recipients, and the kinds and minimum severity of messages.
 
-An address is secret, because anyone who has a webhook's address can post to it. So a dump of these settings
-(config.json, `config show`, a dry run) only contains the address's scheme and host, and an error names the setting
-without its value.
+An address is secret, because anyone with a webhook's address can post to it. So dumps of these settings (config.json,
+`config show`, dry runs) contain only the scheme and host. Errors name the setting without its value.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ Severity: TypeAlias = Literal["info", "warning", "error"]
 SEVERITIES: Final[tuple[Severity, ...]] = get_args(Severity)
 """Severities from the lowest to the highest."""
 WEB_SCHEMES: Final = ("https", "http")
-"""Schemes of webhooks, which get the message as JSON, unless apprise knows the server as a chat's."""
+"""Schemes of webhooks. They get the message as JSON, unless apprise knows the server as a chat service."""
 VARIABLE_PREFIX: Final = "env:"
 """Prefix of the name of an environment variable that has the address."""
 SAVED_PREFIX: Final = "saved:"
@@ -39,8 +38,9 @@ def is_reference(url: str) -> bool:
 
 
 def shown(url: str) -> str:
-    """Return the part of an address that may be shown: a webhook's server, or a whole reference. Of other services it
-    is only the scheme, because a token may be in place of the host."""
+    """Return the part of an address that is safe to show: a webhook's server, or a whole reference. For other services,
+    return only the scheme, because the host may be a token.
+    """
     if is_reference(url):
         return url
     scheme, _, rest = url.partition("://")
@@ -56,7 +56,7 @@ def shown(url: str) -> str:
 
 
 class RecipientSettings(BaseModel):
-    """A recipient of messages. In a settings file it can also be the address alone."""
+    """A recipient of messages. In a settings file, the address alone is enough."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -117,7 +117,7 @@ class RecipientSettings(BaseModel):
 
 
 class NotifySettings(BaseModel):
-    """The messages of a run, and their recipients."""
+    """Settings for a run's messages and their recipients."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 

@@ -1,4 +1,4 @@
-"""A recipe's settings as flags of `up`: the flags' names, and a layer of settings for each flag that is used."""
+"""Command-line flags for a recipe's settings: flag names, and one settings layer per flag used."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def is_switch(field: FieldInfo) -> bool:
 def flag_layers(model: type[BaseModel], values: Mapping[str, str | bool]) -> list[Layer]:
     """Return one layer for each setting of `model` in `values`, so that an error names its flag.
 
-    Commas make a list. Raises ConfigError for a value that is not YAML.
+    Commas separate list items. Raises ConfigError for invalid YAML.
     """
     return [
         Layer(flag(name), {"recipe_options": {name: _value(name, value, model.model_fields[name])}}, "flag")
@@ -58,7 +58,7 @@ def _value(name: str, value: str | bool, field: FieldInfo) -> Any:
 
 
 def _types(annotation: Any) -> set[Any]:
-    """The plain types that a value may have, without None."""
+    """Return the plain types that a value may have, without None."""
     origin = get_origin(annotation)
     if origin in (Union, types.UnionType):
         return set().union(*(_types(member) for member in get_args(annotation))) - {type(None)}

@@ -1,8 +1,7 @@
-"""Settings merged from all layers and checked against what is installed: defaults < oven.yaml < OVEN_SET_… < --set <
-flags.
+"""Merge settings from all layers and check them against the installed packages. The order of precedence is defaults <
+oven.yaml < OVEN_SET_… < --set < flags.
 
-All layers are merged before anything is checked. Each value remembers its source, so that an error names the place to
-change.
+All layers are merged before validation. Each value keeps its source, so that an error names the place to change.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ DEFAULT_RECIPE = "grpo"
 
 
 class Start(Protocol):
-    """The point where a recipe's run begins. `label` is empty unless it is a drill."""
+    """A starting point of a recipe. `label` is empty unless it is a drill."""
 
     @property
     def name(self) -> str: ...
@@ -50,7 +49,7 @@ class Start(Protocol):
 
 
 class Recipe(Protocol):
-    """The interface of an entry point of oven.recipes. Importing it must not import torch."""
+    """The interface of `oven.recipes` entry points. Importing one must not import torch."""
 
     @property
     def default_start(self) -> str: ...
@@ -61,7 +60,7 @@ class Recipe(Protocol):
 
 @dataclass(frozen=True)
 class Resolved:
-    """Checked settings."""
+    """Validated settings, with the source of each value."""
 
     settings: Settings
     start: Start | None
@@ -152,7 +151,7 @@ def named_recipe(
 def _layers(
     config: Path | None, sets: Sequence[str], environ: Mapping[str, str], earlier: Mapping[str, Any] | None
 ) -> list[Layer]:
-    """The layers below the flags, the weakest first."""
+    """Return the layers below the flags, the weakest first."""
     layers = [Layer("the run's config.json", dict(earlier), "run")] if earlier else []
     if config is not None:
         layers.append(Layer(str(config), read_yaml(config), "file", key_lines(read_text(config))))

@@ -1,4 +1,4 @@
-"""A strict YAML loader for files that people write: it rejects what is ambiguous, such as duplicate keys."""
+"""A strict YAML loader for user-written files. It rejects ambiguous input such as duplicate keys."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import Any
 import yaml
 
 MAX_DEPTH = 32
-"""Maximum nesting; settings use five levels. Python's own limit is higher, and exceeding it ends in a traceback."""
+"""Maximum nesting depth. Settings use five levels. Exceeding Python's own, higher limit would print a traceback."""
 BOOL = "tag:yaml.org,2002:bool"
 
 
 class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
     """Rejects duplicate keys; PyYAML would silently keep the last one.
 
-    Only `true` and `false` are booleans, as in YAML 1.2. In YAML 1.1 an agent called `off` would become False. Boolean
-    settings still accept such words, because pydantic does.
+    Only `true` and `false` are booleans, as in YAML 1.2. In YAML 1.1 an agent named `off` would become False. Boolean
+    settings still accept such words through pydantic.
     """
 
     yaml_implicit_resolvers = {  # noqa: RUF012  (PyYAML's own name)

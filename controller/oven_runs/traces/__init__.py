@@ -1,1 +1,1 @@
-"""Traces of agents: what a policy saw, did and received at each step, and what teachers would have done there."""
+"""Traces of agents: the states, actions and results of a policy, step by step."""

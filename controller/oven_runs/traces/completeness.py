@@ -12,32 +12,32 @@ from oven_runs.traces.jsonl import BadLine
 from oven_runs.traces.records import Message, Tool, ToolCall, Trace, TraceStep
 
 EXAMPLES = 3
-"""Places to show for each kind."""
+"""Maximum examples to show for each kind of defect."""
 UNPARSED: Final = "unparsed_calls"
-"""Key in a trace's `meta`: the steps whose calls the trainer could not parse and recorded as texts."""
+"""Key in a trace's `meta`: the steps whose calls the trainer could not parse, so it recorded them as text."""
 LOST_BEFORE: Final = "lost_before"
-"""Key in a trace's `meta`: how many traces before it could not be recorded."""
+"""Key in a trace's `meta`: the number of earlier traces that could not be recorded."""
 TOKENS_LOST: Final = "tokens_lost"
 """Key in a trace's `meta`: the sampled tokens could not be assigned to steps."""
 
 
 @dataclass
 class Completeness:
-    """Counts over a file. A step may be counted under several kinds; it is whole if it is under none."""
+    """Counts of complete and incomplete steps in a file. A step may have several defects. It is whole without any."""
 
     traces: int = 0
     steps: int = 0
     whole_traces: int = 0
-    """Traces that have steps, all of them whole, and that were not truncated."""
+    """Number of traces that were not truncated and have only whole steps, at least one."""
     whole_steps: int = 0
     ended: Counter[str] = field(default_factory=Counter)
     steps_lacking: Counter[str] = field(default_factory=Counter)
     unusable_actions: Counter[str] = field(default_factory=Counter)
-    """Actions that no environment could carry out, by kind. They are whole: the policy did that."""
+    """Actions that no environment could execute, by kind. They count as whole, because the policy sampled them."""
     traces_lacking: Counter[str] = field(default_factory=Counter)
     bad_lines: Counter[str] = field(default_factory=Counter)
     examples: dict[str, list[str]] = field(default_factory=dict)
-    """Kind → its first places in the file."""
+    """Examples: for each kind of defect, its first places in the file."""
 
     @property
     def whole(self) -> bool:
@@ -77,7 +77,7 @@ class Completeness:
         )
 
     def _add_steps(self, trace: Trace) -> Iterator[bool]:
-        """Count the steps, and yield for each whether it is whole."""
+        """Count the steps. Yield for each step whether it is whole."""
         recorded = True  # everything before the step
         tools = {tool.name: tool for tool in trace.tools}
         for number, (step, state) in enumerate(zip(trace.steps, trace.states(), strict=True)):
@@ -94,7 +94,7 @@ class Completeness:
 
 
 def check(traces: Iterable[Trace | BadLine]) -> Completeness:
-    """Return the counts over everything that a format reads."""
+    """Count everything that a format reads from the file."""
     counts = Completeness()
     ids: set[str] = set()
     for trace in traces:
@@ -143,7 +143,7 @@ def _step_problems(trace: Trace, step: TraceStep, state: Sequence[Message], reco
 
 
 def _unusable(action: Message, tools: Mapping[str, Tool]) -> str:
-    """Return why no environment could carry an action out, by its first such call; empty if one could."""
+    """Return why no environment could execute an action, based on its first bad call. Empty if one could."""
     if not action.calls:
         return "" if action.content.strip() else "no_action"
     return next(filter(None, (_unusable_call(call, tools) for call in action.calls)), "")

@@ -1,4 +1,4 @@
-"""JSON lines files of traces: read as a stream that names each bad line, written whole, or appended to."""
+"""Read, write and append to JSON Lines files of traces. Reading is lazy and reports each bad line."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from oven_runs.traces.records import VERSION, Trace
 Fault: TypeAlias = Literal["cut", "not_json", "foreign_version", "malformed", "too_long"]
 
 LINE_BYTES: Final = 64 << 20
-"""Longest line: twice a trace of 1,000 steps with 30 kB each. A longer line cannot be a record and would fill the
-memory."""
+"""Maximum line length: twice a trace of 1,000 steps with 30 kB each. A longer line cannot be a record and would fill
+the memory."""
 SHOWN: Final = 200
-"""Characters of a reason that an error message shows: pydantic's may quote a whole field."""
+"""Maximum characters of a reason in an error message, because pydantic may quote a whole field."""
 
 
 @dataclass(frozen=True)
 class BadLine:
-    """A line that holds no trace, and why. `number` counts from 1."""
+    """A line without a valid trace, and the reason. `number` counts from 1."""
 
     number: int
     fault: Fault
@@ -71,7 +71,7 @@ def _row(text: bytes, number: int) -> dict[str, Any] | BadLine:
 
 
 def parsed(row: dict[str, Any], number: int = 0) -> Trace | BadLine:
-    """Return the trace of a line's object, or the reason why it is none."""
+    """Parse the JSON object of a line. Return the trace, or a BadLine with the reason why it is not a trace."""
     if (version := row.get("version")) != VERSION:
         return BadLine(number, "foreign_version", f"version {version!r}; this reads {VERSION}")
     try:
@@ -81,7 +81,7 @@ def parsed(row: dict[str, Any], number: int = 0) -> Trace | BadLine:
 
 
 def read(path: Path) -> Iterator[Trace]:
-    """Yield each trace of `path`. Raises ConfigError at the first line that holds none."""
+    """Yield each trace of `path`. Raises ConfigError at the first bad line."""
     for number, row in rows(path):
         trace = row if isinstance(row, BadLine) else parsed(row, number)
         if isinstance(trace, BadLine):
@@ -100,24 +100,25 @@ def refusal(path: Path, bad: BadLine) -> str:
 
 
 def as_row(trace: Trace) -> dict[str, Any]:
-    """Return the JSON object of a trace: its kind and version, then every field that differs from its default."""
+    """Return a trace as a JSON object: its kind and version, then every field that differs from its default."""
     return {"kind": trace.kind, "version": trace.version, **trace.model_dump(mode="json", exclude_defaults=True)}
 
 
 def line(trace: Trace) -> bytes:
-    """Return the trace's line in a file."""
+    """Return the trace as one line of a file."""
     return json.dumps(as_row(trace), ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
 
 
 def write(path: Path, traces: Iterable[Trace]) -> None:
-    """Replace the file by these traces. Raises OSError, and keeps the old file then."""
+    """Replace the file with these traces. If it raises OSError, the old file remains."""
     with atomic_file(path) as out:
         out.writelines(map(line, traces))
 
 
 def append(path: Path, trace: Trace) -> None:
-    """Add a trace at the end in one write, after removing an unfinished line that a killed writer left. Waits for
-    other processes that append, because a line that is being written looks unfinished too. Raises OSError."""
+    """Append a trace in one write, after removing the unfinished line of a killed writer. Wait for other processes that
+    append, because their current line looks unfinished too. Raises OSError.
+    """
     with path.open("ab+") as out:
         with contextlib.suppress(OSError):  # a file system without locks: better a trace than none
             fcntl.flock(out, fcntl.LOCK_EX)
@@ -126,7 +127,7 @@ def append(path: Path, trace: Trace) -> None:
 
 
 def cut_unfinished(out: BinaryIO) -> None:
-    """Truncate an open file after its last whole line. Raises OSError."""
+    """Truncate an open file after its last complete line. Raises OSError."""
     end = out.seek(0, 2)
     while end > 0:
         start = max(0, end - 65536)

@@ -1,4 +1,4 @@
-"""The record of an agent's attempt at a task: a trace and its steps, a line of a JSON lines file."""
+"""The record of an agent's attempt at a task: a trace with its steps, stored as one line of a JSON Lines file."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import Annotated, Final, Literal, TypeAlias
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
 VERSION: Final = 1
-"""Version of the records. A reader refuses any other, because an unknown field may change the meaning."""
+"""Version of the records. Readers reject any other, because an unknown field may change the meaning."""
 
 Ended: TypeAlias = Literal["submitted", "truncated", "turns", "timeout", "error", "unknown"]
-"""Why a trace ended: the policy submitted; a text was cut or dropped, so the recorded states may be wrong; the turn
-limit; the time limit; the environment or the generation failed; unknown."""
+"""Reasons why a trace ended. Truncated: a text was cut or dropped, so the recorded states may be wrong. Turns and
+timeout: a limit was reached. Error: the environment or the generation failed."""
 Real: TypeAlias = Annotated[float, Field(allow_inf_nan=False)]
 
 
 class Record(BaseModel):
-    """Base of the records. Unknown fields are errors: our files have none, and a format reads other files."""
+    """Base class of the records. Unknown fields are errors, because formats convert the files of other programs."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -31,21 +31,21 @@ class ToolCall(Record):
 
 
 class Message(Record):
-    """A chat message. It holds text only; formats count other parts as lost."""
+    """A chat message with text only. Formats count other parts as lost."""
 
     role: Literal["system", "user", "assistant", "tool"]
     content: str = ""
     reasoning: str = ""
-    """An assistant's reasoning, if the source stores it separately from the content."""
+    """The assistant's reasoning, if the source stores it separately from the content."""
     calls: tuple[ToolCall, ...] = ()
     call_id: str = ""
-    """The call that a tool message answers."""
+    """Id of the call that a tool message answers."""
     name: str = ""
-    """The tool of a tool message."""
+    """Name of the tool in a tool message."""
 
 
 class Tool(Record):
-    """A tool that was offered to the policy. `parameters` is a JSON schema."""
+    """A tool that the policy could call. `parameters` is a JSON schema."""
 
     name: str
     description: str = ""
@@ -53,7 +53,7 @@ class Tool(Record):
 
 
 class Sampled(Record):
-    """The tokens of an action as they were sampled."""
+    """The sampled tokens of an action."""
 
     ids: tuple[int, ...]
     logprobs: tuple[Real, ...] | None = None
@@ -63,7 +63,7 @@ class Sampled(Record):
 
 
 class Task(Record):
-    """The task that the trace attempts. All attempts at one task have the same id."""
+    """The task of a trace. All attempts at one task have the same id."""
 
     id: str
     prompt: str = ""
@@ -77,7 +77,7 @@ class Task(Record):
 
 
 class Policy(Record):
-    """The policy that acted. `step` is the training step of its weights. `vocabulary` names the tokenizer of
+    """The policy that produced a trace. `step` is the training step of its weights. `vocabulary` names the tokenizer of
     `Sampled.ids`: ids of another tokenizer must not be trained on."""
 
     model: str = ""
@@ -86,20 +86,20 @@ class Policy(Record):
 
 
 class TraceStep(Record):
-    """One action at one state. The state is every message before it (`Trace.state`), unless `state` replaces it."""
+    """An action in a state. The state is all earlier messages (`Trace.state`), unless `state` replaces them."""
 
     state: tuple[Message, ...] | None = None
     """The whole context, if it was rewritten before this step. The states after it extend this one."""
     action: Message
     result: tuple[Message, ...] | None = None
-    """The environment's answer: a tool message for each call. None if it was not recorded, empty if there was no
-    answer, as after a final message without calls."""
+    """The environment's answer, one tool message per call. None if it was not recorded. Empty if there was none, as
+    after a final message without calls."""
     reward: Real | None = None
     """The reward of this step alone; None if the source has none."""
     sampled: Sampled | None = None
     outcome: str = ""
-    """A digest of the environment's state and answer after the action, if it provides one. Actions with equal digests
-    are equivalent. Without the answer in it, all actions that only read would be equivalent."""
+    """A digest of the environment's state and answer after the action, if available. Actions with equal digests are
+    equivalent. It includes the answer because otherwise all read-only actions would be equivalent."""
 
 
 class Trace(Record):

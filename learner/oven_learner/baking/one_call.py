@@ -1,4 +1,4 @@
-"""`bake()`: train a model under the controller with one call."""
+"""Train a model under the controller with one call, `bake()`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 ONLY_OBSERVE = "settings={'rules': {'autonomy': 'observe'}}"
 MODALITIES = ("text", "motion", "image", "audio", "video", "trajectory", "other")
-"""Kinds of model output. TRL trains text; everything else is trained as a Policy."""
+"""Kinds of model output. TRL trains text models; all other models are trained as a Policy."""
 
 
 def bake(
@@ -65,21 +65,21 @@ def bake(
     format of the settings. Judges receive `name`, `architecture`, `domain`, `description`, `output_format` and
     `scoring_guidance` as the model's description. `teachers`, weakest first, are models by name, a list of
     TeacherConfigs or of mappings as in YAML, or the path of such a YAML file. `teacher` is the initially active one;
-    the default is the first. TRL trains text, and the remaining arguments go to GRPOConfig. Any other modality needs a
-    Policy as its model, and the arguments go to PolicyTrainerConfig.
+    the default is the first. TRL trains text models, and the remaining arguments go to GRPOConfig. Any other modality
+    needs a Policy as its model, and the remaining arguments go to PolicyTrainerConfig.
 
-    `evaluate` measures on held-out data. `metrics` describe in which direction a metric is better and its maximum; the
-    reward's maximum is 1.
+    `evaluate` measures on held-out data. `metrics` give each metric's maximum and whether higher or lower is better.
+    The reward's maximum is 1.
 
-    `redact` is a function from text to text, applied to every prompt and completion before people see it. A setting
-    enables the display: `settings={"completions": {"every": 10}}`.
+    `redact` maps text to text. It is applied to every prompt and completion before people see it. A setting enables
+    this display: `settings={"completions": {"every": 10}}`.
 
-    `use_verifier` adds a member that compares answers with the active teacher's, with a tenth of the weight. It may be
-    the folder or id of the sentence model.
+    `use_verifier` adds a member that compares answers with the active teacher's answer, with a tenth of the weight. Its
+    value may be the folder or id of the sentence model.
 
-    If the environment names no stack, a child process runs one with `settings`, `members` and the name `run`. `resume`
-    continues that run. The stack ends with the script. It changes the training's knobs (`auto`) unless
-    `settings={"rules": {"autonomy": "observe"}}` says otherwise; a resumed run keeps its level.
+    If no stack is named in the environment, a child process runs one with `settings`, `members` and the name `run`.
+    `resume` continues that run. The stack ends with the script. It changes the training's knobs (`auto`) unless
+    `settings={"rules": {"autonomy": "observe"}}` disables that. A resumed run keeps its autonomy level.
 
     Raises ConfigError or UnknownNameError for invalid arguments, before the first step.
     """
@@ -163,7 +163,7 @@ def _check_model(model: Any, tokenizer: Any, modality: str, use_verifier: bool |
 
 
 def _check_sizes(prompts: Any, group_size: int, prompts_per_step: int, total_steps: int) -> None:
-    """Check a list of prompts, and the sizes. A PromptSource checks its own."""
+    """Check a list of prompts and the sizes. A PromptSource checks its own prompts."""
     if isinstance(prompts, str) or (isinstance(prompts, list | tuple) and not prompts):
         raise ConfigError("prompts= must be a list with at least one prompt, or a PromptSource")
     if group_size < 2 or prompts_per_step < 1 or total_steps < 1:
@@ -201,7 +201,7 @@ def _configured(
 
 
 def _configs(teachers: AnyTeachers, tokenizer: Any) -> Sequence[TeacherConfig]:
-    """Return TeacherConfigs, weakest first. Models passed by name get the policy's tokenizer."""
+    """Return the TeacherConfigs, weakest first. Models given by name get the policy's tokenizer."""
     if not isinstance(teachers, str | Path) and not teachers:
         return ()
     from oven_learner.teachers import TeacherConfig, read_teachers, teachers_of

@@ -1,6 +1,6 @@
-"""A training under the controller for scripts: run it, swap its judges and teachers, stop it.
+"""The handle of a training that a script runs under the controller: swap judges and teachers, or stop it.
 
-Swaps are operator commands: signed, logged and answered like those of the command line.
+Swaps are operator commands. They are signed, logged and answered like commands from the command line.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from oven_runs.settings.committee_settings import CommitteeSettings, MemberSetti
 
 TEACHER = "teacher.active"
 ANSWER_S = 60.0
-"""Timeout of a command. The receipt comes between two steps, and a step may be long."""
+"""Timeout of a command in seconds. The receipt arrives between two steps, and a step may be long."""
 Result = TypeVar("Result")
 
 
@@ -52,7 +52,7 @@ class Training(Protocol):
 
     @property
     def trainer(self) -> Any:
-        """The trainer itself."""
+        """The trainer."""
 
     @property
     def teachers(self) -> NamedTeachers[Any] | None:
@@ -60,13 +60,13 @@ class Training(Protocol):
 
     @property
     def client(self) -> OvenClient | None:
-        """The client of the running training; None before it starts."""
+        """The client of the running training. None before training starts."""
 
     def when_announced(self, call: Callable[[], object]) -> None:
-        """Register a function to call when the run is announced."""
+        """Register a function to call when the run has been announced."""
 
     def between_steps(self, call: Callable[[], object]) -> None:
-        """Call it in the training's thread after the current step, and wait for it. Re-raises its errors; raises
+        """Run a function in the training thread after the current step, and wait for it. Re-raises its errors. Raises
         ConfigError if training ends first."""
 
     def train(self) -> Any:
@@ -90,23 +90,23 @@ class Oven:
         verifier: DraftVerifier | None = None,
     ) -> None:
         self.trainer, self.teachers = training.trainer, training.teachers
-        """TRL's GRPOTrainer for text, otherwise a PolicyTrainer."""
+        """TRL's GRPOTrainer for text models, otherwise a PolicyTrainer."""
         self.committee, self.verifier = committee, verifier
         self.run_name, self.folder = address.run, address.folder
         self._training = training
         self.summary = ""
-        """The final output of its own stack."""
+        """The final output of this script's own stack."""
         self._stack, self._settings = stack, settings
         self.began = threading.Event()
-        """Set when training is announced. From then on swaps are commands."""
+        """Set when training is announced. From then on, swaps are commands."""
         self._started = False
         self._ended = threading.Event()
         self._cancelled = False
         training.when_announced(self._announced)
 
     def run_sync(self) -> Any:
-        """Train to the end, and return the trainer's result. Raises ConfigError in a running event loop, which it would
-        block; use `await run()` there."""
+        """Train to the end, and return the trainer's result. Raises ConfigError if an event loop is running, because it
+        would block the loop; use `await run()` there."""
         try:
             asyncio.get_running_loop()
         except RuntimeError:
@@ -114,7 +114,7 @@ class Oven:
         raise ConfigError("run_sync() would block the running event loop; use `await oven.run()`")
 
     async def run(self) -> Any:
-        """Train in a thread. If cancelled, training ends after its current step, and its errors are raised here."""
+        """Train in a thread. When cancelled, training ends after its current step, and its errors are raised here."""
         training = asyncio.create_task(asyncio.to_thread(self._trained))
         try:
             return await asyncio.shield(training)
@@ -153,29 +153,29 @@ class Oven:
         top_logprobs: int = 5,
         name: str | None = None,
     ) -> Receipt | None:
-        """Let another model judge in this role from the next step on. `name` selects the member if several have the
+        """Replace the model behind a judge role from the next step on. `name` selects the member if several have the
         role.
 
-        The model first answers a test question in the member's process, which needs its API key. If it gives no
-        verdict, the old model stays, and CommandRefusedError gives the reason. Weight, role and metrics stay. Raises
-        UnknownNameError, and ConfigError for an invalid model.
+        The new model first answers a test question in the member's process, which needs its API key. If it gives no
+        verdict, the old model stays, and CommandRefusedError gives the reason. Weight, role and metrics do not change.
+        Raises UnknownNameError, and ConfigError for an invalid model.
         """
         names = [member_in(self._settings.judges, role, name)]
         options = {"base_url": base_url, "key_env": key_env, "logprobs": logprobs, "top_logprobs": top_logprobs}
         return self._swap(names, provider, model, options).get(names[0])
 
     def swap_all_agents(self, *, provider: str, model: str, **options: Any) -> dict[str, Receipt]:
-        """Swap the model of every remote member, all or none, with the options of `swap_agent`. Returns a receipt
-        each."""
+        """Swap the model of every remote member, all or none, with the options of `swap_agent`. Returns one receipt per
+        member."""
         if not self._settings.judges:
             raise ConfigError("the committee has no remote members; pass members= to bake()")
         return self._swap([*self._settings.judges], provider, model, options)
 
     def register_teacher(self, config: TeacherConfig) -> None:
-        """Load another teacher and offer it as a choice from the next step on, without choosing it.
+        """Load another teacher and offer it as a choice from the next step on. It does not become active.
 
-        This thread loads it while training continues. Between two steps, or while the run is held, it scores a probe.
-        There is no timeout, because a step may be long.
+        The calling thread loads it while training continues. Between two steps, or while the run is held, it scores a
+        probe. There is no timeout, because a step may be long.
 
         Raises TeacherRefusedError with the reason. Raises ConfigError if this training started without a teacher or has
         ended. Raises BusError if the teacher is loaded but the log is unreachable.
@@ -198,13 +198,13 @@ class Oven:
         in_thread(wait_for(*self._position_in_log(), offers, None, self._ended.is_set))
 
     def attach_to_model(self, model: Any) -> None:
-        """Set `model.teacher`, the active one, and `model.verifier`; None if missing."""
+        """Set `model.teacher` to the active teacher and `model.verifier` to the verifier, or to None if missing."""
         model.verifier = self.verifier
         taught = self.teachers is not None and len(self.teachers)
         model.teacher = self.teachers[self.teachers.active] if self.teachers is not None and taught else None
 
     def close(self) -> None:
-        """End its own stack. Further calls do nothing."""
+        """End this script's own stack. Further calls do nothing."""
         if self._stack is not None:
             self.summary, self._stack = self._stack.end(), None
 
@@ -253,7 +253,7 @@ class Oven:
         return receipts
 
     def _start_with(self, names: list[str], judge: JudgeSpec) -> None:
-        """Before training: probe the model in each member's process, and use it if all probes succeed."""
+        """Before training, probe the model in each member's process, and use it if all probes succeed."""
         remote = self.committee.remote
         assert remote is not None  # it has the members
         probes = {name: remote.probe(name, judge) for name in names}
@@ -302,7 +302,7 @@ class Oven:
 
 
 def member_in(members: Mapping[str, MemberSettings], role: str, name: str | None) -> str:
-    """Return the member with this `name`, or the only one in this role.
+    """Return the member named `name`, or the only one with this role.
 
     Raises UnknownNameError if there is none, and ConfigError if there are several.
     """
@@ -321,7 +321,7 @@ def member_in(members: Mapping[str, MemberSettings], role: str, name: str | None
 
 
 def in_thread(work: Coroutine[Any, Any, Result]) -> Result:
-    """Run the work in its own thread, because the caller's may already run an event loop."""
+    """Run the work in its own thread, because the calling thread may already run an event loop."""
     with ThreadPoolExecutor(1, thread_name_prefix="oven-operator") as thread:
         return thread.submit(asyncio.run, work).result()
 
@@ -329,7 +329,8 @@ def in_thread(work: Coroutine[Any, Any, Result]) -> Result:
 async def send(
     run: LocalRun, after: int, command: OperatorCommand, limit_s: float, ended: Callable[[], bool]
 ) -> CommandResult:
-    """Execute a command once the log has a training's announcement after `after`. Waits no longer than the training."""
+    """Execute a command once the log has a training's announcement after `after`, or stop waiting when training
+    ends."""
     await wait_for(run, after, lambda body: isinstance(body, RunStarted), limit_s, ended)
     return await carried_out(run, command, limit_s, ended)
 
@@ -341,7 +342,7 @@ async def wait_for(
     limit_s: float | None,
     ended: Callable[[], bool] = lambda: False,
 ) -> None:
-    """Return when the log has a matching message after `after`, or `ended` is true. Raises BusError."""
+    """Return when the log has a matching message after `after`, or when `ended` is true. Raises BusError."""
     async with asyncio.timeout(limit_s), run.connected("operator") as bus:
         while not ended():
             async for batch in batches(bus, run.run, after):

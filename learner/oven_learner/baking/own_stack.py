@@ -1,4 +1,4 @@
-"""A stack that a script starts for itself: `up --no-learner` as a child process, which ends with the script.
+"""Start a stack from a script: `up --no-learner` runs as a child process and ends with the script.
 
 The child's standard input is a pipe. If the script is killed, the kernel closes the pipe, and the stack ends as on
 Ctrl-C. If the stack is killed, the script continues training.
@@ -21,9 +21,9 @@ from typing import Any
 from oven_core.errors import ConfigError, ProcessError
 
 READY_S = 120.0
-"""Timeout until the stack waits for its learner."""
+"""Timeout in seconds until the stack is ready for its learner."""
 GRACE_S = 30.0
-"""Timeout for the shutdown, including the copy of the log."""
+"""Timeout of the shutdown in seconds, including the copy of the log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class StackAddress:
 
 
 class OwnStack:
-    """Starts at once and is waited for only when needed, so that it starts while the script builds its trainer."""
+    """A stack in a child process. It starts in the background, so that the script can build its trainer meanwhile."""
 
     def __init__(self, settings: Mapping[str, Any], run: str | None = None, resume: bool = False) -> None:
         """`settings` are in the format of a configuration file. `run` names the run, and `resume` continues it."""
@@ -58,8 +58,8 @@ class OwnStack:
         )
 
     def address(self) -> StackAddress:
-        """Wait until the stack is ready for a learner. Raises ConfigError or ProcessError with its output if it ends
-        instead."""
+        """Wait until the stack is ready for a learner. If it ends instead, raises ConfigError or ProcessError with its
+        output."""
         if self._address is None:
             announced = json.loads(self._first_line())
             self._address = StackAddress(announced["run"], Path(announced["folder"]), announced["environment"])
@@ -105,7 +105,7 @@ class OwnStack:
 
 
 def _summary(out: str) -> str:
-    """Return the summary from the output of `up --json`: one object at the start, one at the end."""
+    """Return the summary from the output of `up --json`, which prints an object at the start and one at the end."""
     for line in reversed(out.splitlines()):
         with contextlib.suppress(json.JSONDecodeError):
             return "\n".join(json.loads(line).get("summary", ()))
@@ -114,7 +114,7 @@ def _summary(out: str) -> str:
 
 @contextlib.contextmanager
 def within(address: StackAddress) -> Iterator[None]:
-    """Use the stack's environment in this process while the context lasts, for attached trainers and judges."""
+    """Set the stack's environment in this process during the context, for attached trainers and judges."""
     before = {name: os.environ.get(name) for name in address.environment}
     os.environ.update(address.environment)
     try:

@@ -1,4 +1,4 @@
-"""Training for `bake` of anything but text: GRPO over a Policy."""
+"""Train any policy other than a text model for `bake`, with GRPO."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ log = logging.getLogger("oven.learner")
 BETA = 0.05
 """Default weight of the KL term per coordinate, if there is a teacher."""
 RENAMED = {"conditions_per_step": "prompts_per_step", "max_steps": "total_steps"}
-"""Fields of PolicyTrainerConfig with another name in `bake`."""
+"""Fields of PolicyTrainerConfig that have another name in `bake`."""
 
 
 class SteeredTrainer(PolicyTrainer):
-    """A PolicyTrainer that an Oven drives, for the run at `address`."""
+    """A PolicyTrainer under an Oven, for the run at `address`."""
 
     def __init__(self, address: StackAddress, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
@@ -36,7 +36,7 @@ class SteeredTrainer(PolicyTrainer):
         self._announced: Callable[[], object] = lambda: None
 
     redact: Redact | None = None
-    """Applied to completions before people see them."""
+    """Function applied to completions before people see them."""
 
     @property
     def trainer(self) -> PolicyTrainer:
@@ -54,7 +54,7 @@ class SteeredTrainer(PolicyTrainer):
             super().train(**{"recipe": "bake", "redact": self.redact, **options})
 
     def _resume(self) -> None:
-        """If the run is resumed, continue from the newest checkpoint. Called after teachers have been registered."""
+        """If the run is resumed, continue from the newest checkpoint. Call it after registering all teachers."""
         if self.output is None or not os.environ.get(relaunch.RESUME_FROM):
             return
         if (newest := checkpoint.newest(self.output)) is not None:
@@ -63,7 +63,7 @@ class SteeredTrainer(PolicyTrainer):
             log.warning("resume: %s has no complete checkpoint of this run; training starts anew", self.output)
 
     def update(self, number: int, conditions: Sequence[Any]) -> dict[str, float]:
-        """Run calls from other threads between two steps, then the step."""
+        """Run the waiting calls from other threads, then the step."""
         if self.client is not None:
             self.client.while_held = self._calls.make
         self._announced()
@@ -85,7 +85,7 @@ def arguments(group_size: int, prompts_per_step: int, total_steps: int, extra: M
 
 @dataclass(frozen=True, kw_only=True)
 class PolicyTraining(BakeArguments):
-    """The arguments of `bake` for a Policy."""
+    """The training that `bake` runs for a Policy."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.model, Policy):

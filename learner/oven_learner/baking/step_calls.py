@@ -1,4 +1,4 @@
-"""Run calls from other threads in the training's thread, between two steps."""
+"""Run calls from other threads in the training thread, between two steps."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ Call = tuple[Callable[[], object], "Future[object]"]
 
 
 class StepCalls:
-    """A queue of calls. The calling thread waits; the training runs the calls after its current step."""
+    """A queue of calls from other threads. Each caller waits until the training thread has run its call."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._waiting: deque[Call] = deque()
         self._ended = ""
-        """The reason why no step follows."""
+        """The reason why no more steps follow."""
         self._thread = 0
-        """Id of the training's thread."""
+        """Id of the training thread."""
 
     def ask(self, call: Callable[[], object]) -> None:
-        """Run it in the training's thread, and wait for it. Re-raises its errors.
+        """Run a function in the training thread, and wait for it. Re-raises its errors.
 
-        Raises ConfigError if training has ended, ends first, or if this is the training's own thread.
+        Raises ConfigError if training has ended or ends first, or if this is the training thread.
         """
         if threading.get_ident() == self._thread:
             raise ConfigError("the training's own thread would wait for itself; call from another thread")
@@ -39,7 +39,7 @@ class StepCalls:
         done.result()
 
     def make(self) -> None:
-        """Run all waiting calls, in the training's thread. Exceptions that end the thread are re-raised here."""
+        """Run all waiting calls, in the training thread. Exceptions that end the thread are re-raised here."""
         while (waiting := self._next()) is not None:
             call, done = waiting
             try:
@@ -52,7 +52,7 @@ class StepCalls:
 
     @contextmanager
     def during_training(self) -> Iterator[None]:
-        """Wrap a training. Calls that wait at its end or come later are rejected with the reason."""
+        """Accept calls during a training. Calls that wait at its end or come later are rejected with the reason."""
         with self._lock:
             self._ended, self._thread = "", threading.get_ident()
         why = "training has ended"

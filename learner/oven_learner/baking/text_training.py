@@ -1,4 +1,4 @@
-"""Training for `bake` of text: TRL's GRPOTrainer for a causal language model."""
+"""Train a causal language model for `bake`, with TRL's GRPOTrainer."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from oven_runs.settings.committee_settings import MemberSettings
 BETA = 0.1
 """Default weight of the KL term, if there is a teacher."""
 RENAMED = {"num_generations": "group_size", "max_steps": "total_steps"}
-"""Arguments of GRPOConfig with another name in `bake`."""
+"""Arguments of GRPOConfig that have another name in `bake`."""
 VERIFIER = "verifier"
 """The verifier's name in the committee."""
 WITHOUT_ACCELERATOR = {"use_cpu": True, "bf16": False, "dataloader_pin_memory": False}
@@ -83,7 +83,7 @@ def repeated(prompts: Sequence[str], at_once: int) -> list[str]:
 
 
 class AttachedTraining(TrainerCallback):
-    """An attached trainer that an Oven drives. Its callback runs after the attachment's."""
+    """An attached trainer under an Oven. The Oven's callback runs after the attachment's callback."""
 
     def __init__(self, attachment: Attachment, teachers: Teachers | None) -> None:
         self.trainer, self.teachers = attachment.trainer, teachers
@@ -107,7 +107,7 @@ class AttachedTraining(TrainerCallback):
         self._calls.ask(call)
 
     def on_train_begin(self, *_: Any, **__: Any) -> None:
-        """The attachment has announced the run."""
+        """Tell the Oven that the run is announced. The attachment has announced it before."""
         if self.client is not None:
             self.client.while_held = self._calls.make
         self._announced()
@@ -119,7 +119,7 @@ class AttachedTraining(TrainerCallback):
 
 @dataclass(frozen=True, kw_only=True)
 class TextTraining(BakeArguments):
-    """The arguments of `bake` for a causal language model."""
+    """The training that `bake` runs for a causal language model."""
 
     tokenizer: Any
     beta: float | None
@@ -158,7 +158,7 @@ class TextTraining(BakeArguments):
         return DraftVerifier(sentence_encoder(None if self.verifier is True else self.verifier, device))
 
     def _committee(self, verifier: DraftVerifier | None, members: Mapping[str, MemberSettings]) -> Committee:
-        """Build the committee. All of its members have equal weight; the verifier has a tenth of the whole."""
+        """Build the committee. All members have equal weight, except that the verifier has a tenth of the total."""
         described = ModelDescription.from_model(self.model, self.tokenizer, **self.model_details)
         rules, weights = dict(self.rules), {}
         if verifier is not None:

@@ -1,4 +1,4 @@
-"""The arguments of `bake` that every training has, and what it passes to a trainer's configuration."""
+"""The arguments of `bake` that are common to all trainings, and their values in a trainer's configuration."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from oven_learner.teachers import TeacherConfig
 
 @dataclass(frozen=True, kw_only=True)
 class BakeArguments:
-    """The arguments of `bake`, before there is a run."""
+    """The arguments of `bake`, before a run exists."""
 
     model: Any
     prompts: Any

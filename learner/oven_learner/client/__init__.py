@@ -1,1 +1,1 @@
-"""The learner's client: observe, poll, carry out decisions and answer them."""
+"""The learner's client: it publishes observations, and applies and answers the mesh's decisions."""

@@ -1,4 +1,4 @@
-"""Adopted decisions in the learner, from their arrival to their receipts.
+"""Applies adopted decisions in the learner and publishes their receipts.
 
 Each decision waits for its tick and is applied between two steps. Its receipt follows at once, or when a step has shown
 whether the new setting is used. A plan is applied whole or not at all: settings first, because they can be reverted,
@@ -25,7 +25,7 @@ log = logging.getLogger("oven.learner")
 
 @dataclass(slots=True)
 class PendingReceipt:
-    """A receipt that waits until a step has shown whether the change is used. Without a proof it only keeps its place
+    """A receipt that waits until a step has shown whether the change is used. Without a proof, it only keeps its place
     in the order of receipts."""
 
     decision: Decision
@@ -49,13 +49,13 @@ class AdoptedDecisions:
     ) -> None:
         """`publish(applied, actuator, *, decision_id, began_ns, tick, step)` sends a receipt."""
         self.answers_at_once = False
-        """Whether receipts that are certain are sent without waiting for a step."""
+        """Whether receipts whose outcome is certain are sent without waiting for a step."""
         self.other_training_until: int | None = None
         """Up to this tick, agents decided for another training."""
         self.seen_ids: set[str] = set()
-        """Ids of the decisions that arrived. A copy is not a second decision."""
+        """Ids of received decisions, used to ignore copies."""
         self.ranks_differ = ""
-        """Why the ranks must not continue: a change had different outcomes on them. Empty while they may."""
+        """Error message if a change had different outcomes on the ranks, which then must not continue, or empty."""
         self._run, self._actuators, self._ranks = run, actuators, ranks
         self._snapshots, self._publish = snapshots, publish
         self._waiting: list[Decision] = []

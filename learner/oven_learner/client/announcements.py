@@ -1,5 +1,4 @@
-"""Announcements of actuators that were added or changed while training: requested once, then published on every
-rank."""
+"""Announces actuators that were added or changed during training."""
 
 from __future__ import annotations
 
@@ -35,7 +34,7 @@ class Announcements:
         return names
 
     def add_due(self, names: Sequence[str]) -> None:
-        """Announce these at the next `publish`."""
+        """Announce these actuators at the next `publish`."""
         self._due.update(dict.fromkeys(names))
 
     def publish(self, send: Callable[[ActuatorSpec], object]) -> None:

@@ -1,4 +1,4 @@
-"""The weights with a run's best held-out score, and the knob `run.best`: which weights the run ends with."""
+"""Keeps the weights with the best held-out score. The knob `run.best` selects whether the run ends with them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ WITH_LAST, WITH_BEST = "last", "best"
 
 @dataclass(frozen=True, slots=True)
 class WeightsCopy:
-    """The weights of a step, with the measurements of an evaluation at this step."""
+    """A copy of the weights at one step, with the evaluation results of that step."""
 
     tick: int
     step: int
@@ -36,7 +36,7 @@ class WeightsCopy:
 class BestWeights:
     """The best weights of one training.
 
-    A copy is taken whenever an evaluation scores better than all before it. No evaluation is added for this before the
+    The weights are copied whenever an evaluation beats all earlier ones. No evaluation is added for this before the
     end of the run. Every rank calls each method at the same steps.
     """
 
@@ -67,7 +67,7 @@ class BestWeights:
         actuators.choice(BEST, lambda: self.ends_with, self._set, (WITH_LAST, WITH_BEST), effect="at_end")
 
     def evaluated(self, tick: int, step: int, metrics: Mapping[str, float]) -> None:
-        """Note what an evaluation measured of the current weights. A score that is not finite is never the best."""
+        """Record an evaluation of the current weights. A score that is not finite is never the best."""
         name = self.metric.name
         own = {name: metrics[name]} if name in metrics else {}
         score = self._ranks.same(self._ranks.mean(own, (name,)).get(name, math.nan))

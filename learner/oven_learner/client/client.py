@@ -1,4 +1,4 @@
-"""The learner's end of the controller: the training thread calls `observe` and `poll`, the link does the rest."""
+"""The learner's client for the controller. The training thread calls `observe` and `poll`; the link does the rest."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ EndReason = Literal["completed", "stopped", "failed"]
 class OvenClient:
     """The client of one run. Call `start` once, `observe` and `poll` after each optimizer step, and `close` at the end.
 
-    A failing bus raises neither out of `observe` nor out of `poll`. A wrong setup raises out of `start`. All ranks call
+    `observe` and `poll` never raise because of a failing bus. `start` raises if the setup is wrong. All ranks call
     these methods at the same steps; if one rank dies, the calls raise on the others.
     """
 
@@ -101,17 +101,17 @@ class OvenClient:
         self.step = 0
         """The optimizer step of the current weights. A rollback sets it back."""
         self.held = ""
-        """Why the run is held; empty while it is not."""
+        """Reason for the current hold, or empty."""
         self.stopping = ""
-        """Why training should stop after this step; empty while it should not."""
+        """Reason to stop training after this step, or empty."""
         self.restart = ""
-        """Why the process has to exit and be started again, for a rollback that it cannot do itself; else empty."""
+        """Reason to exit and restart the process, for a rollback that it cannot do itself. Otherwise empty."""
         self.began_after = 0
         """The log's last sequence when this incarnation connected. Its RunStarted comes later."""
         self.while_held: Callable[[], object] = lambda: None
         """Called repeatedly while the run is held, for work that belongs between two steps."""
         self.out_of_time = False
-        """The run stops because its time budget is spent. That is a clean end."""
+        """Whether the run stops because its time budget is used up, which is a clean end."""
         self._link = link
         self._training = training
         self._horizon = Horizon(max_steps=max_steps, seconds=seconds, charge_rollbacks=charge_rollbacks)
@@ -235,7 +235,7 @@ class OvenClient:
             self.actuators.spec(name)
 
     def evaluated(self, metrics: Mapping[str, float]) -> None:
-        """Tell what an evaluation measured on held-out data with the current weights."""
+        """Record the results of an evaluation of the current weights on held-out data."""
         if self._best is not None and not (self._finished or self._closed):
             self._best.evaluated(self.tick, self.step, metrics)
 
@@ -335,7 +335,7 @@ class OvenClient:
         self.close(reason, detail=detail)
 
     def ending(self, error: BaseException | None) -> tuple[EndReason, str]:
-        """Return why the run ends now, in one word and in detail."""
+        """Return the reason why the run ends now, as one word and as a detailed text."""
         if isinstance(error, KeyboardInterrupt):
             return "stopped", "interrupted from the keyboard"
         if error is not None:
@@ -343,7 +343,7 @@ class OvenClient:
         return "stopped" if self.stopping and not self.out_of_time else "completed", self.stopping
 
     def is_time_spent(self) -> bool:
-        """Whether the time budget is spent."""
+        """Whether the time budget is used up."""
         return bool(self._horizon.seconds and time.monotonic() - self._started_at >= self._horizon.seconds)
 
     def publish_receipt(
@@ -377,7 +377,7 @@ class OvenClient:
         self._enqueue(TracedReceipt(receipt, began_ns or ended_ns, ended_ns))
 
     def show(self, make: Parcel) -> None:
-        """Hand over a group of completions to be shown in the monitor. The call only appends to a queue."""
+        """Queue a group of completions for the monitor. The call only appends to a queue."""
         self._link.show(make)
 
     def publish_message(self, kind: type[LearnerMessage], **fields: Any) -> None:
@@ -393,7 +393,7 @@ class OvenClient:
             log.warning("no snapshot at tick %d (%s); training continues", self.tick, reason(error))
 
     def _obey(self, orders: Orders | None) -> None:
-        """Carry out the orders of rank 0. Every rank does the same."""
+        """Apply the orders from rank 0, on every rank alike."""
         for order in orders.orders if orders else ():
             if isinstance(order, OperatorCommand):
                 self._commands.obey(order)

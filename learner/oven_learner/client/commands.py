@@ -1,4 +1,4 @@
-"""Carries out commands of operators and of the learner itself. Each is obeyed once and answered by a receipt.
+"""Executes commands from operators and from the learner itself, each once, and answers them with receipts.
 
 Hold, resume and stop need no mesh: the learner obeys them directly. Other commands offer a model to a committee member,
 or add or remove a member. Rank 0 probes the model while training continues. The outcome takes effect at a step
@@ -29,13 +29,13 @@ ABOUT_JUDGES = {
     "add": "{} answers and judges from the next step on",
     "remove": "it is not asked any more, and the others have its weight",
 }
-"""Action → the receipt's reason when it succeeded."""
+"""Action → the reason in the receipt of a successful command."""
 EXPIRED = Applied("expired", reason="the run ended first")
 
 
 @dataclass(frozen=True, slots=True)
 class ProbedOffer:
-    """A command about judges whose probe is over, and why it is refused; empty if it is not."""
+    """A command about judges after its probe, with the reason for a refusal (empty if accepted)."""
 
     command: OperatorCommand
     refusal: str = ""
@@ -127,7 +127,7 @@ class Commands:
             self._publish(applied, OBEYED.get(command.action, command.actuator), command=command.id)
 
     def _start_probe(self, command: OperatorCommand) -> str:
-        """Return why the command is refused; empty if it is not, or not yet."""
+        """Return the reason for a refusal, or an empty string if the command is not refused yet."""
         seats, judge, member = self._actuators.seats, command.judge, member_of(command.actuator)
         if seats is None:
             return "this training has no reward committee"

@@ -1,4 +1,4 @@
-"""A loop's own held-out evaluation: at the start, every few steps, at the end, and whenever an agent asks for it."""
+"""Runs the user's held-out evaluation at the start, every few steps, at the end, and on request from an agent."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ UP = ("accuracy", "acc", "reward", "score", "f1", "auc", "bleu", "rouge", "map",
 
 
 class Evaluation:
-    """Calls the user's function, then restores the model's modes and the random state: it changes no bit of the
-    training."""
+    """Calls the user's function, then restores the model's modes and the random state, so that training is
+    bit-identical."""
 
     def __init__(self, evaluate: Callable[[], Measured], every: int, model: Any) -> None:
         self._evaluate, self._every, self._model = evaluate, every, model
         self._requested = False
         self.last: dict[str, float] = {}
-        """The newest measurement."""
+        """Results of the latest evaluation."""
 
     def request(self, _: float | None) -> None:
         """Evaluate at the next step, even if it is not due."""

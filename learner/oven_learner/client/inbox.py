@@ -1,4 +1,4 @@
-"""Passes orders from the log and the learner's own requests to every rank, between two steps."""
+"""Broadcasts decisions and commands from the log, and the learner's own requests, to every rank between two steps."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from oven_learner.ranks import Ranks
 log = logging.getLogger("oven.learner")
 
 LOCKSTEP_S = 30.0
-"""Seconds that a learner in lockstep waits for a tick to close before it continues."""
+"""Timeout in seconds for a tick to close in lockstep. The learner then continues."""
 AFTER_TIMEOUT_S = 0.2
-"""The wait after a timeout, until a tick closes again: one agent that hangs must not cost LOCKSTEP_S at every tick."""
+"""Shorter timeout after a first one, until a tick closes again, so that a hanging agent costs LOCKSTEP_S only once."""
 
 Order = Decision | OperatorCommand
 

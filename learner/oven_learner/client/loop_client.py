@@ -1,4 +1,4 @@
-"""The client of the user's own training loop, and its stand-in without a controller."""
+"""The client for a custom training loop, and a stand-in that works without a controller."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ class LoopClient(OvenClient):
     rate: RateReadback | None = None
     evaluation: Evaluation | None = None
     sampling: Sampling | None = None
-    """Settings for showing completions; None if they are not, as on all ranks but the first."""
+    """Settings for showing completions. None turns it off, as on all ranks except rank 0."""
     _steps = 0
     _last_step = 0
-    """The step that the loop passed last."""
+    """The loop's latest step."""
     _loop_rolls_back = False
     """Whether the loop's own step count goes back with a rollback."""
 
@@ -134,7 +134,7 @@ class LoopClient(OvenClient):
 
 
 class IdleClient(LoopClient):
-    """The client without a controller. It publishes nothing, and stops for a spent time budget or `request_stop`."""
+    """A client without a controller. It publishes nothing, and stops when time runs out or on `request_stop`."""
 
     def hold(self, reason: str) -> None:
         """Only log a warning: there is no operator to resume the run."""

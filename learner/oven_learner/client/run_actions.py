@@ -1,4 +1,4 @@
-"""The actions that a decision can take on the run itself: hold, stop, checkpoint, roll back, and undo a rollback."""
+"""Actions on the run itself: hold, stop, checkpoint, roll back, and undo a rollback."""
 
 from __future__ import annotations
 

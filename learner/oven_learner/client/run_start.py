@@ -1,4 +1,4 @@
-"""The start of a run: open its log, restore the settings of earlier incarnations, and answer their open decisions and
+"""Starts a run: opens its log, restores the settings of earlier incarnations, and answers their open decisions and
 commands."""
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Sampled completions: the samples of a step, and their conversion outside the training thread."""
+"""Sampled completions of a step, converted for the monitor outside the training thread."""

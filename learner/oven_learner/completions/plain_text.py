@@ -1,4 +1,4 @@
-"""Prompts and completions as plain text."""
+"""Convert prompts and completions to plain text."""
 
 from __future__ import annotations
 

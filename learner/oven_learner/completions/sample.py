@@ -20,11 +20,11 @@ Redact: TypeAlias = Callable[[str], str]
 """Maps the text of a prompt, a completion or a reason to the text that may be shown. It is called in a thread of the
 training's process, with the whole text. If it raises, or returns no text, nothing of the sample is shown."""
 END_SHARE = 4
-"""One part in END_SHARE of a cut text is its end, because the answer often stands there."""
+"""A truncated text keeps 1/END_SHARE of its length from the end, because the answer is often there."""
 REASON_CHARACTERS = 500
-"""The most characters of a member's reason. Judges are asked for 25 words."""
+"""Maximum characters of a member's reason. Prompts ask judges for 25 words."""
 HEADERS_BYTES = 1024
-"""Reserved below the stream's limit on a message."""
+"""Bytes reserved for headers within the stream's message limit."""
 LEAST_CHARACTERS = 16
 """Minimum characters of each text. If a message is still too large at this length, its texts are not the cause, and it
 is dropped."""
@@ -37,7 +37,7 @@ class MemberVerdict:
     member: str
     weight: float | None
     scores: Sequence[float | None] | None
-    """One per completion; None if it scored none."""
+    """One score per completion. None if the member scored no completion."""
     abstained: str = ""
     reasons: Mapping[str, str] | None = None
     """Text of a completion → the member's reason."""

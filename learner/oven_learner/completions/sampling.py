@@ -1,4 +1,4 @@
-"""Chooses the groups of completions that a training shows, and converts them."""
+"""Selects groups of completions for the monitor and converts them."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from oven_runs.settings.completions import CompletionsSettings
 
 
 class SampleSchedule:
-    """Selects steps at a fixed interval, and in turn the groups of their batches. It draws no random numbers, which
-    would change the training."""
+    """Selects steps at a fixed interval, and cycles through the groups of their batches. It draws no random
+    numbers, because that would change the training."""
 
     def __init__(self, every: int, groups: int) -> None:
-        """`groups`: the most groups per selected step."""
+        """`groups`: maximum groups per selected step."""
         self.next = 0
-        """The step count at which the next is due. It is a plain number because it is read at every step."""
+        """The step count at which the next sample is due, a plain number because it is read at every step."""
         self._every, self._groups = every, groups
         self._turn = 0
 
@@ -36,7 +36,7 @@ class SampleSchedule:
 
 
 class Sampling:
-    """Settings by which one trainer shows its completions, in all its trainings."""
+    """Settings of one trainer for showing completions, shared by all its trainings."""
 
     def __init__(self, settings: CompletionsSettings, redact: Redact | None) -> None:
         self.schedule = SampleSchedule(settings.every or 0, settings.groups)
@@ -66,7 +66,7 @@ class Sampling:
 def sampling_of(
     configured: CompletionsSettings | None, script_settings: Mapping[str, Any] | None, redact: Redact | None
 ) -> Sampling | None:
-    """Return how completions are shown; None if they are not.
+    """Return the settings for showing completions, or None.
 
     `script_settings` replace those `configured` for the run (None without a controller). Raises ConfigError for invalid
     settings or an unusable redaction.

@@ -1,4 +1,4 @@
-"""`oven.attach(trainer)`: the one line that plugs a Hugging Face or TRL trainer into the controller."""
+"""`oven.attach(trainer)`: connect a Hugging Face or TRL trainer to the controller with one line."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ from oven_learner.teachers.registry import has_reference, reference, teaching
 from oven_runs.home import relaunch
 
 COMMITTEE = "committee"
-"""The name of the committee's state in checkpoints."""
+"""Key of the committee's state in checkpoints."""
 
 
 class IdleAttachment(Attachment):
-    """Stands in for an attachment without a controller. It is not a callback, and the trainer is unchanged."""
+    """A stand-in for an attachment without a controller. It is not a callback, and the trainer is unchanged."""
 
     def __init__(self, trainer: Trainer, mode: Mode, actuators: Actuators | None) -> None:
         self.trainer = trainer
@@ -185,9 +185,9 @@ def _wrap_train(trainer: Any, attachment: Attachment) -> None:
 
 ON_POLICY = ("GRPOTrainer", "RLOOTrainer", "DistillationTrainer")
 SAMPLE = 64
-"""Prompts that are tokenized to look for ids that the model does not have."""
+"""Number of prompts to tokenize when checking for ids outside the model's vocabulary."""
 LISTED_ROWS = 5
-"""Rows that an error message lists."""
+"""Maximum rows listed in an error message."""
 
 
 def check_inputs(trainer: Any) -> None:

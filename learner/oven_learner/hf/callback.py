@@ -1,4 +1,4 @@
-"""The callback of an attached trainer: it talks to the controller and calls each feature at its moments of a step."""
+"""The trainer callback that `attach` adds. It talks to the controller and calls the hooks during each step."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class Options:
     mixture: Mixture | None
     stateful: Mapping[str, Stateful]
     sampling: Sampling | None
-    """Settings for showing completions; None if they are not."""
+    """Settings for showing completions, or None."""
 
 
 class Attachment(TrainerCallback):

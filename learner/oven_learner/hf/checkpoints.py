@@ -5,7 +5,7 @@ state, so that a resumed run differs from an uninterrupted one. That state is sa
 
 - the private generator of a sampler (TRL's RepeatSampler shuffles each epoch with one, trl/trainer/utils.py:908);
 - GRPO's generation buffer and the position in it, if the save falls inside one (grpo_trainer.py:948, 951);
-- the state of the user's objects that `attach` was given, such as a data mixture with its timeline.
+- the state of user objects passed to `attach`, such as a data mixture with its timeline.
 """
 
 from __future__ import annotations
@@ -291,14 +291,14 @@ class TrainerCheckpoints:
 
 
 class SaveSchedule(StepHook):
-    """Makes the trainer save when somebody asks for it, when the run stops, and for rollback."""
+    """Makes the trainer save on request, when the run stops, and for rollback."""
 
     def __init__(self, checkpoints: TrainerCheckpoints) -> None:
         self._checkpoints = checkpoints
         self._requested = self._due_for_rollback = self._saving_for_rollback = False
 
     def request(self) -> None:
-        """Save after this step, because somebody asks for it."""
+        """Save after this step."""
         self._requested = True
 
     def request_for_rollback(self) -> None:

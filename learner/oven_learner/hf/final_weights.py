@@ -1,8 +1,8 @@
-"""The weights that an attached trainer ends with: `run.best` by the user's evaluation, or else by the trainer's own.
+"""Selects an attached trainer's final weights with `run.best`, by the user's evaluation or a built-in score.
 
-The trainer's own score is measured on the first MOST_ROWS held-out rows: the loss of each row, or the reward of one
-greedy answer to each prompt. After a reading the random generators, the modes of the model's parts and TRL's metrics
-are as before.
+The built-in score uses the first MOST_ROWS held-out rows. It is the loss of each row, or the reward of one greedy
+answer per prompt. Scoring leaves the random generators, the train/eval modes of the modules and TRL's metrics
+unchanged.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from oven_learner.ranks import Ranks
 from oven_learner.rollback.in_memory import KEPT
 
 MOST_ROWS = 64
-"""Held-out rows that are measured."""
+"""Maximum held-out rows to measure."""
 
 
 def choose_best(
@@ -39,7 +39,7 @@ def choose_best(
     evaluation: UserEvaluation | None,
     ranks: Ranks,
 ) -> BestWeights | None:
-    """Return the chooser of the best weights, or None if the run cannot end with them.
+    """Return a `BestWeights`, or None if the run cannot end with the best weights.
 
     It cannot if the main held-out metric cannot be measured at the end, the trainer itself restores its best checkpoint
     (`load_best_model_at_end`), the model is sharded, or no copy fits into memory.
@@ -112,8 +112,8 @@ def held_out_score(trainer: Any, metric: str) -> Callable[[], float] | None:
 
 
 class RowLosses:
-    """The trainer's loss of each row in its own batch, so that no loss depends on other rows. Rows are collated once: a
-    collator that masks at random masks the same each time."""
+    """The trainer's loss of each row in its own batch, so that no loss depends on other rows. Rows are collated once,
+    so that a collator with random masking masks the same tokens each time."""
 
     def __init__(self, trainer: Any, dataset: Any) -> None:
         self._trainer, self._dataset = trainer, dataset

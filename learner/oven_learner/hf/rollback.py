@@ -1,6 +1,6 @@
-"""Rollback of a trainer: with copies in memory if they fit, otherwise with its own checkpoints and a restart.
+"""Rollback for a trainer. It uses copies in memory if they fit, and otherwise the trainer's checkpoints and a restart.
 
-A copy holds the trained weights, the optimizer, the position of the scheduler and the step, but no actuators.
+A copy contains the trained weights, the optimizer, the scheduler's position and the step, but no actuators.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The length of an attached training: its budget of steps, and the epochs that rollbacks make it need."""
+"""Controls the length of an attached training: its step budget, and extra epochs after rollbacks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from transformers.trainer import TRAINER_STATE_NAME
 class EpochExtension:
     """Lets training run more epochs after rollbacks.
 
-    transformers 5.23 computes the number of epochs before training, and ends after that number, whatever the step. With
+    transformers 5.23 computes the number of epochs before training, and ends after that number at any step. With
     this extension, training continues if a rollback has discarded steps.
     """
 
@@ -44,7 +44,7 @@ class EpochExtension:
             self._epochs_before = state.global_step // self._steps_per_epoch
 
     def over(self) -> bool:
-        """Whether this was the last planned epoch. Called at the end of each epoch."""
+        """Whether the last planned epoch has ended. Called at the end of each epoch."""
         self._epochs_done += 1
         return self._planned is not None and self._epochs_before + self._epochs_done >= self._planned
 
@@ -55,7 +55,7 @@ class EpochExtension:
 
 @dataclass(slots=True)
 class StepBudget:
-    """The gradient steps of one training, and how many it may make."""
+    """Counts the gradient steps of one training and limits them."""
 
     limit: int | None
     """The maximum number of steps; None for no limit."""

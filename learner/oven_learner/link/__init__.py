@@ -1,1 +1,1 @@
-"""The link between the learner and the bus, and the process that it runs in."""
+"""The link between the learner and the bus, which runs in its own process."""

@@ -27,8 +27,8 @@ HANGING_TURNS = 20
 class BusSession:
     """Connects the writer and the reader until everything is sent.
 
-    nats-py never reconnects in this session: a connection that is lost, silent or stuck is closed, and a new one is
-    opened. It is then unknown whether the log has the message in flight, and the writer checks.
+    nats-py never reconnects in this session. A lost, silent or stuck connection is closed, and a new one is opened.
+    The writer then checks whether the log has the message in flight.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class BusSession:
         self._further_tasks = further_tasks
 
     async def open(self, begin: Callable[[Bus], Awaitable[object]]) -> Bus:
-        """Return the first connection, after `begin` has done its reading from the log. Raises OvenError, and BusError
+        """Return the first connection, after `begin` has read the log. Raises OvenError, and BusError
         if the log is silent."""
         connections: list[Bus] = []
 
@@ -99,7 +99,7 @@ class BusSession:
         return why
 
     async def _reconnect(self, why: BaseException) -> Bus:
-        """Return a new connection, however long that takes."""
+        """Return a new connection, without a timeout."""
         self._outages.record(why, self._writer.unsent)
         await asyncio.sleep(RETRY_S)  # limits the rate of connections that fail right after they are opened
         pause = RETRY_S

@@ -1,5 +1,5 @@
-"""Finds the controller, and whether the script needs one, from arguments or the environment variables that
-`oven-controller up` and `run` set."""
+"""Finds the controller's address from arguments or environment variables, and whether the script requires a controller.
+`oven-controller up` and `run` set these variables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The messages between the learner's process and its link's worker process, through their pipes."""
+"""The messages in the pipes between the learner's process and the link's worker process."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class LogItem:
 
 @dataclass(frozen=True, slots=True)
 class Resumed:
-    """The first message of a replacing worker: the log has the learner's messages up to `n`, and this many of its
+    """The first message of a replacement worker: the log has the learner's messages up to `n`, and this many
     observations."""
 
     n: int

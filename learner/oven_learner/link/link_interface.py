@@ -21,7 +21,7 @@ Make = Callable[[], LearnerMessage]
 
 
 class Link(Protocol):
-    """The client's connection to the log. `link.process_link` has the real one, `testing` one without a bus."""
+    """The client's connection to the log. `link.process_link` implements it; `testing` has a version without a bus."""
 
     @property
     def dropped(self) -> int:
@@ -53,7 +53,7 @@ class Link(Protocol):
 
 
 class SilentLink:
-    """A link that sends and receives nothing, such as that of every rank but the first."""
+    """A link that sends and receives nothing, for example on every rank except rank 0."""
 
     dropped = 0
 
@@ -75,7 +75,7 @@ class SilentLink:
 
 @dataclass(slots=True)
 class PendingObservation:
-    """An observation that is not built yet."""
+    """An observation that has not been built yet."""
 
     incarnation: int
     n: int

@@ -1,4 +1,4 @@
-"""Reads the run's log for the learner: what earlier incarnations left, and the decisions from then on."""
+"""Reads the run's log for the learner: the state of earlier incarnations, and then new decisions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ log = logging.getLogger("oven.learner")
 
 
 class LogReader:
-    """Reads decisions, operators' commands and closed steps, over one connection after another."""
+    """Reads decisions, operators' commands and closed steps, across successive connections."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Appends the learner's messages to its run's log: each once and in order, despite failures of the server."""
+"""Appends the learner's messages to the run's log exactly once and in order, even if the server fails."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class OutageLog:
 
 
 class LogWriter:
-    """Appends the learner's messages, over one connection after another, until the log has confirmed them.
+    """Appends the learner's messages, across successive connections, until the log has confirmed them.
 
     If it is unknown whether the log has a message, the writer asks the log before it sends the message again. Message
     ids alone are not enough, because the log stores a copy again after its duplicate window of two minutes.

@@ -1,6 +1,6 @@
-"""The learner's messages that the log has not confirmed: in order, bounded, and handed out a few at a time.
+"""A bounded, ordered queue of the learner's messages that the log has not confirmed. It returns a few at a time.
 
-A message is built as soon as possible, so that the queue holds bytes, whose size is known.
+Messages are built as soon as possible, so that the queue contains bytes and knows their size.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ OVERHEAD_BYTES = 320
 UNMADE = 100_000
 """Messages that wait to be built if the process is starved. Beyond that the oldest observations are dropped."""
 AT_ONCE = 16
-"""Messages that are built before other tasks have their turn: about 0.3 ms."""
+"""Maximum messages to build before other tasks may run (about 0.3 ms)."""
 TAKEN = 256
 TAKEN_BYTES = 1 << 20
-"""Messages, and about how many bytes, that are handed out at a time."""
+"""Maximum messages, and approximate maximum bytes, returned at a time."""
 
 
 @dataclass(slots=True, eq=False)

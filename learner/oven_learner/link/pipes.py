@@ -1,4 +1,4 @@
-"""A pipe between two processes of one user, neither of which ever waits for the other."""
+"""A non-blocking pipe between two processes of the same user."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def unpacked(data: bytes) -> Any:
 
 
 class Outlet:
-    """The end that is written to."""
+    """The write end of a pipe."""
 
     def __init__(self, fd: int) -> None:
         os.set_blocking(fd, False)
@@ -99,7 +99,7 @@ class Outlet:
 
 
 class Inlet:
-    """The end that is read."""
+    """The read end of a pipe."""
 
     def __init__(self, fd: int) -> None:
         """A negative `fd` is an inlet from which nothing comes."""
@@ -107,7 +107,7 @@ class Inlet:
             os.set_blocking(fd, False)
         self.fd = fd
         self.ended = False
-        """The other end is closed, and everything was read."""
+        """Whether the other end is closed and everything has been read."""
         self._buffer = bytearray()
 
     def take(self) -> list[Any]:
@@ -149,7 +149,7 @@ class Inlet:
 
 
 class Flag:
-    """A number in memory that two processes share. Reading it costs a hundredth of reading a pipe."""
+    """A number in memory shared by two processes. Reading it costs a hundredth of reading a pipe."""
 
     def __init__(self, fd: int | None = None) -> None:
         """`fd`: the descriptor of another process's flag. Without one a new flag is made."""

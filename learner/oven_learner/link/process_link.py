@@ -1,9 +1,9 @@
 """A link to the bus that runs in a child process, so that asyncio never competes with training for the GIL.
 
-A bus client in a thread takes a tenth of a step of 5 ms: its Python needs the interpreter dozens of times per step, and
-the training thread waits for it between two kernels. Therefore the training thread only appends to a deque, which is
-the cheapest operation. A second thread here, the relay, moves the messages on to a pipe, looking once or twice per
-step. The process at the other end of the pipe (`worker`) is the bus client. The training thread reads the log's
+A bus client in a thread would take 10 % of a 5 ms step. It needs the interpreter dozens of times per step, and the
+training thread waits for it between two kernels. Therefore the training thread only appends to a deque, which is the
+cheapest operation. A second thread, the relay, polls the deque once or twice per step and writes the messages to a
+pipe. The process at the other end of the pipe (`worker`) is the bus client. The training thread reads the log's
 messages directly from its own pipe.
 
 If the process dies, another one replaces it. This process keeps every message that must not be lost, and sends it again
@@ -65,7 +65,7 @@ NEWEST_WEIGHT = 0.25
 """Weight of the newest interval in the running mean of intervals."""
 AGAIN_S = 0.25
 AGAIN_MOST_S = 5.0
-"""The pause before another process is started: at first, and at most."""
+"""Initial and maximum pause in seconds before the worker is restarted."""
 CLOSING_S = 0.001
 KEEPING_S = 5.0
 """After the time for sending is over, the time for the process to disconnect and to write the rest to the disk."""
@@ -74,7 +74,7 @@ STATUS_POLL_S = 0.05
 
 
 class PollSchedule:
-    """Decides when the relay polls for messages: rarely, and just when a step is due.
+    """Decides when the relay polls for messages: rarely, and when a step is about to end.
 
     A poll may take the interpreter from the training thread for a moment. A message that waits for a poll delays its
     decision. The schedule has no clock.

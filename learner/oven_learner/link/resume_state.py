@@ -1,4 +1,4 @@
-"""The state that a run's earlier incarnations left in the log, from which a restarted learner continues."""
+"""Reads the state of a run's earlier incarnations from the log, so that a restarted learner can continue."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class ResumeState:
     unanswered: tuple[Decision, ...] = ()
     """Adopted decisions without a receipt."""
     decided: Collection[str] = ()
-    """Ids of all adopted decisions. A copy of one is not a new decision."""
+    """Ids of all adopted decisions, used to ignore copies."""
     commands: dict[str, OperatorCommand | None] = field(default_factory=dict)
     """Operators' commands to the learner by id; None if a receipt answers it."""
     keys: Mapping[str, str] = field(default_factory=dict)

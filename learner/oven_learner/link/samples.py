@@ -1,8 +1,8 @@
-"""Sampled completions on their way from the training thread to the bus: bounded; the oldest are dropped first.
+"""A bounded queue of sampled completions from the training thread to the bus. It drops the oldest samples first.
 
-The training thread appends to a deque. The relay, which looks for messages anyway, wakes a thread that converts the
-samples (text, redaction, cuts). Finished samples go into the pipe only when no message of the log waits for it. So
-neither a slow redaction nor a full pipe delays a message of the log, or the training.
+The training thread appends to a deque. The relay, which polls for messages anyway, wakes a thread that converts the
+samples (text, redaction, truncation). Converted samples enter the pipe only when no log message is waiting. So neither
+slow redaction nor a full pipe delays log messages or training.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ WAITING = 8
 """Samples that wait at each of three places (to be converted, for the pipe, for the server): about the groups of one
 step. Beyond that the oldest are dropped."""
 LAST_S = 0.5
-"""Seconds that the end of the training waits for samples that are being converted."""
+"""Timeout in seconds for converting the last samples when training ends."""
 
 
 class SampleQueue:

@@ -1,5 +1,4 @@
-"""The learner's side of its run's spool on disk: taken before the run is opened, written if the log did not take
-all."""
+"""The learner's spool on disk. It is taken over before the run is opened, and written if messages are left."""
 
 from __future__ import annotations
 

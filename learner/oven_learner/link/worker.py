@@ -1,6 +1,6 @@
-"""The process at the other end of `process_link.ProcessLink`.
+"""The child process of `process_link.ProcessLink`.
 
-Messages of the learner come from a pipe and go into the run's log. Events of the log go into another pipe.
+It reads the learner's messages from one pipe and writes them to the run's log. It writes log events to another pipe.
 """
 
 from __future__ import annotations

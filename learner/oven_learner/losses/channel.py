@@ -1,5 +1,5 @@
-"""The base class of channels (loss terms with their own weight, knob and metrics), and how trainers log and save
-them."""
+"""The base class of channels, which are extra loss terms with a weight, a knob and metrics, and their logging and
+saving."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from oven_core.protocol.messages import MetricSpec
 from oven_learner.actuators import Actuators
 
 STATE_FILE = "channels.pt"
-"""File in a checkpoint with the state of each channel that has a module."""
+"""Name of the file in a checkpoint with the state of all channels that have a module."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,22 +32,22 @@ class Generated:
     completion_ids: Sequence[Sequence[int]]
     """Token ids without padding, including tool output."""
     rewards: Tensor
-    """(ranks · B): weighted sums over reward functions, of all ranks. NaN if no function scored."""
+    """(ranks · B): rewards of all ranks, each a weighted sum over reward functions. NaN if no function scored."""
     tools: Sequence[Sequence[Any]]
     """The tools with which the row's prompt was rendered."""
     environments: Sequence[Any] | None
     """The rows' environments after their rollouts."""
     group: int
-    """Completions per prompt. They are adjacent across ranks."""
+    """Completions per prompt. A prompt's completions are adjacent, also across ranks."""
 
 
 class Tally(NamedTuple):
-    """The sum of a term over one micro-batch, with its gradient, and the number of items summed. Both are scalars."""
+    """A term's sum over one micro-batch, with gradient, and the number of items in the sum. Both are scalars."""
 
     total: Tensor
     number: Tensor
     gauges: Mapping[str, tuple[Tensor, Tensor]] = {}
-    """Gauge → (sum, number of items), without a gradient."""
+    """Sum and number of items of each gauge, without a gradient."""
 
 
 class Channel(ABC):
@@ -63,7 +63,7 @@ class Channel(ABC):
     unit: str
     """The unit of the published term."""
     gauges: ClassVar[tuple[MetricSpec, ...]] = ()
-    """Further metrics, published as `channel/<name>/<gauge>`. The names here omit the prefix."""
+    """Additional metrics, published as `channel/<name>/<gauge>`. Names here omit the prefix."""
 
     def __init__(self, weight: float = 0.0, *, maximum: float = 1.0) -> None:
         if not (math.isfinite(maximum) and 0 <= weight <= maximum and maximum > 0):
@@ -80,7 +80,7 @@ class Channel(ABC):
         return self._weight
 
     def set_weight(self, weight: float) -> None:
-        """Set the weight from the next step's loss on. Raises ConfigError if the term cannot be computed."""
+        """Set the weight for the next step's loss and later. Raises ConfigError if the term cannot be computed."""
         if weight > 0:
             self.check()
         self._weight = weight
@@ -92,22 +92,22 @@ class Channel(ABC):
         self._trainer = trainer
 
     def check(self) -> None:
-        """Raise ConfigError if the term cannot be computed. Called before training and before a weight above 0."""
+        """Raise ConfigError if the term cannot be computed. Called before training and before the weight leaves 0."""
         return
 
     @property
     def module(self) -> nn.Module | None:
-        """State that the channel keeps next to the model, or None. The trainer's optimizer trains its parameters.
+        """The channel's trainable state next to the model, or None. The trainer's optimizer trains its parameters.
         Checkpoints and copies for rollback include it."""
         return None
 
     def columns(self, generated: Generated) -> dict[str, Any]:
-        """Return extra columns for the batch, one entry per row. The trainer carries them along unchanged."""
+        """Return additional batch columns, with one entry per row. The trainer passes them through unchanged."""
         return {}
 
     @abstractmethod
     def tally(self, model: Any, inputs: dict[str, Any]) -> Tally:
-        """Return the sum of the term over this micro-batch and the number of tokens in it."""
+        """Return the sum of the term over this micro-batch, and its number of tokens."""
 
     def announce(self, actuators: Actuators) -> None:
         """Register the weight as the actuator `channel.<name>`, from 0 to the maximum."""
@@ -131,7 +131,7 @@ class Channel(ABC):
 
 
 def check_channels(channels: Sequence[Channel], reads: Collection[str], trainer: str) -> None:
-    """Raise ConfigError for duplicate names, and for a channel that reads something this trainer does not have."""
+    """Raise ConfigError for duplicate names, and for a channel whose input this trainer does not provide."""
     names = [channel.name for channel in channels]
     if len(set(names)) < len(names):
         raise ConfigError(f"channels {', '.join(names)}: each may be given once")
@@ -146,8 +146,8 @@ def check_channels(channels: Sequence[Channel], reads: Collection[str], trainer:
 def record(trainer: Any, channel: Channel, tally: Tally, mode: Literal["train", "eval"]) -> None:
     """Add the term, its weight and its gauges to the trainer's metrics of this step.
 
-    Uses TRL's `_metrics`, from which an attached trainer publishes. There is one collective of the same size on every
-    rank. Values that no rank measured are not logged.
+    Uses TRL's `_metrics`, which attached trainers publish. Every rank performs one collective of the same size. Values
+    that no rank measured are not logged.
     """
     nothing = torch.zeros_like(tally.number)
     gauges = [tally.gauges.get(gauge.name, (nothing, nothing)) for gauge in channel.gauges]

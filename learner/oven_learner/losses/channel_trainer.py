@@ -16,9 +16,9 @@ from oven_learner.losses.channel import Channel, Generated, check_channels, load
 class ChannelTrainer(GRPOTrainer):
     """A GRPOTrainer that adds `channels` to its loss while their weights are above 0.
 
-    Raises ConfigError for duplicate channels and for setups without support for a second forward pass per step: FSDP,
-    DeepSpeed, and DDP with re-entrant gradient checkpointing. Processors with images are also refused. Everything else
-    is as in TRL: vLLM in both modes, PEFT, async rewards, tools, environments.
+    Raises ConfigError for duplicate channels and for setups that do not support a second forward pass per step: FSDP,
+    DeepSpeed, and DDP with re-entrant gradient checkpointing. Processors with images are also refused. All other
+    features work as in TRL: vLLM in both modes, PEFT, async rewards, tools, environments.
 
     Written for TRL 1.16 (`_compute_loss`, `_generate_and_score_completions`, `_calculate_rewards`, `_metrics`).
     """
@@ -72,7 +72,7 @@ class ChannelTrainer(GRPOTrainer):
         return loss
 
     def _term(self, channel: Channel, model: Any, inputs: dict[str, Any]) -> Tensor:
-        """Return the micro-batch's mean divided by the number of micro-batches in a step."""
+        """Return the micro-batch's mean of the term, divided by the number of micro-batches per step."""
         tally = channel.tally(model, inputs)
         mode: Literal["train", "eval"] = "train" if model.training else "eval"
         record(self, channel, tally, mode)

@@ -1,4 +1,4 @@
-"""Compute a model's logits at completions, and pad lists of tokens."""
+"""Compute a model's logits on completions, and pad lists of tokens."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""On-policy distillation: pulls the policy towards a teacher's distribution on the policy's own completions, by the
-generalized Jensen-Shannon divergence.
+"""On-policy distillation: pull the policy towards a teacher on the policy's own completions, by the generalized
+Jensen-Shannon divergence.
 
-From a teacher with another tokenizer it is Universal Logit Distillation (Boizard et al. 2024, arXiv 2402.12030), using
-TRL 1.16's `trl.experimental.gold`. The text of a completion is cut where both tokenizers end a token. Within such a
-piece, token probabilities are multiplied. Tokens in both vocabularies are compared by divergence, and the others by the
-L1 distance of the sorted probabilities.
+A teacher with another tokenizer uses Universal Logit Distillation (Boizard et al. 2024, arXiv 2402.12030), by TRL
+1.16's `trl.experimental.gold`. Completions are split where both tokenizers end a token. Within a piece, token
+probabilities are multiplied. Tokens in both vocabularies are compared by divergence, and all others by the L1 distance
+of the sorted probabilities.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from oven_learner.teachers.placement import as_trainer_asks, chosen_form, load_m
 from oven_learner.teachers.registry import LIMIT_BYTES, has_reference, reference
 
 IGNORED = -100
-"""ULDLoss's label for tokens that are not scored."""
+"""ULDLoss's label for tokens without a score."""
 PROMPTS = "oven_prompt"
-"""Key in TRL's batch: each row's prompt, in the form that the policy received."""
+"""Key in TRL's batch for each row's prompt, as the policy received it."""
 
 
 def generalized_jsd(student: Tensor, teacher: Tensor, beta: float, temperature: float = 1.0) -> Tensor:
@@ -131,7 +131,7 @@ class Distillation(Channel):
             raise ConfigError("channel.distill: prompts are conversations, and the teacher's tokenizer has no template")
 
     def columns(self, generated: Generated) -> dict[str, Any]:
-        """Return the raw prompts for a teacher with another tokenizer."""
+        """Return the raw prompts if the teacher has another tokenizer."""
         return {PROMPTS: list(generated.prompts)} if self._across is not None else {}
 
     def check(self) -> None:
@@ -162,7 +162,7 @@ class Distillation(Channel):
     def _tally_across(
         self, across: CrossTokenizer, student_logits: Tensor, counted: Tensor, inputs: dict[str, Any]
     ) -> Tally:
-        """Return the tally for a teacher with another tokenizer. A completion's mean is weighted by its text tokens."""
+        """Return the tally for a teacher with another tokenizer. Means of completions are weighted by text tokens."""
         entries = []  # per row with text: row, token positions, teacher's prompt and tokens, both ends
         for row, (ids, mask) in enumerate(zip(inputs["completion_ids"].tolist(), counted.tolist(), strict=True)):
             indices = [position for position, counts in enumerate(mask) if counts]
@@ -193,8 +193,8 @@ class Distillation(Channel):
 
 @torch.no_grad()
 def _admit(trainer: Any, teacher: Any, tokenizer: Any, limit: int) -> tuple[Any, Any]:
-    """Return the loaded model of `teacher`, a TeacherConfig or a model, and its tokenizer, which may differ from the
-    policy's, because this teacher is never GRPO's reference. Raises TeacherRefusedError."""
+    """Return a loaded model and its tokenizer for `teacher`, a TeacherConfig or a model. The tokenizer may differ from
+    the policy's, because this teacher is never GRPO's reference. Raises TeacherRefusedError."""
     accelerator = trainer.accelerator
     config = teacher if isinstance(teacher, TeacherConfig) else TeacherConfig(name="distill", model=teacher)
     if tokenizer is not None:
@@ -262,14 +262,14 @@ class CrossTokenizer:
         self._special = set(self.student.all_special_ids)
 
     def text(self, ids: Sequence[int]) -> tuple[str, list[int], list[int]]:
-        """Return the student's text, the indices of its text tokens, and each one's end in bytes of UTF-8."""
+        """Return the student's text, the indices of its text tokens, and the end of each in UTF-8 bytes."""
         positions = [position for position, token in enumerate(ids) if token not in self._special]
         tokens = [ids[position] for position in positions]
         text = self._decoded(tokens)
         return text, positions, self._ends(tokens, text)
 
     def read(self, text: str) -> tuple[list[int], list[int]]:
-        """Return the teacher's tokens of a completion's text, and each one's end in bytes of UTF-8."""
+        """Return the teacher's tokens of a completion's text, and the end of each in UTF-8 bytes."""
         encoded = self.teacher(text, add_special_tokens=False, return_offsets_mapping=True)
         return encoded["input_ids"], _byte_ends(text, encoded["offset_mapping"])
 
@@ -285,7 +285,7 @@ class CrossTokenizer:
     def distance(
         self, student: Tensor, teacher: Tensor, tokens: tuple[Sequence[int], Sequence[int]], ends: tuple[Any, Any]
     ) -> Tensor:
-        """Return the loss of one completion, a mean over its pieces.
+        """Return the loss of one completion, which is the mean over its pieces.
 
         `student` and `teacher` are the logits that predict its tokens, (S, V) and (T, W). `tokens` and `ends` have
         lengths S and T.
@@ -309,7 +309,7 @@ class CrossTokenizer:
         return str(self.student.decode(tokens, skip_special_tokens=False, clean_up_tokenization_spaces=False))
 
     def _ends(self, tokens: Sequence[int], text: str) -> list[int]:
-        """Return byte ends. Sampled tokens may differ from the tokenization of their text."""
+        """Return the tokens' ends in bytes. Sampled tokens may differ from the tokenization of their text."""
         if self.student.is_fast:
             again = self.student(text, add_special_tokens=False, return_offsets_mapping=True)
             if again["input_ids"] == list(tokens):

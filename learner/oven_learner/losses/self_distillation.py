@@ -1,5 +1,5 @@
-"""`channel.sdpo`: self-distillation towards the policy's own answers with a hint in the prompt (Hübotter et al. 2026,
-arXiv 2601.20802).
+"""The channel `channel.sdpo`: self-distillation towards the policy's own answers to prompts with hints (Hübotter et al.
+2026, arXiv 2601.20802).
 
 The wording of hints and the choice of a sibling match TRL 1.16's `SuccessfulRolloutTeacherContextBuilder`.
 """
@@ -23,11 +23,11 @@ from oven_learner.losses.channel import Channel, Generated, Tally
 from oven_learner.losses.completion_logits import completion_logits, padded
 
 HINTED = "oven_hinted"
-"""Key in TRL's batch: the tokens of each row's hinted prompt, or None."""
+"""Key in TRL's batch for the tokens of each row's prompt with a hint, or None."""
 LONGEST = 10_240
-"""Maximum tokens of a hinted prompt; its end is kept. TRL's `max_reprompt_len`."""
+"""Maximum tokens of a prompt with a hint. Longer prompts lose their beginning. TRL's `max_reprompt_len`."""
 Template: TypeAlias = str | Callable[[Mapping[str, Any], str], str | None]
-"""A text with the row's columns in braces, or a function (row, completion text) → hint or None."""
+"""A text with the row's columns in braces, or a function that maps (row, completion text) to a hint or None."""
 PROMPT = "{prompt}{hints}\n\nCorrectly solve the original question.\n"
 SOLUTION = "\nCorrect solution:\n\n{solution}\n\n"
 FEEDBACK = "\nThe following is feedback from your unsuccessful earlier attempt:\n\n{feedback}\n\n"
@@ -114,7 +114,7 @@ def _hinted(prompt: Any, hints: str) -> Any:
 
 
 class MovingAverage(nn.Module):
-    """θ' ← (1 − rate)·θ' + rate·θ over a model's trainable parameters, as float32 buffers.
+    """The moving average of a model's trainable parameters, θ' ← (1 − rate)·θ' + rate·θ, in float32 buffers.
 
     For a model with an adapter only the adapter is copied. Memory: 4 bytes per trainable parameter.
     """
@@ -129,17 +129,16 @@ class MovingAverage(nn.Module):
 
     @property
     def following(self) -> bool:
-        """Whether the average is following the model. Checkpoints keep this flag, so that a resumed average
-        continues."""
+        """Whether the average follows the model. Checkpoints save this flag, so that a resumed average continues."""
         return bool(self.get_buffer("follows"))
 
     def stop(self) -> None:
-        """Stop following; the next use starts afresh."""
+        """Stop following. The next use starts afresh."""
         self.get_buffer("follows").fill_(False)
 
     @torch.no_grad()
     def restart(self, model: nn.Module) -> None:
-        """Copy the model as it is now, and follow it from here on."""
+        """Copy the current model, and follow it from now on."""
         self.get_buffer("follows").fill_(True)
         for name in self._names:
             self.get_buffer(_key(name)).copy_(model.get_parameter(name))
@@ -154,27 +153,27 @@ class MovingAverage(nn.Module):
             own.lerp_(model.get_parameter(name).detach().to(own), self.rate)
 
     def weights(self, model: nn.Module) -> Mapping[str, Tensor]:
-        """Return the weights by the model's names and in its dtypes, for torch.func.functional_call."""
+        """Return the weights under the model's names and in its dtypes, for torch.func.functional_call."""
         return {name: self.get_buffer(_key(name)).to(model.get_parameter(name)) for name in self._names}
 
 
 def _key(name: str) -> str:
-    """Return the buffer's name: it must not contain a dot."""
+    """Return the buffer's name, which must not contain a dot."""
     return name.replace(".", "/")
 
 
 class SelfDistillation(Channel):
-    """Divergence per token between the policy and a teacher that reads the same completion after a hinted prompt. It
-    covers the completions with hints. TRL 1.16's functions (`experimental/sdpo/loss_utils`) compute it. Its SDPOTrainer
-    is not used, because it is not a GRPOTrainer and mixes its loss differently.
+    """Divergence per token between the policy and a teacher that reads the same completion after a prompt with a hint.
+    Completions without a hint are skipped. TRL 1.16's functions (`experimental/sdpo/loss_utils`) compute the term. Its
+    SDPOTrainer is not used, because it is not a GRPOTrainer and mixes its loss differently.
 
     `teacher` is "live", the current policy, or "ema", its moving average with `rate` per step. The average starts from
     the policy when the weight rises above 0. The policy's `topk` tokens are compared, plus one bucket for the rest.
     `beta` is 0 for the forward KL, 1 for the reverse, and the generalized JSD in between. `clip` bounds the importance
     ratio when completions are reused; None disables it.
 
-    Prompts, padding and tool output do not count. The trainer's temperature softens both models. Gauges are over the
-    same tokens. Raises ConfigError for a β outside [0, 1], a rate outside (0, 1], and a `topk` or `clip` that is not
+    Prompts, padding and tool output do not count. The trainer's temperature softens both models. Gauges cover the same
+    tokens. Raises ConfigError for a β outside [0, 1], a rate outside (0, 1], and a `topk` or `clip` that is not
     positive.
     """
 
@@ -242,7 +241,7 @@ class SelfDistillation(Channel):
         return average
 
     def columns(self, generated: Generated) -> dict[str, Any]:
-        """Return the hinted prompts' tokens; nothing while the channel is off."""
+        """Return the tokens of prompts with hints, or nothing while the channel is off."""
         if not self.weight:
             return {}
         trainer = self._trainer
@@ -261,7 +260,7 @@ class SelfDistillation(Channel):
         return {HINTED: hinted}
 
     def tally(self, model: Any, inputs: dict[str, Any]) -> Tally:
-        """Return the divergence summed over the tokens of hinted completions, and their number."""
+        """Return the divergence summed over the tokens of completions with hints, and their number."""
         trainer = self._trainer
         hinted: list[list[int] | None] = inputs.get(HINTED) or [None] * len(inputs["completion_ids"])
         rows = [row for row, tokens in enumerate(hinted) if tokens is not None]
@@ -291,7 +290,7 @@ class SelfDistillation(Channel):
         return Tally(apart.sum(), count, gauges)
 
     def divergence(self, student: Tensor, teacher: Tensor, sampled: Tensor, old: Tensor | None = None) -> Tensor:
-        """Return nats per token, (tokens,), from softened logits (tokens, V).
+        """Return the divergence per token in nats, (tokens,), from softened logits (tokens, V).
 
         `sampled` are the tokens, and `old` their log-probabilities when they were sampled.
         """

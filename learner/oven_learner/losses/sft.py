@@ -1,4 +1,4 @@
-"""Supervised fine-tuning in addition to the policy loss: the likelihood of reference completions from the dataset."""
+"""Supervised fine-tuning during GRPO: a loss term for the likelihood of the dataset's reference completions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from oven_learner.losses.channel import Channel, Generated, Tally
 from oven_learner.losses.completion_logits import completion_logits, padded
 
 CARRIED = "oven_reference"
-"""Key in TRL's batch: each row's reference, a text or None."""
+"""Key in TRL's batch for each row's reference, a text or None."""
 IGNORED = -100  # cross_entropy's default ignore_index
 
 

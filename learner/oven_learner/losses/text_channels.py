@@ -1,4 +1,4 @@
-"""Channels of a language model that trains on texts: `channel.mtp` and `channel.kg`."""
+"""Channels for language models that train on plain text: `channel.mtp` and `channel.kg`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from oven_learner.losses.channel import Channel, Tally
 from oven_learner.losses.text_trainer import HIDDEN, IGNORED, LOGITS
 
 WIDTH = 2
-"""The head's inner width in multiples of the model's width. It then has a third of a transformer layer's weights."""
+"""Inner width of the head in multiples of the model's width. It then has a third of a transformer layer's weights."""
 AFTER = ("final_logit_softcapping", "logit_scale", "logits_scaling")
 """Model settings that change logits after the output layer (Gemma, Cohere, Granite)."""
 SPREAD = 0.02
@@ -23,8 +23,8 @@ SPREAD = 0.02
 
 
 class Head(nn.Module):
-    """The second head: h + W₂ silu(W₁ norm(h)) for hidden states (…, H). W₂ starts at 0, so it starts as the model's
-    own."""
+    """The second head: h + W₂ silu(W₁ norm(h)) for hidden states (…, H). W₂ is initially 0, so the head starts out
+    equal to the model's own."""
 
     def __init__(self, width: int, seed: int, device: torch.device, dtype: torch.dtype) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Transformers' Trainer with weighted channels added to its loss, for language models on texts."""
+"""Transformers' Trainer with weighted channels in its loss, for language models on plain text."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from oven_core.errors import ConfigError
 from oven_learner.losses.channel import Channel, check_channels, load_state, read_state, record, save_state
 
 LOGITS, HIDDEN = "oven_logits", "oven_hidden"
-"""Keys that channels find in the batch: the model's logits (B, T, V) and its last hidden states (B, T, H), both with
-their gradient."""
+"""Keys that are added to the batch for channels: the model's logits (B, T, V) and its last hidden states (B, T, H),
+both with their gradient."""
 IGNORED = -100
 """Label of tokens that do not count: the default `ignore_index` of cross_entropy and transformers."""
 
@@ -32,7 +32,7 @@ class TextChannels:
     """
 
     _metrics: Any
-    """Mode → metric → values since the last log. TRL's convention, from which an attached trainer publishes."""
+    """Mode → metric → values since the last log. This is TRL's convention, and attached trainers publish from it."""
 
     def __init__(self, *args: Any, channels: Iterable[Channel] = (), **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -60,7 +60,7 @@ class TextChannels:
     def compute_loss(
         self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Any:
-        """Return the trainer's own loss plus the active channels; in evaluation the trainer's own loss alone."""
+        """Return the trainer's own loss plus the active channels, or the trainer's loss alone in evaluation."""
         whole: Any = super().compute_loss  # type: ignore[misc]
         active = [channel for channel in self.channels if channel.weight]
         if not active or not model.training:
@@ -88,7 +88,7 @@ class TextChannels:
         return any(cls.__name__ == "SFTTrainer" for cls in type(self).__mro__)
 
     def _term(self, channel: Channel, model: Any, inputs: dict[str, Any], scaled: bool) -> Tensor:
-        """Return the micro-batch's mean divided by the number of micro-batches in a step."""
+        """Return the micro-batch's mean of the term, divided by the number of micro-batches per step."""
         trainer: Any = self
         with trainer.accelerator.autocast():
             tally = channel.tally(model, inputs)
@@ -107,7 +107,7 @@ class TextChannels:
 
     def create_optimizer(self, *args: Any, **kwargs: Any) -> Any:
         """Return the trainer's optimizer with the channels' parameters: matrices in the first group, and vectors in the
-        last, which has no weight decay. A parameter without a gradient is not moved, and has no moments."""
+        last, without weight decay. Parameters without a gradient do not move and have no moments."""
         optimizer = super().create_optimizer(*args, **kwargs)  # type: ignore[misc]
         groups = getattr(optimizer, "optimizer", optimizer).param_groups
         held = {id(parameter) for group in groups for parameter in group["params"]}
@@ -121,7 +121,7 @@ class TextChannels:
         return [parameter for module in modules if module is not None for parameter in module.parameters()]
 
     def _clip_grad_norm(self, model: Any) -> Any:
-        """Clip by one norm over all parameters that a step moves."""
+        """Clip by one norm over all parameters that the step updates."""
         trainer: Any = self
         moved = [parameter for parameter in self._channel_parameters() if parameter.grad is not None]
         if not moved:
@@ -140,7 +140,7 @@ class TextChannels:
 
 
 class ClearGradients(TrainerCallback):
-    """Clears the gradients of channels' parameters before each step. The trainer only clears the model's."""
+    """A callback that clears the gradients of the channels' parameters before each step; the trainer skips them."""
 
     def __init__(self, parameters: Sequence[torch.nn.Parameter]) -> None:
         self._parameters = parameters
@@ -163,7 +163,7 @@ class TextTrainer(TextChannels, Trainer):
 
 
 def _differentiable(outputs: Any, loss: Tensor, *, hidden: bool) -> bool:
-    """Whether the outputs have everything that channels read, with a gradient."""
+    """Whether the outputs contain all inputs of the channels, with a gradient."""
     states = getattr(outputs, "hidden_states", None) if hidden else (None,)
     tensors = (getattr(outputs, "logits", None), *((states[-1],) if hidden and states else ()))
     return bool(states) and all(tensor is not None and tensor.requires_grad == loss.requires_grad for tensor in tensors)

@@ -1,1 +1,1 @@
-"""Measurements and settings of any torch optimizer, with a trainer around it or in one's own loop."""
+"""Measurements and settings for any torch optimizer, in a trainer or a custom loop."""

@@ -1,8 +1,8 @@
-"""One transfer per step from the device: all numbers of a step in one piece, without waiting for them.
+"""Reads all of a step's numbers from the device in one transfer, without waiting for it.
 
 On a CUDA device the numbers of a step are stacked and copied into pinned memory, behind the kernels that are already
 queued. They are published when a CUDA event says that they have arrived: at the end of their step, or of a later one.
-They are always published in order, each under its own tick and step. On other devices they are there at once.
+They are always published in order, each under its own tick and step. On other devices they are available immediately.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class _Step:
 
 @dataclass(slots=True)
 class Readback:
-    """The steps whose numbers are on their way, oldest first. The device's own queue limits their count."""
+    """The steps with pending transfers, oldest first. The device's own queue limits their number."""
 
     publish: Publish
     absent_if_nan: frozenset[str] = frozenset()

@@ -1,4 +1,4 @@
-"""Gauges of the optimizer itself, which show how well the learning rate fits before the loss does."""
+"""Optimizer gauges that show whether the learning rate fits, before the loss does."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class OptimizerGauges:
     """The gauges of one optimizer. Every number stays on its device.
 
     A gauge is omitted on ranks that do not publish, and if it would measure something else. A gauge that raises is
-    given up with a warning.
+    disabled with a warning.
     """
 
     def __init__(self, optimizer: Any, model: torch.nn.Module | None, *, published: bool, sharded: str = "") -> None:

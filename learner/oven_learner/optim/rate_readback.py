@@ -1,8 +1,8 @@
-"""`optimizer.lr_scale` with a check, just before each step, that the step uses the rate that was set.
+"""The knob `optimizer.lr_scale`, with a check just before each step that the step uses the new rate.
 
-A loop or a callback may set `param_group["lr"]` itself and so overwrite the change. A known scheduler tells which rates
-it has set. Any other change comes from the loop, and its rates are the user's own: then the scale is 1, unless the loop
-shows that it multiplies by reading `lr_scale`.
+A loop or a callback may set `param_group["lr"]` itself and so overwrite the change. A known scheduler reports which
+rates it has set. Any other change comes from the loop, so those rates are the user's. Then the scale is 1, unless the
+loop reads `lr_scale`, which shows that it multiplies.
 """
 
 from __future__ import annotations

@@ -1,5 +1,4 @@
-"""Copies of the trained weights, their optimizer and scheduler, and how to restore them. Actuators and random state
-are not included."""
+"""Copies and restores the trained weights, optimizer and scheduler, but not actuators or random state."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Measurements of each optimizer step in the user's own loop, by hooks before and after the update.
+"""Measures each optimizer step in a custom loop, with hooks before and after the update.
 
 If a step computes its gradients several times (LBFGS), the first ones are measured.
 """

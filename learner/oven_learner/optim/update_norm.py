@@ -52,7 +52,7 @@ def weight_norm(optimizer: Any) -> torch.Tensor | None:
 
 
 class Copies:
-    """The weights before a step, for optimizers whose state does not tell the length of the step."""
+    """The weights before a step, for optimizers whose state does not determine the length of the step."""
 
     def __init__(self) -> None:
         self._before: dict[torch.nn.Parameter, torch.Tensor] = {}

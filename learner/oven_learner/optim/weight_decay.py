@@ -1,9 +1,9 @@
-"""`optimizer.weight_decay`: how hard AdamW pulls weights to 0, in addition to the gradient (Loshchilov & Hutter 2019,
+"""The knob `optimizer.weight_decay`: how strongly AdamW shrinks weights towards 0 (Loshchilov & Hutter 2019,
 arXiv 1711.05101). Each step subtracts rate × decay of a weight.
 
-Parameter groups without decay (usually biases and norms) stay without. Several groups with different decays keep their
-ratios; the first group's decay is announced. After a change the groups also hold the user's own decay. It is saved in
-the optimizer's state, so that a resumed run has the same bounds and ratios.
+Parameter groups without decay (usually biases and norms) keep a decay of 0. Several groups with different decays keep
+their ratios, and the first group's decay is announced. After a change the groups also store the user's own decay. It
+is saved in the optimizer's state, so that a resumed run has the same bounds and ratios.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Sources of conditions, one batch of scored samples, and GRPO's objective over its steps, with TRL 1.16's defaults.
+"""Sources of conditions, batches of scored samples, and the GRPO objective with TRL 1.16's defaults.
 
 Group advantages and the KL term: Shao et al. 2024, arXiv 2402.03300. The mean over all steps: DAPO, Yu et al. 2025,
 arXiv 2503.14476. The ratio on the KL term: DeepSeek-V3.2, arXiv 2512.02556.
@@ -22,22 +22,22 @@ from oven_learner import random_state
 from oven_learner.policies.policy import Samples
 
 STD_FLOOR = 1e-4
-"""Added to a group's standard deviation, as in TRL."""
+"""Constant added to a group's standard deviation, as in TRL."""
 FURTHEST = 20.0
-"""Maximum difference of two log-probabilities of a step, in nats. Beyond it the ratio is constant and has no gradient.
+"""Maximum difference of a step's two log-probabilities, in nats. Beyond it the ratio is constant and has no gradient.
 Tokens stay far below it. A narrow Gaussian can move by thousands in one update, and inf × 0 is NaN."""
 
 
 @runtime_checkable
 class ConditionSource(Protocol):
-    """Supplies conditions. If it has `state_dict` and `load_state_dict`, checkpoints keep its position."""
+    """A source of conditions. If it has `state_dict` and `load_state_dict`, checkpoints save its position."""
 
     def next_batch(self, n: int) -> Sequence[Any]:
         """Return the next n conditions."""
 
 
 class Shuffled:
-    """Repeats a list forever. The seed and the epoch decide the order of each pass."""
+    """An endless source that repeats a list. The seed and the epoch determine the order of each pass."""
 
     def __init__(self, conditions: Sequence[Any], seed: int) -> None:
         if not conditions:
@@ -49,11 +49,11 @@ class Shuffled:
         return [self._next() for _ in range(n)]
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the number of conditions drawn so far."""
+        """Return the number of conditions used so far."""
         return {"given": self._drawn}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue after that number."""
+        """Continue after the saved number of conditions."""
         self._drawn = int(state["given"])
 
     def _next(self) -> Any:
@@ -75,18 +75,18 @@ def source_of(conditions: Any, seed: int) -> ConditionSource:
 
 @dataclass
 class Batch:
-    """The scored groups of batch `number`; empty if all failed."""
+    """The scored groups of batch `number`. It is empty if all groups failed."""
 
     number: int
     samples: Samples
     conditions: list[Any]
-    """One per sample."""
+    """The condition of each sample."""
     advantages: Tensor
-    """(B,)."""
+    """The advantage of each sample, (B,)."""
     old: Tensor | None = None
-    """(B, T): log-probabilities at sampling time. None if the batch is used for one update only."""
+    """Log-probabilities at sampling time, (B, T). None if the batch is only used for one update."""
     reference: tuple[str, Tensor] | None = None
-    """The teacher's name and its (B, T) log-probabilities."""
+    """The teacher's name and its log-probabilities, (B, T)."""
     metrics: dict[str, float] = field(default_factory=dict)
     """Metrics of the samples, logged once."""
 
@@ -105,7 +105,7 @@ class Batch:
         return [self.conditions[row] for row in part.tolist()]
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state without the outputs, which are scored already, and the reference, which is recomputed."""
+        """Return the state without outputs, already scored, and without the reference, which is recomputed."""
         return {
             "number": self.number,
             "tensors": dict(self.samples.tensors),
@@ -126,7 +126,7 @@ def batch_of(state: dict[str, Any], device: torch.device) -> Batch:
 
 @contextmanager
 def drawn(seed: int, number: int) -> Iterator[None]:
-    """Seed every random generator from the seed and the batch number, and restore them afterwards."""
+    """Seed all random generators from the seed and the batch number, and restore them afterwards."""
     state = random_state.take()
     set_seed(int.from_bytes(hashlib.sha256(f"batch {seed} {number}".encode()).digest()[:4], "big"))
     try:
@@ -136,7 +136,7 @@ def drawn(seed: int, number: int) -> Iterator[None]:
 
 
 def advantages(rewards: Tensor, group_size: int) -> tuple[Tensor, Tensor]:
-    """Return (B,) advantages and each group's standard deviation (with n − 1), (G,), from (B,) finite rewards in group
+    """Return advantages (B,) and each group's standard deviation (with n − 1), (G,), from finite rewards (B,) in group
     order."""
     groups = rewards.view(-1, group_size)
     deviation = groups.std(dim=1)
@@ -155,11 +155,11 @@ def objective(
     epsilon: tuple[float, float],
     row_weight: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the summed loss of some of a batch's rows, and detached sums over steps of the KL and of clipped steps.
+    """Return the loss summed over some rows of a batch, and detached sums over steps of the KL and of clipped steps.
 
     `now`, `old`, `reference`: (R, T) log-probabilities of the policy, of the sampling policy, and of the teacher. With
-    a β of 0 the teacher is not read. `advantage`: (R,). `row_weight`: (R, 1), the weight of each step in a row; summed
-    over all steps it is 1 over the batch.
+    a β of 0 the teacher is not used. `advantage`: (R,). `row_weight`: (R, 1), the weight of each step in a row. Its sum
+    over all steps of the batch is 1.
     """
     ratio = torch.exp((now - old).clamp(-FURTHEST, FURTHEST))
     clipped = ratio.clamp(1 - epsilon[0], 1 + epsilon[1])
@@ -175,7 +175,7 @@ def objective(
 
 
 def row_weights(mask: Tensor, loss_type: str) -> Tensor:
-    """Return (B, 1) for a (B, T) mask: dapo weights every step equally, grpo every sample."""
+    """Return the weight of a row's steps, (B, 1), for a (B, T) mask: equal per step for dapo, per sample for grpo."""
     if loss_type == "dapo":
         return torch.full_like(mask[:, :1], 1.0) / mask.sum().clamp(min=1.0)
     return 1.0 / (mask.sum(-1, keepdim=True).clamp(min=1.0) * len(mask))

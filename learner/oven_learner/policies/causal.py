@@ -1,4 +1,4 @@
-"""A causal language model of transformers as a policy: a step is a token."""
+"""A transformers causal language model as a policy. Each token is a step."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from oven_learner.policies.policy import Policy, Samples, on_weights
 
 
 class CausalPolicy(Policy):
-    """Completes prompts. Conditions are texts, or conversations if the tokenizer has a chat template. Outputs are texts
-    without special tokens. Sampling uses no top-k, top-p or penalties, so that log-probabilities match the sampling
-    distribution.
+    """A policy that completes prompts. Conditions are texts, or conversations if the tokenizer has a chat template.
+    Outputs are texts without special tokens. Sampling uses no top-k, top-p or penalties, so that log-probabilities
+    match the sampling distribution.
 
     Raises ConfigError for a tokenizer without an end or padding token, or with more tokens than the model.
     """

@@ -1,5 +1,5 @@
-"""Checkpoints of a PolicyTrainer (`trainer` below): everything that the next step depends on, in one file next to the
-checkpoint record."""
+"""Checkpoints of a PolicyTrainer (`trainer` below). One file next to the checkpoint record contains all the state that
+the next step needs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TRAINING = "1"
 
 
 def save(trainer: Any, output: Path) -> Path:
-    """Write `checkpoint-STEP` in `output`, and return its path. It is valid once everything is written."""
+    """Write `checkpoint-STEP` to `output`, and return its path. It only becomes valid when everything is written."""
     folder = output / f"checkpoint-{trainer.step}"
     checkpoint_record.begin(folder)
     torch.save(state_of(trainer), folder / STATE)
@@ -57,7 +57,7 @@ def newest(output: Path) -> Path | None:
 
 
 def abandon_after(output: Path | None, step: int) -> None:
-    """Mark the run's checkpoints of later steps as abandoned by a rollback."""
+    """Mark checkpoints of later steps as abandoned by a rollback."""
     if output is None:
         return
     for path, record in list(checkpoint_record.complete(output, os.environ.get("OVEN_RUN", ""), TRAINING)):
@@ -66,9 +66,9 @@ def abandon_after(output: Path | None, step: int) -> None:
 
 
 def load(trainer: Any, folder: Path) -> None:
-    """Restore a trainer that was built with the same arguments; training then continues bit for bit.
+    """Restore a trainer built with the same arguments. Training then continues bit for bit.
 
-    Teachers are those of the constructor. Raises ConfigError for an incomplete or foreign checkpoint.
+    Teachers come from the constructor. Raises ConfigError for a checkpoint that is incomplete or from another run.
     """
     checkpoint_record.checked(folder, os.environ.get("OVEN_RUN", ""), _shapes(trainer))
     try:
@@ -94,7 +94,7 @@ def load(trainer: Any, folder: Path) -> None:
 
 
 def state_of(trainer: Any) -> dict[str, Any]:
-    """Return the state as tensors and plain values only."""
+    """Return the state as tensors and plain values."""
     batch, scheduler, source = trainer.batch, trainer.scheduler, trainer.source
     again = batch is not None and trainer.position % trainer.config.updates_per_batch
     return {

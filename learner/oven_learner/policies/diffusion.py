@@ -36,9 +36,9 @@ def diffusers() -> Any:
 
 
 class DiffusionPolicy(Policy):
-    """Samples trajectories (F frames × D dimensions) in `steps` denoising steps. `network(x, t, intent)` predicts the
-    scheduler's `prediction_type` for x (B, F, D), t (B,) int64 and the intent (B, I). The scheduler is diffusers' DDIM
-    with `eta` above 0, or DDPM, which equals DDIM at η = 1.
+    """A policy that samples trajectories (F frames × D dimensions) in `steps` denoising steps. `network(x, t, intent)`
+    predicts the scheduler's `prediction_type` for x (B, F, D), t (B,) int64 and the intent (B, I). The scheduler is
+    diffusers' DDIM with `eta` above 0, or DDPM, which equals DDIM at η = 1.
 
     Raises ConfigError for other schedulers, and if no step would have noise.
     """
@@ -70,7 +70,7 @@ class DiffusionPolicy(Policy):
         self._deviations = [eta * self._sigma(time) for time in self._times]
 
     def sample(self, conditions: Sequence[Any], n: int) -> Samples:
-        """Sample trajectories, (F, D) float32 each. The whole chain is kept for later scoring."""
+        """Sample trajectories, (F, D) float32 each. The samples include the whole chain for later scoring."""
         with torch.no_grad():
             intents = self._intents(conditions).repeat_interleave(n, dim=0)
             x = torch.randn(len(intents), self.frames, self.dims).to(intents)
@@ -85,7 +85,7 @@ class DiffusionPolicy(Policy):
         return Samples(tensors, mask, list(x.cpu()))
 
     def step_log_probs(self, samples: Samples, conditions: Sequence[Any]) -> Tensor:
-        """Return (B, steps F D): the log-density of each coordinate, by denoising step; 0 for steps without noise."""
+        """Return each coordinate's log-density by denoising step, (B, steps F D); 0 for steps without noise."""
         if "chain" not in samples.tensors:
             raise ConfigError(
                 "these samples have no denoising chain, and a diffusion policy only scores whole chains; "
@@ -152,7 +152,7 @@ class DiffusionPolicy(Policy):
 
 
 class TemporalUNet(torch.nn.Module):
-    """diffusers' 1-D UNet over frames, as Diffuser uses it for plans (Janner et al. 2022, arXiv 2205.09991).
+    """A 1-D UNet over frames from diffusers, as in Diffuser's planner (Janner et al. 2022, arXiv 2205.09991).
 
     The intent enters as extra channels. `frames` must be divisible by 4.
     """

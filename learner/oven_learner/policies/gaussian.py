@@ -1,7 +1,7 @@
-"""Gaussian trajectories: a step is one coordinate of one frame, and its density is exact.
+"""Gaussian policies over trajectories. A step is one coordinate of one frame, and its density is exact.
 
-Steps are coordinates because the density ratio of a whole frame of 72 coordinates leaves every clipping range after one
-update, and its k3 estimate overflows. The ratio of one coordinate is as mild as a token's, and the product is the same.
+Steps are coordinates because the density ratio of a whole frame of 72 coordinates leaves any clipping range after one
+update, and its k3 estimate overflows. One coordinate's ratio is as mild as a token's, and the product is the same.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def normal_log_density(x: Tensor, mean: Tensor, log_deviation: Tensor) -> Tensor
 
 
 class GaussianTrajectory(Policy):
-    """Samples trajectories of F frames × D dimensions. `network` maps intents (B, I) to means and log standard
+    """A policy over trajectories of F frames × D dimensions. `network` maps intents (B, I) to means and log standard
     deviations (B, F, 2 D), in that order. `encode` converts conditions to intents; by default conditions are vectors.
 
     Given the intent, coordinates are independent. A trajectory's log-density is the sum over all of them. Smoothness is
@@ -64,7 +64,7 @@ class GaussianTrajectory(Policy):
         return Samples({"trajectory": drawn}, torch.ones_like(drawn).flatten(1), list(drawn.cpu()))
 
     def step_log_probs(self, samples: Samples, conditions: Sequence[Any]) -> Tensor:
-        """Return (B, F D): the log-density of each coordinate, frame by frame."""
+        """Return each coordinate's log-density, frame by frame, (B, F D)."""
         if "trajectory" not in samples.tensors:
             raise ConfigError(
                 f"these samples have {', '.join(samples.tensors)} but no trajectory sampled in one step; a Gaussian "
@@ -81,13 +81,13 @@ class GaussianTrajectory(Policy):
 
 
 class TrajectoryNetwork(torch.nn.Module):
-    """Predicts means and log deviations of every frame from the intent and the frame's time, with two layers."""
+    """A two-layer network that predicts each frame's means and log deviations from the intent and the frame's time."""
 
     def __init__(
         self, intent_dim: int, frames: int, dims: int, *, hidden: int = 128, waves: int = 8, log_deviation: float = -1.5
     ) -> None:
-        """`waves`: number of cosines over the trajectory that encode a frame's time. The fastest has `waves` / 2
-        periods, which sets the smoothness of the initial means. `log_deviation`: initial value."""
+        """`waves` is the number of cosines over the trajectory that encode a frame's time. The fastest has `waves` / 2
+        periods, which sets the smoothness of the initial means. `log_deviation` is the initial value."""
         super().__init__()
         self.arguments = {"intent_dim": intent_dim, "frames": frames, "dims": dims, "hidden": hidden, "waves": waves}
         """The constructor arguments, for saving."""

@@ -1,4 +1,4 @@
-"""The interface that GRPO needs: a policy with samples and differentiable log-probabilities."""
+"""The interface of policies for GRPO: samples and differentiable log-probabilities."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from oven_learner.random_state import undisturbed
 DESCRIPTION, WEIGHTS, SCHEDULER = "policy.json", "policy.safetensors", "scheduler"
 """Files of a saved policy, and the folder of a diffusion policy's scheduler in diffusers' format."""
 NETWORKS = ("TemporalUNet", "TrajectoryNetwork")
-"""Networks with stored arguments, from which they can be rebuilt."""
+"""Networks that store their arguments, so that they can be rebuilt."""
 
 
 class Description(BaseModel):
-    """`policy.json`: class names and constructor arguments."""
+    """The contents of `policy.json`: class names and constructor arguments."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -35,14 +35,14 @@ class Description(BaseModel):
 
 @dataclass(frozen=True)
 class Samples:
-    """B samples of a policy, each made in up to T steps: tokens, or coordinates of a trajectory."""
+    """B samples of a policy. Each has up to T steps, which are tokens or coordinates of a trajectory."""
 
     tensors: Mapping[str, Tensor]
-    """Tensors that the policy needs for scoring; the first dimension of each is B."""
+    """Tensors that the policy needs for scoring. The first dimension of each is B."""
     mask: Tensor
-    """(B, T) float: 1 for a step that counts."""
+    """1 for each step that counts, otherwise 0, (B, T) float."""
     outputs: Sequence[Any]
-    """One output per sample for the reward functions: texts or trajectories."""
+    """One output per sample, a text or trajectory, for the reward functions."""
 
     def __len__(self) -> int:
         return int(self.mask.shape[0])
@@ -54,22 +54,22 @@ class Samples:
 
 
 class Policy(torch.nn.Module):
-    """Base class of policies. Subclasses define `sample` and `step_log_probs`. Weights, device and state are the
-    module's. GRPO keeps policies in evaluation mode, because dropout would change log-probabilities with every call."""
+    """Base class of policies. Subclasses define `sample` and `step_log_probs`. Weights, device and state belong to the
+    module. GRPO keeps policies in evaluation mode, because dropout would change log-probabilities with every call."""
 
     dims: int | None = None
-    """Coordinates per frame of its samples. None: no frames, or unknown."""
+    """Coordinates per frame of the samples. None if there are no frames, or if unknown."""
     intent_dim: int | None = None
-    """Size of an encoded condition. None: unknown."""
+    """Size of an encoded condition. None if unknown."""
     saved_arguments: dict[str, Any] | None = None
-    """The constructor arguments that `save` writes. None: it cannot be saved."""
+    """The constructor arguments that `save` writes. None if the policy cannot be saved."""
 
     def sample(self, conditions: Sequence[Any], n: int) -> Samples:
         """Return `n` samples per condition, grouped by condition, using torch's global generator."""
         raise NotImplementedError
 
     def step_log_probs(self, samples: Samples, conditions: Sequence[Any]) -> Tensor:
-        """Return (B, T): the natural log-probability or log-density of each step, given the previous steps.
+        """Return the natural log-probability or log-density of each step, given the previous steps, (B, T).
 
         `conditions` has one entry per sample. Masked entries may be any finite number.
         """
@@ -105,7 +105,7 @@ class Policy(torch.nn.Module):
         write_atomic(folder / DESCRIPTION, description.model_dump_json(indent=2) + "\n")
 
     def log_prob(self, samples: Samples, conditions: Sequence[Any]) -> Tensor:
-        """Return (B,): each sample's log-probability, the sum over its steps."""
+        """Return each sample's log-probability, the sum over its steps, (B,)."""
         return (self.step_log_probs(samples, conditions) * samples.mask).sum(-1)
 
 

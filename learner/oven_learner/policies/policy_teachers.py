@@ -1,4 +1,4 @@
-"""The teachers of a policy: frozen policies of its kind. The KL term pulls towards the active one."""
+"""Teachers of a policy: frozen policies of the same kind. The KL term pulls the policy towards the active one."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ AnyTeacher = Policy | TeacherConfig
 class PolicyTeachers(NamedTeachers[Policy]):
     """The teachers of one policy. The first one added is active.
 
-    A TeacherConfig contains the teacher, or names the folder of a saved one. Conditions are encoded with the policy's
-    `encode`. Any kind works, and any strategy but "quantized".
+    A TeacherConfig contains the teacher, or names the folder of a saved one. The policy's `encode` converts conditions.
+    All kinds work, and all strategies except "quantized".
     """
 
     def __init__(
@@ -35,8 +35,8 @@ class PolicyTeachers(NamedTeachers[Policy]):
         limit_bytes: int = LIMIT_BYTES,
         offload_folder: Path | str | None = None,
     ) -> None:
-        """`conditions`: the first is used to test new teachers. `limit_bytes`: limit for all teachers together.
-        `offload_folder`: for weights on disk; None means the system's folder for temporary files."""
+        """`conditions`: the first is used to test new teachers. `limit_bytes` limits the size of all teachers together.
+        `offload_folder` is for weights on disk; None means the system's folder for temporary files."""
         super().__init__(limit_bytes, offload_folder)
         self._policy = policy
         self._conditions = conditions[:1]
@@ -44,7 +44,7 @@ class PolicyTeachers(NamedTeachers[Policy]):
 
     @property
     def active(self) -> str:
-        """Name of the active teacher; empty if there is none."""
+        """Name of the active teacher. Empty if there is none."""
         return self._active
 
     def swap(self, name: str) -> None:

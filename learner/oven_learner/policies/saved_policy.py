@@ -1,4 +1,4 @@
-"""Load a policy from the folder that its `save` wrote: a description, weights, and a diffusion policy's scheduler."""
+"""Load a policy from the folder written by `save`: a description, weights, and a diffusion policy's scheduler."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ REMEDY = "give a folder that a policy's `save` wrote"
 
 POLICIES: Mapping[str, type[Policy]] = {"DiffusionPolicy": DiffusionPolicy, "GaussianTrajectory": GaussianTrajectory}
 NETWORKS: Mapping[str, type[nn.Module]] = {"TemporalUNet": TemporalUNet, "TrajectoryNetwork": TrajectoryNetwork}
-"""The only classes that are created, whatever the folder contains."""
+"""The only classes that are ever created, regardless of the folder's contents."""
 
 
 def load_policy(folder: Path | str, encode: Callable[[Sequence[Any]], Tensor] = as_vectors) -> Policy:

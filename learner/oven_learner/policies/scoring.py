@@ -42,17 +42,17 @@ SKIPPED_STEPS = MetricSpec(name="committee/skipped_steps", better="down", unit="
 
 @dataclass(frozen=True)
 class Scored:
-    """The scores of one batch. A group counts if each of its samples has a finite reward."""
+    """The scores of one batch. A group counts if all of its samples have finite rewards."""
 
     rewards: Tensor
-    """(B,) float32; NaN for a missing reward."""
+    """Rewards, (B,) float32. NaN for a missing reward."""
     metrics: dict[str, float]
     why: dict[str, int]
-    """Reason for a missing reward → count, as far as known."""
+    """Number of missing rewards for each known reason."""
 
 
 class Scoring:
-    """Asks a Committee, or sums reward functions by name. A function abstains on a sample by returning None or NaN.
+    """Scores samples with a Committee, or by summing named reward functions. These abstain by returning None or NaN.
 
     Functions have TRL's signature: `prompts` (the conditions), `completions` (the samples' outputs), and further
     columns of conditions that are mappings with a "prompt".
@@ -65,7 +65,7 @@ class Scoring:
         self.committee = rewards if isinstance(rewards, Committee) else None
         self._functions = {} if isinstance(rewards, Committee) else rewards
         self.columns: dict[str, Tensor] = {}
-        """Function → its rewards of the last batch, (B,); empty with a committee."""
+        """Each function's rewards of the last batch, (B,). Empty with a committee."""
         if self.committee is not None:
             if self.committee.ahead:
                 raise ConfigError("committee.ahead: 1 is for a GRPOTrainer, and this is a PolicyTrainer: set it to 0")

@@ -1,4 +1,4 @@
-"""Encode sentences as vectors, for policies with text conditions such as "wave hello"."""
+"""Encode sentences as vectors, for policies whose conditions are texts such as "wave hello"."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ LENGTH = math.sqrt(WORD_DIM)
 suits both. In warm-ups of the motion recipe's strong teacher, 384 coordinates of deviation 1 reached held-out rewards
 of 0.28 and 0.30 (seeds 1 and 2). This length reached 0.54 and 0.52."""
 KEPT = 4096
-"""Size of the vector cache; 1.5 kB per entry."""
+"""Maximum number of cached vectors, of 1.5 kB each."""
 
 log = logging.getLogger("oven.learner")
 
 
 class TextEncoder:
-    """Encodes texts as (B, dim) float32, for a policy's `encode=`.
+    """An encoder of texts as (B, dim) float32, for a policy's `encode=`.
 
     `texts` are the training texts; other texts can be encoded too. Prompts differ in few words, so vectors are centred
-    and scaled over `texts`. "minilm" is the sentence encoder all-MiniLM-L6-v2 (extra `motion`). "words" sums a random
+    and scaled over `texts`. "minilm" is the sentence encoder all-MiniLM-L6-v2 (extra `motion`). "words" adds one random
     vector per word: texts with common words are close, synonyms are not, and word order does not count. "auto" is
     minilm if installed. A text's vector does not depend on the other texts in the call. If `dim` differs from the
-    encoder's own (384, words 64), a random matrix projects the vectors and keeps distances on average.
+    encoder's own size (384, words 64), a random matrix projects the vectors and keeps distances on average.
 
     Raises ConfigError if minilm is requested but missing, and UnknownNameError for another kind.
     """
@@ -63,7 +63,7 @@ class TextEncoder:
         self._projection: Tensor | None = None
         vectors = self(list(dict.fromkeys(texts)))  # (B, the encoder's)
         self.dim = dim or vectors.shape[1]
-        """Size of a vector: a policy network's `intent_dim`."""
+        """Size of a vector, for a policy network's `intent_dim`."""
         if self.kind == "minilm":
             self._mean = vectors.mean(0) if len(vectors) > 1 else 0.0
             self._scale = LENGTH / float((vectors - self._mean).square().sum(1).mean().sqrt())
@@ -96,7 +96,7 @@ def _words(text: str) -> Tensor:
 
 @lru_cache(KEPT)
 def _sentence(text: str) -> Tensor:
-    """Return the mean over tokens, with length 1, as in the model's card.
+    """Return the mean over tokens, normalised to length 1, as in the model's card.
 
     Texts are encoded one at a time, because in a batch the last digits depend on the other texts.
     """

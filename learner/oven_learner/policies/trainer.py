@@ -1,4 +1,4 @@
-"""GRPO for any kind of policy, in one process, on accelerate and `oven.connect`."""
+"""A GRPO trainer for any kind of policy. It runs in one process, on accelerate and `oven.connect`."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class PolicyTrainerConfig:
     """
 
     max_steps: int
-    """Updates of the weights."""
+    """Number of weight updates."""
     group_size: int = 8
     """Samples per condition."""
     conditions_per_step: int = 4
@@ -58,9 +58,9 @@ class PolicyTrainerConfig:
     loss_type: Literal["dapo", "grpo"] = "dapo"
     """dapo: mean over all steps of the batch. grpo: mean over each sample's steps, then over samples."""
     updates_per_batch: int = 1
-    """TRL's num_iterations: updates per batch of samples."""
+    """Updates per batch of samples, TRL's num_iterations."""
     rows_per_pass: int | None = None
-    """Samples scored per pass, to save memory. None: all."""
+    """Samples per scoring pass, to save memory. None means all."""
     max_grad_norm: float | None = 1.0
     seed: int = 0
     """Seed of each batch's samples and of the conditions' order."""
@@ -69,7 +69,7 @@ class PolicyTrainerConfig:
     lr_bounds: tuple[float, float] = USER_BOUNDS
     beta_bounds: tuple[float, float] = USER_BOUNDS
     save_steps: int = 0
-    """Steps between checkpoints in `output_dir`. 0: only one at the end."""
+    """Steps between checkpoints in `output_dir`. 0 means only one at the end."""
 
     def __post_init__(self) -> None:
         if self.group_size < 2:
@@ -91,13 +91,13 @@ class PolicyTrainerConfig:
 
 class PolicyTrainer:
     """Trains `policy` on the rewards of its samples. Groups with a missing or infinite reward are skipped in the loss.
-    If all are, the weights stay unchanged.
+    If all groups are skipped, the weights stay unchanged.
 
     `conditions` are a list, or a source with `next_batch(n)`. A mapping has a "prompt" for the policy and columns for
-    the rewards. `teachers`, weakest first, constrain the policy with weight `beta`. Without any but with a β, a frozen
+    the rewards. `teachers`, weakest first, constrain the policy with weight `beta`. With a β but no teachers, a frozen
     copy of the policy becomes the teacher "initial". `teacher` is the initially active one. `evaluate` is as in
     `oven.connect`. A batch's samples and rewards depend only on the seed and the batch's number, so training continues
-    from a checkpoint bit for bit. Raises ConfigError before the first step for anything that could not train.
+    from a checkpoint bit for bit. Raises ConfigError before the first step if training is not possible.
     """
 
     def __init__(
@@ -117,8 +117,8 @@ class PolicyTrainer:
         output_dir: Path | str | None = None,
         accelerator: Accelerator | None = None,
     ) -> None:
-        """`optimizer`: default is AdamW without weight decay. `metrics`: additional metrics of `evaluate` and the
-        rewards, and more detail on existing ones, such as the best possible reward."""
+        """`optimizer`: the default is AdamW without weight decay. `metrics` adds metrics of `evaluate` and the rewards,
+        or details of existing metrics, such as the best possible reward."""
         self.accelerator = accelerator or Accelerator()
         if (ranks := self.accelerator.num_processes) > 1:
             raise ConfigError(f"PolicyTrainer trains in one process, not in {ranks}; start it without a launcher")
@@ -126,7 +126,7 @@ class PolicyTrainer:
         self.source = source_of(conditions, config.seed)
         self.conditions = self._next_conditions()
         self.position = 0
-        """Number of finished updates."""
+        """Number of completed updates."""
         check_policy(policy, [prompt_of(self.conditions[0])])
         self.policy = policy.to(self.accelerator.device).eval()
         trained = [parameter for parameter in policy.parameters() if parameter.requires_grad]
@@ -175,8 +175,8 @@ class PolicyTrainer:
                 self.scoring.committee.close()
 
     def _announce(self, actuators: Actuators) -> None:
-        """Register actuators with the names of TRL's GRPOTrainer: `grpo.beta` with a teacher, `teacher.active` from two
-        teachers on, `grpo.epsilon` if samples are reused, and a committee's. `connect` registers the other two."""
+        """Register the actuators of TRL's GRPOTrainer: `grpo.beta` with a teacher, `teacher.active` with two or more,
+        `grpo.epsilon` if samples are reused, and a committee's actuators. `connect` registers the other two."""
 
         def set_beta(value: float) -> None:
             self.beta = value
@@ -264,7 +264,7 @@ class PolicyTrainer:
         return batch
 
     def backward(self, batch: Batch) -> dict[str, float]:
-        """Add the loss's gradient on the batch to the parameters; return the loss and its metrics."""
+        """Add the gradient of the batch's loss to the parameters, and return the loss and its metrics."""
         reference = self._reference(batch) if self.beta else None
         weights, total = row_weights(batch.samples.mask, self.config.loss_type), batch.samples.mask.sum()
         sums = torch.zeros(3, device=total.device)

@@ -1,4 +1,4 @@
-"""The reward committee: rules and remote judges score each group, and unscored groups train nothing.
+"""The reward committee: rules and remote judges that score each group. Groups without scores are skipped in training.
 
 Importing it needs no torch. `attach` imports `skip_unscored`, which works inside a TRL trainer.
 """

@@ -1,13 +1,13 @@
-"""Combine several members' scores of one group into one reward per completion. Pure functions.
+"""Combine several members' scores of a group into one reward per completion. Pure functions.
 
-Judges differ in scale and offset, and a policy often learns to fool a single judge first. So each judge is standardised
-within the group, and a rule combines the standard scores of each completion into one number R. A judge with equal
-scores has no opinion on the order: it contributes neither to R nor to a quorum of judges that see a difference. To keep
-the meaning of a trainer's `reward`, R is scaled back. The group's mean is the weighted mean of the members' means, and
-its spread is theirs as far as they agree.
+Judges differ in scale and offset, and a policy often learns to fool a single judge first. So each judge's scores are
+standardised within the group, and a rule combines the standard scores of each completion into one number R. A judge
+with equal scores has no opinion on the order, so it counts neither in R nor in a quorum of judges that see a
+difference. To keep the meaning of a trainer's `reward`, R is scaled back. The group's mean is the weighted mean of the
+members' means. Its spread is the members' spread, to the extent that they agree.
 
 Ensembles reduce over-optimisation but do not prevent it, because judges make common errors (Eisenstein et al. 2023,
-arXiv 2312.09244). If all are fooled, no rule helps. docs/judging.md has figures of each rule.
+arXiv 2312.09244). If all are fooled, no rule helps. docs/judging.md has figures for each rule.
 """
 
 from __future__ import annotations
@@ -19,27 +19,28 @@ from typing import Final, TypeAlias
 from oven_core.errors import UnknownNameError
 
 Scored: TypeAlias = tuple[float, float]
-"""A judge's standard score of a completion, and the judge's share of the weight."""
+"""A judge's standard score of a completion, and the judge's share of the total weight."""
 Rule: TypeAlias = Callable[[Sequence[Scored], float], float]
-"""(scores of the judges that see a difference, λ) → R. Shares sum to 1; λ is `committee.caution`, for `cautious` only.
+"""A function from (scores of the judges that see a difference, λ) to R. Shares sum to 1. λ is `committee.caution`,
+which only `cautious` uses.
 
-Each rule is monotone: a completion that no judge scores below another never has the lower number. With one judge, or
-judges that agree, it returns their score.
+Each rule is monotone: if no judge scores a completion below another one, its result is not lower either. With one
+judge, or with judges that agree, the result is their score.
 """
 
 DEFAULT_RULE: Final = "lower_quantile"
 """The only rule that withstands two fooled judges of four as well as one hostile judge."""
 FLAT: Final = 1e-6
-"""Spreads below it are not an opinion on the order; the standard scores are then 0."""
+"""Minimum spread of a judge with an opinion on the order. Below it, the standard scores are 0."""
 LEVEL: Final = 0.4
-"""The quantile of `lower_quantile`: the lower one of two judges, the middle one of three, the second-lowest of four and
-of five. So neither the praise of two fooled judges of four nor one hostile score reaches it."""
+"""The quantile of `lower_quantile`: the lower of two judges, the middle of three, the second-lowest of four or five. So
+neither the praise of two fooled judges out of four nor one hostile score reaches it."""
 WITHIN: Final = 0.4
 """Standard deviations around that quantile within which a judge's own score still counts. At 0 the reward's correlation
 with the truth in clean groups is 0.914, at 0.4 it is 0.920, and at 1 it is 0.929. But at 1, two fooled judges of four
 lift a bad answer 23 % of the time instead of 17 %."""
 ROUNDING: Final = 1e-9
-"""Tolerance: shares are floating-point sums, so 0.4 of the weight may be slightly less."""
+"""Tolerance for shares, which are floating-point sums, so that 0.4 of the weight may be slightly less."""
 
 
 def lower_quantile(z: Sequence[Scored], _: float) -> float:
@@ -84,7 +85,7 @@ RULES: Final[Mapping[str, Rule]] = {"lower_quantile": lower_quantile, "cautious"
 
 
 def rule_named(name: str) -> Rule:
-    """Return the rule. Raises UnknownNameError with the nearest name."""
+    """Return the rule named `name`. Raises UnknownNameError with the nearest name."""
     if name not in RULES:
         raise UnknownNameError("committee.rule", name, RULES)
     return RULES[name]
@@ -151,7 +152,7 @@ def aggregate(
 def weighted_mean(
     scores: Mapping[str, Sequence[float]], weights: Mapping[str, float], *, quorum: int
 ) -> list[float] | None:
-    """Return the weighted mean of the members' scores of each completion; None without a quorum.
+    """Return the weighted mean of the members' scores of each completion, or None without a quorum.
 
     The scores are not standardised, so the result stays within [0, 1], and members with equal scores also count.
     """
@@ -169,14 +170,14 @@ def sees_difference(scores: Sequence[float]) -> bool:
 
 
 def agreement(scores: Mapping[str, Sequence[float]]) -> float | None:
-    """Return the mean correlation over pairs of members that see a difference; None without such a pair."""
+    """Return the mean correlation over pairs of members that see a difference, or None without such a pair."""
     z = [standardised(values) for values in scores.values() if sees_difference(values)]
     correlations = [_mean([x * y for x, y in zip(a, b, strict=True)]) for i, a in enumerate(z) for b in z[i + 1 :]]
     return _mean(correlations) if correlations else None
 
 
 def standard(value: float, mean: float, spread: float) -> float:
-    """Return the standard score of one value; 0 if the spread is zero."""
+    """Return the standard score of one value, or 0 if the spread is zero."""
     return (value - mean) / spread if spread > FLAT else 0.0
 
 

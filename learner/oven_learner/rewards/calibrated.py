@@ -1,9 +1,9 @@
-"""A reward for answers that state their confidence, `[epistemic status: 85] The text is about cooking.`: I − λ(c − I)²,
-with I the answer's informativeness.
+"""A reward for answers with a stated confidence, `[epistemic status: 85] The text is about cooking.`: I − λ(c − I)²,
+where I is the answer's informativeness.
 
 Both terms are needed. Vague answers would win a pure calibration score, and informativeness alone ignores confidence.
-For an answer of mean informativeness m and variance v the reward's mean is m − λ((c − m)² + v). The best confidence is
-m, so the rule is proper (Brier 1950). RLCR (Damani et al. 2025, arXiv 2507.16806) is λ = 1 with right or wrong.
+For an answer of mean informativeness m and variance v the mean reward is m − λ((c − m)² + v). The best confidence is m,
+so the rule is proper (Brier 1950). RLCR (Damani et al. 2025, arXiv 2507.16806) has λ = 1 and a right-or-wrong I.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ FORMAT_COST = -0.5
 """Reward of completions in the wrong format. Omitting the format never pays: an answer with a confidence of 0 earns I −
 λI², which is at least 0."""
 NEWEST = 1000
-"""Number of recent answers for calibration metrics. A perfect forecaster's error is then 0.03, and 0.11 with the 64
-answers of one step."""
+"""Number of recent answers for calibration metrics. The error of a perfect forecaster is then 0.03, instead of 0.11
+with the 64 answers of one step."""
 DRAWS = 300
-"""Simulations of the null per step: 6 ms of the training thread; 1,000 take 19 ms."""
+"""Simulations of the null per step. They take 6 ms of the training thread; 1,000 would take 19 ms."""
 KNOB = "reward.calibration"
 METRICS = (
     MetricSpec(name="confidence/mean", unit="0 to 1, as stated in this batch"),
@@ -56,7 +56,7 @@ METRICS = (
 
 
 class OracleAnswer(NamedTuple):
-    """An answer without its mark, and its confidence from 0 to 1."""
+    """An answer without its confidence mark, and the confidence from 0 to 1."""
 
     confidence: float
     text: str
@@ -65,7 +65,7 @@ class OracleAnswer(NamedTuple):
 def parse_oracle_output(text: str) -> OracleAnswer | None:
     """Return the answer, or None for a wrong format: no mark or two, a number outside 0 to 100, or no text.
 
-    There is no default confidence: with 0.5, omitting the mark would pay for half-right answers.
+    There is no default confidence, because with 0.5, omitting the mark would pay for half-right answers.
     """
     match = FORM.fullmatch(text)
     if match is None:
@@ -76,21 +76,21 @@ def parse_oracle_output(text: str) -> OracleAnswer | None:
 
 
 class CalibratedReward:
-    """The shape of a Committee whose policy states its confidence: what members see, and how their scores become
-    rewards.
+    """A Committee's reward for policies that state their confidence. It prepares the members' input and converts their
+    scores.
 
     Members see the data's columns `text` and `question`, and the answer without its confidence, which could sway a
     judge. Their scores are combined by weighted mean, because a group's standardised aggregate may leave [0, 1].
     Completions that `parse_oracle_output` rejects cost FORMAT_COST and are excluded from calibration.
 
-    `weight` is λ. Raises ConfigError for a value outside [0, 1]: above 1 surely wrong beats sometimes right, because p
-    − λp(1 − p) falls at p = 0.
+    `weight` is λ. Raises ConfigError for a value outside [0, 1]. Above 1, a policy that is surely wrong beats one that
+    is sometimes right, because p − λp(1 − p) falls at p = 0.
     """
 
     def __init__(self, weight: float = 0.5) -> None:
         self.set_weight(weight)
         self._newest: deque[tuple[float, float] | None] = deque(maxlen=NEWEST)
-        """(confidence, informativeness); None for an answer in the wrong format."""
+        """Recent pairs of (confidence, informativeness). None for an answer in the wrong format."""
 
     def set_weight(self, weight: float) -> None:
         """Set λ."""
@@ -104,7 +104,7 @@ class CalibratedReward:
     def shown(
         self, prompts: Sequence[Any], written: Sequence[str], columns: Mapping[str, Any]
     ) -> tuple[list[str], list[str]]:
-        """Return text and question, and the answer; empty if the completion has the wrong format."""
+        """Return texts with questions, and the answers. An answer is empty if the completion has the wrong format."""
         lacking = [name for name in ("text", "question") if columns.get(name) is None]
         if lacking:
             raise ConfigError(
@@ -117,7 +117,7 @@ class CalibratedReward:
         return questions, [answer.text if (answer := parse_oracle_output(completion)) else "" for completion in written]
 
     def rewards(self, written: Sequence[str], merits: Sequence[float]) -> list[float]:
-        """Return I − λ(c − I)², or FORMAT_COST."""
+        """Return the rewards: I − λ(c − I)², or FORMAT_COST for a wrong format."""
         answers = [parse_oracle_output(completion) for completion in written]
         return [
             FORMAT_COST if answer is None else merit - self.weight * (answer.confidence - merit) ** 2
@@ -127,7 +127,7 @@ class CalibratedReward:
     def measured(
         self, written: Sequence[Sequence[str]], merits: Sequence[Sequence[float]], rewards: Sequence[Sequence[float]]
     ) -> dict[str, float]:
-        """Return the values of METRICS; empty without a scored group."""
+        """Return the values of METRICS. Empty without a scored group."""
         pairs: list[tuple[float, float] | None] = [
             None if (answer := parse_oracle_output(completion)) is None else (answer.confidence, merit)
             for group, of_group in zip(written, merits, strict=True)

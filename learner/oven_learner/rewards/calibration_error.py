@@ -1,10 +1,10 @@
-"""Calibration of stated confidences: Brier score, expected and maximum calibration error, and their chance level.
+"""Calibration metrics for stated confidences: Brier score, expected and maximum calibration error, and chance levels.
 
-Outcomes are in [0, 1]: how far an answer turned out right. torchmetrics and scikit-learn only support 0 and 1, and
-agree on those (tests/unit/learner/test_calibration_error.py).
+Outcomes are in [0, 1] and say how right an answer was. torchmetrics and scikit-learn only support 0 and 1, and agree on
+those (tests/unit/learner/test_calibration_error.py).
 
 Even a perfect forecaster has a positive error. Its expected value (the *null*) falls with the number of answers and
-with their spread: for 250 answers in 10 bins it is 0.06 if confidences are spread, and 0.02 if all are equal. An error
+with their spread. For 250 answers in 10 bins it is 0.06 if confidences are spread, and 0.02 if all are equal. An error
 only has meaning relative to it (Bröcker & Smith 2007, "Increasing the reliability of reliability diagrams").
 """
 
@@ -18,15 +18,15 @@ from numpy.typing import ArrayLike, NDArray
 Floats = NDArray[np.float64]
 
 BINS = 10
-"""Bins of equal width, [low, high); the last includes 1."""
+"""Number of bins of equal width, [low, high). The last includes 1."""
 DRAWS = 1000
-"""Simulations of the null; the 99 % point rests on ten of them."""
+"""Number of simulations of the null. Ten of them determine the 99 % point."""
 SEED = 20260101
-"""Seed of the simulations, so that equal confidences have an equal null."""
+"""Seed of the simulations, so that equal confidences give an equal null."""
 
 
 class Bins(NamedTuple):
-    """Sums per bin, (BINS,): answers, their confidences, their outcomes."""
+    """Sums per bin, with shape (BINS,): the number of answers, their confidences and their outcomes."""
 
     counts: Floats
     confidences: Floats
@@ -34,17 +34,17 @@ class Bins(NamedTuple):
 
     @property
     def gaps(self) -> Floats:
-        """|sum of confidences − sum of outcomes| per bin."""
+        """Return |sum of confidences − sum of outcomes| per bin."""
         return np.abs(self.confidences - self.outcomes)
 
     @property
     def expected_error(self) -> float:
-        """ECE: the bins' mean distance between confidence and outcome, weighted by answers."""
+        """The ECE: the mean distance between confidence and outcome over bins, weighted by their number of answers."""
         return float(self.gaps.sum() / self.counts.sum())
 
     @property
     def maximum_error(self) -> float:
-        """MCE: the largest distance between a bin's means."""
+        """The MCE: the largest distance between a bin's mean confidence and mean outcome."""
         there = self.counts > 0
         return float((self.gaps[there] / self.counts[there]).max())
 
@@ -54,7 +54,7 @@ class Null(NamedTuple):
 
     mean: float
     high: float
-    """The value that it exceeds once in 100 times."""
+    """The 99 % point: the error exceeds it once in 100 times."""
 
 
 def bin_of(confidences: ArrayLike) -> NDArray[np.int64]:
@@ -75,14 +75,14 @@ def binned(confidences: ArrayLike, outcomes: ArrayLike) -> Bins:
 
 
 def brier(confidences: ArrayLike, outcomes: ArrayLike) -> float:
-    """Return the mean squared distance of confidence and outcome; 0 is best (Brier 1950)."""
+    """Return the mean squared distance between confidence and outcome. 0 is best (Brier 1950)."""
     return float(np.square(np.asarray(confidences, dtype=np.float64) - np.asarray(outcomes, dtype=np.float64)).mean())
 
 
 def null(confidences: ArrayLike, draws: int = DRAWS, seed: int = SEED) -> Null:
     """Simulate outcomes that are right with the stated probability. Raises ValueError without confidences.
 
-    Outcomes strictly between 0 and 1 vary less for the same mean, so for them both numbers are upper bounds.
+    Outcomes strictly between 0 and 1 vary less for the same mean, so both numbers are upper bounds for them.
     """
     errors = null_errors(confidences, draws, np.random.default_rng(seed))
     return Null(float(errors.mean()), float(np.quantile(errors, 0.99)))

@@ -1,4 +1,4 @@
-"""The committee as a trainer's reward function: it asks every member and combines their scores."""
+"""The reward committee as a trainer's reward function. It asks all members and combines their scores."""
 
 from __future__ import annotations
 
@@ -43,18 +43,19 @@ METRICS = (
     *(MetricSpec(name=f"committee/abstain/{kind}", better="down", unit=text) for kind, text in KINDS.items()),
 )
 OWN_KINDS = 16
-"""Kinds of failure that remote members may name per batch. Further kinds are counted together."""
+"""Maximum number of failure kinds from remote members per batch. Further kinds are counted together."""
 
 
 class Committee:
-    """A reward function. Use it as a GRPOTrainer's only one, and in `attach(trainer, committee=...)`.
+    """A reward function that combines its members' scores. Pass it as a GRPOTrainer's only reward function, and to
+    `attach(trainer, committee=...)`.
 
     `rules` are functions with TRL's signature. All weights default to 1, including remote members', and are shares of
     their sum. Rules of weight 0 are measured (`rewards/<member>/mean`) but do not count. Remote members of weight 0 are
-    not asked, because answers cost money. `quorum` is the number of members with weight that must score a group and see
-    a difference in it. None means two, or one if only one member has weight. `caution` is λ of the rule `cautious`.
-    `description` tells remote members about the model in training. Without it they only see the prompt, and the process
-    log warns. After `hold_after` consecutive steps without a scored group the run is held. With `ahead` 1, a
+    skipped, because answers cost money. `quorum` is the number of members with weight that must score a group and see a
+    difference in it. None means two, or one if only one member has weight. `caution` is λ of the rule `cautious`.
+    `description` describes the model in training to remote members. Without it they only see the prompt, and the
+    process log warns. After `hold_after` consecutive steps without a scored group the run is held. With `ahead` 1, a
     GRPOTrainer generates the next completions while remote members score (rewards/generation_ahead.py).
 
     Raises ConfigError for invalid names, weights or quorum, and UnknownNameError for an unknown aggregation rule.
@@ -85,12 +86,12 @@ class Committee:
         self.hold_after = hold_after
         self.ahead = ahead
         self.waiting: Callable[[Callable[[], Answers]], Answers] = lambda ask: ask()
-        """The function that waits for the remote members."""
+        """A function that waits for the remote members' answers."""
         self.description = description
         self.group_size = 0
-        """Completions per prompt; set by the attached trainer."""
+        """Completions per prompt. The attached trainer sets it."""
         self.reference_columns: frozenset[str] = frozenset()
-        """Columns that authored prompts lack; set by the trainer's PromptSource."""
+        """Columns that authored prompts lack. The trainer's PromptSource sets them."""
         self.last = Judged([])
         self.evidence = Evidence()
         """The evidence behind `last`, on rank 0."""
@@ -125,23 +126,23 @@ class Committee:
 
     @property
     def description(self) -> str:
-        """The description of the model in training for remote members, as text."""
+        """The description of the model in training, as text for remote members."""
         return self._description
 
     @description.setter
     def description(self, description: ModelDescription | str) -> None:
-        """Set it; a ModelDescription is converted to text."""
+        """Set the description. A ModelDescription is converted to text."""
         self._description = description if isinstance(description, str) else description.to_agent_prompt()
         self._domain = "" if isinstance(description, str) else description.domain
 
     @property
     def weights(self) -> dict[str, float]:
-        """Member → its share; the shares sum to 1."""
+        """Each member's share of the weight. The shares sum to 1."""
         return dict(self._weights)
 
     def set_weights(self, weights: Mapping[str, float]) -> None:
-        """Set the weights from the next batch on: a finite one >= 0 for every member, with a positive sum. Raises
-        ConfigError."""
+        """Set the weights from the next batch on. Every member needs a finite weight >= 0, and the sum must be
+        positive. Raises ConfigError."""
         total = math.fsum(weights.values())
         if set(weights) != set(self.members) or not (math.isfinite(total) and total > 0 and min(weights.values()) >= 0):
             raise ConfigError(
@@ -158,7 +159,7 @@ class Committee:
         return min(2 if self._quorum is None else self._quorum, len(self._voting()))
 
     def choose_judge(self, member: str, identity: str) -> None:
-        """Let another model judge as this member from the next batch on, or none (OFF). Raises UnknownNameError, and
+        """Choose the model behind this member from the next batch on, or OFF for none. Raises UnknownNameError, and
         ConfigError for a model that is not a choice, or if too few members would remain."""
         if identity == OFF:
             self._check_without(member)
@@ -186,7 +187,7 @@ class Committee:
         self._weights = {**{name: weight * (1 - share) for name, weight in self._weights.items()}, member: share}
 
     def remove_member(self, member: str) -> None:
-        """Remove a remote member; the others share its weight. Raises UnknownNameError, and ConfigError if too few
+        """Remove a remote member. The others share its weight. Raises UnknownNameError, and ConfigError if too few
         members would remain."""
         if self.remote is None or member not in self.remote.members:
             raise UnknownNameError("committee member", member, self.remote.members if self.remote else ())
@@ -230,7 +231,7 @@ class Committee:
         trainer_state: Any = None,
         **columns: Any,
     ) -> list[float | None]:
-        """Return one reward per completion; None for groups without a quorum. Member failures never raise."""
+        """Return one reward per completion, or None for groups without a quorum. Member failures never raise."""
         if self.group_size < 1:
             raise ConfigError("the committee has no trainer; call oven.attach(trainer, committee=...) first")
         written = [as_text(completion) for completion in completions]
@@ -267,12 +268,12 @@ class Committee:
         return {"committee/tokens": float(cost.tokens), **dollars}
 
     def close(self) -> None:
-        """End the training: stop asking remote members."""
+        """End the training, so that remote members get no more requests."""
         if self.remote is not None:
             self.remote.close()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state learnt about the judges, for checkpoints."""
+        """Return the learnt state about the judges, for checkpoints."""
         judges = {member: self.judges.active(member) for member in self.judges.members}
         shape = {} if self.shape is None else {"shape": self.shape.state_dict()}
         return {"reliability": self.watch.reliability.state_dict(), "judges": judges, **shape}
@@ -287,7 +288,7 @@ class Committee:
             self.shape.load_state_dict(state.get("shape", {}))
 
     def _watch_anew(self, member: str) -> None:
-        """Start watching afresh: the member is new or has another judge."""
+        """Start watching afresh, because the member is new or has another judge."""
         self.watch.begin(member)
         if self.remote is not None:
             self.remote.health.pop(member, None)
@@ -297,7 +298,7 @@ class Committee:
     def _references(
         self, texts: Sequence[str], cells: Mapping[str, Sequence[Cell]], columns: Mapping[str, Any]
     ) -> list[str]:
-        """Return an answer known to be right for each row's prompt; empty if unknown."""
+        """Return a known right answer to each row's prompt, or an empty string if unknown."""
         if self._reference in self.rules:
             proven = cells[self._reference]
             return [text if cell == 1.0 else "" for text, cell in zip(texts, proven, strict=True)]
@@ -313,7 +314,7 @@ class Committee:
         return ["" if reference is None else as_text(reference) for reference in references]
 
     def _judge(self, groups: Sequence[Group], step: int) -> tuple[Judged, Evidence]:
-        """Judge the groups. Pure except for the questions to remote members."""
+        """Judge the groups. Pure except for the requests to remote members."""
         verdicts = [{name: whole(cells) for name, cells in group.cells.items()} for group in groups]
         shares, quorum = self._weights, self.quorum  # changes during the requests apply to the next batch
         remote = self.remote
@@ -380,7 +381,7 @@ class Committee:
         return metrics, kinds
 
     def _log_silence(self, member: str, failed: Counter[str], groups: int) -> None:
-        """Log when a member starts or stops abstaining, not at every step."""
+        """Log when a member starts or stops abstaining, instead of at every step."""
         if failed and member not in self._silent:
             summary = ", ".join(f"{kind} {count}" for kind, count in failed.items())
             log.warning("committee member %s abstains on %d of %d groups: %s", member, failed.total(), groups, summary)

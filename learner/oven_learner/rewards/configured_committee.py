@@ -1,4 +1,4 @@
-"""Build a run's committee: the rules of a recipe or script, and the members of the settings."""
+"""Build a run's committee from the recipe's or script's rules and the members in the settings."""
 
 from __future__ import annotations
 

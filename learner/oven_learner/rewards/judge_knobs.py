@@ -1,4 +1,4 @@
-"""The actuators of a committee: `reward.weights`, each remote member's model, and members that join or leave."""
+"""A committee's actuators: `reward.weights`, the model of each remote member, and adding or removing members."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def announce_committee(actuators: Actuators, committee: Committee) -> None:
 
 
 class CommitteeSeats:
-    """`Seats` (oven_learner.actuators) of one committee."""
+    """The `Seats` (oven_learner.actuators) of a committee."""
 
     def __init__(self, committee: Committee) -> None:
         self._committee = committee
@@ -45,7 +45,7 @@ class CommitteeSeats:
         return (*_announce_weights(actuators, self._committee), *self._announced(actuators, member))
 
     def remove(self, actuators: Actuators, member: str) -> tuple[str, ...]:
-        """Remove a member; the others share its weight. Its actuator stays, with OFF as the only choice."""
+        """Remove a member. The others share its weight. Its actuator stays, with OFF as the only choice."""
         self._committee.remove_member(member)
         return (*_announce_weights(actuators, self._committee), *self._announced(actuators, member))
 

@@ -1,4 +1,4 @@
-"""Watch each remote judge while it scores: its reliability, its biases, and the results of its own tests."""
+"""Monitor each remote judge during scoring: its reliability, its biases, and the results of its tests."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from oven_learner.rewards.scores import Abstention, Verdict
 log = logging.getLogger("oven.learner")
 
 ALPHA: Final = 0.001
-"""False-alarm probability of one test on one judge per run. A committee of five with two tests each then has one false
-alarm in a hundred runs."""
+"""False-alarm probability of one test on one judge per run. With two tests on each of five judges, one run in a hundred
+has a false alarm."""
 TUNED: Final = 10.0
-"""ρ, the V for which the test is tuned: 70 groups of eight completions."""
+"""The value of V for which the test is tuned (ρ), reached after 70 groups of eight completions."""
 SMALLEST: Final = 0.1
-"""Smallest mean correlation for an alarm. Long runs detect smaller ones that change no advantage."""
+"""Smallest mean correlation for an alarm. Long runs also detect smaller ones, which change no advantage."""
 FOOLED: Final = "fooled"
-"""A member's own kind of abstention: its judge failed a test with a known answer."""
+"""The kind of abstention of a member whose judge failed a test with a known answer."""
 LENGTH: Final = 0.2
 """Smallest mean correlation with length, beyond the other members', for an alarm. Twice that of positions: an answer's
 value may depend on its length, and judges with different noise see that to different degrees."""
 UNRELIABLE: Final = 0.5
-"""Reliabilities below it are logged."""
+"""Reliabilities below this value are logged."""
 _METRICS: Final = {
     "reliability": "0.1 to 1, its weight is multiplied by it",
     "length": "correlation of its scores with the answers' length, mean over groups so far",
@@ -42,12 +42,12 @@ _METRICS: Final = {
     "quarantined": "1: it is asked for tests only",
     "cut_texts": "texts so far that were too long to be shown whole",
 }
-"""Metric `committee/<member>/<name>` of each remote member → its unit."""
+"""The unit of each remote member's metrics `committee/<member>/<name>`."""
 _DOWN: Final = frozenset({"changes", "controls_failed", "quarantined", "order_flips", "cut_texts"})
 
 
 class BiasTest:
-    """A sequential test whether scores follow something that they should not, such as the position of an answer.
+    """A sequential test for scores that depend on an irrelevant quantity, such as the position of an answer.
 
     Each group yields one correlation over its completions. Without a bias its mean is 0 and its variance 1/(n − 1) for
     n completions, because positions are random. The sum over groups S with variance V then has the e-value of a normal
@@ -62,7 +62,7 @@ class BiasTest:
         self.groups = 0
 
     def add_group(self, scores: Sequence[float], followed: Sequence[float]) -> None:
-        """Add one group: its scores, and the values that they should not follow. Ignored if either is constant."""
+        """Add one group: its scores, and the values that they should not depend on. Ignored if either is constant."""
         measured = correlation(scores, followed)
         if measured is not None:
             self._sum += measured
@@ -71,7 +71,7 @@ class BiasTest:
 
     @property
     def mean(self) -> float | None:
-        """The mean correlation; None before the first group."""
+        """The mean correlation, or None before the first group."""
         return self._sum / self.groups if self.groups else None
 
     @property
@@ -83,7 +83,7 @@ class BiasTest:
 
 
 def correlation(a: Sequence[float], b: Sequence[float]) -> float | None:
-    """Return the correlation; None if either is constant."""
+    """Return the correlation, or None if either is constant."""
     mean_a, mean_b = math.fsum(a) / len(a), math.fsum(b) / len(b)
     spread_a = math.sqrt(math.fsum((x - mean_a) ** 2 for x in a))
     spread_b = math.sqrt(math.fsum((y - mean_b) ** 2 for y in b))
@@ -94,7 +94,7 @@ def correlation(a: Sequence[float], b: Sequence[float]) -> float | None:
 
 
 class JudgeWatch:
-    """Watches the remote members `judges`. `weigh`: whether reliability changes weights; it is always measured."""
+    """A monitor of the remote members `judges`. Reliability is always measured, and `weigh` applies it to weights."""
 
     def __init__(self, judges: Sequence[str], *, weigh: bool = True) -> None:
         self._weigh = weigh
@@ -107,7 +107,7 @@ class JudgeWatch:
             self.begin(judge)
 
     def announced(self) -> tuple[MetricSpec, ...]:
-        """Return its metrics of each judge."""
+        """Return the metrics of each judge."""
         return tuple(
             MetricSpec(name=f"committee/{judge}/{name}", unit=unit, better="down" if name in _DOWN else "neither")
             for judge in self._evidence_of
@@ -115,7 +115,7 @@ class JudgeWatch:
         )
 
     def weights(self, weights: Mapping[str, float]) -> dict[str, float]:
-        """Return the members' weights, multiplied by reliability for judges."""
+        """Return the members' weights. Those of judges are multiplied by reliability."""
         return self.reliability.weights(weights) if self._weigh else dict(weights)
 
     def add_group(
@@ -142,7 +142,7 @@ class JudgeWatch:
 
     @property
     def begun(self) -> dict[str, int]:
-        """Judge → a number that changes whenever another judge takes over the name."""
+        """A number per judge that changes whenever another judge takes over the name."""
         return dict(self._begun)
 
     def begin(self, judge: str) -> None:
@@ -192,7 +192,7 @@ class JudgeWatch:
 
 
 class _JudgeEvidence:
-    """The evidence on one judge."""
+    """The evidence about one judge."""
 
     def __init__(self) -> None:
         self.order, self.length = BiasTest(), BiasTest(LENGTH)
@@ -206,7 +206,7 @@ class _JudgeEvidence:
         places: Sequence[float],
         lengths: Sequence[float],
     ) -> None:
-        """Add its standard scores of one group and those of the other members."""
+        """Add the judge's standard scores of one group, and those of the other members."""
         self.order.add_group(own, places)
         if (with_length := correlation(own, lengths)) is not None:
             self._lengths = [self._lengths[0] + with_length, self._lengths[1] + 1]

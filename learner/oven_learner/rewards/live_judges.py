@@ -1,5 +1,5 @@
-"""The current model of each remote member and its alternatives (the choices of `committee.<member>`), and the
-interface that a committee needs of its remote members."""
+"""The current and alternative models of each remote member (the choices of `committee.<member>`), and a committee's
+interface to its remote members."""
 
 from __future__ import annotations
 
@@ -14,40 +14,40 @@ from oven_core.protocol.judge_spec import OFF, JudgeSpec
 from oven_learner.rewards.scores import Cost, Verdict
 
 CONFIGURED = "configured"
-"""Identity of a member's first model if only the member knows it."""
+"""Identity of a member's first model if the committee does not know it."""
 Answers: TypeAlias = dict[str, list[Verdict]]
-"""Member → its verdict on each group."""
+"""Each member's verdicts, one per group."""
 
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """The model named in a request. `judge` None means the configured one."""
+    """The model that a request names. A `judge` of None means the configured model."""
 
     judge: JudgeSpec | None = None
     swap: int = 0
 
 
 class Asker(Protocol):
-    """The interface that a committee needs of its remote members (`RemoteMembers`)."""
+    """A committee's interface to its remote members, implemented by `RemoteMembers`."""
 
     @property
     def members(self) -> tuple[str, ...]:
-        """Their names."""
+        """The members' names."""
 
     @property
     def deadline_s(self) -> float:
-        """Timeout of an answer."""
+        """Timeout of an answer in seconds."""
 
     @property
     def judges(self) -> Mapping[str, JudgeSpec]:
-        """Member → its configured model, where known."""
+        """Each member's configured model, where known."""
 
     @property
     def health(self) -> dict[str, JudgeHealth]:
-        """Member → the latest report on its judge, for members that sent one."""
+        """The latest report on each member's judge, for members that sent one."""
 
     def ask(self, requests: Sequence[ScoreRequest], members: Mapping[str, Named]) -> Answers:
-        """Return member → its verdict on each request, in order, by the named model."""
+        """Return each member's verdicts on the requests, in the same order, by the named model."""
 
     def probe(self, member: str, model: JudgeSpec, *, joins: bool = False) -> Future[str]:
         """Send another model a test question. The result is empty if it gave a verdict, otherwise the reason."""
@@ -59,28 +59,28 @@ class Asker(Protocol):
         """Remove a member."""
 
     def take_reasons(self, member: str, group: str) -> Mapping[str, str]:
-        """Return completion id → the member's reason, for a group of its last request. Can be read once."""
+        """Return the member's reasons by completion id, for a group of its last request. They can be read once."""
 
     def take_cost(self) -> Cost:
         """Return the cost since the last call."""
 
     def close(self) -> None:
-        """End the connection; no more questions follow."""
+        """Close the connection. No more requests follow."""
 
 
 @dataclass(slots=True)
 class _Seat:
     models: dict[str, JudgeSpec | None]
-    """Identity → model, in the order of the choices; None: the configured one."""
+    """Models by identity, in the order of the choices. None is the configured model."""
     active: str
     swaps: int
     first: JudgeSpec | None
 
 
 class LiveJudges:
-    """The models by member. Choosing is an assignment: later requests name the new model.
+    """The models by member. A choice is an assignment, and later requests name the new model.
 
-    `members` with their configured models; None if unknown. Methods raise UnknownNameError for an unknown member.
+    `members` maps names to configured models, or None if unknown. Methods raise UnknownNameError for an unknown member.
     """
 
     def __init__(self, members: Mapping[str, JudgeSpec | None]) -> None:
@@ -95,13 +95,13 @@ class LiveJudges:
         self._seats[member] = _Seat({identity: None}, identity, swaps, model)
 
     def leave(self, member: str) -> None:
-        """Remove a member: OFF becomes its only choice."""
+        """Remove a member. OFF becomes its only choice."""
         seat = self._seat(member)
         seat.models, seat.active = {}, OFF
 
     @property
     def members(self) -> tuple[str, ...]:
-        """Their names."""
+        """The members' names."""
         return tuple(self._seats)
 
     def active(self, member: str) -> str:
@@ -113,16 +113,16 @@ class LiveJudges:
         return (*self._seat(member).models, OFF)
 
     def muted(self, member: str) -> bool:
-        """Whether it is a remote member that is off."""
+        """Whether the member is a remote one and off."""
         return member in self._seats and self._seats[member].active == OFF
 
     def named(self, members: Sequence[str]) -> dict[str, Named]:
-        """Return the model that requests to each member must name now."""
+        """Return the model that requests to each member must currently name."""
         seats = {member: self._seats[member] for member in members}
         return {member: Named(seat.models[seat.active], seat.swaps) for member, seat in seats.items()}
 
     def choose(self, member: str, identity: str) -> None:
-        """Choose the model from the next batch on. Raises ConfigError for one that is not a choice."""
+        """Choose the model for the next batch and later. Raises ConfigError for one that is not a choice."""
         seat = self._seat(member)
         if identity != OFF and identity not in seat.models:
             raise ConfigError(
@@ -134,8 +134,8 @@ class LiveJudges:
             seat.swaps += identity != OFF  # muting and unmuting is also a new start
 
     def offer(self, member: str, model: JudgeSpec) -> str:
-        """Add the model to the choices, and return its identity. Replaces one of the same identity, which may have
-        another key."""
+        """Add the model to the choices, and return its identity. A model of the same identity is replaced, because its
+        key may differ."""
         seat = self._seat(member)
         if model != seat.first:  # requests do not need to name the first one
             seat.models[model.identity] = model

@@ -1,4 +1,4 @@
-"""A description of the model in training, for remote judges."""
+"""The description of the model in training that remote judges receive."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 
 class ModelDescription(BaseModel):
-    """Sent to remote members as `ScoreRequest.policy`, and never logged."""
+    """A description of the model. Requests contain it as `ScoreRequest.policy`. It is never logged."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 

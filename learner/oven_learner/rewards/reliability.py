@@ -1,8 +1,8 @@
-"""Learn during the run how far to trust each judge. Its weight is multiplied by its reliability.
+"""Estimate each judge's reliability during the run. Its weight is multiplied by the estimate.
 
 A judge that agrees with the others gets 1. An unrelated or opposed judge falls to FLOOR. The estimate comes from
-agreement and from controls, so it has the limits of a majority: if two judges contradict each other, neither is known
-to be right, and judges with the same errors seem reliable. The user's rules are not estimates, so they only serve as
+agreement and from controls, so it has the limits of a majority. If two judges contradict each other, it cannot tell
+which is right, and judges with the same errors seem reliable. The user's rules are not estimates, so they only serve as
 witnesses and keep their whole weight.
 
 Pure state without clock or randomness. It belongs to the training (`state_dict`) and is part of checkpoints.
@@ -17,37 +17,37 @@ from typing import Any, Final
 from oven_learner.rewards.aggregation import sees_difference, standardised
 
 MEMORY: Final = 0.98
-"""Factor on a group's evidence per further group. Half remains after 34 groups: a judge that turns is detected within a
-few steps, and a single odd step has little effect."""
+"""Decay of a group's evidence per further group. Half remains after 34 groups, so that a judge that changes is detected
+within a few steps, and a single odd step has little effect."""
 PRIOR_GROUPS: Final = 8.0
-"""Weight of the prior in groups. With fewer, the first odd groups would decide."""
+"""Weight of the prior in groups. With a lower weight, the first odd groups would decide."""
 PRIOR: Final = 0.6
 """Prior correlation of a judge. Honest judges of short answers had 0.5 to 0.8."""
 FULL: Final = 0.5
-"""A judge counts fully from this share of the best judge's agreement on. A specialist on another aspect agrees less,
-and should keep its weight."""
+"""Share of the best judge's agreement from which a judge counts fully. A specialist on another aspect agrees less, and
+should keep its weight."""
 FLOOR: Final = 0.1
 """Minimum reliability. At 0 a judge would not count towards a quorum and could not recover."""
 WITNESSES: Final = 3
-"""Minimum number of members that see a difference. Of two that disagree, neither is known to be wrong."""
+"""Minimum number of members that see a difference. If only two disagree, either may be wrong."""
 FAILED_CONTROL: Final = -1.0
 """Agreement recorded for a judge that obeyed a known-bad answer, or called a known-good one wrong."""
 
 
 class Reliability:
-    """The reliability of the members in `judged`. Other members only serve as witnesses."""
+    """Reliability estimates for the members in `judged`. Other members only serve as witnesses."""
 
     def __init__(self, judged: Collection[str]) -> None:
         self._sums = dict.fromkeys(judged, 0.0)
         self._groups = dict.fromkeys(judged, 0.0)
 
     def weights(self, weights: Mapping[str, float]) -> dict[str, float]:
-        """Return `weights`, multiplied by reliability for judges. A positive weight stays positive."""
+        """Return `weights`. Those of judges are multiplied by reliability. A positive weight stays positive."""
         reliabilities = self.values()
         return {name: weight * reliabilities.get(name, 1.0) for name, weight in weights.items()}
 
     def values(self) -> dict[str, float]:
-        """Return judge → reliability, FLOOR to 1."""
+        """Return each judge's reliability, from FLOOR to 1."""
         agreed = {
             name: (self._sums[name] + PRIOR_GROUPS * PRIOR) / (self._groups[name] + PRIOR_GROUPS) for name in self._sums
         }
@@ -89,7 +89,7 @@ class Reliability:
         self._groups[name] = MEMORY * self._groups[name] + 1
 
     def state_dict(self) -> dict[str, Any]:
-        """Return judge → [sum of agreement, groups], both with decay."""
+        """Return [sum of agreement, groups] for each judge, both with decay."""
         return {name: [self._sums[name], self._groups[name]] for name in self._sums}
 
     def load_state_dict(self, state: Mapping[str, Any], judges: Collection[str] | None = None) -> None:

@@ -1,4 +1,4 @@
-"""Remote members: ask them for each group over the bus, with a deadline for every wait.
+"""Ask remote members for their scores of each group, over the bus. Every wait has a deadline.
 
 Uses its own thread with an asyncio loop, and a connection separate from the log's. Each request has its own unguessable
 inbox, which the server closes after one message. So a member can neither answer for another nor flood.
@@ -37,25 +37,25 @@ from oven_learner.rewards.scores import Abstention, Cost, Verdict, checked, own_
 log = logging.getLogger("oven.learner")
 
 IN_FLIGHT = 64
-"""Concurrent requests per member."""
+"""Maximum concurrent requests per member."""
 RECONNECT_S = 2.0
-"""Wait for a lost connection before the members abstain; a server restart takes less."""
+"""Timeout in seconds for a lost connection, after which the members abstain. A server restart takes less."""
 ABSENT_S = 10.0
-"""One-time wait for a member that does not listen, longer than a restart. There is no further wait until the member has
-answered."""
+"""Timeout in seconds for a member that does not listen, longer than a restart. It applies once, until the member has
+answered again."""
 JOIN_S = 30.0
-"""Wait for the process of an added member, which imports an SDK on a machine that is training."""
+"""Timeout in seconds for an added member's process, which imports an SDK on a machine that is training."""
 LOOK_S = 0.25
-"""Interval between requests to a member that does not listen."""
+"""Seconds between requests to a member that does not listen."""
 GRACE_S = 2.0
-"""Extra wait beyond the deadline, in case the loop hangs."""
+"""Extra seconds after the deadline, in case the loop hangs."""
 RETRIED = (scores.MALFORMED, scores.WRONG_IDS, scores.OUT_OF_RANGE)
 """Failures that are retried once. A member's own failure is not, because the member has already retried."""
 
 
 class RemoteMembers:
-    """The members that listen on `oven.reward.<member>`. Connects on first use. `judges` are their configured models,
-    where known."""
+    """A client of the members that listen on `oven.reward.<member>`. It connects on first use. `judges` are the
+    members' configured models, where known."""
 
     def __init__(
         self,
@@ -82,9 +82,9 @@ class RemoteMembers:
         self._connecting = asyncio.Lock()
         self._absent: set[str] = set()
         self.faults: Counter[str] = Counter()
-        """Kind → unusable answers, including those that a retry replaced."""
+        """Number of unusable answers by kind, including answers that a retry replaced."""
         self.health: dict[str, JudgeHealth] = {}
-        """Member → its latest report on its judge."""
+        """Each member's latest report on its judge."""
         self._reasons: dict[tuple[str, str], dict[str, str]] = {}
         self._cost = Cost()
         self._counting = threading.Lock()
@@ -118,7 +118,7 @@ class RemoteMembers:
         self.members = tuple(name for name in self.members if name != member)
 
     def take_reasons(self, member: str, group: str) -> dict[str, str]:
-        """Return completion id → the member's reason. Can be read once; empty without reasons."""
+        """Return the member's reasons by completion id. They can be read once. Empty without reasons."""
         return self._reasons.pop((member, group), {})
 
     def take_cost(self) -> Cost:
@@ -239,8 +239,8 @@ class RemoteMembers:
         return verdict
 
     async def _present(self, bus: Bus, member: str, request: ScoreRequest, limit: float) -> Verdict:
-        """Ask until the member listens, within its grace period. Ask again after a lost connection, which loses
-        question or answer."""
+        """Ask until the member listens, within its grace period. Repeat after a lost connection, which loses the
+        question or the answer."""
         patience = min(limit, time.monotonic() + self._absent_s)
         while (seconds_left := limit - time.monotonic()) > 0:
             verdict = await self._ask_once(bus, member, request.model_copy(update={"deadline_s": seconds_left}))
@@ -260,7 +260,7 @@ class RemoteMembers:
         return Abstention(scores.DEADLINE)
 
     async def _ask_once(self, bus: Bus, member: str, request: ScoreRequest) -> Verdict | None:
-        """Ask once, within the request's deadline. None: the connection was lost before the answer."""
+        """Ask once, within the request's deadline. Return None if the connection was lost before the answer."""
         with tracing.span("score", attributes={"oven.member": member}, kind="client") as span:
             headers = tracing.headers(span.traceparent)
             message = await self._answer(bus, names.reward(member), request.wire(), request.deadline_s, headers)
@@ -280,7 +280,7 @@ class RemoteMembers:
     async def _answer(
         self, bus: Bus, subject: str, body: bytes, seconds_left: float, headers: dict[str, str] | None = None
     ) -> Msg | Abstention | None:
-        """Send a message and wait for its answer. None: the connection was lost first."""
+        """Send a message and wait for its answer. Return None if the connection was lost first."""
         inbox = f"{self._inbox}.{secrets.token_hex(16)}"
         answer: asyncio.Future[Msg] = asyncio.get_running_loop().create_future()
         lost = asyncio.ensure_future(self._lost.wait())
@@ -305,7 +305,7 @@ class RemoteMembers:
 
 
 def read_reply(data: bytes, member: str, request: ScoreRequest) -> tuple[Verdict, Cost, ScoreReply | None]:
-    """Return the verdict in a member's answer, its cost, and the answer if it is the asked member's and model's."""
+    """Return an answer's verdict and cost, and the answer itself if it comes from the right member and model."""
     try:
         reply = ScoreReply.model_validate_json(data, strict=True)
     except ValidationError:

@@ -1,5 +1,5 @@
-"""A member's verdict on a group: scores in [0, 1], or an abstention with a kind of reason. Rule members, which are
-functions with TRL's reward signature, are scored here."""
+"""A member's verdict on a group, which is scores in [0, 1] or an abstention with its reason, and the scoring by rules,
+which are members with TRL's reward signature."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ KINDS = {
     NO_DIFFERENCE: "equal scores for a whole group in which too few others saw a difference",
     OTHER: "a reason of the member's own that is not a plain word",
 }
-"""Kind → explanation. Remote members' own kinds of failure (`rate_limit`, …) exist in addition."""
+"""Explanations by kind. Remote members also have their own kinds of failure (`rate_limit`, …)."""
 
 _PLAIN = re.compile(r"^[a-z][a-z0-9_]{0,31}$")
 
 Scores: TypeAlias = tuple[float, ...]
-"""One per completion, in the order of the group."""
+"""One score per completion, in the order of the group."""
 
 
 @dataclass(frozen=True, slots=True)
 class Abstention:
-    """A verdict without scores; `kind` is the reason."""
+    """A verdict without scores. `kind` is the reason."""
 
     kind: str
 
@@ -58,11 +58,11 @@ apply."""
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """The cost of remote members' answers, as reported by them."""
+    """The cost of remote members' answers, as they report it."""
 
     tokens: int = 0
     usd: float | None = None
-    """Cost in US dollars; None if no price is known."""
+    """Cost in US dollars. None if no price is known."""
 
     def __add__(self, addend: Cost) -> Cost:
         prices = [usd for usd in (self.usd, addend.usd) if usd is not None]
@@ -84,7 +84,7 @@ def checked(values: Iterable[object]) -> Verdict:
 
 
 def own_kind(failure: str) -> str:
-    """Return a member's own failure kind if it is valid in a metric's name, else OTHER."""
+    """Return a member's own failure kind if it is valid in a metric name, otherwise OTHER."""
     return failure if _PLAIN.match(failure) else OTHER
 
 
@@ -94,7 +94,7 @@ def score_rows(
     """Score a batch's rows with a rule. If the rule raises, it abstains on all of them.
 
     `references` are columns that the dataset's prompts have and authored prompts lack, such as the answer. A rule with
-    such a parameter skips rows without it, where it would compare with nothing and still return a number.
+    such a parameter skips rows without it, because it would have nothing to compare with but still return a number.
     """
     if not (lacking := _without_reference(rule, arguments, rows, references)):
         return _scored(name, rule, arguments, rows)

@@ -1,8 +1,9 @@
-"""Unscored groups train nothing: TRL's GRPOTrainer omits them from the loss, and skips steps without any scored group.
+"""Skip unscored groups in TRL's GRPOTrainer: they are excluded from the loss, and steps without scored groups do
+nothing.
 
-TRL gives a completion without a reward an advantage of 0. That stops its policy gradient, but it still counts in
-the loss's denominator and in the KL term. A step without any reward still moves the weights, by Adam's momentum and
-weight decay: 15 such steps took greedy accuracy from 0.87 to 0.33.
+TRL gives a completion without a reward an advantage of 0. That stops its policy gradient, but it still counts in the
+loss's denominator and in the KL term. A step without any reward still moves the weights, by Adam's momentum and weight
+decay: 15 such steps reduced greedy accuracy from 0.87 to 0.33.
 
 So the rows of a group without a quorum lose their completion mask, as in TRL's own `mask_truncated_completions`. The
 other rows are weighted as in a batch without them:
@@ -31,8 +32,8 @@ from oven_core.errors import ConfigError
 from oven_learner.rewards.committee import Committee
 
 SCORED, RAISED = "oven_scored", "oven_raised"
-"""Keys in TRL's batch, only if a group was skipped: which rows are scored, [B] bool, and the factor on the loss, a
-scalar."""
+"""Keys in TRL's batch, present only if a group was skipped: which rows are scored, [B] bool, and the factor on the
+loss, a scalar."""
 BY_TOKENS = ("dapo", "cispo", "vespo")
 BY_ROWS = ("grpo", "sapo", "luspo", "dr_grpo")
 BY_MICRO_BATCH = ("bnpo",)
@@ -46,7 +47,8 @@ OF_THE_BATCH = ("completions/", "committee/", "reward")
 
 
 class Skipping:
-    """Skips unscored groups and steps of one trainer. Create it before `train()`, and `begin` with the optimizer.
+    """Skips the unscored groups and steps of one trainer. Create it before `train()`, and call `begin` with the
+    optimizer.
 
     Raises ConfigError for an unsupported trainer.
     """
@@ -72,7 +74,7 @@ class Skipping:
         logging.getLogger("trl.trainer.grpo_trainer").addFilter(_no_prompts)
 
     def begin(self) -> None:
-        """Start of training, after accelerate has wrapped the optimizer."""
+        """Start a training, after accelerate has wrapped the optimizer."""
         optimizer = self._trainer.optimizer
         self._scored, self._in_a_row, self._skipped = False, 0, False
         if not hasattr(optimizer.step, "oven_skips"):
@@ -164,7 +166,7 @@ class Skipping:
             optimizer.scaler.update()  # clipping has unscaled the gradients, which a scaler allows once per update
 
     def _anywhere(self, scored: bool) -> bool:
-        """Whether the flag is set on any rank, so that either all ranks step or none."""
+        """Whether the flag is set on any rank, so that either all ranks step or none does."""
         accelerator = self._trainer.accelerator
         if accelerator.num_processes == 1:
             return scored

@@ -1,1 +1,1 @@
-"""Rollback: copies of a run in memory or its checkpoints on disk, and how often they are taken."""
+"""Rollback, from copies in memory or checkpoints on disk, and the schedule for taking them."""

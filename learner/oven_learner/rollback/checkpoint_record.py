@@ -1,4 +1,4 @@
-"""The controller's records in checkpoints on disk: which checkpoints are complete, and which one a run goes back to.
+"""Records in checkpoint folders that show which checkpoints are complete and which one to roll back to.
 
 The trainer writes `checkpoint-N/` file by file. Before its first file the folder gets the mark `oven.part`. After its
 last one `oven.json` is written aside and renamed, with the size of every file, and then the mark is removed. So a

@@ -1,4 +1,4 @@
-"""Snapshots of a run in memory, and when a snapshot for rollback is due.
+"""Snapshots of a run in memory for rollback, and their schedule.
 
 Older snapshots are further apart, and the first one is kept. Every rank takes them at the same ticks and within their
 share of the time. The time budget is a token bucket (RFC 2697's meter, with seconds for bytes). Seconds to spend accrue
@@ -159,7 +159,7 @@ class Snapshots:
 
 
 class SnapshotTimeBudget:
-    """The time that snapshots may cost. All times are in seconds, of one monotonic clock."""
+    """The time budget for snapshots. All times are in seconds on one monotonic clock."""
 
     def __init__(self, now: float, *, expected: float = 0.0, credit: float = 0.0) -> None:
         """`expected`: the expected cost of the first snapshot. `credit`: seconds that may be spent at the start."""

@@ -1,4 +1,4 @@
-"""Rollback by restart, to one of the trainer's own checkpoints in a new process."""
+"""Rollback by restart: a new process resumes from one of the trainer's own checkpoints."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def seconds_to_write(size: int, folder: Path) -> float:
 
 
 class OnDisk:
-    """Checkpoints that the trainer saves between two steps, when `ask` tells it to. Saves for rollback alone take at
+    """Checkpoints that the trainer saves between two steps when `ask` requests one. Saves for rollback alone take at
     most `in_memory.SHARE` of wall time."""
 
     undoes = False

@@ -1,4 +1,4 @@
-"""The interface of rollback as the client uses it, and one saved state of a run."""
+"""The rollback interface that the client uses, and a saved state of a run."""
 
 from __future__ import annotations
 

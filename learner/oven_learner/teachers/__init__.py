@@ -1,5 +1,5 @@
-"""Local teachers: models that a loss pulls the policy towards, which can be swapped during a run. They are GRPO's
-reference in its KL term and in the channel `distill` (oven_learner.losses), or a DistillationTrainer's teacher.
+"""Local teachers: models that a loss pulls the policy towards, and that can be swapped during a run. A teacher is
+GRPO's reference in its KL term and in the channel `distill` (oven_learner.losses), or a DistillationTrainer's teacher.
 
     teachers = Teachers(trainer)                   # the trainer's own reference, if any, is "initial"
     teachers.add("strong", model, tokenizer)       # weakest first; raises TeacherRefusedError
@@ -7,8 +7,8 @@ reference in its KL term and in the channel `distill` (oven_learner.losses), or 
     oven.attach(trainer, teachers=teachers)        # announces teacher.active and grpo.beta
 
 GRPO's term is β·E[exp(r) − r − 1] with r = log π_ref − log π_θ, per token (Schulman's k3 estimator; Shao et al. 2024,
-arXiv 2402.03300, eq. 4), times the importance ratio unless `use_bias_correction_kl` is off. TRL computes it with its
-gradient; this package chooses the model π_ref.
+arXiv 2402.03300, eq. 4), times the importance ratio unless `use_bias_correction_kl` is off. TRL computes the term and
+its gradient, and this package chooses the model π_ref.
 """
 
 from oven_learner.teachers.config import TeacherConfig, read_teachers, teachers_of

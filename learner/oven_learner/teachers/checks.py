@@ -1,4 +1,4 @@
-"""Checks of a model before it may teach. Each error names the value, the limit and the remedy."""
+"""Check that a model can be used as a teacher. Each error names the value, the limit and the remedy."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def check_own_weights(policy: torch.nn.Module, model: torch.nn.Module) -> None:
 
 
 def check_size(model: torch.nn.Module, held: int, limit: int, form: Form = "resident") -> None:
-    """Check the size in its form. All teachers stay loaded: `held` bytes are in use, and `limit` covers all."""
+    """Check the model's size in its form. `limit` also covers `held` bytes in use, because all teachers stay loaded."""
     needed = footprint(model).bytes_as(form)
     if held + needed > limit:
         count = sum(parameter.numel() for parameter in model.parameters())

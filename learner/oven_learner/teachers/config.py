@@ -1,4 +1,4 @@
-"""`TeacherConfig`: the description of a teacher, in Python or as a mapping in a YAML list."""
+"""The description of a teacher, `TeacherConfig`, which users write in Python or as an item of a YAML list."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class TeacherConfig(BaseModel):
 
     `small` and `big` are causal language models; the order of addition says which is stronger. A `diffusion` teacher
     needs its number of joint coordinates (`joint_dim`) and its intent size (`intent_dim`). `bits` applies to the
-    strategy "quantized". `tokenizer` is a loaded one, or its folder or id; None means the model's folder, if that has
-    one.
+    strategy "quantized". `tokenizer` is a loaded tokenizer, or its folder or id. None means the one in the model's
+    folder, if any.
 
     Raises ConfigError for an invalid value, and UnknownNameError for an unknown kind or strategy.
     """

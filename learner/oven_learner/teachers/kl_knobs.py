@@ -1,4 +1,4 @@
-"""The actuators of GRPO's KL term: `grpo.beta`, its weight, and `teacher.active`, its reference."""
+"""The actuators of GRPO's KL term: its weight, `grpo.beta`, and its reference model, `teacher.active`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ORDER = "weakest first"
 """The unit of `teacher.active`: the order of its choices."""
 
 FROM_ZERO = 0.04
-"""Base of the bounds if the user's β is 0: Shao et al. 2024 (arXiv 2402.03300), §4.2."""
+"""Base of the bounds if the user's β is 0, from Shao et al. 2024 (arXiv 2402.03300), §4.2."""
 
 
 def announce_anchor(
@@ -23,9 +23,10 @@ def announce_anchor(
     beta_bounds: tuple[float, float],
     client: Callable[[], Announcing | None] = lambda: None,
 ) -> None:
-    """Register both if there is a reference model; with PEFT there is always one, the policy without its adapter.
+    """Register both actuators if there is a reference model. With PEFT there is always one, the policy without its
+    adapter.
 
-    A change of β affects the next step's loss. Buffered reference log-probabilities stay valid for any β above 0; if
+    A change of β affects the next step's loss. Buffered reference log-probabilities stay valid for any β above 0. If
     there are none, the completions are generated again.
     """
     grpo = _is_grpo(trainer)
@@ -44,7 +45,7 @@ def announce_beta(
     beta_bounds: tuple[float, float],
     unit: str = "× KL per token, in the loss",
 ) -> None:
-    """Register `grpo.beta` within `beta_bounds` times the user's `own`, or from 0 to the upper one times FROM_ZERO."""
+    """Register `grpo.beta` within `beta_bounds` times the user's `own`. If that is 0, FROM_ZERO sets the upper one."""
     actuators.scalar(
         BETA,
         read,
@@ -58,7 +59,7 @@ def announce_beta(
 
 
 class Announcing(Protocol):
-    """The part of a training client that dynamic actuators need."""
+    """The methods of a training client that dynamic actuators need."""
 
     actuators: Actuators
 

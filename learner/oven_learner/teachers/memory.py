@@ -1,4 +1,4 @@
-"""The forms of a teacher in memory: their sizes in bytes, the choice of the fastest form that fits, and quantization.
+"""Forms of a teacher in memory: their sizes in bytes, the choice of the fastest form that fits, and quantization.
 
 Linear layers are quantized with bitsandbytes, on GPUs and CPUs, to 8 bits (LLM.int8, Dettmers et al. 2022, arXiv
 2208.07339) or to 4 (NF4 with double quantization, Dettmers et al. 2023, arXiv 2305.14314). Embeddings, norms and the
@@ -67,12 +67,12 @@ def _extra_tensors(owner: Any) -> Iterator[Tensor]:
 
 @dataclass(frozen=True, slots=True)
 class Footprint:
-    """Sizes of a model before it is loaded."""
+    """The sizes of a model, known before it is loaded."""
 
     total: int
-    """Bytes of its parameters as stored."""
+    """Bytes of the parameters as stored."""
     linear: int
-    """Bytes of the quantizable weights among them."""
+    """Bytes of the quantizable weights."""
     weights: int
     """Number of quantizable weights."""
 
@@ -84,8 +84,8 @@ class Footprint:
 
 
 def cheapest_needed(footprint: Footprint, room: int, *, quantizable: bool) -> Form:
-    """Return the first of resident, 8 bits, 4 bits and offload that fits in `room` bytes. `quantizable`: bitsandbytes
-    is available."""
+    """Return the first of resident, 8 bits, 4 bits and offload that fits in `room` bytes. `quantizable` says whether
+    bitsandbytes is available."""
     forms: tuple[Form, ...] = ("resident", "8 bits", "4 bits") if quantizable else ("resident",)
     return next((form for form in forms if footprint.bytes_as(form) <= room), "offload")
 
@@ -98,8 +98,8 @@ def free_bytes(device: torch.device) -> int:
 
 
 def return_freed() -> None:
-    """Return freed memory to the system. glibc otherwise keeps the weights of a quantized or offloaded model. A no-op
-    elsewhere."""
+    """Return freed memory to the system. Otherwise glibc keeps the memory of a model's weights after it was quantized
+    or offloaded. Without glibc this does nothing."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)
@@ -172,7 +172,7 @@ def footprint(model: nn.Module) -> Footprint:
 
 
 def _heads(model: Any) -> list[str]:
-    """Return the names of the output head; empty for a model without a vocabulary."""
+    """Return the names of the output head, or an empty list for a model without a vocabulary."""
     if not hasattr(model, "get_output_embeddings"):
         return []
     head = model.get_output_embeddings()

@@ -1,7 +1,7 @@
-"""Load a teacher's model and tokenizer, choose the form in which it is kept, and move the model into it.
+"""Load a teacher's model and tokenizer, choose its form in memory, and convert the model to this form.
 
 Offloaded weights wait in CPU memory for a GPU, or on disk for a CPU, using accelerate's hooks. Each layer's weights are
-loaded for its turn in a pass and dropped afterwards, so that an idle teacher uses no memory.
+loaded when a pass reaches the layer and dropped afterwards, so that an idle teacher uses no memory.
 """
 
 from __future__ import annotations
@@ -185,8 +185,8 @@ def _write(path: Path, tensor: torch.Tensor) -> None:
 
 
 def chosen_form(config: TeacherConfig, device: torch.device, bytes_left: int, *, quantizable: bool = True) -> Form:
-    """Return the form for the config's strategy. For "hybrid" it depends on the free memory of `device` and on the
-    `bytes_left` for teachers. Raises TeacherRefusedError if the model cannot be found."""
+    """Return the form for the config's strategy. For "hybrid" it depends on the free memory of `device` and on
+    `bytes_left`, the budget for teachers. Raises TeacherRefusedError if the model cannot be found."""
     if config.strategy == "quantized":
         return "8 bits" if config.bits == 8 else "4 bits"
     if config.strategy != "hybrid":
@@ -202,7 +202,7 @@ def chosen_form(config: TeacherConfig, device: torch.device, bytes_left: int, *,
 def place_model(
     model: torch.nn.Module, device: torch.device, form: Form, folder: Path | None, *, head_stays: bool = False
 ) -> None:
-    """Freeze `model`, and move its weights into the form. `folder` and `head_stays`: see `offload`."""
+    """Freeze `model`, and convert its weights to the form. For `folder` and `head_stays` see `offload`."""
     model.eval()
     model.requires_grad_(False)
     if form in BITS:

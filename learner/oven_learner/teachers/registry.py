@@ -1,5 +1,5 @@
-"""Teachers by name, all loaded on addition, so that a swap is an assignment; and the reference model of a policy:
-GRPO's reference, a teacher in its place, or the policy without its adapter."""
+"""Named teachers, which are all loaded when added, so that a swap is a mere assignment. The module also finds a
+policy's reference model."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from oven_learner.teachers.placement import as_trainer_asks, chosen_form, load_m
 log = logging.getLogger("oven.learner")
 
 LIMIT_BYTES = 16 * 1024**3
-"""Limit for all teachers together, because all stay loaded."""
+"""Size limit for all teachers together, because all of them stay loaded."""
 
 Model = TypeVar("Model")
 
@@ -35,20 +35,20 @@ def has_adapter(trainer: Any) -> bool:
 
 
 def has_reference(trainer: Any) -> bool:
-    """Whether a GRPOTrainer has a reference model, whatever its β."""
+    """Whether a GRPOTrainer has a reference model, regardless of its β."""
     return trainer.ref_model is not None or has_adapter(trainer)
 
 
 @contextmanager
 def reference(trainer: Any) -> Iterator[Any]:
-    """Provide the reference model for scoring, chosen as in TRL 1.16 (`_generate_and_score_completions`)."""
+    """Provide the reference model for scoring, selected as in TRL 1.16 (`_generate_and_score_completions`)."""
     with teaching(trainer, trainer.ref_model) as model:
         yield model
 
 
 @contextmanager
 def teaching(trainer: Any, model: Any) -> Iterator[Any]:
-    """Provide a teacher's model for scoring; None means the policy without its adapter."""
+    """Provide a teacher's model for scoring. None means the policy without its adapter."""
     if model is not None:
         yield model
         return
@@ -61,7 +61,7 @@ def teaching(trainer: Any, model: Any) -> Iterator[Any]:
 
 @dataclass(frozen=True)
 class Candidate(Generic[Model]):
-    """A loaded and frozen teacher in its form, before a trainer knows it."""
+    """A teacher that is loaded, frozen and placed in memory, but not yet added to a trainer."""
 
     name: str
     model: Model
@@ -70,9 +70,9 @@ class Candidate(Generic[Model]):
 
 
 class NamedTeachers(ABC, Generic[Model]):
-    """Teachers in the order of addition, weakest first. All stay loaded, so that a swap is an assignment.
+    """A registry of teachers in the order of addition, weakest first. All stay loaded, so that a swap is an assignment.
 
-    Subclasses define how a teacher is loaded (`_prepare`), how the trainer tests it (`_admit`), and which is active.
+    Subclasses define how to load a teacher (`_prepare`), how the trainer tests it (`_admit`), and which one is active.
     """
 
     def __init__(self, limit_bytes: int, offload_folder: Path | str | None) -> None:
@@ -84,26 +84,26 @@ class NamedTeachers(ABC, Generic[Model]):
         self._order: list[str] = []
         self._naming = threading.Lock()
         self.added: Callable[[], object] = lambda: None
-        """Called after each addition, so that an attached trainer offers the teacher. It is not chosen."""
+        """Called after each addition, so that an attached trainer offers the new teacher as a choice."""
 
     def add(self, name: str, teacher: Any, tokenizer: Any = None) -> None:
-        """Check a model or the teacher of a TeacherConfig, freeze it, and make it available for swaps.
+        """Check a model or a TeacherConfig's teacher, freeze it, and make it available for swaps.
 
-        In a running training, call it between two steps and on all ranks. `tokenizer` allows a comparison of the token
-        ids. Raises TeacherRefusedError if it cannot teach this policy; later requests for the name fail with the same
+        During training, call it between two steps and on all ranks. `tokenizer` allows a comparison of the token ids.
+        Raises TeacherRefusedError if it cannot teach this policy; later requests for the name fail with the same
         reason. Raises ConfigError if the name is taken, or an extra is missing.
         """
         self.admit(self.prepare(name, teacher, tokenizer))
 
     def register(self, config: TeacherConfig) -> None:
-        """Add the teacher of `config`, kept in memory by its strategy."""
+        """Add the teacher that `config` describes, and place it in memory by its strategy."""
         self.add(config.name, config)
 
     def prepare(
         self, name: str, teacher: Any, tokenizer: Any = None, *, beside_training: bool = False
     ) -> Candidate[Model]:
-        """Load the teacher and put it into its form: the first and longer half of `add`. With `beside_training`, a step
-        may run in another thread and is not affected."""
+        """Load the teacher and convert it to its form, which is the first and slower half of `add`. With
+        `beside_training`, another thread may run a step, which is not affected."""
         if not name:
             raise ConfigError("a teacher needs a name")
         self._check_new(name)
@@ -118,7 +118,8 @@ class NamedTeachers(ABC, Generic[Model]):
             raise self._refuse(name, error) from error
 
     def admit(self, candidate: Candidate[Model]) -> None:
-        """Test the teacher with the trainer and make it available: the second half of `add`, between two steps."""
+        """Test the teacher with the trainer and make it available, which is the second half of `add`. Call it between
+        steps."""
         name = candidate.name
         self._name(name)
         try:
@@ -134,19 +135,19 @@ class NamedTeachers(ABC, Generic[Model]):
         self.added()
 
     def strategy(self, name: str) -> Form:
-        """Return how the teacher is kept: "resident", "8 bits", "4 bits" or "offload". Raises the same errors as
+        """Return the teacher's form in memory: "resident", "8 bits", "4 bits" or "offload". Raises the same errors as
         `teachers[name]`."""
         self[name]
         return self._forms.get(name, "resident")
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names, weakest first, including refused teachers."""
+        """All names, weakest first, including refused teachers."""
         return tuple(self._order)
 
     @property
     def refused(self) -> Mapping[str, str]:
-        """Name → reason."""
+        """The reason for each refused teacher, by name."""
         return MappingProxyType(self._refused)
 
     @property
@@ -172,7 +173,7 @@ class NamedTeachers(ABC, Generic[Model]):
 
     @abstractmethod
     def _prepare(self, config: TeacherConfig, beside_training: bool) -> tuple[Model, Form]:
-        """Load a teacher and put it into its form, without changing the trainer."""
+        """Load a teacher and convert it to its form, without changing the trainer."""
 
     @abstractmethod
     def _admit(self, candidate: Candidate[Model]) -> Model:
@@ -201,10 +202,10 @@ class NamedTeachers(ABC, Generic[Model]):
 class Teachers(NamedTeachers[Any]):
     """The teachers of a TRL trainer's policy.
 
-    For a GRPOTrainer they replace its reference model, for a DistillationTrainer its `teacher_model`. The trainer's own
-    model comes first, with the name `own`. With PEFT that is the policy without its adapter, unless it has another. A
-    GRPOTrainer with beta 0 has none: add some, `swap` to the first, and set `trainer.beta`. The policy then need not be
-    on disk, from where TRL would load its reference.
+    They replace a GRPOTrainer's reference model, or a DistillationTrainer's `teacher_model`. The trainer's original
+    model comes first, with the name `own`. With PEFT that is the policy without its adapter, unless the trainer has
+    another model. A GRPOTrainer with beta 0 has none: add some, `swap` to the first, and set `trainer.beta`. The policy
+    then need not be on disk, from where TRL would load its reference.
 
     An attached GRPOTrainer publishes `kl/<teacher>` for inactive teachers every `kl_every` steps; 0 means never.
     `offload_folder` is for teachers on disk. None means the system's folder for temporary files, which is in memory on
@@ -238,7 +239,7 @@ class Teachers(NamedTeachers[Any]):
 
     @property
     def idle(self) -> Mapping[str, Any]:
-        """Name → model of the loaded but inactive teachers; None is the policy without its adapter."""
+        """The models of loaded but inactive teachers, by name. None is the policy without its adapter."""
         return {name: model for name, model in self._models.items() if model is not self._present}
 
     @property
@@ -254,9 +255,9 @@ class Teachers(NamedTeachers[Any]):
     def swap(self, name: str) -> None:
         """Make `name` the teacher from the next optimizer step on. Call it between two steps.
 
-        In a GRPOTrainer, buffered completions (steps_per_generation or num_iterations above 1) have the old teacher's
-        log-probabilities. They are dropped, and the next step generates again from the same prompts. Raises
-        UnknownNameError, or TeacherRefusedError with the reason.
+        A GRPOTrainer may have buffered completions (steps_per_generation or num_iterations above 1), with
+        log-probabilities of the old teacher. They are dropped, and the next step generates again from the same prompts.
+        Raises UnknownNameError, or TeacherRefusedError with the reason.
         """
         model = self[name]
         if model is self._present:

@@ -1,4 +1,4 @@
-"""Builds the recipe's job: warm policy, prompts, teachers, TRL's trainer, and the held-out evaluation."""
+"""Build the recipe's training job: warm policy, prompts, teachers, TRL's trainer, and the held-out evaluation."""
 
 from pathlib import Path
 
@@ -18,7 +18,8 @@ from oven_recipes.runner import Job, trainer_arguments
 
 
 def build(settings: DistillationSettings, start: Start, seed: int, workdir: Path, cache: Path) -> Job:
-    """Return the job for one start. `workdir` gets the trainer's files; `cache` stores warm policies between runs."""
+    """Build the job for one start. `workdir` gets the trainer's files, and `cache` stores warm policies between
+    runs."""
     quiet_libraries()
     tokenizer = build_tokenizer()
     pools = training_pools(settings.lengths, settings.train_prompts, seed)
@@ -48,7 +49,7 @@ def build(settings: DistillationSettings, start: Start, seed: int, workdir: Path
 
 
 def gauges(settings: DistillationSettings) -> tuple[MetricSpec, ...]:
-    """Return the metrics that this recipe adds to those of `attach`."""
+    """Return the recipe's own metrics, which are added to those of `attach`."""
     return (
         MetricSpec(name="entropy", unit="nats per token"),
         MetricSpec(name="completions/mean_length", unit="tokens"),

@@ -1,4 +1,4 @@
-"""The recipe `distillation`, as `up` uses it."""
+"""The entry point of the recipe `distillation` for `up`."""
 
 from oven_recipes.distillation.settings import DistillationSettings, parse_start
 from oven_recipes.trained_recipe import TrainedRecipe

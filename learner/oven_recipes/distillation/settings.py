@@ -1,5 +1,5 @@
-"""The recipe's settings in one frozen model, and its named starts. Importing this needs no torch: a launcher lists and
-checks starts before any learner starts."""
+"""The recipe's settings, one frozen model, and its named starts. Importing this module needs no torch, so a launcher
+can list and check starts before any learner starts."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from oven_recipes import base
 from oven_recipes.grpo.settings import SortingSettings, TeacherName
 
 TUNED_LEARNING_RATE = 1e-3
-"""Adam's step size at which this policy ended best of those tried over 30 steps."""
+"""The best of the learning rates tried with Adam on this policy over 30 steps."""
 
 
 class DistillationSettings(SortingSettings):
-    """Sizes and optimiser knobs; the learning rate and the first teacher come from a `Start` instead."""
+    """Sizes and optimiser settings. The learning rate and the first teacher come from a `Start` instead."""
 
     max_steps: int = Field(default=30, ge=1, le=10**9)
     prompts_per_step: int = Field(default=256, ge=1, description="prompts per step, each with one answer")
@@ -36,7 +36,7 @@ NAMES = ("tuned", "drill:lr-low", "drill:weak-teacher")
 
 @dataclass(frozen=True)
 class Start(base.Start):
-    """A learning rate and the teachers, weakest first, of which `teacher` is the one to begin with."""
+    """A learning rate and a list of teachers, weakest first. `teacher` is the initially active one."""
 
     teachers: tuple[TeacherName, ...] = ("initial", "strong")
     teacher: TeacherName = "strong"
@@ -46,7 +46,7 @@ class Start(base.Start):
 
 
 def parse_start(text: str, seed: int, settings: DistillationSettings) -> Start:
-    """Return the start called `text`. Raises ValueError with the nearest names for any other text."""
+    """Return the start named `text`. Raises ValueError with the nearest names if it is unknown."""
     match text:
         case "tuned" | "drill:lr-low":
             return Start(*base.learning_rate_start(text, TUNED_LEARNING_RATE))

@@ -1,1 +1,1 @@
-"""Environments in which a policy acts by calling tools, and the recorder of its rollouts."""
+"""Environments in which a policy acts by tool calls, and a recorder of its rollouts."""

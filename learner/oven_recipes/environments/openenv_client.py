@@ -1,4 +1,4 @@
-"""The environment `repair` in TRL's form, with calls carried out behind OpenEnv."""
+"""A TRL environment for repair tasks that sends tool calls to an OpenEnv server."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from oven_recipes.environments.session import ToolResult
 
 EXTRA: Final = "openenv"
 MESSAGE_S: Final = 120.0
-"""Seconds for one call. A run of tests may take its whole time, on a busy machine."""
+"""Timeout of one call in seconds. On a busy machine a test run may use all of its own time limit."""
 
 
 class OpenEnvRepair(RepairTools):
-    """One connection, one attempt at a time."""
+    """A client with one connection to the server. It makes one attempt at a time."""
 
     def __init__(self, client: Any) -> None:
-        """`client` is OpenEnv's, synchronous. This class has no `close`, which TRL would offer as a tool."""
+        """`client` is OpenEnv's synchronous client. There is no `close` here, because TRL would offer it as a tool."""
         self._client = client
         self._solved = False
         self._feedback: str | None = None
@@ -51,7 +51,7 @@ class OpenEnvRepair(RepairTools):
 
 @contextlib.contextmanager
 def served(instances: Sequence[Instance], repositories: Path | None = None) -> Iterator[Callable[[], RepairTools]]:
-    """Start a server process with these instances, and yield a factory of environments that use it."""
+    """Start a server process for these instances, and yield a factory of environments that connect to it."""
     if find_spec("openenv") is None:
         raise ConfigError(f'OpenEnv is not installed: pip install "oven-controller[{EXTRA}]"')
     from openenv.core.generic_client import GenericEnvClient

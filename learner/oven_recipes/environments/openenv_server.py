@@ -1,7 +1,7 @@
-"""The environment `repair` behind OpenEnv: a server on the loopback address (extra `openenv`).
+"""An OpenEnv server for the environment `repair`, on the loopback address (extra `openenv`).
 
 `python -m oven_recipes.environments.openenv_server INSTANCES.jsonl` prints its port, and ends when its input is closed.
-Any user of this machine may connect: it has no keys, and runs code only in the sandbox.
+Any user of this machine may connect, because the server has no keys. It only runs code in the sandbox.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from oven_recipes.environments.sandboxed_tests import SandboxedTests
 from oven_recipes.environments.session import RepairSession
 
 SESSIONS: Final = 1024
-"""Attempts at a time: one for each rollout of a trainer's batch."""
+"""Maximum number of concurrent attempts, one for each rollout of a trainer's batch."""
 
 
 class RepairAction(Action):  # type: ignore[misc]
-    """A call of a tool."""
+    """A tool call."""
 
     tool: str
     arguments: dict[str, Any] = Field(default_factory=dict)
 
 
 class RepairObservation(Observation):  # type: ignore[misc]
-    """The result of a call. `reward` is the call's own, by the tests whose outcome it changed; `solved` is for the
-    whole attempt."""
+    """The result of a call. `reward` counts the tests whose outcome this call changed; `solved` covers the whole
+    attempt."""
 
     text: str = ""
     failed: bool = False
@@ -48,7 +48,7 @@ class RepairObservation(Observation):  # type: ignore[misc]
 
 
 class RepairServerEnvironment(Environment[RepairAction, RepairObservation, State]):  # type: ignore[misc]
-    """One attempt at a time, for one connection."""
+    """A server-side environment for one connection, with one attempt at a time."""
 
     SUPPORTS_CONCURRENT_SESSIONS = True
 
@@ -70,7 +70,7 @@ class RepairServerEnvironment(Environment[RepairAction, RepairObservation, State
         )
 
     def step(self, action: RepairAction, timeout_s: float | None = None, **_: Any) -> RepairObservation:
-        """Carry out a call. Raises RuntimeError before the first `reset`."""
+        """Run a tool call. Raises RuntimeError before the first `reset`."""
         if self._session is None:
             raise RuntimeError("there is no attempt yet: reset first")
         result = self._session.call(action.tool, action.arguments)
@@ -112,7 +112,7 @@ def main(arguments: list[str]) -> None:
 
 
 def _end_with_input() -> None:
-    """End when the parent, which has the other end, is gone."""
+    """Exit when the parent process, which has the other end of the pipe, is gone."""
     sys.stdin.buffer.read()
     os._exit(0)
 

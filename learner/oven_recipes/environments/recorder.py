@@ -1,9 +1,8 @@
-"""Records TRL's rollouts in an environment as traces: the policy's states, actions and rewards at each step. An
-incomplete trace is marked.
+"""Record TRL's rollouts in an environment as traces: the policy's state, action and reward at each step.
 
-A GRPOTrainer with an `environment_factory` carries calls out and stores the messages, but hides two things: it drops a
-result that would make the completion too long, although the call was carried out, and it may cut a completion within a
-call. The recorder sees both the environment's calls and the trainer's messages, so it marks such a trace as
+A GRPOTrainer with an `environment_factory` runs the tool calls and stores the messages, but hides two things. It drops
+a result that would make the completion too long, although the call ran. It may also cut a completion within a call. The
+recorder sees both the environment's calls and the trainer's messages, so it marks such incomplete traces as
 `truncated`. Written for TRL 1.16 (`_generate`, `_env_tools`, `_tokenizer`, `eos_token_ids`).
 """
 
@@ -30,7 +29,7 @@ from oven_runs.traces.records import Ended, Message, Policy, Sampled, Task, Tool
 
 @dataclass(frozen=True)
 class Call:
-    """A call that the environment carried out, and its report about the call."""
+    """A call that the environment ran, and its report about the call."""
 
     tool: str
     text: str
@@ -40,7 +39,7 @@ class Call:
 
 @dataclass(frozen=True)
 class Rollout:
-    """The trainer's facts about one rollout beyond its messages."""
+    """The trainer's data about one rollout, apart from its messages."""
 
     prompt: Sequence[int]
     ids: Sequence[int]
@@ -51,8 +50,8 @@ class Rollout:
 def steps_of(
     messages: list[Any], calls: list[Call], rollout: Rollout, lost: Counter[str], *, known: bool
 ) -> tuple[tuple[TraceStep, ...], list[Call]]:
-    """The steps, and the calls whose results the policy never saw. `known`: the environment rewards each step. `lost`
-    counts the content of messages that a trace cannot represent, by kind."""
+    """Return the steps, and the calls whose results the policy never saw. `known` says whether the environment rewards
+    each step. `lost` counts the message content that a trace cannot represent, by kind."""
     turns: list[tuple[Any, list[Any]]] = []  # each of the policy's messages, with its results
     for message in messages:
         if message["role"] == "tool" and turns:
@@ -82,8 +81,8 @@ def steps_of(
 
 
 def _carried_out(waiting: list[Call], results: list[Any]) -> list[Call]:
-    """Remove the calls of these results from `waiting`. Some results have none: no such tool exists, or the arguments
-    were not an object."""
+    """Remove the calls of these results from `waiting`. Some results have no call, because the tool does not exist or
+    the arguments were not an object."""
     count = 0
     for tool, text in [(result.get("name"), str(result["content"])) for result in results]:
         count += count < len(waiting) and (waiting[count].tool, waiting[count].text) == (tool, text)
@@ -93,7 +92,8 @@ def _carried_out(waiting: list[Call], results: list[Any]) -> list[Call]:
 
 
 def _sampled(rollout: Rollout, turns: int) -> list[Sampled] | None:
-    """Return the tokens of each turn: the sampled runs of the mask. None if their number differs."""
+    """Return each turn's tokens, the sampled runs of the mask. None if the number of runs differs from that of
+    turns."""
     if rollout.mask is None:
         return None
     runs: list[Sampled] = []
@@ -107,14 +107,14 @@ def _sampled(rollout: Rollout, turns: int) -> list[Sampled] | None:
 
 
 def recorded_message(message: Any, lost: Counter[str], turn: str = "") -> Message:
-    """Return our messages, with the calls numbered within the turn, because the trainer's have no ids. `lost` as in
-    `from_chat`."""
+    """Convert a message to ours, with calls numbered within the turn, because the trainer's calls have no ids. `lost`
+    is as in `from_chat`."""
     calls = [_call(tool_call, f"{turn}-{number}") for number, tool_call in enumerate(message.get("tool_calls") or ())]
     return from_chat({**message, "tool_calls": calls}, lost)
 
 
 def _call(tool_call: Any, name: str) -> dict[str, Any]:
-    """Return a call. A call that the trainer could not read has its result's name, and its own text as arguments."""
+    """Return a call. If the trainer could not parse it, use the name from its result and its text as arguments."""
     function = tool_call.get("function") or {"name": tool_call.get("name", "unknown"), "arguments": tool_call}
     arguments = function["arguments"]
     written = arguments if isinstance(arguments, str) else json.dumps(arguments)
@@ -133,10 +133,10 @@ OWN: Final = ("reset", "get_reward")
 
 
 class Recorder:
-    """Wraps an environment factory: give `environment` to the trainer as its `environment_factory`, and `reward` as one
-    of its `reward_funcs`; then `bind` it to the trainer. Any environment for TRL with a `get_reward` works. If it has
-    the attributes `newest_call` (a `ToolResult`) and `solved`, the rewards and digests of steps are recorded too.
-    `sink` gets each trace when it is rewarded."""
+    """A wrapper for an environment factory. Pass `environment` to the trainer as its `environment_factory` and `reward`
+    as one of its `reward_funcs`, then `bind` the recorder to the trainer. Any TRL environment with a `get_reward`
+    works. If it has the attributes `newest_call` (a `ToolResult`) and `solved`, the rewards and digests of steps are
+    recorded too. `sink` gets each trace when its reward is known."""
 
     def __init__(
         self,
@@ -147,8 +147,8 @@ class Recorder:
         name: str = "",
         first: int = 0,
     ) -> None:
-        """`split`: the split of the tasks, for the traces. `name`: the policy's name. `first`: the first trace's
-        number, above those of an earlier process of this run."""
+        """`split` is the split of the tasks, for the traces. `name` is the policy's name. `first` is the first trace's
+        number, which must be above those of an earlier process of this run."""
         self._factory, self._sink = factory, sink
         self._split, self._name = split, name
         self._trainer: Any = None
@@ -166,7 +166,7 @@ class Recorder:
         return instance
 
     def bind(self, trainer: Any) -> None:
-        """Observe the tokens that the trainer samples. Call it before training."""
+        """Observe the trainer's sampled tokens. Call it before training."""
         if len(trainer._env_tools) != 1:
             raise ConfigError("the recorder knows one environment; this trainer has several: give each a trainer")
         self._trainer = trainer
@@ -193,7 +193,7 @@ class Recorder:
         self, prompts: list[Any], completions: list[Any], environments: list[Any], trainer_state: Any, **columns: Any
     ) -> list[float]:
         """Return the environments' rewards and pass each finished trace to the sink. TRL calls it. A trace that cannot
-        be built or stored is lost with a warning, and the next trace says how many were."""
+        be built or stored is dropped with a warning, and the next trace contains the number of dropped traces."""
         if self._trainer is None or len(self._rollouts) != len(completions):
             raise ConfigError("the recorder sees no rollouts: bind it to the trainer before it trains")
         rewards = []
@@ -246,8 +246,8 @@ class Recorder:
         )
 
     def _unparsed(self, steps: Sequence[TraceStep], rollout: Rollout) -> list[int]:
-        """Return the step without a call because the trainer could not parse one. The trainer treats it as text, after
-        which a rollout ends, so only the last step can be one."""
+        """Return the step whose call the trainer could not parse, if any. The trainer treats such a call as text, which
+        ends the rollout, so this can only be the last step."""
         words = self._trainer._tokenizer
         sampled = steps[-1].sampled if steps and not steps[-1].action.calls else None
         if (
@@ -262,7 +262,7 @@ class Recorder:
         return [len(steps) - 1] if made is None or made.get("tool_calls") else []
 
     def _ended(self, messages: list[Any], rollout: Rollout, lost: Sequence[Call]) -> tuple[Ended, str]:
-        """Return how the rollout ended, and why if the policy did not end it."""
+        """Return how the rollout ended, and the reason if the policy did not end it."""
         last = messages[-1] if messages else {}
         if lost:
             named = ", ".join(call.tool for call in lost)
@@ -280,8 +280,8 @@ class Recorder:
 
 
 def _recorded(cls: type[Any]) -> type[Any]:
-    """A subclass with its name, whose `reset` empties the list of calls and whose tools add to it. It has no
-    `get_reward` that TRL would find: the recorder's is the reward."""
+    """Return a subclass with the same name whose tools record their calls, and whose `reset` clears them. It has no
+    `get_reward` that TRL would find, because the recorder returns the reward."""
 
     def reset(self: Any, **row: Any) -> Any:
         self.calls = []
@@ -295,7 +295,7 @@ def _recorded(cls: type[Any]) -> type[Any]:
 
 
 class _Hidden:
-    """A method that `inspect` does not recognise as one."""
+    """A method that `inspect` does not recognise as a method."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self._function = function
@@ -338,7 +338,7 @@ def vocabulary(tokenizer: Any) -> str:
 
 
 def task_of(row: dict[str, Any], split: str) -> Task:
-    """Build the task from a row of the data set, using SWE-bench's columns if it has them."""
+    """Build the task from a dataset row, using SWE-bench's columns if present."""
     return Task(
         id=str(row.get("instance_id", "")),
         prompt=str(row.get("problem_statement", "")),

@@ -1,4 +1,4 @@
-"""The environment `repair` in TRL's form: `reset`, public methods as tools, `get_reward`."""
+"""The environment `repair` for TRL, with `reset`, public methods as tools, and `get_reward`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from oven_recipes.environments.session import RepairSession, Tests, ToolResult
 
 
 class RepairTools(ABC):
-    """The tools of a policy. Subclasses decide where the calls are carried out: here, or behind OpenEnv."""
+    """The policy's tools. Subclasses run the calls in this process or on an OpenEnv server."""
 
     _fault: str | None = None
     newest_call: ToolResult | None = None
@@ -33,15 +33,15 @@ class RepairTools(ABC):
         """See `RepairSession.feedback`."""
 
     def get_reward(self) -> float:
-        """Return 1 if solved, otherwise 0. Raises ProcessError if a call was not carried out because the sandbox or the
-        server failed. The trainer reports this to the policy; a reward of 0 would be invented."""
+        """Return 1 if solved, otherwise 0. Raises ProcessError if a call did not run because the sandbox or the server
+        failed. The trainer reports this to the policy, whereas a reward of 0 would be wrong."""
         if self._fault is not None:
             raise ProcessError(f"the environment failed during an attempt, which has no reward: {self._fault}")
         return float(self.solved)
 
     @abstractmethod
     def _call(self, tool: str, **arguments: str) -> ToolResult:
-        """Carry out a call."""
+        """Run a tool call."""
 
     def list_files(self, folder: str) -> str:
         """List the files under a folder.
@@ -95,7 +95,7 @@ class RepairTools(ABC):
 
 
 class RepairEnvironment(RepairTools):
-    """Tools that work in this process, with tests in the sandbox. `files` returns an instance's repository."""
+    """Tools that run in this process, with tests in the sandbox. `files` returns an instance's repository."""
 
     def __init__(
         self, instances: Mapping[str, Instance], files: Callable[[Instance], Mapping[str, str]], tests: Tests

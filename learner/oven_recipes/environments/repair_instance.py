@@ -1,4 +1,4 @@
-"""Repair tasks with SWE-bench's instance fields, from a file or from a generator. No torch."""
+"""Repair tasks with SWE-bench's instance fields, from a file or a generator. Imports no torch."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from oven_core.errors import ConfigError, reason
 from oven_runs.traces import jsonl
 
 PATCHED: Final = re.compile(r"(?m)^(?:--- a/|\+\+\+ b/|rename from |rename to |diff --git a/.+ b/)([^\t\n]+)")
-"""A path in a patch in git's format."""
+"""Matches the paths in a git patch."""
 REPO: Final = re.compile(r"[\w.-]+/[\w.-]+")
 
 
 def _listed(value: Any) -> Any:
-    """Return a list of names, which SWE-bench's files store as JSON in a string."""
+    """Return a list of names, which SWE-bench's files store as a JSON string."""
     return json.loads(value) if isinstance(value, str) else value
 
 
@@ -27,8 +27,8 @@ Names = Annotated[tuple[str, ...], BeforeValidator(_listed)]
 
 
 class Instance(BaseModel):
-    """One repair task: its repository at a commit, the problem, and the tests that decide. `files` and `solution` are
-    ours, for a repository small enough to be in the instance. Without it, the repository is a checkout."""
+    """A repair task: a repository at a commit, the problem, and the tests that decide. Unlike SWE-bench, a task may
+    include a small repository in `files`, with its `solution`. Without `files`, the repository is a checkout."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")  # the published sets have further columns
 
@@ -54,21 +54,21 @@ class Instance(BaseModel):
 
     @property
     def test_paths(self) -> frozenset[str]:
-        """Test files, and the files that the patch of tests adds to a checkout, such as data and helpers. A repair may
-        not change them."""
+        """Test files, and the files that the test patch adds to a checkout, such as data and helpers. A repair may not
+        change them."""
         brought = () if self.files else PATCHED.findall(self.test_patch)
         return frozenset(brought) | {test.partition("::")[0] for test in self.tests}
 
 
 def instance_of(row: Mapping[str, Any], where: str) -> Instance:
-    """Parse an instance. Raises ConfigError, starting with `where`, for a row that is not one."""
+    """Parse an instance. Raises ConfigError for an invalid row, with a message that starts with `where`."""
     try:
         instance = Instance.model_validate(row)
     except ValidationError as error:
         first = error.errors()[0]
         field = ".".join(str(part) for part in first["loc"])
         raise ConfigError(f"{where}: {field}: {first['msg']}; a SWE-bench instance has this field") from None
-    except ValueError as error:  # a string that should hold a list
+    except ValueError as error:  # a string that should contain a list
         raise ConfigError(f"{where}: FAIL_TO_PASS or PASS_TO_PASS is not a list, nor JSON of one: {error}") from None
     if not instance.FAIL_TO_PASS:
         raise ConfigError(f"{where}: {instance.instance_id} has no FAIL_TO_PASS, so nothing says that it is solved")
@@ -78,7 +78,7 @@ def instance_of(row: Mapping[str, Any], where: str) -> Instance:
 
 
 def read_instances(path: Path) -> Iterator[Instance]:
-    """Read a .json file with a list, or a .jsonl file."""
+    """Read instances from a .json file with a list, or from a .jsonl file."""
     seen: dict[str, Instance] = {}
     for where, row in _rows(path):
         if not isinstance(row, dict):

@@ -1,4 +1,4 @@
-"""Source files of instances, from the instance itself or from a local clone at the instance's commit."""
+"""Read the source files of instances, from the instance itself or from a local clone at the instance's commit."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from oven_recipes.environments.repair_instance import Instance
 FILE_BYTES: Final = 2_000_000
 """Maximum size of a source file in a clone. Larger files are skipped."""
 REGULAR: Final = (b"100644", b"100755")
-"""Git's modes of regular files, as opposed to links and submodules."""
+"""Git modes of regular files, as opposed to links and submodules."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Repositories:
             ) from None
 
     def files(self, instance: Instance) -> Mapping[str, str]:
-        """Return path → text, including the instance's tests. Raises ConfigError."""
+        """Return the instance's files as path → text, including its tests. Raises ConfigError."""
         if instance.files:
             return instance.files
         self.check(instance)
@@ -75,8 +75,8 @@ class Repositories:
 
 
 def _texts(git: Callable[..., bytes], name_of_tree: str, tree: str) -> dict[str, str]:
-    """Return a tree's regular text files as they were committed. Raises ConfigError. `git archive` would apply the
-    repository's attributes, which rewrite some files and often exclude the tests."""
+    """Return a tree's regular text files as committed. Raises ConfigError. `git archive` is not used, because it
+    applies the repository's attributes, which rewrite some files and often exclude the tests."""
     blobs: dict[str, bytes] = {}
     for row in git("ls-tree", "-r", "-z", "-l", tree).split(b"\0")[:-1]:
         attributes, _, raw_name = row.partition(b"\t")

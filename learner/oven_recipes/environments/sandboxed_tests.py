@@ -1,4 +1,4 @@
-"""Runs named tests in the sandbox's profile `tests`, one process per run, and returns the outcome of each."""
+"""Run named tests in the sandbox's profile `tests`, one process per run, and return each test's outcome."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from oven_llm.sandbox.profiles import Profile
 from oven_llm.sandbox.session import open_sandbox
 
 Outcome: TypeAlias = Literal["passed", "failed", "missing", "timeout", "died"]
-"""The outcome of one test. `failed`: it raised, or its module did. `missing`: there is no such test. The last two
-belong to a run that did not finish: it timed out, or its process ended."""
+"""The outcome of one test. `failed`: the test or its module raised. `missing`: there is no such test. `timeout` and
+`died`: the run did not finish, because it timed out or its process ended."""
 OUTCOMES: Final = ("passed", "failed", "missing")
 
 Framework: TypeAlias = Literal["functions", "pytest"]
@@ -27,9 +27,9 @@ LIMITS: Final[Mapping[Framework, Limits]] = {
     "functions": Limits(block_s=10, memory_bytes=1024 * MB, output_bytes=20_000, file_bytes=10 * MB),
     "pytest": Limits(block_s=300, memory_bytes=4096 * MB, output_bytes=20_000),
 }
-"""Limits of one run. Tests of small functions take milliseconds, those of a repository minutes."""
+"""Limits of one run. Tests of small functions take milliseconds, but tests of a repository take minutes."""
 REMEMBERED: Final = 20_000
-"""Cached outcomes, of about 200 bytes each. A group's rollouts make the same edits again and again."""
+"""Maximum number of cached outcomes, of about 200 bytes each. Rollouts in a group often make the same edits."""
 
 FUNCTIONS: Final = """
 def _run(wanted, root, FINAL):
@@ -83,7 +83,7 @@ def _run(wanted, root, FINAL):
         found.setdefault(one, "failed" if one.partition("::")[0] in broken else "missing")
     FINAL({one: found[one] for one in ids})
 """
-"""Passes files and selects tests from them: given ids, pytest runs none if one is missing."""
+"""Passes files to pytest and selects tests from them, because pytest runs no test if one of its ids is missing."""
 CALLED: Final = """
 _given = FINAL
 del FINAL
@@ -94,20 +94,20 @@ RUNNERS: Final[Mapping[Framework, str]] = {"functions": FUNCTIONS + CALLED, "pyt
 
 
 class SandboxedTests:
-    """Runs tests on files and caches outcomes by tests and files. The cache is valid for tests without randomness and
-    clocks; `remember=0` disables it. Raises ConfigError if this machine has no sandbox for tests."""
+    """Runs tests on files and caches outcomes by tests and files. The cache is only valid for tests without randomness
+    or clocks, and `remember=0` disables it. Raises ConfigError if this machine has no sandbox for tests."""
 
     def __init__(self, limits: Mapping[Framework, Limits] = LIMITS, *, remember: int = REMEMBERED) -> None:
         self._limits, self._remember = limits, remember
         self._seen: OrderedDict[str, dict[str, Outcome]] = OrderedDict()
         self._lock = threading.Lock()  # behind a server each connection has its thread
         self.runs: Counter[str] = Counter()
-        """Number of runs by their end, in the sandbox's words, and of cached outcomes as `remembered`."""
+        """Number of runs by the sandbox's outcome, and of cache hits as `remembered`."""
 
     def outcomes(
         self, files: Mapping[str, str], tests: Sequence[str], framework: Framework = "functions"
     ) -> dict[str, Outcome]:
-        """Return test → outcome. Never raises for anything that the code does."""
+        """Return each test's outcome. Never raises, whatever the code does."""
         key = hashlib.sha256(json.dumps([framework, sorted(files.items()), list(tests)]).encode()).hexdigest()
         with self._lock:
             if (known := self._seen.get(key)) is not None:
@@ -157,7 +157,7 @@ def _outcome(value: object) -> Outcome:
 
 
 def write_files(root: Path, files: Mapping[str, str]) -> None:
-    """Write the files under `root`. Raises ConfigError for a path that leads out of it, and if writing fails."""
+    """Write the files under `root`. Raises ConfigError for a path outside it, and if writing fails."""
     for path, text in files.items():
         target = (root / path).resolve()
         if not target.is_relative_to(root.resolve()) or target == root.resolve():

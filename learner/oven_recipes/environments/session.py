@@ -1,4 +1,4 @@
-"""An attempt at a repair: tool calls on a workspace, the reward of each call and of the attempt. No trainer."""
+"""An attempt at a repair task: tool calls on a workspace, and the rewards of each call and of the attempt."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from oven_recipes.environments.repair_instance import Instance
 from oven_recipes.environments.sandboxed_tests import Framework, Outcome
 
 SHOWN: Final = 4000
-"""Characters of a file, or of search results, that one call shows. A context has to hold several."""
+"""Maximum characters of a file or of search results per call. Several must fit into a context."""
 FOUND: Final = 50
-"""Lines of search results."""
+"""Maximum number of search results, in lines."""
 
 
 class ToolError(Exception):
-    """A call that cannot be carried out. Its message is for the policy, and it does not end the episode."""
+    """A failed tool call. The message is for the policy, and the episode continues."""
 
 
 class Workspace:
@@ -32,17 +32,17 @@ class Workspace:
 
     @property
     def files(self) -> Mapping[str, str]:
-        """The present files, path → text."""
+        """The current files, path → text."""
         return self._files
 
     @property
     def digest(self) -> str:
-        """16 hexadecimal digits over paths and texts. Equal workspaces have equal digests."""
+        """A digest of paths and texts, 16 hexadecimal digits. Equal workspaces have equal digests."""
         data = json.dumps(sorted(self._files.items())).encode("utf-8", "surrogatepass")
         return hashlib.sha256(data).hexdigest()[:16]
 
     def list_files(self, folder: str) -> str:
-        """Return the paths under a folder, one per line; an empty name is the repository. Raises ToolError."""
+        """Return the paths under a folder, one per line. An empty name means the repository. Raises ToolError."""
         inside = _normal(folder) if folder not in ("", ".", "/") else ""
         matches = [
             path for path in sorted(self._files) if not inside or path.startswith(f"{inside}/") or path == inside
@@ -52,11 +52,11 @@ class Workspace:
         return _shown("\n".join(matches))
 
     def read(self, path: str) -> str:
-        """Return a file's text, cut if it is long. Raises ToolError."""
+        """Return a file's text, truncated if it is long. Raises ToolError."""
         return _shown(self._text(path))
 
     def search(self, text: str) -> str:
-        """Return `path:line: text` for the lines that contain `text`. Raises ToolError."""
+        """Return the lines that contain `text`, as `path:line: text`. Raises ToolError."""
         if not text:
             raise ToolError("search for what? text is empty")
         hits = [
@@ -104,37 +104,37 @@ TOOLS: Final[Mapping[str, tuple[str, ...]]] = {
     "run_tests": (),
     "submit": (),
 }
-"""Tool → its arguments, all of them text."""
+"""The tools and their arguments, which are all text."""
 NAMED: Final = 8
-"""Failing tests that `run_tests` names; the others are counted."""
+"""Maximum number of failing tests that `run_tests` names. The rest are counted."""
 
 
 @dataclass(frozen=True)
 class ToolResult:
-    """The result of a call."""
+    """The result of a tool call."""
 
     text: str
     reward: float
-    """Share of the tests that count which the call turned: those that pass now minus those that passed before, from -1
+    """The call's effect on the tests that count: the share that newly passes minus the share that newly fails, from -1
     to 1. Over an attempt, these sum to its gain."""
     failed: bool
-    """Whether the call could not be carried out."""
+    """Whether the call was invalid."""
     digest: str
-    """Digest of the workspace after the call, and whether it was submitted. Equal digests are equal states of the
-    environment."""
+    """Digest of the workspace after the call, and of whether it was submitted. Equal digests mean equal environment
+    states."""
 
 
 class Tests(Protocol):
     """Runs an instance's tests."""
 
     def outcomes(self, files: Mapping[str, str], tests: Sequence[str], framework: Framework) -> dict[str, Outcome]:
-        """Test → its outcome on these files."""
+        """Return each test's outcome on these files."""
 
 
 class RepairSession:
-    """One attempt at an instance. Tests run after each edit, so that its reward is known. They use the instance's own
-    test files, even if the policy changed them. Raises ProcessError if none of the tests exists at the start, because
-    an attempt without tests has no reward."""
+    """An attempt at an instance. Tests run after each edit, so that the edit's reward is known. They use the instance's
+    own test files, even if the policy changed them. Raises ProcessError if none of the tests exists at the start,
+    because an attempt without tests has no reward."""
 
     def __init__(self, instance: Instance, files: Mapping[str, str], tests: Tests) -> None:
         self.instance = instance
@@ -150,17 +150,17 @@ class RepairSession:
 
     @property
     def files(self) -> Mapping[str, str]:
-        """The present files, path → text."""
+        """The current files, path → text."""
         return self._workspace.files
 
     @property
     def outcomes(self) -> Mapping[str, Outcome]:
-        """Test → outcome on the present files."""
+        """Each test's outcome on the current files."""
         return self._outcomes
 
     @property
     def passing(self) -> int:
-        """Tests that count and pass now."""
+        """The number of tests that count and currently pass."""
         return sum(outcome == "passed" for outcome in self._outcomes.values())
 
     @property
@@ -170,7 +170,7 @@ class RepairSession:
 
     @property
     def feedback(self) -> str | None:
-        """The failing tests of an unsolved attempt, which `channel.sdpo` may show the policy; None if solved."""
+        """The failing tests of an unsolved attempt, which `channel.sdpo` may show to the policy. None if solved."""
         if self.solved:
             return None
         failing = self._failing()
@@ -182,7 +182,7 @@ class RepairSession:
         return f"{self._workspace.digest}{'+' if self.submitted else ''}"
 
     def call(self, tool: str, arguments: Mapping[str, Any]) -> ToolResult:
-        """Carry out a call. Never raises for a wrong call; the result's text describes the error."""
+        """Run a tool call. It never raises for an invalid call; the result's text describes the error."""
         before = self.passing
         try:
             text, failed = self._checked(tool, arguments)(**arguments), False
@@ -191,7 +191,7 @@ class RepairSession:
         return ToolResult(text, (self.passing - before) / len(self._outcomes), failed, self.digest)
 
     def _checked(self, tool: str, arguments: Mapping[str, Any]) -> Callable[..., str]:
-        """Raises ToolError."""
+        """Return the tool's method after checking the arguments. Raises ToolError."""
         if tool not in TOOLS:
             raise ToolError(f"no tool {tool[:100]!r}; there are {', '.join(TOOLS)}")
         if self.submitted:

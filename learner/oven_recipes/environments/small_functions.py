@@ -1,6 +1,6 @@
-"""Generated repair tasks: a module with a small function that has an injected bug or lacks a feature.
+"""Generate repair tasks: a module with a small function that has an injected bug or lacks a feature.
 
-The statement describes the function in words, so that a repair follows from text and code alone. A hash of the correct
+The statement describes the function in words, so that the text and code are enough for a repair. A hash of the correct
 code decides the split, so that every process and seed agrees on it.
 """
 
@@ -19,30 +19,30 @@ from oven_recipes.environments.sandboxed_tests import Framework, Outcome
 
 REPO: Final = "oven/small-functions"
 COMMIT: Final = "0" * 40
-"""A generated repository has no history."""
+"""Placeholder commit. Generated repositories have no history."""
 HELD_OUT_SHARE: Final = 5
-"""One function in five is never trained on."""
+"""One function in this many is reserved for evaluation."""
 TRIES: Final = 200
-"""Draws of a bug, or of a side of the split, before giving up. Each succeeds with a probability above 0.1."""
+"""Maximum draws of a bug, or of a side of the split. Each draw succeeds with a probability above 0.1."""
 
 FUNCTIONS: Final = ("total", "score", "charge", "level", "limit", "offset", "rate", "weight", "share", "width")
 NUMBERS: Final = ("price", "count", "size", "depth", "speed", "mass")
 LISTS: Final = ("items", "parts", "rows", "marks")
 MODULES: Final = ("shop", "units", "stock", "rules")
 CASES: Final = 4
-"""Tests of the broken function; a neighbour has two."""
+"""Number of tests for the broken function. A neighbour has two."""
 
 
 @dataclass(frozen=True)
 class Shape:
-    """A kind of function. Its texts name parameters as a, b and xs, and a constant as k."""
+    """A kind of function. Its texts call the parameters a, b and xs, and a constant k."""
 
     name: str
     says: str
     body: tuple[str, ...]
     parameters: tuple[str, ...]
     guard: int = 0
-    """Lines at the top of the body that are a separate feature and can be deleted."""
+    """Number of lines at the top of the body that form a separate feature and can be deleted."""
 
 
 SHAPES: Final = (
@@ -71,7 +71,7 @@ SWAPS: Final = (
 
 @dataclass(frozen=True)
 class Function:
-    """A shape with its own names and constant."""
+    """A function: a shape with specific names and a constant."""
 
     shape: Shape
     name: str
@@ -79,7 +79,7 @@ class Function:
     k: int
 
     def fill(self, text: str) -> str:
-        """Return a text of the shape with these names."""
+        """Return a text of the shape with this function's names."""
         return text.format(**self.names, k=self.k)
 
     @property
@@ -89,12 +89,12 @@ class Function:
 
     @property
     def heading(self) -> str:
-        """`name(parameters)`."""
+        """The function's heading, `name(parameters)`."""
         return f"{self.name}({', '.join(self.names[parameter] for parameter in self.shape.parameters)})"
 
     @property
     def says(self) -> str:
-        """Return a description of the function in words."""
+        """Describe the function in words."""
         return self.fill(self.shape.says)
 
     def code(self, body: Sequence[str] | None = None) -> str:
@@ -104,16 +104,16 @@ class Function:
 
 
 def held_out(function: Function) -> bool:
-    """Return whether tasks about this function are on the evaluation side."""
+    """Whether tasks about this function belong to the evaluation side."""
     return zlib.crc32(function.code().encode()) % HELD_OUT_SHARE == 0
 
 
 def tasks(
     seed: int | str, count: int, *, evaluation: bool = False, shapes: Sequence[str] = (), neighbour: bool = False
 ) -> list[Instance]:
-    """Return `count` different tasks of one side of the split, the same for the same arguments. `shapes` restricts them
-    to these names; `neighbour` adds a second, correct function to the module. Raises ValueError for an unknown name,
-    and if there are fewer."""
+    """Return `count` different tasks from one side of the split. The same arguments give the same tasks. `shapes`
+    restricts them to these names, and `neighbour` adds a second, correct function to the module. Raises ValueError for
+    an unknown name, and if there are fewer tasks."""
     rng = random.Random(f"tasks {seed} {evaluation}")
     drawn = drawing(rng, evaluation=evaluation, shapes=shapes, neighbour=neighbour)
     instances: dict[str, Instance] = {}
@@ -128,7 +128,7 @@ def tasks(
 
 
 def known_shapes(names: Sequence[str]) -> Sequence[str]:
-    """Return the shapes. Raises ValueError for an unknown name."""
+    """Return the shapes with these names. Raises ValueError for an unknown name."""
     known = [shape.name for shape in SHAPES]
     if unknown := [name for name in names if name not in known]:
         raise ValueError(f"no shape is called {unknown[0]!r}; there are {', '.join(known)}")
@@ -138,7 +138,7 @@ def known_shapes(names: Sequence[str]) -> Sequence[str]:
 def drawing(
     rng: random.Random, *, evaluation: bool = False, shapes: Sequence[str] = (), neighbour: bool = False
 ) -> Iterator[Instance]:
-    """Yield tasks of one side of the split endlessly. Raises ValueError for an unknown shape."""
+    """Yield tasks from one side of the split forever. Raises ValueError for an unknown shape."""
     known = {shape.name: shape for shape in SHAPES}
     known_shapes(shapes)
     allowed = [known[name] for name in shapes] or list(SHAPES)
@@ -155,7 +155,7 @@ def _function(rng: random.Random, shapes: Sequence[Shape], used_name: str) -> Fu
 
 
 def bugs(function: Function) -> list[tuple[str, tuple[str, ...]]]:
-    """Return (kind, body) of every possible bug, whether or not a test detects it."""
+    """Return each possible bug as (kind, body), including bugs that no test detects."""
     lines = function.lines
     edits: list[tuple[str, tuple[str, ...]]] = []
 
@@ -186,7 +186,7 @@ Case = tuple[Any, ...]
 
 
 def _broken(function: Function, rng: random.Random) -> tuple[str, tuple[str, ...], list[Case]] | None:
-    """Return a bug that some of the cases detect, with these; None if no draw finds one."""
+    """Return (kind, body, cases) of a bug that at least one of the cases detects; None if no draw finds one."""
     options = bugs(function)
     for _ in range(TRIES):
         kind = rng.choice(sorted({kind for kind, _ in options}))
@@ -260,7 +260,7 @@ def _instance(
 
 
 def make_patch(before: Mapping[str, str], after: Mapping[str, str]) -> str:
-    """Return the patch from `before` to `after` in git's format: new and changed files, by path."""
+    """Return the patch from `before` to `after` in git's format. It contains new and changed files, by path."""
     parts = []
     for path, new in sorted(after.items()):
         old = before.get(path, "").splitlines(keepends=True)
@@ -278,12 +278,12 @@ def _test(function: Function, number: int, case: Case) -> str:
 
 
 class TrustedTests:
-    """Outcomes of generated tests, computed in this process: for code of this module only, never a policy's."""
+    """Runs generated tests in this process. Use it only for code from this module, never for a policy's code."""
 
     def outcomes(
         self, files: Mapping[str, str], tests: Sequence[str], framework: Framework = "functions"
     ) -> dict[str, Outcome]:
-        """Test → "passed" or "failed"."""
+        """Return "passed" or "failed" for each test."""
         path = tests[0].partition("::")[0]
         space: dict[str, Any] = {}
         exec(files[path.removeprefix("test_")], space)

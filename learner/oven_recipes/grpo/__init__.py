@@ -3,11 +3,11 @@
 The algorithm is Group Relative Policy Optimization (Shao et al. 2024, arXiv 2402.03300) by TRL's GRPOTrainer.
 Differences from the paper's algorithm:
 
-- no KL term (beta is 0 unless a setting or the start sets it): there is no pre-trained behaviour to preserve, only
-warm-up habits; - no learnt reward model or process supervision: the reward is exact match on the whole answer; - no
-outer loop of iterative GRPO (fresh reference and reward models every round); - one update per generation instead of
-several: every step is on-policy, so the clipped ratio never binds; - DAPO's loss, a mean over all tokens of the batch,
-instead of a mean over each completion's tokens.
+- no KL term, unless a setting or the start sets beta: there is no pre-trained behaviour to preserve, only a warm-up
+- no learnt reward model or process supervision: the reward is exact match on the whole answer
+- no outer loop of iterative GRPO (fresh reference and reward models every round)
+- one update per generation instead of several: every step is on-policy, so the clipped ratio never binds
+- DAPO's loss, a mean over all tokens of the batch, instead of a mean over each completion's tokens
 
 Importing the package needs no torch; building its job does.
 """

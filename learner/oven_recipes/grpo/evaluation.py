@@ -1,4 +1,4 @@
-"""Greedy accuracy on held-out prompts, without a trace in the measured run."""
+"""Measure greedy accuracy on held-out prompts, without an effect on the training run."""
 
 import random
 from collections import defaultdict
@@ -21,9 +21,9 @@ def held_out_examples(settings: SortingSettings) -> list[Example]:
 def greedy_accuracy(
     model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, examples: list[Example], max_new_tokens: int
 ) -> dict[str, float | list[float]]:
-    """Accuracy per level (`eval/accuracy/<level>`), 0..1, and a list with each example's contribution to the mean over
-    levels (`eval/accuracy`), which is the list's mean. One batch, greedy. The generator's state and the model's mode
-    are restored, and no gradient is computed."""
+    """Return the accuracy per level (`eval/accuracy/<level>`), 0 to 1, and a list whose mean is the accuracy over all
+    levels (`eval/accuracy`), one entry per example. Decoding is greedy, in one batch. The generator's state and the
+    model's mode are restored, and no gradient is computed."""
     batch = tokenizer([e.prompt for e in examples], return_tensors="pt", padding=True).to(model.device)  # (N, P)
     was_training = model.training
     model.train(False)
@@ -53,7 +53,7 @@ def greedy_accuracy(
 def accuracy_of(
     trainer: Any, tokenizer: PreTrainedTokenizerFast, settings: SortingSettings
 ) -> Callable[[], dict[str, float | list[float]]]:
-    """Measure the greedy accuracy of the trainer's policy on the held-out prompts."""
+    """Return a function that measures the policy's greedy accuracy on the held-out prompts."""
     examples = held_out_examples(settings)
 
     def evaluate() -> dict[str, float | list[float]]:

@@ -1,4 +1,4 @@
-"""Builds the recipe's job: warm policy, prompts, mixture, reward, TRL's trainer, and the held-out evaluation."""
+"""Build the training job: warm policy, prompts, mixture, reward, TRL's trainer, and the held-out evaluation."""
 
 from pathlib import Path
 
@@ -24,8 +24,8 @@ BETA_BOUNDS = (0.01, 10.0)
 def build(
     settings: GrpoSettings, start: Start, seed: int, workdir: Path, cache: Path, committee: Committee | None = None
 ) -> Job:
-    """Return the job for one start. `workdir` gets the trainer's files; `cache` stores warm policies between runs.
-    Without a `committee` the recipe's rules judge alone."""
+    """Build the job for one start. `workdir` gets the trainer's files, and `cache` stores warm policies between runs.
+    Without a `committee` only the recipe's rules judge."""
     committee = committee or Committee(RULES, weights=WEIGHTS, seed=seed)
     committee.group_size = settings.group_size
     quiet_libraries()
@@ -65,18 +65,18 @@ def build(
 
 
 def build_judged(settings: GrpoSettings, start: Start, seed: int, workdir: Path, cache: Path) -> Job:
-    """Like `build`, with the remote judges that the environment names in addition to the recipe's rules."""
+    """Build a job like `build`, with the remote judges from the environment in addition to the recipe's rules."""
     return build(settings, start, seed, workdir, cache, convene(RULES, weights=WEIGHTS, seed=seed, reference="exact"))
 
 
 def gauges(settings: GrpoSettings) -> tuple[MetricSpec, ...]:
-    """Return the metrics that this recipe adds to those of `attach`."""
+    """Return the recipe's own metrics, which are added to those of `attach`."""
     rewards = (MetricSpec(name=f"reward/{name}", better="up", ceiling=1.0) for name in settings.levels)
     return (*accuracies(settings.levels), *rewards)
 
 
 def describe(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast) -> ModelDescription:
-    """Return the task's description for remote judges. It includes the rule, so that they need not guess the task."""
+    """Describe the task to remote judges. The description includes the rule, so that they need not guess it."""
     return ModelDescription.from_model(
         model,
         tokenizer,
@@ -92,7 +92,7 @@ def describe(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast) -> Mod
 
 def _arguments(settings: GrpoSettings, learning_rate: float, seed: int, workdir: Path) -> GRPOConfig:
     return GRPOConfig(
-        # Plain "constant" ignores warmup_steps without a word.
+        # Plain "constant" silently ignores warmup_steps.
         lr_scheduler_type="constant_with_warmup" if settings.schedule == "constant" else settings.schedule,
         warmup_steps=settings.lr_warmup_steps,
         per_device_train_batch_size=settings.prompts_per_step * settings.group_size,

@@ -1,5 +1,5 @@
-"""The policy, a Llama small enough for one CPU core, its character tokenizer, the supervised warm-up that stands in for
-pre-training, and its teachers."""
+"""The policy, a Llama small enough for one CPU core, with its character tokenizer, its teachers, and the supervised
+warm-up that replaces pre-training."""
 
 import random
 from collections.abc import Callable, Sequence
@@ -49,7 +49,7 @@ RECIPE_VERSION = 1  # raise it when the warm-up's code changes what it produces
 
 
 def cache_key(settings: SortingSettings, seed: int) -> str:
-    """Return 16 hex digits over everything that decides the warm weights, and nothing else."""
+    """Return 16 hex digits that depend only on the settings that determine the warm weights."""
     fields = ("lengths", "hidden", "layers", "heads", "ffn", "sft_steps", "sft_batch", "sft_learning_rate")
     decides = {name: getattr(settings, name) for name in (*fields, "right_habit")}
     return key_of({"version": RECIPE_VERSION, "seed": seed, **decides})
@@ -58,7 +58,7 @@ def cache_key(settings: SortingSettings, seed: int) -> str:
 def warm_policy(
     settings: SortingSettings, tokenizer: PreTrainedTokenizerFast, seed: int, cache: Path
 ) -> LlamaForCausalLM:
-    """Return the warm policy for these settings and seed, from the cache or trained now."""
+    """Return the warm policy for these settings and seed. It is loaded from the cache, or trained now."""
     folder = cache / f"grpo-warm-{cache_key(settings, seed)}"
     return trained_once(
         folder, seed, lambda: build_model(settings, tokenizer), lambda model: _train(model, settings, tokenizer, seed)
@@ -94,8 +94,8 @@ WARMED: dict[TeacherName, Callable[[SortingSettings], SortingSettings]] = {
     ),
     "strong": lambda policy: policy.model_copy(update={"right_habit": 1.0}),
 }
-"""Name → the warm-up's settings, from the policy's. `small` has an eighth of the parameters and the same mixed habits,
-so it limits a policy. `strong` learnt from right answers only."""
+"""The warm-up settings of each teacher, from the policy's. `small` has an eighth of the parameters and the same mixed
+habits, so it limits a policy. `strong` learnt from right answers only."""
 
 
 def build_teachers(
@@ -107,8 +107,8 @@ def build_teachers(
     cache: Path,
     active: TeacherName | None = None,
 ) -> Teachers:
-    """Return all teachers in `names`, weakest first, starting with `active` (default: the first). Teachers that are not
-    cached are trained now."""
+    """Return the teachers in `names`, weakest first. `active` is the initially active one (default: the first).
+    Teachers that are not cached are trained now."""
     teachers = Teachers(trainer)
     for name in names:
         teachers.add(name, warm_policy(WARMED[name](settings), tokenizer, seed, cache), tokenizer)

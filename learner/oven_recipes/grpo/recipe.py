@@ -1,4 +1,4 @@
-"""The recipe `grpo`, as `up` uses it."""
+"""The entry point of the recipe `grpo` for `up`."""
 
 from oven_recipes.grpo.settings import GrpoSettings, parse_start
 from oven_recipes.trained_recipe import TrainedRecipe

@@ -1,5 +1,5 @@
-"""The recipe's settings in one frozen model, and its named starts. Importing this needs no torch: a launcher lists and
-checks starts before any learner starts."""
+"""The recipe's settings, one frozen model, and its named starts. Importing this module needs no torch, so a launcher
+can list and check starts before any learner starts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from oven_recipes.base import RecipeSettings
 
 
 def accuracies(levels: Sequence[str]) -> tuple[MetricSpec, ...]:
-    """Return the held-out accuracy, 0 to 1: the mean over levels, and that of each level."""
+    """Return the metrics of held-out accuracy, 0 to 1: the mean over levels, and one per level."""
     return (
         MetricSpec(name="eval/accuracy", better="up", held_out=True, ceiling=1.0, unit="greedy, mean over levels"),
         *(MetricSpec(name=f"eval/accuracy/{n}", better="up", held_out=True, ceiling=1.0) for n in levels),
@@ -38,7 +38,7 @@ class SortingSettings(RecipeSettings):
     heads: int = 4
     ffn: int = 512
 
-    # The supervised warm-up on mixed habits, which stands in for pre-training.
+    # The supervised warm-up on mixed habits, which replaces pre-training.
     sft_steps: int = Field(default=300, ge=0)
     sft_batch: int = Field(default=64, ge=1)
     sft_learning_rate: float = Field(default=2e-3, gt=0)
@@ -46,21 +46,21 @@ class SortingSettings(RecipeSettings):
 
     @property
     def levels(self) -> tuple[str, ...]:
-        """Level names, easiest first: `("len3", ...)`."""
+        """The level names, easiest first: `("len3", ...)`."""
         return tuple(f"len{length}" for length in sorted(self.lengths))
 
     @property
     def max_completion_length(self) -> int:
-        """The longest answer, its end-of-sequence token, and one more token, so that an answer can be too long."""
+        """Maximum tokens: the longest answer, its end token, and one more, so that an answer can be too long."""
         return max(self.lengths) + 2
 
 
 TUNED_LEARNING_RATE = 2e-4
-"""Adam's step size at which this policy ended best of those tried over 120 steps."""
+"""The best of the learning rates tried with Adam on this policy over 120 steps."""
 
 
 class GrpoSettings(SortingSettings):
-    """Sizes and optimiser knobs; the learning rate and the mixture come from a `Start` instead."""
+    """Sizes and optimiser settings. The learning rate and the mixture come from a `Start` instead."""
 
     max_steps: int = Field(default=120, ge=1, le=10**9)
     prompts_per_step: int = Field(default=32, ge=1)
@@ -72,10 +72,10 @@ class GrpoSettings(SortingSettings):
 
 
 LEARNING_RATE_RANGE = (1 / 30, 10.0)
-"""Factors of the tuned learning rate between which `drawn` draws log-uniformly."""
+"""Range of the start `drawn`, as factors of the tuned learning rate. The draw is log-uniform."""
 
 CONCENTRATION = 0.5
-"""Dirichlet concentration of the drawn mixture: below 1, so that most draws neglect some level."""
+"""Dirichlet concentration of the drawn mixture. It is below 1, so that most draws neglect a level."""
 
 NAMES = ("tuned", "drawn", "drill:lr-low", "drill:lr-high", "drill:easy-only", "drill:weak-teacher")
 
@@ -84,8 +84,8 @@ TeacherName = Literal["initial", "small", "strong"]
 
 @dataclass(frozen=True)
 class Start(base.Start):
-    """A learning rate, weights by level that sum to 1, and the anchor. A `beta` overrides the settings'; `teacher` is
-    the one to begin with wherever there is a beta."""
+    """A learning rate, weights by level that sum to 1, and the KL anchor. A `beta` overrides the setting. `teacher` is
+    the initially active teacher, used only if beta is above 0."""
 
     mixture: dict[str, float] = field(default_factory=dict)
     beta: float | None = None
@@ -98,7 +98,7 @@ class Start(base.Start):
 
 
 def parse_start(text: str, seed: int, settings: GrpoSettings) -> Start:
-    """Return the start called `text`. Raises ValueError with the nearest names for any other text."""
+    """Return the start named `text`. Raises ValueError with the nearest names if it is unknown."""
     levels = settings.levels
     even = {level: 1 / len(levels) for level in levels}
     match text:

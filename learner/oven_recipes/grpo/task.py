@@ -1,7 +1,7 @@
-"""The task of sorting the digits of a prompt, `S5203=` -> `0235`, and the committee's rules for it. Imports no torch.
+"""The task of sorting a prompt's digits, `S5203=` -> `0235`, and the committee's rules for it. Imports no torch.
 
 The rules check that the answer is exactly right, has the form of an answer, and has the right length. Only the first
-rule has weight. The others distinguish a policy with the right form and wrong answers from one that forgot the form.
+has weight. The others separate a policy with the right form but wrong answers from one that lost the form.
 """
 
 import random
@@ -18,7 +18,7 @@ HELD_OUT_SHARE = 5  # one digit string in five is never trained on
 
 @dataclass(frozen=True)
 class Example:
-    """One prompt, its right answer and its level's name."""
+    """A prompt, its right answer and the name of its level."""
 
     prompt: str
     answer: str
@@ -26,18 +26,18 @@ class Example:
 
 
 def example(digits: str) -> Example:
-    """The example that asks for `digits` to be sorted ascending; repeated digits stay repeated."""
+    """Return the example whose answer is `digits` in ascending order. Repeated digits stay repeated."""
     return Example(prompt=f"S{digits}=", answer="".join(sorted(digits)), level=f"len{len(digits)}")
 
 
 def held_out(digits: str) -> bool:
-    """Whether a digit string belongs to the evaluation set. A hash of the digits decides instead of a random draw, so
-    that every process, seed and warm-up agrees on the split."""
+    """Whether a digit string belongs to the evaluation set. A hash of the digits decides, so that every process, seed
+    and warm-up uses the same split."""
     return zlib.crc32(digits.encode()) % HELD_OUT_SHARE == 0
 
 
 def draw(length: int, rng: random.Random, *, evaluation: bool = False) -> str:
-    """One digit string of `length` digits, uniform over its side of the split."""
+    """Return a random string of `length` digits, uniform over its side of the split."""
     while True:
         digits = f"{rng.randrange(10**length):0{length}d}"
         if held_out(digits) is evaluation:
@@ -69,14 +69,14 @@ HABITS: tuple[Callable[[str], str], ...] = (
     lambda digits: digits[::-1],
     lambda digits: digits[-1] * len(digits),
 )
-"""Wrong ways to answer that the warm-up teaches in addition to the right one: descending, copy, reverse, repeat the
-last."""
+"""Wrong habits that the warm-up teaches in addition to right answers: descending, copy, reverse, repeat the last
+digit."""
 
 
 def habit_pairs(lengths: tuple[int, ...], right: float, rng: random.Random) -> Iterator[tuple[str, str]]:
-    """Yield (prompt, target) pairs for the warm-up without end: the right answer with probability `right`, otherwise a
-    habit. The mixture leaves a policy that *can* sort but does so only some of the time, as a pre-trained model would.
-    GRPO then selects a behaviour instead of discovering one, which is why it learns within a hundred steps."""
+    """Yield (prompt, target) pairs for the warm-up forever. The target is right with probability `right`, otherwise a
+    habit. So the policy *can* sort but does so only some of the time, like a pre-trained model. GRPO then selects a
+    behaviour instead of discovering one, so it learns within a hundred steps."""
     while True:
         digits = draw(rng.choice(lengths), rng)
         question = example(digits)
@@ -89,8 +89,8 @@ LogMetric = Callable[[str, float], None]
 def exact_match(
     completions: list[str], answer: list[str], level: list[str], log_metric: LogMetric | None = None, **_: Any
 ) -> list[float | None]:
-    """One reward a completion, in the order of the batch; the signature is TRL's. The mean of each level is logged as
-    `reward/<level>`. A level that the batch doesn't hold logs nothing: 0 would read as a failure."""
+    """Return one reward per completion, in batch order, with TRL's signature. Each level's mean is logged as
+    `reward/<level>`. Levels missing from the batch log nothing, because 0 would look like a failure."""
     rewards = [float(text == right) for text, right in zip(completions, answer, strict=True)]
     if log_metric is not None:
         by_level: defaultdict[str, list[float]] = defaultdict(list)
@@ -102,12 +102,12 @@ def exact_match(
 
 
 def looks_right(completions: list[str], **_: Any) -> list[float | None]:
-    """Return 1 for digits and nothing else, otherwise 0."""
+    """Return 1 for an answer of digits only, otherwise 0."""
     return [float(text.isascii() and text.isdigit()) for text in completions]
 
 
 def right_length(completions: list[str], answer: list[str], **_: Any) -> list[float | None]:
-    """1 for as many characters as the right answer has, falling to 0 at none or twice as many."""
+    """Return 1 for an answer as long as the right one, falling to 0 for an empty one or one twice as long."""
     return [
         max(0.0, 1 - abs(len(text) - len(right)) / len(right)) for text, right in zip(completions, answer, strict=True)
     ]
@@ -115,4 +115,4 @@ def right_length(completions: list[str], answer: list[str], **_: Any) -> list[fl
 
 RULES: dict[str, RewardFunction] = {"exact": exact_match, "format": looks_right, "length": right_length}
 WEIGHTS = {"format": 0.0, "length": 0.0}
-"""Members without an entry, also remote ones, have weight 1."""
+"""Weights of the members. Others, including remote members, have weight 1."""

@@ -1,4 +1,4 @@
-"""The policy's tasks: sentences, and the target of the hand."""
+"""The policy's tasks: sentences, each with the hand's target position."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from oven_recipes.motion.skeleton import ARM_M, DIMS, PLACE, positions
 SIDES = {"left": 1.0, "right": -1.0}
 HEIGHTS = {"high": 1.2, "up": 0.5, "straight": 0.0, "down": -0.5, "low": -1.2}
 WAYS = {"forward": (0.0, 1.0), "outward": (0.6, 0.8), "sideways": (0.95, 0.3), "across": (-0.5, 0.85)}
-"""Sideways, away from the body, and forward."""
+"""Directions of the arm: components sideways (away from the body) and forward."""
 HELD_OUT = (
     ("left", "up", "forward"),
     ("left", "straight", "across"),
@@ -26,26 +26,26 @@ HELD_OUT = (
     ("right", "up", "across"),
     ("right", "straight", "sideways"),
 )
-"""Each of their words occurs in other intents of the training."""
+"""Held-out intents. Each of their words also occurs in training intents."""
 
 
 @dataclass(frozen=True)
 class Intent:
-    """One sentence and its meaning."""
+    """A sentence and its meaning."""
 
     text: str
     side: str
     direction: tuple[float, float, float]
-    """Direction of the arm, of length 1."""
+    """Direction of the arm as a unit vector."""
 
     def target(self) -> Tensor:
-        """Target of the hand, (3,), in metres."""
+        """Target position of the hand, (3,), in metres."""
         return _rest()[PLACE[f"{self.side}_shoulder"]] + 0.95 * ARM_M * torch.tensor(self.direction)
 
 
 @lru_cache
 def _rest() -> Tensor:
-    """Return the joints of a body at rest, (24, 3)."""
+    """Return the joint positions of a body at rest, (24, 3)."""
     return positions(torch.zeros(DIMS))
 
 

@@ -1,4 +1,4 @@
-"""Builds the recipe's trainer: warm policy, teachers, committee, held-out evaluation, and pictures."""
+"""Build the recipe's trainer: warm policy, teachers, committee, held-out evaluation, and pictures."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ from oven_recipes.runner import end_on_sigterm
 from oven_recipes.small_models import descend
 
 TREMOR = 0.03
-"""Radians of noise at every joint in every frame of a clip, so that no density becomes a spike."""
+"""Noise in radians at every joint in every frame of a clip, so that no density becomes a spike."""
 
 
 def clips(texts: Sequence[str], frames: int, reached: Tensor) -> Tensor:
-    """Return clips (B, F, 72) in which the arm turns at its shoulder from rest towards the intent, slowly at both ends,
-    and stops at the share `reached`, (B,), of the way."""
+    """Return clips (B, F, 72) in which the arm turns from rest towards the intent at the shoulder. The motion starts
+    and ends slowly, and stops at the share `reached`, (B,), of the way."""
     time = torch.linspace(0, 1, frames).clamp(max=0.75) / 0.75
     eased = time.pow(2) * (3 - 2 * time)  # (F,)
     turns = torch.stack([_turn(text) for text in texts])  # (B, 72)
@@ -54,7 +54,7 @@ def clips(texts: Sequence[str], frames: int, reached: Tensor) -> Tensor:
 
 @lru_cache
 def _turn(text: str) -> Tensor:
-    """Return the shoulder's turn (72,) that points the arm towards the intent."""
+    """Return the shoulder rotation (72,) that points the arm towards the intent."""
     intent = INTENTS[text]
     rest = torch.tensor([1.0 if intent.side == "left" else -1.0, 0.0, 0.0])
     goal = torch.tensor(intent.direction)
@@ -65,8 +65,8 @@ def _turn(text: str) -> Tensor:
 
 
 def warm(policy: Policy, settings: MotionSettings, habit: tuple[float, float], seed: int) -> Policy:
-    """Train `policy` on clips that reach between the two shares of the way, and return it. torch's global generator is
-    restored."""
+    """Train `policy` on clips, and return it. `habit` gives the minimum and maximum share of the way that clips reach.
+    torch's global generator is restored."""
     optimizer = torch.optim.AdamW(
         policy.parameters(), lr=settings.warm_learning_rate, weight_decay=0.0, betas=(0.9, 0.95)
     )
@@ -154,7 +154,7 @@ def new_policy(settings: MotionSettings, seed: int) -> Policy:
 
 
 def held_out(policy: Policy, seed: int) -> Callable[[], Measured]:
-    """Measure each clip's worth for intents that are not trained on, always with the same noise."""
+    """Return a function that measures each clip's worth on held-out intents, always with the same noise."""
 
     def evaluate() -> Measured:
         torch.manual_seed(seed)  # `connect` puts the generators back
@@ -165,7 +165,7 @@ def held_out(policy: Policy, seed: int) -> Callable[[], Measured]:
 
 
 def train(order: Order) -> None:
-    """Train to the end; SIGTERM ends it cleanly. Writes `motion.png` and `motion.npz` to the run's folder."""
+    """Train to the end. SIGTERM stops it cleanly. Writes `motion.png` and `motion.npz` to the run's folder."""
     torch.set_num_threads(1)  # a step is too small for more to help
     options = {**order.options, **({"max_steps": order.steps} if order.steps else {})}
     settings = MotionSettings.model_validate(options)
@@ -185,12 +185,12 @@ def train(order: Order) -> None:
 log = logging.getLogger("oven.learner")
 
 SHOWN = 6
-"""Frames of a clip in the picture."""
+"""Number of a clip's frames in the picture."""
 COLOURS = {"start": "dimgrey", "end": "royalblue", "teacher": "chocolate"}
 
 
 class Record:
-    """Records the policy's clips at the start, and the reward of each step."""
+    """A recorder of the policy's clips at the start, and of the reward at each step."""
 
     def __init__(self, trainer: PolicyTrainer, intent: str, seed: int) -> None:
         self._trainer, self._intent, self._seed = trainer, intent, seed
@@ -207,7 +207,7 @@ class Record:
         trainer.update = noted  # type: ignore[assignment, method-assign]
 
     def write(self, folder: Path) -> None:
-        """Write both files. Without matplotlib there is no picture, and a line in the log says so."""
+        """Write both files. Without matplotlib it skips the picture and logs this."""
         teacher = self._trainer.teachers[self._trainer.teachers.names[-1]]
         for name, policy in (("end", self._trainer.policy), ("teacher", teacher)):
             self._clips[name], self._worths[name] = self._joints(policy), self._held_out_reward(policy)
@@ -255,7 +255,7 @@ class Record:
 
     @torch.no_grad()
     def _held_out_reward(self, policy: Policy) -> float:
-        """Return the mean over the held-out intents, always with the same noise."""
+        """Return the mean reward over the held-out intents, always with the same noise."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self._seed)
             rows = [text for text in EVALUATED for _ in range(EACH)]
@@ -263,12 +263,12 @@ class Record:
 
     @torch.no_grad()
     def _joints(self, policy: Policy) -> Tensor:
-        """Return one clip's joints, (F, 24, 3), always with the same noise."""
+        """Return the joints of one clip, (F, 24, 3), always with the same noise."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self._seed)
             return positions(policy.sample([self._intent], 1).outputs[0])
 
 
 def _projected(joints: Tensor) -> Any:
-    """Project joints in metres, (N, 3), to the picture, (N, 2): seen from the front and slightly from the side."""
+    """Project joints in metres, (N, 3), to the picture, (N, 2), viewed from the front and slightly from the side."""
     return torch.stack([joints[:, 0] * 0.85 + joints[:, 2] * 0.5, joints[:, 1]], -1).numpy()

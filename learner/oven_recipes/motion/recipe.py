@@ -1,4 +1,4 @@
-"""The recipe for `up`: names and settings without torch, and `train`, which imports it."""
+"""The entry point of the recipe `motion` for `up`. Names and settings need no torch; `train` imports it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Settings and named starts of the motion recipe. Importing this module does not import torch."""
+"""Settings and named starts of the motion recipe. Importing this module needs no torch."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ STARTS = ("tuned", "drill:lr-low", "drill:weak-teacher")
 
 
 class MotionSettings(base.RecipeSettings):
-    """Sizes of the policy, warm-up and batches. A `Start` sets the learning rate and the first teacher."""
+    """Sizes of the policy, warm-up and batches. The learning rate and the first teacher come from a `Start` instead."""
 
     policy: Literal["gaussian", "diffusion"] = Field(
         default="gaussian", description="kind of the policy and both teachers; diffusion needs the extra of that name"
@@ -54,13 +54,13 @@ class MotionSettings(base.RecipeSettings):
 
     @property
     def steps(self) -> int:
-        """Training steps of the policy."""
+        """Number of training steps of the policy."""
         return self.max_steps or STEPS[self.policy]
 
 
 @dataclass(frozen=True)
 class Start(base.Start):
-    """A learning rate, the first teacher, and the weight of the KL term if it is not that of the settings."""
+    """A learning rate, the first teacher, and optionally a KL weight that overrides the setting."""
 
     teacher: TeacherName = "strong"
     beta: float | None = None
@@ -70,7 +70,7 @@ class Start(base.Start):
 
 
 def parse_start(text: str) -> Start:
-    """Return the start called `text`, one of STARTS. Raises ValueError that lists the nearest names."""
+    """Return the start named `text`. Raises ValueError with the nearest names if it is unknown."""
     match text:
         case "tuned" | "drill:lr-low":
             return Start(*base.learning_rate_start(text, LEARNING_RATE))

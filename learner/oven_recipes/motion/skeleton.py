@@ -1,4 +1,4 @@
-"""A skeleton of 24 joints and its forward kinematics in torch."""
+"""A skeleton of 24 joints, and its forward kinematics in torch."""
 
 from __future__ import annotations
 
@@ -31,24 +31,24 @@ JOINTS: tuple[tuple[str, int, tuple[float, float, float]], ...] = (
     ("left_hand", 20, (0.08, 0.0, 0.0)),
     ("right_hand", 21, (-0.08, 0.0, 0.0)),
 )
-"""Name, parent, and offset from it in metres (x to the left, y up, z forward), at rest with the arms out: SMPL's tree
-with round lengths of a person of 1.7 m."""
+"""Name, parent, and offset from the parent in metres (x to the left, y up, z forward), at rest with the arms out. This
+is SMPL's tree with rounded bone lengths of a person of 1.7 m."""
 PLACE = {name: index for index, (name, _, _) in enumerate(JOINTS)}
 PARENTS = tuple(parent for _, parent, _ in JOINTS)
 DIMS = 3 * len(JOINTS)
 ARM_M = 0.59
-"""Length from shoulder to hand."""
+"""Distance from shoulder to hand in metres."""
 _LIMITS = {"shoulder": 2.6, "elbow": 2.5, "knee": 2.3, "hip": 1.8, "wrist": 1.2, "ankle": 0.9}
 OTHER_LIMIT = 0.7
 
 
 def limits() -> Tensor:
-    """Return how far each joint may turn, (24,), in radians."""
+    """Return each joint's maximum rotation, (24,), in radians."""
     return torch.tensor([_LIMITS.get(name.split("_")[-1], OTHER_LIMIT) for name, _, _ in JOINTS])
 
 
 def rotations(turns: Tensor) -> Tensor:
-    """(…, 3) axis-angles in radians → (…, 3, 3) matrices, by Rodrigues' formula."""
+    """Convert (…, 3) axis-angles in radians to (…, 3, 3) matrices, by Rodrigues' formula."""
     angle: Tensor = turns.norm(dim=-1, keepdim=True).clamp(min=1e-8)  # (…, 1)
     x, y, z = (turns / angle).unbind(-1)
     none = torch.zeros_like(x)
@@ -59,7 +59,7 @@ def rotations(turns: Tensor) -> Tensor:
 
 
 def positions(turns: Tensor) -> Tensor:
-    """(…, 72) axis-angles → (…, 24, 3) joints in metres, the pelvis at the origin."""
+    """Convert (…, 72) axis-angles to (…, 24, 3) joints in metres, with the pelvis at the origin."""
     each = rotations(turns.reshape(*turns.shape[:-1], len(JOINTS), 3))
     offsets = torch.tensor([offset for _, _, offset in JOINTS]).to(turns)
     turned, placed = [each[..., 0, :, :]], [torch.zeros_like(each[..., 0, :, 0])]

@@ -1,4 +1,4 @@
-"""Read a folder of text as sub-corpora, and split each by file into training and held-out text. No torch."""
+"""Read a folder of text as sub-corpora, and split each by file into training and held-out text. Imports no torch."""
 
 from __future__ import annotations
 
@@ -16,42 +16,41 @@ from oven_core.errors import ConfigError
 log = logging.getLogger("oven.learner")
 
 MOST = 16
-"""Sub-corpora at most. The smallest sub-folders beyond this are merged as `others`."""
+"""Maximum number of sub-corpora. Beyond it, the smallest sub-folders are merged as `others`."""
 OTHERS, MODULES, PACKAGES = "others", "modules", "packages"
 NOT_SOURCE = frozenset(
     ("__pycache__", "site-packages", "dist-packages", "test", "tests", "idle_test", "idlelib", "lib2to3", "distutils",
      "encodings", "ensurepip", "pydoc_data", "turtledemo")
 )  # fmt: skip
-"""Folders of the standard library that are left out: tests, tables, and folders that some Python builds lack."""
+"""Folders of the standard library to skip: tests, tables, and folders that some Python builds lack."""
 
 
 @dataclass(frozen=True)
 class File:
     part: str
     path: str
-    """Relative to the corpus."""
+    """Path relative to the corpus."""
     text: str
 
     @property
     def size(self) -> int:
-        """Bytes."""
+        """Size in bytes."""
         return len(self.text.encode())
 
 
 @dataclass(frozen=True)
 class Part:
-    """One sub-corpus."""
+    """A sub-corpus."""
 
     name: str
     train: tuple[File, ...]
     held_out: tuple[File, ...]
-    """Empty if the sub-corpus is a single file."""
+    """Held-out files. Empty if the sub-corpus is a single file."""
 
 
 def read(folder: Path | None, held_out: float, most_bytes: int) -> list[Part]:
-    """Return the sub-corpora of `folder`, or of the standard library, largest first. A text that several files share
-    counts once. Raises ConfigError for a folder without text, and for one with a single file, from which nothing can be
-    held out."""
+    """Return the sub-corpora of `folder`, or of the standard library, largest first. Duplicate files count once. Raises
+    ConfigError for a folder without text, and for a folder with a single file, because no file can be held out."""
     where = folder or Path(sysconfig.get_path("stdlib"))
     files = _texts(where, list(_paths(where) if folder else _sources(where)), most_bytes)
     remedy = "give a folder of UTF-8 text files with --corpus"
@@ -76,27 +75,26 @@ def _paths(folder: Path) -> Iterator[tuple[str, Path]]:
 
 
 def _sources(folder: Path) -> Iterator[tuple[str, Path]]:
-    """Return Python's own sources: single modules, and those in packages."""
+    """Yield Python's own sources: single modules, and modules in packages."""
     for path in _walk(folder, NOT_SOURCE):
         if path.suffix == ".py":
             yield (MODULES if len(path.parts) == 1 else PACKAGES), path
 
 
 def _walk(folder: Path, without: frozenset[str] = frozenset()) -> Iterator[Path]:
-    """Yield relative paths of all files below. Hidden files and folders are skipped."""
+    """Yield the relative paths of all files under a folder. Hidden files and folders are skipped."""
     for root, folders, names in os.walk(folder):
         folders[:] = [name for name in folders if not name.startswith(".") and name not in without]
         yield from (Path(root, name).relative_to(folder) for name in names if not name.startswith("."))
 
 
 def _sort_key(path: Path) -> str:
-    """Sort key of a file: the same on every machine, and as good as random."""
+    """Return a file's sort key. It is the same on every machine, and as good as random."""
     return hashlib.sha256(path.as_posix().encode()).hexdigest()
 
 
 def _texts(folder: Path, paths: list[tuple[str, Path]], most_bytes: int) -> list[File]:
-    """Read as many files as fit. A repeated text is skipped: held-out text must not be trained on under another
-    name."""
+    """Read as many files as fit. Duplicates are skipped, so that held-out text is not trained on under another name."""
     by_digest: dict[str, File] = {}
     size = 0
     for count, (part, path) in enumerate(sorted(paths, key=lambda entry: _sort_key(entry[1]))):
@@ -122,7 +120,7 @@ def _text(path: Path, most_bytes: int) -> str:
 
 
 def _at_most_parts(files: Sequence[File]) -> Iterator[File]:
-    """Return at most MOST parts."""
+    """Merge the smallest sub-corpora, so that at most MOST remain."""
     sizes: Counter[str] = Counter()
     for file in files:
         sizes[file.part] += file.size
@@ -131,7 +129,7 @@ def _at_most_parts(files: Sequence[File]) -> Iterator[File]:
 
 
 def _split(name: str, files: Sequence[File], share: float) -> Part:
-    """Split by the order of the files and not by the run's seed, so that every run measures the same text."""
+    """Split by the order of the files. The run's seed has no effect, so that every run measures the same text."""
     wanted, held, size = share * sum(file.size for file in files), [], 0
     for file in files[:-1]:
         if size >= wanted:

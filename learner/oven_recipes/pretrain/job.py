@@ -1,4 +1,4 @@
-"""Assemble the recipe: corpus, tokens, model, mixture, Hugging Face's Trainer, and the held-out evaluation."""
+"""Build the training job: corpus, tokens, model, mixture, Hugging Face's Trainer, and the held-out evaluation."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ from oven_recipes.runner import Job, trainer_arguments
 
 
 def build_model(settings: PretrainSettings, tokenizer: PreTrainedTokenizerFast) -> PreTrainedModel:
-    """Build a freshly initialised model in float32. Torch's global generator decides its weights. Raises ConfigError
-    for sizes, or a configuration, that give no language model over the corpus's rows."""
+    """Build a freshly initialised model in float32. Torch's global generator determines its weights. Raises ConfigError
+    if the sizes or the configuration do not give a language model over the corpus's rows."""
     config: PreTrainedConfig
     if settings.model is None:
         if settings.hidden % settings.heads or settings.hidden // settings.heads % 2:
@@ -92,14 +92,14 @@ BATCH = 64
 
 
 def served_metric(choice: str) -> str:
-    """Name of the metric for the weights as rounded for serving, e.g. eval/int4/bits_per_byte."""
+    """Return the metric's name for weights as rounded for serving, such as eval/int4/bits_per_byte."""
     return METRIC.replace("/", f"/{choice}/", 1)
 
 
 def held_out_rows(streams: Mapping[str, Tensor], length: int, most: int) -> dict[str, Tensor]:
-    """Return windows by sub-corpus, int64 [rows, length], spread evenly over it. There are about `most` in all, and at
-    least one for each sub-corpus. Neighbouring windows share one token, so that every token but the first is predicted.
-    They are the same for every run on the same text. A stream shorter than a window is left out."""
+    """Return windows by sub-corpus, int64 [rows, length], spread evenly over it. There are about `most` in total, and
+    at least one per sub-corpus. Neighbouring windows share one token, so that every token but the first is predicted.
+    They are the same for every run on the same text. Streams shorter than a window are skipped."""
     windows = {name: stream.unfold(0, length, length - 1) for name, stream in streams.items() if len(stream) >= length}
     total = sum(len(name_windows) for name_windows in windows.values())
     rows = {}
@@ -140,21 +140,21 @@ def bits_per_byte(
 
 
 def _surprise(model: PreTrainedModel, batch: Tensor) -> list[float]:
-    """Return the summed nats of each row of a batch [rows, length]."""
+    """Return the summed nats of each row in a batch [rows, length]."""
     logits = model(input_ids=batch).logits[:, :-1]  # [rows, length - 1, vocabulary]
     surprise: Tensor = cross_entropy(logits.transpose(1, 2).float(), batch[:, 1:], reduction="none")
     return [float(row_nats) for row_nats in surprise.sum(1)]
 
 
 LR_BOUNDS = (0.001, 1000.0)
-"""Wide enough that an agent cannot infer from them where a drawn start lies."""
+"""Bounds of the learning-rate knob. They are so wide that an agent cannot guess a drawn start from them."""
 WEIGHT_BITS = "eval/weight_bits"
-"""The quantisation at which an evaluation was made."""
+"""Name of the metric for the quantisation during an evaluation."""
 
 
 def build(settings: PretrainSettings, start: Start, seed: int, workdir: Path, cache: Path) -> Job:
-    """Build the job for one start. `workdir` gets the trainer's files; `cache` keeps tokens between runs. The seed
-    decides the weights and the order of the rows. The held-out split depends on the text alone."""
+    """Build the job for one start. `workdir` gets the trainer's files, and `cache` keeps tokens between runs. The seed
+    determines the weights and the order of the rows. The held-out split depends on the text alone."""
     parts = corpus.read(settings.corpus, settings.held_out, int(settings.corpus_megabytes * 1e6))
     words = tokens.tokenized(parts, settings.vocabulary, cache)
     mixture = Mixture(tokens.rows(words.train, settings.context), seed=seed)
@@ -204,8 +204,8 @@ def build(settings: PretrainSettings, start: Start, seed: int, workdir: Path, ca
 def _measured(
     measure: Callable[[], dict[str, float | list[float]]], rounding: FakeQuantisation, served: str
 ) -> dict[str, float | list[float]]:
-    """Return the held-out measurement of the weights as the forward pass has them. If the weights will be served
-    rounded, the plain and the rounded weights are measured separately, so that no knob makes either metric jump."""
+    """Return the held-out measurement with the forward pass's current weights. If the weights will be served rounded,
+    plain and rounded weights are measured separately, so that no knob makes either metric jump."""
     if served == quantisation.NONE:
         return measure() | {WEIGHT_BITS: float(rounding.bits)}
     now = rounding.read()
@@ -220,8 +220,8 @@ def _measured(
 
 
 def gauges(held_out: Sequence[str], served: str = quantisation.NONE) -> tuple[MetricSpec, ...]:
-    """Return this recipe's additions to the gauges that `attach` finds: the sub-corpora with held-out text, and how the
-    weights will be rounded."""
+    """Return the recipe's own gauges, which are added to those of `attach`: sub-corpora with held-out text, and the
+    rounding of the weights."""
     of_parts = [f"{METRIC}/{name}" for name in held_out] if len(held_out) > 1 else []
     rounded = [served_metric(served)] if served != quantisation.NONE else []
     names = (METRIC, *of_parts, *rounded)
@@ -236,7 +236,7 @@ def _arguments(settings: PretrainSettings, start: Start, seed: int, workdir: Pat
         adam_beta1=settings.betas[0],
         adam_beta2=settings.betas[1],
         weight_decay=settings.weight_decay if start.weight_decay is None else start.weight_decay,
-        # Plain "constant" ignores warmup_steps without a word.
+        # Plain "constant" silently ignores warmup_steps.
         lr_scheduler_type="constant_with_warmup" if settings.schedule == "constant" else settings.schedule,
         warmup_steps=settings.lr_warmup_steps,
         per_device_train_batch_size=settings.batch,

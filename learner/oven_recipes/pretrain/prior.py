@@ -1,8 +1,8 @@
 """Token priors: scores that scale the rows of the embedding and weight the tokens of `channel.kg`.
 
-A score is from 0 to 1. Scores come from the corpus's own frequencies, from the stack's knowledge graph, or from a file
-that `oven-controller kg token-prior --to FILE` wrote for this vocabulary. Frequencies alone are the control for the
-graph.
+A score is from 0 to 1. Scores come from token frequencies in the corpus, from the stack's knowledge graph, or from a
+file that `oven-controller kg token-prior --to FILE` wrote for this vocabulary. Frequencies alone are the control for
+the graph.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from oven_learner.link.find_controller import Connection
 from oven_recipes.pretrain.settings import KG, NO_PRIOR, UNIGRAM
 
 DEADLINE_S: Final = 150.0
-"""Seconds for the whole request. The service gives up after 120."""
+"""Timeout of the whole request in seconds. The service gives up after 120."""
 PART_S: Final = 10.0
-"""Seconds for one part of an upload to be acknowledged, which takes milliseconds."""
+"""Timeout in seconds for the acknowledgement of one part of an upload, which takes milliseconds."""
 WHOLE: Final = 700_000
-"""Bytes of a request that may go in one message. The bus takes 1 MiB."""
+"""Maximum bytes of a request in one message. The bus accepts 1 MiB."""
 PART: Final = 360_000
-"""Bytes of a part, compressed, before base64."""
+"""Maximum bytes of a part, compressed, before base64."""
 
 
 def ask_token_prior(
@@ -91,12 +91,12 @@ async def _upload(bus: Bus, body: bytes) -> bytes:
 log = logging.getLogger("oven.learner")
 
 TOKENS: Final = 358
-"""Tokens with a score, as many as in the source experiment, whose scores took 976 bytes."""
+"""Number of tokens with a score, as in the source experiment, whose scores took 976 bytes."""
 STRENGTH: Final = 0.1
-"""A score of 1 lengthens its token's row of the embedding by this share, as in the source experiment."""
+"""Share by which a score of 1 lengthens its token's row of the embedding, as in the source experiment."""
 KEPT: Final = "token_prior.bin"
-"""File next to a run's checkpoints with the service's answer. A restarted learner begins with the same scores, even if
-the graph has changed."""
+"""File next to a run's checkpoints with the service's answer. A restarted learner uses the same scores, even if the
+graph has changed."""
 
 
 def find_prior(
@@ -131,8 +131,8 @@ def find_prior(
 
 
 def from_0_to_1(scores: Mapping[int, float]) -> dict[int, float]:
-    """Return scores from 0 to 1 unchanged, as a graph's are. Otherwise they are log probabilities, scaled so that the
-    lowest is 0 and the highest 1."""
+    """Return scores that are from 0 to 1, as a graph's are, unchanged. Others are log probabilities, which are scaled
+    so that the lowest becomes 0 and the highest 1."""
     low, high = min(scores.values(), default=0.0), max(scores.values(), default=0.0)
     if low >= 0 and high <= 1:
         return dict(scores)
@@ -141,7 +141,7 @@ def from_0_to_1(scores: Mapping[int, float]) -> dict[int, float]:
 
 @torch.no_grad()
 def scale_embedding(model: Any, prior: Mapping[int, float]) -> None:
-    """Scale each row by 1 + STRENGTH · score, once, before training. A tied output row scales with it."""
+    """Scale each row by 1 + STRENGTH · score, once, before training. A tied output row is scaled with it."""
     rows = model.get_input_embeddings().weight  # [vocabulary, hidden]
     ids = torch.tensor(list(prior), device=rows.device)
     scores = torch.tensor(list(prior.values()), dtype=rows.dtype, device=rows.device)
@@ -149,7 +149,7 @@ def scale_embedding(model: Any, prior: Mapping[int, float]) -> None:
 
 
 def _unigram(counts: Tensor, sha: str) -> bytes:
-    """Return log probabilities of the most frequent tokens, as few as the service's answer would have."""
+    """Return log probabilities of the most frequent tokens, as many as the service would return."""
     whole, most_frequent = int(counts.sum()), counts.topk(min(TOKENS, int((counts > 0).sum())))
     scores = {
         int(id_): math.log(int(n) / whole) for n, id_ in zip(most_frequent.values, most_frequent.indices, strict=True)

@@ -1,4 +1,4 @@
-"""The recipe `pretrain`, as `up` uses it."""
+"""The entry point of the recipe `pretrain` for `up`."""
 
 from oven_recipes.pretrain.settings import PretrainSettings, parse_start
 from oven_recipes.trained_recipe import TrainedRecipe

@@ -1,6 +1,6 @@
-"""All settings of the recipe in one frozen model, and its named starting points.
+"""The recipe's settings, one frozen model, and its named starts.
 
-Importing this needs no torch, so a launcher can list and check starts before it starts a learner.
+Importing this module needs no torch, so a launcher can list and check starts before it starts a learner.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def _folder(path: Path) -> Path:
 
 
 def _configuration(path: Path) -> Path:
-    """Return the configuration file, also if its folder was named."""
+    """Return the configuration file, given the file or its folder."""
     path = path.expanduser().absolute()
     file = path / "config.json" if path.is_dir() else path
     remedy = "give a Hugging Face config.json, or the folder that holds one"
@@ -47,7 +47,7 @@ NO_PRIOR, UNIGRAM, KG = "none", "unigram", "kg"
 
 
 def _prior(prior: str) -> str:
-    """Return a file's absolute path."""
+    """Return the absolute path if the prior is a file."""
     if prior in (NO_PRIOR, UNIGRAM, KG):
         return prior
     path = Path(prior).expanduser().absolute()
@@ -60,7 +60,7 @@ def _prior(prior: str) -> str:
 
 
 class PretrainSettings(base.RecipeSettings):
-    """Sizes and optimiser settings; the learning rate comes from a `Start`."""
+    """Sizes and optimiser settings. The learning rate comes from a `Start` instead."""
 
     # The text.
     corpus: Annotated[Path, AfterValidator(_folder)] | None = Field(
@@ -133,14 +133,14 @@ class PretrainSettings(base.RecipeSettings):
 
 
 LEARNING_RATE_RANGE = (1 / 30, 30.0)
-"""Factors of the tuned learning rate between which `drawn` draws log-uniformly."""
+"""Range of the start `drawn`, as factors of the tuned learning rate. The draw is log-uniform."""
 
 NAMES = ("tuned", "drawn", "drill:lr-low", "drill:lr-high", "drill:decay-high")
 
 
 @dataclass(frozen=True)
 class Start(base.Start):
-    """A learning rate, and the weight decay if it is not that of the settings."""
+    """A learning rate, and optionally a weight decay that overrides the setting."""
 
     weight_decay: float | None = None
 
@@ -150,7 +150,7 @@ class Start(base.Start):
 
 
 def parse_start(text: str, seed: int, settings: PretrainSettings) -> Start:
-    """Return the start called `text`; only `drawn` uses the seed."""
+    """Return the start named `text`. Only `drawn` uses the seed."""
     match text:
         case "tuned" | "drill:lr-low" | "drill:lr-high":
             return Start(*base.learning_rate_start(text, TUNED_LEARNING_RATE))

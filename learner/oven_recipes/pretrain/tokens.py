@@ -1,4 +1,4 @@
-"""The corpus in tokens: a byte-level BPE trained on the spot, and its rows, cached between runs."""
+"""The tokenized corpus: a byte-level BPE trained on it, and rows of tokens, cached between runs."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ VERSION = 1  # raise it when the code changes what it makes of a corpus
 END = "<|endoftext|>"
 TOKENIZER, TOKENS, VOCABULARY = "tokenizer.json", "tokens.safetensors", "vocabulary.json"
 BATCH = 16
-"""Texts that are encoded together: an encoding takes far more memory than its ids."""
+"""Number of texts per encoding call. An encoding takes far more memory than its ids."""
 
 
 @dataclass(frozen=True)
 class Tokens:
-    """Token streams by sub-corpus, int32 [tokens]. Each file ends in `END`."""
+    """Token streams by sub-corpus, int32 [tokens]. Each file ends with `END`."""
 
     tokenizer: PreTrainedTokenizerFast
     train: dict[str, Tensor]
     held_out: dict[str, Tensor]
-    """Lacks the sub-corpora of a single file."""
+    """Held-out streams. Sub-corpora of a single file have none."""
     file: Path
     """File with the tokens' texts by id, a JSON list that `kg token-prior` reads."""
 
     @property
     def texts(self) -> list[str]:
-        """The tokens' texts by id. A token that is part of a character has the replacement character."""
+        """The tokens' texts by id. A token that is part of a character contains the replacement character."""
         return _texts(self.tokenizer)
 
     @property
@@ -51,8 +51,8 @@ class Tokens:
 
 
 class Rows(Dataset[dict[str, Tensor]]):
-    """A stream in adjacent windows of `length` tokens; the rest at the end is dropped. Labels are the tokens
-    themselves: the model shifts them."""
+    """A dataset of adjacent windows of `length` tokens; the remainder is dropped. Labels equal the tokens, because the
+    model shifts them."""
 
     def __init__(self, stream: Tensor, length: int) -> None:
         self.tokens = stream[: len(stream) // length * length].view(-1, length)  # [rows, length]
@@ -66,7 +66,7 @@ class Rows(Dataset[dict[str, Tensor]]):
 
 
 def tokenized(parts: Sequence[Part], vocabulary: int, cache: Path) -> Tokens:
-    """Return the cached tokens of the same texts, or tokenize now. The tokenizer learns nothing from held-out text."""
+    """Return the cached tokens of these texts, or tokenize them now. The tokenizer ignores held-out text."""
     folder = cache / f"pretrain-tokens-{_key(parts, vocabulary)}"
     try:
         core, streams = Tokenizer.from_file(str(folder / TOKENIZER)), load_file(folder / TOKENS)
@@ -105,8 +105,8 @@ def rows(streams: dict[str, Tensor], length: int) -> dict[str, Rows]:
 
 
 def bytes_of(tokenizer: PreTrainedTokenizerFast) -> Tensor:
-    """Return how many bytes of text each token stands for, int64 [vocabulary]; 0 for `END`. A byte-level token is
-    written with one character per byte (Radford et al. 2019, GPT-2's `bytes_to_unicode`)."""
+    """Return the number of text bytes per token, int64 [vocabulary], with 0 for `END`. A byte-level token is written
+    with one character per byte (Radford et al. 2019, GPT-2's `bytes_to_unicode`)."""
     lengths = torch.zeros(len(tokenizer), dtype=torch.int64)
     for token, number in tokenizer.get_vocab().items():
         lengths[number] = 0 if token == END else len(token)

@@ -3,12 +3,10 @@
 The algorithm is TRL's GRPOTrainer with its `environment_factory`, whose rollouts have several turns. Differences from
 the usual training of a coding agent:
 
-- no pre-trained model. From generated demonstrations, the policy of about 0.4 M parameters learns the form of calls and
-repairs that are sometimes right;
-
-- no real repositories. Tasks are generated (`oven_recipes.environments.small_functions`);
-
-- no reward for each step. Rewards of steps are recorded, but GRPO's advantage is that of the whole attempt.
+- no pre-trained model: the policy of about 0.4 M parameters learns the form of calls, and repairs that are sometimes
+  right, from generated demonstrations
+- no real repositories: tasks are generated (`oven_recipes.environments.small_functions`)
+- no reward per step: step rewards are recorded, but GRPO's advantage uses the reward of the whole attempt
 
 Importing the package needs no torch; building its job does.
 """

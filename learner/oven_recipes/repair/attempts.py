@@ -1,4 +1,4 @@
-"""Run a policy's attempts at tasks side by side, without a trainer, for the warm-up and evaluations."""
+"""Run a policy's attempts at several tasks in parallel, without a trainer, for the warm-up and evaluations."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from oven_recipes.environments.session import RepairSession
 from oven_recipes.repair.chat_format import ASSISTANT, after_results
 
 TURNS = 12
-"""Calls per attempt at most. An attempt that needs more is going in circles."""
+"""Maximum calls per attempt. An attempt that needs more is going in circles."""
 
 
 def attempt_all(
@@ -25,8 +25,8 @@ def attempt_all(
     *,
     temperature: float = 1.0,
 ) -> None:
-    """Run the sessions to their ends. `longest`: tokens of an attempt, results included. `temperature` 0 is greedy. It
-    restores the model's mode and computes no gradient. Sampling uses torch's global generator."""
+    """Run the sessions to their ends. `longest` is the maximum tokens of an attempt, results included. `temperature` 0
+    is greedy. Restores the model's mode and computes no gradient. Sampling uses torch's global generator."""
     contexts: list[list[int]] = [prompt_ids(tokenizer, session.instance.problem_statement) for session in sessions]
     budget = [longest] * len(sessions)
     live = list(range(len(sessions)))
@@ -59,7 +59,7 @@ def attempt_all(
 
 
 def prompt_ids(tokenizer: PreTrainedTokenizerFast, statement: str) -> list[int]:
-    """Return the tokens of a task, up to where the policy's first answer begins."""
+    """Return the tokens of a task, up to the start of the policy's first answer."""
     ids: list[int] = tokenizer.apply_chat_template(  # type: ignore[assignment]
         [{"role": "user", "content": statement}], add_generation_prompt=True, tokenize=True, return_dict=False
     )
@@ -91,5 +91,5 @@ def _sampled(
 
 
 def share_solved(sessions: Sequence[RepairSession]) -> float:
-    """Return the share of solved tasks, 0 to 1."""
+    """Return the share of sessions that solved their task, from 0 to 1."""
     return sum(session.solved for session in sessions) / len(sessions)

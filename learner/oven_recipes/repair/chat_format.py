@@ -1,4 +1,4 @@
-"""The policy's tokenizer, of words, digits and punctuation, and its chat template with tool calls, built in memory."""
+"""The policy's tokenizer (words, digits and punctuation) and its chat template with tool calls, built in memory."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ SCAFFOLD: Final = (
     CALL + '{"name": "', '", "arguments": {', '"path": "', '"text": "', '"folder": "', '", "old": "', '", "new": "',
     '"}}' + CALLED, "}}" + CALLED, CALL, CALLED,
 )  # fmt: skip
-"""The fixed parts of calls, one token each. Otherwise half of an attempt's length would be punctuation."""
+"""The fixed parts of calls, one token each. Otherwise punctuation would be half of an attempt's length."""
 
 PIECES: Final = r"\\n| {4}| ?[A-Za-z_]+| ?[0-9]| ?[^\w\s\\]+(?: [^\w\s\\]+)*|\n+|\\| "
-"""Boundaries that no token crosses: a word, a digit, an indent, a run of punctuation, a newline in a JSON string."""
+"""Pieces that tokens do not cross: a word, a digit, an indent, a run of punctuation, a newline in a JSON string."""
 VOCABULARY: Final = 640
-"""Tokens at most. Each word of the tasks has its own, and 256 are bytes, so that any text can be written."""
+"""Maximum size of the vocabulary: one token per word of the tasks, and 256 bytes, so that any text can be written."""
 
 TEMPLATE: Final = (
     "{%- for message in messages %}"
@@ -42,10 +42,10 @@ TEMPLATE: Final = (
     "{%- endfor %}"
     "{%- if add_generation_prompt %}{{- '<|im_start|>assistant\n' }}{%- endif %}"
 )
-"""Messages as in ChatML, calls as Qwen writes them. Tools are not listed: the policy learnt them."""
+"""The chat template: ChatML with Qwen's format of calls. Tools are not listed, because the policy knows them."""
 
 ASSISTANT: Final = f"{BEGIN}assistant\n"
-"""The beginning of an answer."""
+"""The start of an answer."""
 
 RESPONSE: Final[dict[str, Any]] = {
     "defaults": {"role": "assistant"},
@@ -61,7 +61,7 @@ RESPONSE: Final[dict[str, Any]] = {
         "content": {"close_pattern": r"<\|im_end\|>\s*", "content": "text"},
     },
 }
-"""The schema by which transformers parses an answer back into a message."""
+"""The schema with which transformers parses an answer into a message."""
 
 
 def after_results(texts: Iterable[str]) -> str:
@@ -70,7 +70,7 @@ def after_results(texts: Iterable[str]) -> str:
 
 
 def build_tokenizer(texts: Iterable[str]) -> PreTrainedTokenizerFast:
-    """Build a tokenizer with the vocabulary of `texts`. The same texts give the same tokenizer. It pads on the left."""
+    """Build a tokenizer for `texts`, with padding on the left. The same texts give the same tokenizer."""
     core = Tokenizer(models.BPE())
     core.pre_tokenizer = pre_tokenizers.Sequence(
         [
@@ -97,7 +97,7 @@ def build_tokenizer(texts: Iterable[str]) -> PreTrainedTokenizerFast:
 
 
 def render(conversations: Iterable[list[dict[str, Any]]]) -> list[str]:
-    """Render each conversation as text, by the template."""
+    """Render each conversation as text, with the template."""
     blank = build_tokenizer(())
     texts: list[str] = blank.apply_chat_template(list(conversations), tokenize=False)  # type: ignore[assignment]
     return texts

@@ -1,4 +1,4 @@
-"""Assemble the recipe: warm policy, tasks, trainer over the environment, recorder, evaluation."""
+"""Build the recipe's training job: warm policy, tasks, trainer with the environment, recorder, and evaluation."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ from oven_runs.traces.records import Trace
 SOLVED = MetricSpec(name="eval/solved", better="up", held_out=True, ceiling=1.0, unit="greedy, unseen tasks")
 PASSING = MetricSpec(name="eval/tests_passing", better="up", held_out=True, ceiling=1.0)
 HELD_OUT = "held out"
-"""Seed of the held-out tasks, the same for every run, so that shares of different runs can be compared."""
+"""Seed of the held-out tasks. It is the same for every run, so that runs can be compared."""
 
 
 def solved_by(
     trainer: Any, tokenizer: PreTrainedTokenizerFast, settings: RepairSettings, tests: Tests
 ) -> Callable[[], dict[str, float | list[float]]]:
-    """Evaluate the trainer's policy greedily: the share of tasks it solves, and the share of their tests that pass."""
+    """Return a greedy evaluation of the trainer's policy: the share of solved tasks, and the share of passing tests."""
     unseen = settings.tasks(HELD_OUT, settings.eval_tasks, evaluation=True)
 
     def evaluate() -> dict[str, float | list[float]]:
@@ -88,11 +88,11 @@ def repair_trainer(
     first: int = 0,
     **arguments: Any,
 ) -> Any:
-    """Build the trainer alone, for callers that train it in another way.
+    """Build the trainer alone, for callers with their own training loop.
 
-    `seed` decides the tasks and the sampling, and the warm policy if `policy_seed` is None. `instances`: the tasks;
-    None generates those of training. `environment`: a replacement for that of this process. `sink` receives the trace
-    of each rollout. `split` is the split that traces name, `first` the number of the first task, and `arguments` go to
+    `seed` determines the tasks and the sampling, and the warm policy if `policy_seed` is None. `instances` are the
+    tasks; None generates the training tasks. `environment` replaces the environment in this process. `sink` receives
+    the trace of each rollout. Traces name the `split`. `first` is the number of the first task, and `arguments` go to
     GRPOConfig. Raises ConfigError if there is no task.
     """
     quiet_libraries()
@@ -117,7 +117,7 @@ def repair_trainer(
 def local(
     instances: Sequence[Instance], tests: SandboxedTests, repositories: Repositories | None = None
 ) -> Callable[[], RepairTools]:
-    """Return a factory of environments in this process."""
+    """Return a factory of environments that run in this process."""
     repositories = repositories or Repositories()
     for instance in instances:
         repositories.check(instance)
@@ -126,7 +126,7 @@ def local(
 
 
 def rows_of(instances: Sequence[Instance]) -> Dataset:
-    """Return a data set in TRL's format: a prompt of one message, and the task's fields for the trace."""
+    """Return a dataset in TRL's format: a prompt of one message, and the task's fields for the trace."""
     return Dataset.from_list(
         [
             {
@@ -142,12 +142,12 @@ def rows_of(instances: Sequence[Instance]) -> Dataset:
 
 
 def to_file(path: Path) -> Callable[[Trace], None]:
-    """Return a sink that appends to a file. It raises OSError when a write fails."""
+    """Return a sink that appends to a file. It raises OSError if a write fails."""
     return lambda trace: jsonl.append(path, trace)
 
 
 def lines_of(path: Path) -> int:
-    """Return the number of lines; 0 without a file. A resumed run repeats steps whose traces are already there."""
+    """Return the number of lines; 0 without a file. A resumed run repeats steps whose traces are in the file."""
     if not path.is_file():
         return 0
     with path.open("rb") as file:
@@ -180,7 +180,7 @@ def collected(
     openenv: bool = False,
 ) -> list[Trace]:
     """Return the traces of `group_size` attempts at each instance, by the warm policy of `policy_seed` (None: of
-    `seed`). It seeds torch's global generator: the same arguments give the same traces, whether calls run here or
+    `seed`). It seeds torch's global generator. The same arguments give the same traces, whether calls run here or
     behind OpenEnv. Raises ConfigError for an instance whose repository is missing, and ProcessError if an attempt was
     not recorded."""
     traces: list[Trace] = []

@@ -1,4 +1,4 @@
-"""The recipe `repair`, as `up` uses it."""
+"""The entry point of the recipe `repair` for `up`."""
 
 from oven_recipes.repair.settings import RepairSettings, parse_start
 from oven_recipes.trained_recipe import TrainedRecipe

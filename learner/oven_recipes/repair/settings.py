@@ -1,4 +1,4 @@
-"""All settings of the recipe in one frozen model, and its starts. No torch."""
+"""The recipe's settings, one frozen model, and its named starts. Imports no torch."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NAMES = ("tuned", "drill:lr-low", "drill:lr-high")
 
 
 class RepairSettings(RecipeSettings):
-    """Sizes of the tasks, the policy, its warm-up and GRPO; the learning rate comes from a `Start`."""
+    """Sizes of the tasks, the policy, its warm-up and GRPO. The learning rate comes from a `Start` instead."""
 
     shapes: Annotated[tuple[str, ...], AfterValidator(known_shapes)] = Field(
         default=(), description="kinds of function; empty: all of them"
@@ -50,12 +50,12 @@ class RepairSettings(RecipeSettings):
     traces: bool = Field(default=True, description="write each rollout's trace into the run's folder, traces.jsonl")
 
     def tasks(self, seed: int | str, count: int, *, evaluation: bool = False) -> list[Instance]:
-        """Generate tasks of this kind from one side of the split. Raises ValueError for an unknown shape."""
+        """Generate tasks with these settings from one side of the split. Raises ValueError for an unknown shape."""
         return tasks(seed, count, evaluation=evaluation, shapes=self.shapes, neighbour=self.neighbour)
 
 
 def parse_start(text: str, seed: int, settings: RepairSettings) -> Start:
-    """Return the start called `text`. Raises ValueError, naming the nearest names, for an unknown start."""
+    """Return the start named `text`. Raises ValueError with the nearest names if it is unknown."""
     if text not in NAMES:
         raise no_such_start(text, NAMES)
     return Start(*learning_rate_start(text, TUNED_LEARNING_RATE))

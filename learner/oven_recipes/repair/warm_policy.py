@@ -1,4 +1,4 @@
-"""The supervised warm-up: a policy learns from demonstrations until it solves a share of unseen tasks."""
+"""The supervised warm-up. A policy learns from demonstrations until it solves a given share of unseen tasks."""
 
 from __future__ import annotations
 
@@ -32,25 +32,25 @@ from oven_recipes.small_models import alike_batches, descend, small_llama
 from oven_recipes.weights_cache import key_of, trained_once
 
 Message = dict[str, Any]
-"""A message in the form that chat templates take."""
+"""A message in the format of chat templates."""
 LOGGED: Final = 10
-"""Steps between two lines of the warm-up."""
+"""Warm-up steps per log line."""
 SLIPS: Final = 20
-"""Draws of a wrong edit before the right one is used."""
+"""Maximum draws of a wrong edit. After that, the right one is used."""
 
 
 @dataclass(frozen=True)
 class Habits:
-    """Probabilities of the demonstrations' actions."""
+    """Probabilities of actions in demonstrations."""
 
     right: float = 0.5
-    """The first edit is right; otherwise it inserts a wrong line."""
+    """Probability that the first edit is right. Otherwise it inserts a wrong line."""
     looks_around: float = 0.1
-    """Before reading the file, list the files or search for the function's name."""
+    """Probability of listing files or searching for the function's name before reading the file."""
     runs_tests: float = 0.8
-    """Run the tests after the first edit."""
+    """Probability of running the tests after the first edit."""
     tries_again: float = 0.5
-    """After failing tests correct the edit; otherwise submit it as it is."""
+    """Probability of correcting the edit after failing tests. Otherwise it is submitted unchanged."""
 
 
 def demonstration(instance: Instance, habits: Habits, rng: random.Random) -> list[Message]:
@@ -79,7 +79,7 @@ def demonstration(instance: Instance, habits: Habits, rng: random.Random) -> lis
 
 
 class _Attempt:
-    """A session, and the messages that led to its state."""
+    """A session, and the messages so far."""
 
     def __init__(self, session: RepairSession, prompt: str) -> None:
         self._session = session
@@ -104,8 +104,8 @@ class _Attempt:
 
 
 def replacement(now: str, right: str) -> tuple[str, str]:
-    """Return (old, new) of the shortest edit by whole lines that turns `now` into `right`, without the indent of the
-    first line. `old` occurs once in `now`."""
+    """Return (old, new) of the shortest edit by whole lines from `now` to `right`, without the indent of the first
+    line. `old` occurs once in `now`."""
     before, after = now.splitlines(keepends=True), right.splitlines(keepends=True)
     changed = [
         opcode
@@ -125,7 +125,7 @@ def replacement(now: str, right: str) -> tuple[str, str]:
 
 
 def _slip(new: str, old: str, rng: random.Random) -> str:
-    """Return a wrong text near the right one that differs from the present one."""
+    """Return a wrong text that is close to the right one and differs from the current one."""
     for _ in range(SLIPS):
         wrong = _mutated(new, rng)
         if wrong not in (new, old):
@@ -151,29 +151,29 @@ log = logging.getLogger(__name__)
 RECIPE_VERSION = 2  # raise it when the warm-up's code changes what it produces
 RAMP = 30  # steps over which the learning rate rises
 OTHERS = 0.2
-"""Loss weight of a token that the policy did not write. Predicting files teaches how to copy from them."""
+"""Loss weight of tokens that the policy did not write. Predicting files teaches copying from them."""
 POOL = 16
-"""Batches that are drawn together and sorted by length."""
+"""Number of batches that are drawn together and sorted by length."""
 MUON_RATE = 4.0
 """Muon's learning rate as a multiple of Adam's."""
 POSITIONS = 640
 """Context length of the policy in tokens: the statement, and the longest attempt with its results."""
 WORDED = 400
-"""Demonstrations from which the vocabulary is built. They contain all words of the tasks."""
+"""Number of demonstrations for building the vocabulary. They contain all words of the tasks."""
 WARM_UP = "warm-up"
-"""Seed of the tasks on which the warm-up is measured, which neither training nor evaluation uses."""
+"""Seed of the tasks that measure the warm-up. Neither training nor evaluation uses them."""
 DECIDES = (
     "shapes", "neighbour", "hidden", "layers", "heads", "ffn", "demonstrations", "right_habit", "sft_batch",
     "sft_learning_rate", "sft_steps", "sft_round", "sft_tasks", "solved_from", "max_completion_length",
 )  # fmt: skip
-"""The settings that decide the warm weights."""
+"""The settings that determine the warm weights."""
 
 
 def warm_policy(
     settings: RepairSettings, seed: int, cache: Path, tests: Tests | None = None
 ) -> tuple[LlamaForCausalLM, PreTrainedTokenizerFast]:
-    """Return the warm policy for these settings and seed, and its tokenizer. A sound cache entry is used; otherwise the
-    policy is trained now."""
+    """Return the warm policy for these settings and seed, and its tokenizer. It is loaded from the cache, or trained
+    now if the entry is missing or damaged."""
     key = key_of({"version": RECIPE_VERSION, "seed": seed, **{name: getattr(settings, name) for name in DECIDES}})
     tokenizer = vocabulary()
     model = trained_once(
@@ -191,7 +191,7 @@ def build_model(settings: RepairSettings, tokenizer: PreTrainedTokenizerFast) ->
 
 
 def vocabulary() -> PreTrainedTokenizerFast:
-    """Return the tokenizer. It is the same for every run, so pairs from one run's traces can train another."""
+    """Return the tokenizer. It is the same for every run, so that pairs from one run's traces can train another."""
     return build_tokenizer(_worded())
 
 
@@ -243,8 +243,7 @@ def _train(
 
 
 def _optimizers(model: LlamaForCausalLM, learning_rate: float) -> list[torch.optim.Optimizer]:
-    """Return Muon for the matrices of the layers and Adam for the rest. This takes a third of the steps of Adam
-    alone."""
+    """Return Muon for the layers' matrices and Adam for the rest. This needs a third of the steps of Adam alone."""
     matrices = [parameter for name, parameter in model.named_parameters() if parameter.ndim == 2 and "layers" in name]
     matrix_ids = {id(matrix) for matrix in matrices}
     rest = [parameter for parameter in model.parameters() if id(parameter) not in matrix_ids]
@@ -254,7 +253,7 @@ def _optimizers(model: LlamaForCausalLM, learning_rate: float) -> list[torch.opt
 
 
 Example = tuple[list[int], list[bool]]
-"""Token ids, and which of them the policy wrote."""
+"""Token ids, and for each whether the policy wrote it."""
 
 
 def measured(

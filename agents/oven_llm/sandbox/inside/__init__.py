@@ -1,1 +1,1 @@
-"""Modules that run inside the sandbox's child. They import the standard library and each other only, to start fast."""
+"""Modules of the sandboxed child. To start fast, they import only the standard library, frames.py and each other."""

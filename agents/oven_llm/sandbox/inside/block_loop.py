@@ -1,4 +1,4 @@
-"""The child's main loop: confine the process, then serve one request after another until the host closes the pipe."""
+"""The child's main loop. It confines the process, then serves requests until the host closes the pipe."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ OWN_FOLDER = __file__.rpartition("/")[0]
 
 
 class NoMoreModules:
-    """The last import finder of a profile without files."""
+    """The last import finder in a profile without file access. It rejects imports that no other finder resolves."""
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> None:
         """Raise ModuleNotFoundError."""

@@ -1,4 +1,4 @@
-"""Standard output and error of a block: sent to the host as they are written, up to a limit that both share."""
+"""Sends a block's standard output and error to the host while it runs, up to a shared size limit."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections.abc import Callable
 from typing import Final
 
 EAGER: Final = 64
-"""Writes of a block that are sent at once, so that a killed block has shown how far it got."""
+"""Number of writes per block that are sent immediately, so that the output of a killed block shows its progress."""
 PIECE: Final = 4096
-"""Bytes that are collected before sending after those."""
+"""Bytes to collect before each later send."""
 
 
 def cut(text: str, limit: int) -> tuple[bytes, int]:
-    """Return the UTF-8 of as many whole characters as fit into `limit` bytes, and the number of the others."""
+    """Return the longest prefix that fits into `limit` bytes of UTF-8, and the number of characters dropped."""
     if limit <= 0:
         return b"", len(text)
     data = text[:limit].encode(errors="backslashreplace")  # a character takes at least one byte
@@ -24,7 +24,7 @@ def cut(text: str, limit: int) -> tuple[bytes, int]:
 
 
 class OutputBudget:
-    """Bytes that a block may still print, and the number of characters that it printed beyond."""
+    """Tracks the bytes that a block may still print, and counts the characters dropped beyond the limit."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -36,7 +36,7 @@ class OutputBudget:
 
 
 class CapturedOutput(io.TextIOBase):
-    """A text stream that passes its UTF-8 to `send`, in pieces of any length."""
+    """A text stream that passes its output to `send` as UTF-8, in chunks of any length."""
 
     def __init__(self, send: Callable[[bytes], None], budget: OutputBudget) -> None:
         super().__init__()

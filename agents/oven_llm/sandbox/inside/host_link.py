@@ -1,4 +1,4 @@
-"""The child's link to the host: whole frames over two pipes, calls of host functions, and FINAL."""
+"""The sandboxed child's connection to the host: exchanges frames, calls host functions and sends the answer."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from oven_llm.sandbox import frames
 from oven_llm.sandbox.frames import FRAME_BYTES, HEADER, FrameError, frame
 
 PIECE, LARGE = 1 << 16, 1 << 20
-"""Bytes per read. Above 128 KiB the allocator asks the kernel each time, which is worth it for large frames only."""
+"""Bytes per read. Buffers above 128 KiB cost a system call each, which only pays off for large frames."""
 
 
 class HostLink:
-    """Frames to and from the host, without buffering. Exits this process if the host is gone or sends no frame."""
+    """Exchanges frames with the host. Exits the process if the host is gone or sends an invalid header."""
 
     def __init__(self, requests: int, replies: int) -> None:
         """`requests` and `replies` are file descriptors."""
@@ -25,13 +25,13 @@ class HostLink:
         self._exit = os._exit  # code in the sandbox may replace the one in `os`
 
     def send(self, kind: int, payload: bytes = b"") -> None:
-        """Send a frame. Raises FrameError if it is too long."""
+        """Send a frame, without buffering. Raises FrameError if it is too long."""
         data = memoryview(frame(kind, payload))
         while data:
             data = data[os.write(self._replies, data) :]
 
     def receive(self) -> tuple[int, bytes]:
-        """Return the next frame: kind and payload."""
+        """Return the kind and payload of the next frame."""
         buffer = self._buffer
         while len(buffer) < HEADER.size:
             buffer += self._read(PIECE)
@@ -53,16 +53,16 @@ class HostLink:
 
 
 class HostError(RuntimeError):
-    """A function of the host failed; the message is the host's."""
+    """A host function failed. The message comes from the host."""
 
 
 class Answered(BaseException):
-    """Ends a block after FINAL. The host has the answer before this is raised, so no `except` can lose it."""
+    """Ends a block after FINAL. The host receives the answer before this is raised, so no `except` can lose it."""
 
 
 def host_function(link: HostLink, name: str, longest: int) -> Callable[..., Any]:
-    """Return a function that calls the host's function `name`. `longest`: maximum bytes of the arguments as JSON. It
-    raises TypeError and ValueError for other arguments, and HostError if the host's function failed."""
+    """Return a function that calls the host function `name`. It raises TypeError for arguments that JSON cannot
+    represent, ValueError above `longest` bytes of JSON, and HostError if the host function fails."""
 
     def call(*args: object, **kwargs: object) -> Any:
         try:
@@ -83,7 +83,7 @@ def host_function(link: HostLink, name: str, longest: int) -> Callable[..., Any]
 
 def final_function(link: HostLink, longest: int) -> Callable[[object], NoReturn]:
     """Return FINAL, which sends the answer and raises Answered. It raises TypeError for an answer that JSON cannot
-    hold, and ValueError for one above `longest` bytes. The host counts both."""
+    represent, and ValueError above `longest` bytes. The host counts both."""
 
     def FINAL(answer: object) -> NoReturn:
         """Give the answer, and end."""
@@ -102,7 +102,7 @@ def final_function(link: HostLink, longest: int) -> Callable[[object], NoReturn]
 
 
 def redirect_standard_streams() -> None:
-    """Point descriptors 0 to 2 to /dev/null: output that bypasses `sys.stdout` reaches no one."""
+    """Redirect descriptors 0 to 2 to /dev/null, which discards any output that bypasses `sys.stdout`."""
     sys.stdout.flush()
     null = os.open(os.devnull, os.O_RDWR)
     for descriptor in (0, 1, 2):

@@ -1,6 +1,6 @@
-"""Confines this process with ctypes: resource limits, capabilities, Landlock and seccomp. Then it tests them.
+"""Confines this process with resource limits, Landlock and seccomp, drops its capabilities, and tests the result.
 
-None of it can be undone. The host makes the rules; this module passes them to the kernel.
+The restrictions cannot be undone. The host builds the rules, and this module passes them to the kernel with ctypes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ AT_FDCWD: Final = -100
 
 
 class LockdownError(Exception):
-    """A restriction that cannot be set, or that does not work."""
+    """A restriction could not be set or has no effect."""
 
 
 class _Program(ctypes.Structure):
@@ -35,7 +35,7 @@ class _Program(ctypes.Structure):
 
 
 class Kernel:
-    """System calls by name, with the numbers of the host's table."""
+    """Makes system calls by name. The host supplies their numbers."""
 
     def __init__(self, numbers: dict[str, int]) -> None:
         self._numbers = numbers

@@ -1,1 +1,1 @@
-"""Trace files of other projects: read into the project's records and written from them."""
+"""Read and write the trace formats of other projects."""

@@ -1,7 +1,7 @@
-"""Chat messages as trainers read them: rows with `messages` (or `prompt` and `completion`) and `tools`.
+"""The chat format of trainers: rows with `messages` (or `prompt` and `completion`) and `tools`.
 
-An export format: it has no place for rewards, tokens or how a trace ended. If a trace's context was rewritten, each
-stretch of it becomes a row.
+It is an export format without rewards, tokens or the reason why a trace ended. If a trace's context was rewritten, each
+part becomes a row.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Converts chat messages between the project's records, OpenAI's API and Hugging Face's chat templates."""
+"""Convert chat messages between the project's records, OpenAI's API and Hugging Face's chat templates."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Any
 from oven_runs.traces.records import Message, Tool, ToolCall, Trace, TraceStep
 
 ROLE_ALIASES = {"developer": "system", "function": "tool"}
-"""Alias → standard role."""
+"""Standard role of each alias."""
 
 
 class NotReadable(ValueError):
-    """A row does not have the expected form. The message says where."""
+    """Raised when a row does not have the expected form. The message says where."""
 
 
 def to_chat(message: Message) -> dict[str, Any]:
@@ -35,7 +35,7 @@ def to_chat(message: Message) -> dict[str, Any]:
 
 
 def from_chat(chat: Any, lost: Counter[str]) -> Message:
-    """Return the record of a chat message. `lost` counts, by kind, content that a record cannot store. Raises
+    """Return the record of a chat message. `lost` counts content that a record cannot store, by kind. Raises
     NotReadable and ValidationError."""
     if not isinstance(chat, Mapping):
         raise NotReadable(f"a message is a {type(chat).__name__}, and must be an object")
@@ -104,8 +104,8 @@ def expect_list(value: object, name: str) -> Sequence[Any]:
 def split_into_steps(messages: Iterable[Message]) -> tuple[tuple[Message, ...], tuple[TraceStep, ...]]:
     """Return the messages before the first assistant message, and one step per assistant message.
 
-    The messages that follow an assistant message are the result of its step. Assistant messages in a few-shot prompt
-    become steps too, because a plain list does not mark them.
+    The messages after an assistant message are the result of its step. Assistant messages in a few-shot prompt also
+    become steps, because a plain list does not mark them.
     """
     prompt: list[Message] = []
     steps: list[tuple[Message, list[Message]]] = []

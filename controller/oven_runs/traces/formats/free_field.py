@@ -1,5 +1,4 @@
-"""Stores data that a format cannot express in its free-form field, and restores it. Other programs ignore that
-field."""
+"""Store data that a format cannot express in its free-form field, and restore it. Other programs ignore that field."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""mini-swe-agent's trajectories (2.4, "mini-swe-agent-1.1"): a folder with one JSON file per task.
+"""The trajectory format of mini-swe-agent (2.4, "mini-swe-agent-1.1"): a folder with one JSON file per task.
 
-Its only tool is `bash`, which the files do not describe. They do not contain answers that violated the format.
+Its only tool is `bash`, which the files do not describe. Answers with a format error are not in the files.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _ENDED: Final[Mapping[str, Ended]] = {
     "LimitsExceeded": "turns",
     "TimeExceeded": "timeout",
 }
-"""The end of a trace by `exit_status`. Any other status is the name of an error."""
+"""How a trace ended, by `exit_status`. Any other status is the name of an error."""
 _STATUS: Final[Mapping[Ended, str]] = {ended: status for status, ended in _ENDED.items()} | {
     "truncated": "ContextWindowExceededError",
     "error": "Error",
@@ -54,7 +54,7 @@ _STATUS: Final[Mapping[Ended, str]] = {ended: status for status, ended in _ENDED
 
 
 class MiniSweAgent(TraceFormat):
-    """A folder with a folder per task, or a single file."""
+    """The trajectory format, as a folder with one folder per task, or as a single file."""
 
     def claims(self, path: Path) -> bool:
         """Return whether the first file says that it is a trajectory."""

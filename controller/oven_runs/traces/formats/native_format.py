@@ -1,4 +1,4 @@
-"""The project's own format: one trace per line. It loses nothing."""
+"""The project's own lossless format, with one trace per line."""
 
 from __future__ import annotations
 

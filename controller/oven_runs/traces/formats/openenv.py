@@ -1,4 +1,4 @@
-"""OpenEnv's `results.jsonl` (0.10): one episode per line, with one reward per episode.
+"""The `results.jsonl` format of OpenEnv (0.10), with one episode per line and one reward per episode.
 
 `openenv.core.harness.collect` defines the format. A tool's result is in it twice: as a message and in `tool_trace`.
 """

@@ -1,4 +1,4 @@
-"""The five formats of trace files by name, and how a file's format is recognised."""
+"""The table of the five trace formats, and format detection."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ FORMATS: Final[Mapping[str, str]] = {
     "oven": "native_format",
     "verifiers": "verifiers",
 }
-"""Format → the module of this package that has it as FORMAT, in the order in which a file is offered to them."""
+"""The module that defines each format as FORMAT. Format detection tries them in this order."""
 
 
 def format_named(name: str) -> TraceFormat:
-    """Return the format. Raises UnknownNameError."""
+    """Return the format with this name. Raises UnknownNameError."""
     if name not in FORMATS:
         raise UnknownNameError("format of traces", name, FORMATS)
     trace_format: TraceFormat = importlib.import_module(f"oven_runs.traces.formats.{FORMATS[name]}").FORMAT
@@ -29,7 +29,7 @@ def format_named(name: str) -> TraceFormat:
 
 
 def recognise(path: Path) -> tuple[str, TraceFormat]:
-    """Return the name and the format of a file or folder. Raises ConfigError if it is empty or in no known format."""
+    """Detect the format of a file or folder. Return its name and the format. Raises ConfigError if there is none."""
     if not path.exists():
         raise ConfigError(f"no such file or folder: {path}")
     if path.is_file() and path.stat().st_size == 0:
@@ -41,6 +41,6 @@ def recognise(path: Path) -> tuple[str, TraceFormat]:
 
 
 def format_of(path: Path, name: str | None) -> tuple[str, TraceFormat]:
-    """Return the name and the format: the named one, or the recognised one if `name` is None. Raises ConfigError and
+    """Return the name and the format, or detect them if `name` is None. Raises ConfigError and
     UnknownNameError."""
     return recognise(path) if name is None else (name, format_named(name))

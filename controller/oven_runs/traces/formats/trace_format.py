@@ -1,4 +1,4 @@
-"""A format of trace files: how it recognises, reads and writes a file, and what it loses."""
+"""The interface of trace formats: detect, read and write files, and list the fields that a format loses."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from oven_runs.traces.records import Trace
 
 Row = dict[str, Any]
 READING_ERRORS: Final = (NotReadable, ValidationError, RecursionError, AttributeError, LookupError, TypeError)
-"""Errors that reading a malformed object raises; `malformed` makes a BadLine of them."""
+"""Errors for malformed objects. `malformed` converts them to a BadLine."""
 
 
 @dataclass(frozen=True)
 class TraceFormat(ABC):
-    """A format, as in the table of formats."""
+    """A trace format."""
 
     about: str
     """A description in one line."""
     loses: Mapping[str, str] = field(default_factory=dict, kw_only=True)
-    """Field of a record → why it cannot be read back from a file of this format."""
+    """For each record field that this format loses, the reason."""
     free_field: tuple[str, ...] = field(default=(), kw_only=True)
     """Fields of a record that are stored in the format's free field, because it has no place for them."""
 
@@ -40,26 +40,26 @@ class TraceFormat(ABC):
 
     @abstractmethod
     def read(self, path: Path) -> Iterator[Trace | BadLine]:
-        """Yield its traces, and a BadLine for each row that holds none. Raises ConfigError if it cannot be read."""
+        """Yield the traces of a file, and a BadLine for each bad row. Raises ConfigError if it cannot be read."""
 
     @abstractmethod
     def write(self, path: Path, traces: Iterable[Trace]) -> int:
-        """Write the traces, and return how many there were. Raises ConfigError and OSError."""
+        """Write the traces and return their number. Raises ConfigError and OSError."""
 
 
 @dataclass(frozen=True)
 class LineFormat(TraceFormat):
-    """A format with one JSON object per line."""
+    """A trace format with one JSON object per line."""
 
     recognises: Callable[[Row], bool]
-    """Whether a file whose first row is this one has this format."""
+    """Returns whether a file with this first row has this format."""
     traces: Callable[[Row, str], Iterable[Trace | BadLine]]
-    """(row, an id for a trace without one) → the row's traces. Raises NotReadable."""
+    """Returns the traces of a row, given an id for a trace without one. Raises NotReadable."""
     rows: Callable[[Trace], Iterable[Row]]
     file_name: str = ""
-    """Name of the file if a folder is given."""
+    """Default file name in a folder."""
     metadata: Mapping[str, bytes] = field(default_factory=dict)
-    """Further files to write next to it, by name."""
+    """Additional files to write, by name."""
 
     def claims(self, path: Path) -> bool:
         if path.is_dir() and not (self.file_name and (path / self.file_name).is_file()):
@@ -101,7 +101,7 @@ class LineFormat(TraceFormat):
 
 
 def malformed(number: int, error: Exception, prefix: str = "") -> BadLine:
-    """Return the BadLine for one of READING_ERRORS."""
+    """Convert one of READING_ERRORS to a BadLine."""
     if isinstance(error, NotReadable):
         detail = str(error)
     elif isinstance(error, ValidationError | RecursionError):

@@ -1,4 +1,4 @@
-"""verifiers' and prime-rl's `traces.jsonl` (verifiers 0.4, TRACE_VERSION 1): one episode per line, with its traces.
+"""The `traces.jsonl` format of verifiers 0.4 and prime-rl (TRACE_VERSION 1), with one episode and its traces per line.
 
 A trace is a graph of messages in which each message names its parent. A rewritten context starts a new branch. A
 sampled message is an action. Rewards have names and weights, and belong to the whole trace.
@@ -18,11 +18,11 @@ from oven_runs.traces.records import Ended, Message, Policy, Sampled, Task, Tool
 TRACE_VERSION: Final = 1
 META: Final = "verifiers"
 EPISODE_FIELDS: Final = ("id", "env", "group", "run")
-"""Fields of an episode that go to `Trace.meta`, in addition to those of the trace."""
+"""Episode fields that are stored in `Trace.meta`, in addition to the trace's fields."""
 TRACE_FIELDS: Final = ("rewards", "metrics", "info", "stop_condition", "errors", "agent", "verifiers")
-"""Fields of a trace that go to `Trace.meta`."""
+"""Trace fields that are stored in `Trace.meta`."""
 TRUNCATED: Final = frozenset({"max_input_tokens", "max_output_tokens", "max_total_tokens", "compaction_failed"})
-"""Stop conditions that cut a text; "max_turns" does not."""
+"""Stop conditions that cut a text. "max_turns" does not."""
 
 
 def _traces(episode: Row, default_id: str) -> Iterator[Trace]:
@@ -68,7 +68,7 @@ def _nodes(row: Row) -> list[Row]:
 
 
 def _steps(nodes: list[Row], lost: Counter[str]) -> tuple[tuple[Message, ...], tuple[TraceStep, ...]]:
-    """Return the prompt, and a step for each sampled node in the order of the nodes."""
+    """Return the prompt, and one step per sampled node, in node order."""
     messages = [from_chat(node.get("message"), lost) for node in nodes]
     actions = [index for index, node in enumerate(nodes) if node.get("sampled")]
     first_child: dict[int | None, int] = {}
@@ -110,7 +110,7 @@ def _path(nodes: list[Row], index: int | None) -> list[int]:
 
 
 def _chain(first_child: dict[int | None, int], index: int | None) -> list[int]:
-    """Return the nodes that follow `index` and were not sampled."""
+    """Return the unsampled nodes after `index`."""
     chain: list[int] = []
     while (child := first_child.get(index)) is not None:
         chain.append(child)
@@ -226,7 +226,7 @@ def _tool(tool: Tool) -> Row:
 
 
 def _graph(trace: Trace) -> list[Row]:
-    """Return a node per message. A rewritten state branches off at its first different message."""
+    """Return one node per message. A rewritten state branches off at its first different message."""
     nodes: list[Row] = []
     path: list[tuple[Message, int]] = []
 

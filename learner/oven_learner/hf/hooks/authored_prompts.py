@@ -1,8 +1,7 @@
-"""The learner's side of a curriculum author: reads the author's file between two steps, and adds the knob
-`data.authored_share`.
+"""Reads prompts from a curriculum author's file between two steps, and adds the knob `data.authored_share`.
 
-The author is not trusted: its lines are limited, validated, and compared with the data and the held-out set. While the
-knob is at 0, its initial value, authored prompts are held but not drawn.
+The author is not trusted. Its lines are limited, validated, and compared with the data and the held-out set. The
+knob starts at 0. At 0, authored prompts are stored but not drawn.
 """
 
 from __future__ import annotations
@@ -34,11 +33,11 @@ log = logging.getLogger("oven.learner")
 HELD = MetricSpec(name="data/authored", unit="prompts of an author's that can be drawn")
 REFUSED = MetricSpec(name="data/authored_refused", better="down", unit="prompts of an author's that were not taken")
 HELD_OUT_ROWS = 20_000
-"""The most rows of each evaluation set that are compared; more would delay the first step."""
+"""Maximum rows to compare per evaluation set. More would delay the first step."""
 
 
 class AuthoredPromptsReader(StepHook):
-    """Does nothing if no author is on, there is no run folder, or nothing could score authored prompts."""
+    """Reads authored prompts. Does nothing without an author, a run folder, or a way to score authored prompts."""
 
     def __init__(self, trainer: Trainer, source: PromptSource, committee: Committee | None) -> None:
         self._trainer, self._source, self._committee = trainer, source, committee

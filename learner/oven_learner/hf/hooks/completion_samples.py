@@ -1,8 +1,8 @@
-"""Shows completions of TRL's online trainers: every few steps, passes some groups to the client.
+"""Sends some completion groups of TRL's online trainers to the client every few steps.
 
-TRL itself keeps the prompts, completions, rewards and advantages of its newest generation, of all ranks and as plain
-numbers (`_logs`), so that nothing is read from the device. Only rank 0 does this. The training thread picks the rows of
-a group; everything else is done in another thread. Written for TRL 1.16.
+TRL keeps the prompts, completions, rewards and advantages of its newest generation in `_logs`, for all ranks and as
+plain numbers. So nothing is read from the device. Only rank 0 sends samples. The training thread picks the rows of a
+group, and another thread does everything else. Written for TRL 1.16.
 """
 
 from __future__ import annotations
@@ -68,10 +68,8 @@ class CompletionSamples(StepHook):
         return batch
 
     def _hand_over(self, client: OvenClient, trained: int) -> None:
-        """Hand over the groups whose turn it is.
-
-        This runs in one step of ten, so it uses calls into C and no loop in Python. Only the rows of a group are picked
-        from each column: copying a column would touch every object in it.
+        """Queue the groups that are due. This runs in one of ten steps, so it uses C calls instead of Python loops.
+        Only the rows of a group are picked from each column: copying a column would touch every object in it.
         """
         trainer, committee, sampling = self._trainer, self._committee, self._sampling
         logs, size = trainer._logs, trainer.num_generations

@@ -1,4 +1,4 @@
-"""Held-out evaluations of an attached trainer: by the user's function, and by the trainer itself."""
+"""Publishes held-out evaluations of an attached trainer, by the user's function or by the trainer itself."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ EVAL = "eval/"
 
 
 class UserEvaluation(Evaluation, StepHook):
-    """Calls the user's function at the start, every few steps, at the end, and whenever an agent asks for it."""
+    """Calls the user's function at the start, every few steps, at the end, and on request from an agent."""
 
     newest: dict[str, float] | None = None
-    """The measurement at the end of the newest step; None if there was none."""
+    """Results of the evaluation at the end of the latest step, or None."""
 
     def begin(self, ranks: Ranks) -> None:
         self.last = {}

@@ -1,8 +1,8 @@
 """Metrics `frontier/*`: the policy's drift from a frontier model's answers to a fixed set of prompts.
 
 Every N steps the policy is teacher-forced over these answers (oven_learner.frontier), which are never trained on. The
-metrics are changes against the first reading, which is at step 0 if the answers arrive by then. The distance of a
-policy from another model says little, but its drift does. The measurement uses no random number and no gradient.
+metrics are changes relative to the first reading, which is at step 0 if the answers arrive by then. A policy's distance
+from another model says little, but its drift is informative. The measurement uses no random numbers and no gradients.
 Another process fetches the answers without delaying training. Nothing is published until they arrive.
 """
 

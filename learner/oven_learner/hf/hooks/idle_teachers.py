@@ -1,7 +1,7 @@
 """Metrics `kl/<teacher>`: the policy's distance from the inactive teachers, on the completions of every `kl_every`-th
 step (oven_learner.teachers.Teachers).
 
-The estimate for each teacher is that of GRPO's own `kl`: the mean over the completions' tokens of exp(r) − r − 1 with
+The estimator is the same as for GRPO's own `kl`: the mean over the completions' tokens of exp(r) − r − 1 with
 r = log π_teacher − log π_θ. It is computed before the step's loss, without a gradient and with the random states
 restored, so that it changes no bit of the training.
 """

@@ -1,4 +1,4 @@
-"""The moments of an attached trainer's step, and small features that act at them."""
+"""The hook interface for an attached trainer's steps, and several small hooks."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class StepEnd:
     """Gradient steps of this training so far, including those that rollbacks threw away."""
     last: bool
     published_names: frozenset[str]
-    """The numbers on their way from the device that are published for this step."""
+    """Names of the numbers in transfer from the device that are published for this step."""
     metrics: dict[str, float]
     """The other metrics."""
 
@@ -72,7 +72,7 @@ class StepHook:
         """Add metrics to the step before it is published."""
 
     def after_poll(self, control: TrainerControl, client: OvenClient) -> None:
-        """Tell the trainer what to do before the next step. Decisions have been applied."""
+        """Control the trainer before the next step. Decisions have been applied."""
 
     def close(self) -> None:
         """Training has ended or failed."""
@@ -194,7 +194,7 @@ class RewardFaults(StepHook):
 
 
 class Repeated(StepHook):
-    """The share of a step's rows that the run has read before.
+    """Publishes the fraction of a step's rows that the run has read before.
 
     It is measured only for a `Mixture`, whose order is known, and if training is on the rows themselves. A repeated
     prompt gets new answers, from which training learns again. Rows are counted after training on them, because the
@@ -209,7 +209,7 @@ class Repeated(StepHook):
         self._chunk = 0
 
     def begin(self, ranks: Ranks) -> None:
-        """A step of such a trainer is one chunk."""
+        """Prepare counting. A step of such a trainer is one chunk."""
         sampler, trainer = self._mixture.sampler, self._trainer
         self._prompts = sampler.prompts if sampler is not None and not sampler.answered else 0
         self._chunk = 0 if trainer.args.ignore_data_skip else trainer.state.global_step

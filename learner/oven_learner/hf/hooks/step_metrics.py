@@ -1,4 +1,4 @@
-"""The metrics and times of each step, measured where they arise, independently of `logging_steps`."""
+"""Publishes the metrics and timings of every step, independently of `logging_steps`."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@
     trainer = SFTTrainer(train_dataset=mixture.dataset, ...)
     oven.attach(trainer, mixture=mixture)
 
-A skip together with a rollback is the remedy for a bad stretch of data (PaLM; Chowdhery et al. 2022, arXiv 2204.02311,
+A skip combined with a rollback avoids a bad stretch of data (PaLM; Chowdhery et al. 2022, arXiv 2204.02311,
 section 5.1: 200 to 500 batches). A batch of a `Mixture` is a function of its position, so that a skip is a number in a
 checkpoint, and a resumed run draws the same rows. A rollback in place moves neither the data nor a skip. A rollback by
 restart restores both to the checkpoint.
@@ -31,7 +31,7 @@ LAG_CHUNKS = 2
 looks one further ahead. A change in step k first shows in the data of step k + 2 (with one batch per chunk)."""
 SKIP = "data.skip"
 MOST_SKIPPED = 10_000
-"""The most batches in one skip; more would be a mistake."""
+"""Maximum batches in one skip. More would be a mistake."""
 ENDLESS = 100_000
 """Chunks in an epoch of a run with a limit on steps: more than any run has, so that the epoch never ends."""
 
@@ -100,9 +100,9 @@ class Mixture:
         self.skips = [(0, 0)]
         """(first chunk, chunks skipped before it), oldest first."""
         self.next_chunk = 0
-        """The chunk that is drawn next."""
+        """The next chunk to draw."""
         self.read = RowsRead(ends[-1])
-        """The rows that were trained on, without those that are only drawn ahead."""
+        """Rows already used for training, excluding rows that are only drawn ahead."""
         self.sampler: MixtureSampler | None = None
         """The trainer's sampler, once it has made its loader."""
 

@@ -31,8 +31,8 @@ NONE: Final = "none"
 BITS: Final = {"int8": 8, "int4": 4}
 """Choice → bits of a weight."""
 GROUP: Final = 32
-"""Weights that share a scale with 4 bits, as in llama.cpp's Q4_0 and torchao's default for a CPU. With 8 bits all
-weights of an output share one."""
+"""Number of weights that share a scale with 4 bits, as in llama.cpp's Q4_0 and torchao's CPU default. With 8 bits, all
+weights of an output share one scale."""
 
 
 def fake_quantised(weight: Tensor, bits: int) -> Tensor:
@@ -67,7 +67,7 @@ class QuantisedConv1D(Conv1D):  # type: ignore[misc, unused-ignore]
 
 
 QUANTISED: Final[dict[type[nn.Module], type[nn.Module]]] = {nn.Linear: QuantisedLinear, Conv1D: QuantisedConv1D}
-"""Class of a layer without → with quantisation. Subclasses may compute something else and are not changed."""
+"""Layer class → its quantised class. Subclasses may compute something else and are not changed."""
 FULL: Final = {on: off for off, on in QUANTISED.items()}
 
 

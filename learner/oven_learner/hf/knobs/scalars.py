@@ -13,10 +13,10 @@
 - `dpo.beta`: how far preferences may pull the policy from its reference (Rafailov et al. 2023, arXiv 2305.18290,
   eq. 7).
 - `distillation.beta`: the position of the generalised Jensen-Shannon divergence between forward KL (0) and reverse
-  KL (1) (Agarwal et al. 2024, arXiv 2306.13649). The ends use other formulas, with losses of another size. A run at one
-  end (TRL's default is 1) has no such knob, and a run between them never reaches one.
+  KL (1) (Agarwal et al. 2024, arXiv 2306.13649). The two ends use other formulas, and their losses differ in scale.
+  A run at one end (TRL's default is 1) has no such knob. The knob of any other run never reaches an end.
 
-TRL 1.16 reads β at every loss. It is a knob only if what it refers to is loaded.
+TRL 1.16 reads β at every loss. It is a knob only if the model it refers to is loaded.
 
 Gradient accumulation is not a knob. transformers 5.23 reads `args.gradient_accumulation_steps` live to decide how many
 micro-batches to fetch (trainer.py:1862), and also when to step, against a counter that runs over the epoch (1882).

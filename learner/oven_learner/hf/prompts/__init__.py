@@ -1,4 +1,4 @@
-"""The prompts of a training: from lists, files, folders or functions, by topic, with more added while it runs."""
+"""Training prompts by topic, from lists, files, folders or functions. More can be added during the run."""
 
 from oven_learner.hf.prompts.injected import Injection
 from oven_learner.hf.prompts.source import PromptSource

@@ -1,6 +1,6 @@
-"""Prompts that an author wrote for a source: which are accepted, and the share of draws that goes to them, by chunk.
+"""Decides which authored prompts a source accepts, and which share of the draws they get in each chunk.
 
-At the initial share of 0, every draw and every random number is the same as without them.
+At the initial share of 0, every draw and every random number is the same as without authored prompts.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from oven_learner.hf.prompts.injected import InjectedPrompts
 from oven_runs.home.authored_prompts import fault, normalized
 
 CAP = 256
-"""The most authored prompts that are held. The oldest go first, because training has learnt from them."""
+"""Maximum stored authored prompts. The oldest are evicted first, because training has already used them."""
 SHARE = "data.authored_share"
 """The actuator."""
 QUOTE_WORDS = 8
@@ -38,7 +38,7 @@ class AuthoredPrompts:
         self.timeline = [(0, 0.0)]
         """(first chunk, share from there on), oldest first."""
         self.offset = 0
-        """Bytes of the author's file that were read."""
+        """Bytes already read from the author's file."""
         self.accepted_keys: set[int] = set()
         """Keys (`key_of`) of all accepted prompts, including evicted ones."""
         self.refused: Counter[str] = Counter()
@@ -75,8 +75,8 @@ class AuthoredPrompts:
 
 
 class Admission:
-    """Decides which texts are refused. `own`: the prompts of the data. `held_out`: those that the run is measured
-    on."""
+    """Decides which texts are refused. `own` contains the prompts in the data, `held_out` the prompts for
+    evaluation."""
 
     def __init__(self, own: Sequence[str], held_out: Iterable[str]) -> None:
         self._own = {key_of(text) for text in own}
@@ -91,7 +91,7 @@ class Admission:
         self._lengths = sorted({len(gram) for gram in self._quotes})
 
     def refusal(self, text: str, accepted: Collection[int]) -> str:
-        """Return why the text is refused; empty if it is not. `accepted`: keys of the prompts accepted so far."""
+        """Return the reason for refusing the text, or an empty string. `accepted`: keys of all accepted prompts."""
         if why := fault(text):
             return why
         if key_of(text) in self._own or key_of(text) in accepted:

@@ -1,4 +1,4 @@
-"""Prompts that were added during training: their slots among the rows, and the chunks that may draw them."""
+"""Manages prompts added during training: their row slots, and the chunks that may draw them."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ class _Entry:
     slot: int
     topic: str
     begins: int
-    """The first chunk that may draw it."""
+    """The first chunk that may draw the prompt."""
     ends: int | None
-    """The first chunk that may not; None while it is held."""
+    """The first chunk that may no longer draw it. None before it is evicted."""
     row: Row
 
 

@@ -17,7 +17,7 @@ Prompts: TypeAlias = Iterable[Any] | str | Path | Callable[[], Iterable[Any]]
 
 PROMPT, TOPIC = "prompt", "topic"
 MOST_ROWS = 5_000_000
-"""The most prompts in one source: a function that yields more most likely never ends."""
+"""Maximum prompts in one source. A function that yields more probably never ends."""
 
 
 def read(prompts: Prompts, source_name: str) -> Iterator[tuple[str, Row]]:

@@ -1,4 +1,4 @@
-"""`PromptSource`: the prompts of a training, by topic. More can be added while it runs.
+"""`PromptSource`: training prompts by topic. More can be added during the run.
 
     source = oven.PromptSource({"sums": "sums.jsonl", "proofs": [...]}, weights={"sums": 3, "proofs": 1}, seed=0)
     trainer = GRPOTrainer(train_dataset=source.dataset, ...)
@@ -28,14 +28,14 @@ from oven_learner.hf.prompts.prompt_rows import PROMPT, TOPIC, Prompts, Row, che
 log = logging.getLogger("oven.learner")
 
 DEFAULT_TOPIC = "prompts"
-"""The topic of prompts without one."""
+"""Default topic for prompts without a topic."""
 CAP = 256
-"""The most injected prompts that are held."""
+"""Maximum stored injected prompts."""
 SHARE = 0.25
-"""Share of a topic's draws that goes to injected prompts while there are any. With equal chances, among ten thousand
+"""Fraction of a topic's draws used for injected prompts, if there are any. With equal chances among ten thousand
 others, they would not be drawn for thousands of steps."""
 MOST = 1000
-"""The most prompts in one injection: their hashes go into one message of the log, 35 bytes each."""
+"""Maximum prompts per injection. Their hashes go into one log message, at 35 bytes each."""
 
 
 class PromptSource(Mixture):

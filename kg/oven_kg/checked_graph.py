@@ -1,4 +1,4 @@
-"""Loads a graph of causes and remedies that passes the lint: the built-in one, or one from a file."""
+"""Load a graph of causes and remedies, built-in or from a file, and check it with the lint."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from oven_kg.graph.knowledge import Knowledge
 from oven_kg.graph.lint import lint
 
 MAX_BYTES: Final = 64 * 2**20
-"""The largest YAML file. In memory it takes about ten times as much."""
+"""Maximum size of a YAML file. In memory it takes about ten times as much."""
 SHOWN_FAULTS: Final = 5
 
 
 def is_yaml(path: Path) -> bool:
-    """Whether a path is named like a graph of causes and remedies."""
+    """Whether the path has the file extension of a graph of causes and remedies."""
     return path.suffix.lower() in (".yaml", ".yml") and not path.is_dir()
 
 
 def read_graph(path: Path | None) -> Records:
-    """Read a graph without linting it; the built-in one if there is no path."""
+    """Read a graph without linting it. Without a path, read the built-in graph."""
     if path is None:
         return read()
     if not is_yaml(path):
@@ -36,7 +36,7 @@ def read_graph(path: Path | None) -> Records:
 
 
 def load(path: Path | None = None) -> Knowledge:
-    """Load the built-in graph, or the one in `path`. Raises ConfigError with the first faults that the lint finds."""
+    """Load the built-in graph, or the one in `path`. Raises ConfigError with the first faults from the lint."""
     return _load_builtin() if path is None else _checked(read_graph(path), str(path))
 
 
@@ -55,7 +55,7 @@ def _checked(records: Records, name: str) -> Knowledge:
 
 
 def load_unchecked(path: Path | None) -> Knowledge:
-    """Load a graph that will not be asked for remedies. It may have faults, except for dangling edges."""
+    """Load a graph that is not used for remedies. It may have faults, but raises ConfigError for dangling edges."""
     records = read_graph(path)
     nodes = {node.id for node in records.nodes}
     if dangling := [edge for edge in records.edges if not {edge.src, edge.dst} <= nodes]:

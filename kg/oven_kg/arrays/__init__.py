@@ -1,1 +1,1 @@
-"""Graphs of millions of edges: sorted arrays in a memory-mapped folder, and the algorithms over them."""
+"""Graphs with millions of edges: sorted arrays in a memory-mapped folder, and algorithms on them."""

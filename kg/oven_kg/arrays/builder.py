@@ -1,6 +1,6 @@
-"""Builds sorted arrays from a stream of nodes and edges, of which it keeps only numbers.
+"""Build sorted arrays from a stream of nodes and edges. Until then, edges are stored as numbers.
 
-An edge takes 14 bytes until it is sorted, and a distinct name about 150 bytes.
+An edge takes 14 bytes until it is sorted. A distinct name takes about 150 bytes.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from oven_kg.arrays.graph_arrays import (
 )
 
 MAX_CHARACTERS: Final = 1_000
-"""The longest name of a node, a relation or a kind."""
+"""Maximum length of the name of a node, a relation or a kind."""
 
 
 class RowError(ConfigError):
-    """A row of a batch is not usable. The message says why, but not where: the loader knows the file and the line."""
+    """An unusable row. The message gives only the reason, because the loader knows the file and the line."""
 
     def __init__(self, row: int, problem: str) -> None:
         super().__init__(problem)
@@ -37,8 +37,8 @@ class RowError(ConfigError):
 
 
 class Builder:
-    """Accepts nodes and edges in any order; an edge's nodes need not be declared. A repeated edge counts once, with the
-    largest of its weights. `nodes` and `edges` are the limits; repeated edges count."""
+    """Collects nodes and edges in any order. An edge's nodes need not be declared. A repeated edge is stored once, with
+    its largest weight. `nodes` and `edges` are the limits, and repeated edges count towards them."""
 
     def __init__(self, *, nodes: int = MAX_NODES, edges: int = MAX_EDGES) -> None:
         self._max_nodes, self._max_edges = min(nodes, MAX_NODES), min(edges, MAX_EDGES)
@@ -56,11 +56,11 @@ class Builder:
 
     @property
     def edge_count(self) -> int:
-        """Edges so far, repetitions included."""
+        """Return the number of edges so far, including repeated ones."""
         return len(self._src)
 
     def declare(self, names: Sequence[str], kinds: Sequence[str] | None = None) -> None:
-        """Declare a batch of nodes. Raises RowError for an unusable name, and for a node that has another kind."""
+        """Declare a batch of nodes. Raises RowError for an unusable name, and for a node with another kind."""
         numbers = self._nodes.numbers(names)
         self._kind_of_node.extend([-1] * (len(self._nodes) - len(self._kind_of_node)))
         if kinds is None:
@@ -84,13 +84,13 @@ class Builder:
         targets: Sequence[str],
         weights: Sequence[float] | NDArray[Any] | None = None,
     ) -> None:
-        """Add a batch of edges, all of weight 1 without `weights`."""
+        """Add a batch of edges. Without `weights`, every edge has weight 1."""
         self.numbered_edges(
             self.node_numbers(sources), self.relation_numbers(relations), self.node_numbers(targets), weights
         )
 
     def node_numbers(self, names: Iterable[str]) -> NDArray[np.int32]:
-        """Provisional numbers for `numbered_edges`, for a loader that passes each distinct name once."""
+        """Return provisional numbers for `numbered_edges`, for a loader that passes each distinct name once."""
         return self._nodes.numbers(names)
 
     def relation_numbers(self, relations: Iterable[str]) -> NDArray[np.int32]:
@@ -117,7 +117,7 @@ class Builder:
         self._weight.frombytes(weight_column.tobytes())
 
     def finish(self, *, licence: str = "") -> GraphArrays:
-        """Build the graph, and empty the builder."""
+        """Build the graph and empty the builder."""
         self._kind_of_node.extend([-1] * (len(self._nodes) - len(self._kind_of_node)))
         names, node_positions = self._nodes.sorted_texts()
         relations, relation_positions = self._relations.sorted_texts()
@@ -140,7 +140,7 @@ class Builder:
 
 
 def checked_weights(values: Sequence[float] | NDArray[Any]) -> NDArray[np.float32]:
-    """Weights as they are stored. Raises RowError for the first that is not usable."""
+    """Return the weights in their stored type. Raises RowError for the first unusable one."""
     with np.errstate(over="ignore"):
         weights = np.asarray(values, np.float64).astype(np.float32)
     usable = np.isfinite(weights) & (weights >= 0)
@@ -151,14 +151,14 @@ def checked_weights(values: Sequence[float] | NDArray[Any]) -> NDArray[np.float3
 
 
 class _Numbering(dict[str, int]):
-    """Text → number, in order of first appearance."""
+    """A mapping from texts to numbers, in order of first appearance."""
 
     def __init__(self, what: str, limit: int, *, empty: bool = False) -> None:
         super().__init__()
         self._what, self._limit, self._empty_allowed = what, limit, empty
 
     def numbers(self, texts: Iterable[str]) -> NDArray[np.int32]:
-        """Raises RowError for the first text that is not usable."""
+        """Return the number of each text. Raises RowError for the first unusable text."""
         numbers = array("i")
         for row, text in enumerate(texts):
             number = self.get(text) if isinstance(text, str) else None
@@ -170,7 +170,7 @@ class _Numbering(dict[str, int]):
         return np.frombuffer(numbers, np.int32)
 
     def sorted_texts(self, always: str | None = None) -> tuple[list[str], NDArray[np.int32]]:
-        """All texts in order, `always` among them, and number → position."""
+        """Return all texts in order, including `always`, and the position of each number."""
         texts = sorted(self if always is None else {*self, always})
         positions = np.empty(len(self), np.int32)
         for position, text in enumerate(texts):
@@ -179,7 +179,7 @@ class _Numbering(dict[str, int]):
         return texts, positions
 
     def _problem(self, text: object) -> str:
-        """Why a text is not usable; empty if it is."""
+        """Return why a text is unusable, or an empty string."""
         if not isinstance(text, str):
             return f"{text!r:.60} is not a {self._what}; it has to be a text"
         if not text and not self._empty_allowed:
@@ -199,7 +199,7 @@ def _sort_edges(
     nodes: int,
     relations: int,
 ) -> dict[str, NDArray[Any]]:
-    """Edges sorted by (src, dst, rel), each once, with the largest of its weights."""
+    """Return the edges sorted by (src, dst, rel), without duplicates and with the largest weight of each."""
     key = (src.astype(np.uint64) * np.uint64(nodes) + dst.astype(np.uint64)) * np.uint64(max(1, relations))
     key += rel.astype(np.uint64)
     order = np.argsort(key)

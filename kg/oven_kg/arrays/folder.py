@@ -1,8 +1,8 @@
-"""A large graph as a folder: one .npy file per array, mapped into memory, and `graph.json` with counts and hashes.
+"""Large graphs on disk: a folder with one memory-mapped .npy file per array, and `graph.json` with counts and hashes.
 
-The folder is written under a temporary name and renamed. Opening it reads every byte, to check the hashes, and
-that every number which refers to another array is within its range. So a folder that is truncated, changed
-or written by another program is refused, and no later access leaves an array. Nothing is unpickled.
+The folder is written under a temporary name and then renamed. Opening it reads every byte, to check the hashes and the
+range of every index into another array. So a folder that is truncated, modified or written by another program is
+refused, and later accesses stay within the arrays. Nothing is unpickled.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from oven_kg.arrays.graph_arrays import (
 FORMAT: Final = "oven-graph-1"
 INDEX: Final = "graph.json"
 INDEX_BYTES: Final = 2**25
-"""The largest graph.json; 32,767 relations with names of 1,000 characters have 33 MB."""
+"""Maximum size of graph.json. With 32,767 relations whose names have 1,000 characters it has 33 MB."""
 REMEDY: Final = "write it again with `oven-controller kg import`"
 
 Texts = Annotated[list[str], Field(max_length=MAX_RELATIONS)]
@@ -47,7 +47,7 @@ class _Index(BaseModel):
 
     format: Literal["oven-graph-1"]
     graph: str
-    """SHA-256 of the whole content."""
+    """SHA-256 of the graph's content."""
     nodes: int = Field(ge=0, le=MAX_NODES)
     edges: int = Field(ge=0, le=MAX_EDGES)
     name_bytes: int = Field(ge=0, le=2**40)
@@ -55,7 +55,7 @@ class _Index(BaseModel):
     relations: Texts
     kinds: Texts
     columns: dict[str, str]
-    """Column → SHA-256."""
+    """SHA-256 of each column."""
 
 
 def check_new(folder: Path) -> None:
@@ -65,7 +65,7 @@ def check_new(folder: Path) -> None:
 
 
 def write(folder: Path, arrays: GraphArrays) -> None:
-    """Write the folder, which must be missing or empty. Raises ConfigError if that fails, and then leaves nothing."""
+    """Write the folder, which must be missing or empty. On failure, raises ConfigError and leaves nothing behind."""
     index = _Index(
         format=FORMAT,
         graph=arrays.sha,
@@ -108,12 +108,12 @@ def _sync(file: BinaryIO) -> None:
 
 
 def is_folder(path: Path) -> bool:
-    """Whether `path` looks like a graph's folder, sound or not."""
+    """Whether `path` looks like a graph's folder, valid or not."""
     return (path / INDEX).is_file()
 
 
 def open_folder(path: Path) -> GraphArrays:
-    """The graph in a folder, mapped into memory. Raises ConfigError for a folder that is not sound."""
+    """Return the graph in a folder, mapped into memory. Raises ConfigError if the folder is not valid."""
     index = _read_index(path)
     hashes, columns = {}, {}
     for name in COLUMNS:
@@ -156,7 +156,7 @@ def _read_index(path: Path) -> _Index:
 
 
 def _read_column(path: Path, name: str, index: _Index) -> tuple[NDArray[Any], str]:
-    """An array mapped from its file, and the hash of its content. Raises ConfigError and OSError."""
+    """Return an array mapped from its file, and the hash of its content. Raises ConfigError and OSError."""
     dtype, size = np.dtype(COLUMNS[name][0]), COLUMNS[name][1]
     count = {"N": index.nodes, "N+1": index.nodes + 1, "E": index.edges, "B": index.name_bytes}[size]
     if not stat.S_ISREG(path.stat().st_mode):
@@ -172,7 +172,7 @@ def _read_column(path: Path, name: str, index: _Index) -> tuple[NDArray[Any], st
 
 
 def _read_header(path: Path, file: BinaryIO, dtype: np.dtype[Any], count: int) -> int:
-    """The position of the array in the file. Raises ConfigError unless the file holds exactly the expected array."""
+    """Return the array's position in the file. Raises ConfigError unless the file contains exactly this array."""
     try:
         version = np.lib.format.read_magic(file)
         if version != (1, 0):
@@ -190,7 +190,7 @@ def _read_header(path: Path, file: BinaryIO, dtype: np.dtype[Any], count: int) -
 
 
 def _check_range(path: Path, name: str, values: NDArray[Any], index: _Index) -> None:
-    """Raises ConfigError for a value outside its range, and for offsets that do not ascend from 0 to their end."""
+    """Check the values. Raises ConfigError if one is out of range, or if offsets do not ascend from 0 to their end."""
     limits = {"dst": index.nodes, "in_src": index.nodes, "in_edge": index.edges, "kinds": len(index.kinds)}
     limits |= dict.fromkeys(("rel", "in_rel"), len(index.relations))
     last_offsets = {"indptr": index.edges, "in_indptr": index.edges, "name_offsets": index.name_bytes}

@@ -1,8 +1,8 @@
 """A directed multigraph as sorted arrays: compressed sparse rows in both directions, names, kinds and a content hash.
 
-`N` nodes, `E` edges, `B` bytes of all names. Nodes are numbered in the order of their names (as UTF-8). So the arrays
-and their hash do not depend on the order in which the graph was read, and a name is found by bisection, without an
-index. Two edges of one relation between the same nodes are one edge.
+`N` is the number of nodes, `E` of edges, and `B` of bytes in all names. Nodes are numbered in the order of their names
+(as UTF-8). So the arrays and their hash do not depend on the input order, and a name is found by bisection, without an
+index. Two edges with the same relation between the same nodes are one edge.
 """
 
 from __future__ import annotations
@@ -34,22 +34,22 @@ COLUMNS: Final[Mapping[str, tuple[str, Size]]] = {
     "name_offsets": ("<i8", "N+1"),
     "kinds": ("<i2", "N"),
 }
-"""Field of `GraphArrays` → its numpy type and its length. All have one dimension."""
+"""The numpy type and the length of each array field of `GraphArrays`. All arrays have one dimension."""
 
 MAX_NODES: Final = 2**24
-"""Limit of nodes. With 2^15 relations, an edge's two ends and its relation then fit into a sort key of 64 bits."""
+"""Maximum number of nodes. With 2^15 relations, an edge's two ends and its relation then fit into a 64-bit sort key."""
 MAX_EDGES: Final = 2**31 - 1
-"""`in_edge` numbers the edges with 32 bits."""
+"""Maximum number of edges. `in_edge` stores edge numbers in 32 bits."""
 MAX_RELATIONS: Final = 2**15 - 1
-"""Limit of relations and of kinds. Both are numbered with 16 bits."""
+"""Maximum number of relations, and of kinds. Both are numbered with 16 bits."""
 
 Row: TypeAlias = tuple[NDArray[np.int32], NDArray[np.int16], NDArray[np.float32]]
-"""Views of the edges out of a node, or into it: their other ends, ascending, relations and weights."""
+"""Views of a node's edges in one direction: nodes at their other ends (ascending), relations, weights."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class GraphArrays:
-    """An immutable graph. Its arrays are read-only, and may be mapped from files."""
+    """An immutable graph. Its arrays are read-only and may be mapped from files."""
 
     nodes: int
     indptr: NDArray[np.int64]
@@ -89,7 +89,7 @@ class GraphArrays:
         return f"<GraphArrays {self.sha[:12]}: {self.nodes} nodes, {self.edges} edges>"
 
     def name(self, node: int) -> str:
-        """A node's name. Raises IndexError for a number that no node has."""
+        """Return a node's name. Raises IndexError if no node has this number."""
         if not 0 <= node < self.nodes:
             raise IndexError(f"no node {node}: there are {self.nodes}")
         return str(self._bytes_of(node), "utf-8")
@@ -98,7 +98,7 @@ class GraphArrays:
         return [self.name(int(node)) for node in nodes]
 
     def index(self, name: str) -> int:
-        """The number of the node with this name. Raises KeyError if there is none."""
+        """Return the number of the node with this name. Raises KeyError if there is none."""
         position, exists = self._bisect(name)
         if not exists:
             raise KeyError(name)
@@ -108,7 +108,7 @@ class GraphArrays:
         return isinstance(name, str) and self._bisect(name)[1]
 
     def near(self, name: str, count: int = 3) -> list[str]:
-        """The names next to where `name` would be, for an error about a missing node."""
+        """Return the existing names closest to `name` in sort order, for an error about a missing node."""
         first = max(0, min(self._bisect(name)[0] - count // 2, self.nodes - count))
         return self.names(range(first, min(first + count, self.nodes)))
 
@@ -122,17 +122,17 @@ class GraphArrays:
 
     @cached_property
     def sources(self) -> NDArray[np.int32]:
-        """(E,): the node where each edge begins. Computed at the first access; 4 bytes per edge."""
+        """Return the source node of each edge, (E,). Computed on first access; takes 4 bytes per edge."""
         return np.repeat(np.arange(self.nodes, dtype=np.int32), np.diff(self.indptr))
 
     @property
     def isolated(self) -> int:
-        """The number of nodes without an edge."""
+        """Return the number of nodes without edges."""
         return int(np.count_nonzero(np.diff(self.indptr) + np.diff(self.in_indptr) == 0))
 
     @cached_property
     def _names(self) -> tuple[memoryview, memoryview]:
-        """Reading one number from a memoryview takes a third of the time that it takes from an array."""
+        """Return views of the name arrays. A memoryview returns one number in a third of an array's time."""
         return self.name_bytes.data, self.name_offsets.data
 
     def _bytes_of(self, node: int) -> bytes:
@@ -140,14 +140,14 @@ class GraphArrays:
         return bytes(name_bytes[offsets[node] : offsets[node + 1]])
 
     def _bisect(self, name: str) -> tuple[int, bool]:
-        """The position at which the name is, or would be inserted, and whether it is there."""
+        """Return the position of the name, or where it would be inserted, and whether it exists."""
         encoded = name.encode("utf-8", "surrogatepass")  # no node's name has a lone surrogate
         position = bisect_left(range(self.nodes), encoded, key=self._bytes_of)
         return position, position < self.nodes and self._bytes_of(position) == encoded
 
 
 def row_positions(indptr: NDArray[np.int64], nodes: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The positions of all edges of some nodes, node by node, and each node's number of edges."""
+    """Return the positions of all edges of some nodes, node by node, and each node's number of edges."""
     first, end = indptr.take(nodes), indptr.take(nodes + 1)
     counts = end - first
     positions = (end - counts.cumsum()).repeat(counts)
@@ -156,7 +156,7 @@ def row_positions(indptr: NDArray[np.int64], nodes: NDArray[Any]) -> tuple[NDArr
 
 
 def contained(nodes: NDArray[np.int32], others: NDArray[np.int32]) -> NDArray[np.bool_]:
-    """Return which of the nodes are among the others. Both are ascending."""
+    """Return which of the nodes are among the others. Both arrays are ascending."""
     if not len(others):
         return np.zeros(len(nodes), bool)
     positions = np.searchsorted(others, nodes)
@@ -169,7 +169,7 @@ def column_sha(values: NDArray[Any]) -> str:
 
 
 def content_sha(columns: Mapping[str, str], relations: Iterable[str], kind_names: Iterable[str], licence: str) -> str:
-    """SHA-256 over the hashes of all columns and the texts."""
+    """Return the SHA-256 over the hashes of all columns and the texts."""
     content = {
         "columns": dict(columns),
         "relations": list(relations),

@@ -1,4 +1,4 @@
-"""Summary, faults and cycles of requirements of a large graph. It need not cite sources, as the built-in one has to."""
+"""Summary, faults and requirement cycles of a large graph, which unlike the built-in one need not cite sources."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from oven_kg.arrays.builder import Builder
 from oven_kg.arrays.graph_arrays import GraphArrays
 
 REQUIRES: Final = "REQUIRES"
-"""Relation from a topic to its requirement. A cycle of such edges makes no sense."""
+"""Relation from a topic to its prerequisite. These edges must not form a cycle."""
 MOST_ISOLATED: Final = 0.5
-"""Share of nodes without an edge above which a graph is only a list of labels. 500,000 nodes with 121,000 edges, the
-counts of the source that this project began with, have at least 0.52."""
+"""Maximum share of nodes without edges. Above it, a graph is only a list of labels. This project's first source had
+500,000 nodes with 121,000 edges, a share of at least 0.52."""
 SHOWN_NODES: Final = 6
-"""Maximum nodes of a cycle in an error message."""
+"""Maximum number of nodes of a cycle in an error message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,11 +27,11 @@ class Summary:
     graph: str
     """SHA-256 of the content."""
     nodes: dict[str, int]
-    """Kind → nodes; "" for nodes without a kind."""
+    """Number of nodes per kind; "" for nodes without a kind."""
     edges: dict[str, int]
-    """Relation → edges."""
+    """Number of edges per relation."""
     isolated: float
-    """Share of the nodes without an edge."""
+    """Share of nodes without edges."""
     licence: str
     """"" if unknown."""
 
@@ -50,7 +50,7 @@ def summary(arrays: GraphArrays) -> Summary:
 
 
 def faults(arrays: GraphArrays) -> list[str]:
-    """One sentence per fault; empty if the graph is sound."""
+    """Return one sentence per fault; empty if the graph is valid."""
     sentences = []
     if cycle := find_cycle(arrays):
         sentences.append(
@@ -65,12 +65,12 @@ def faults(arrays: GraphArrays) -> list[str]:
 
 
 def cycle_text(arrays: GraphArrays, nodes: list[int]) -> str:
-    """The names of a cycle's nodes, joined by arrows; only the first ones of a long cycle."""
+    """Return the names of a cycle's nodes, joined by arrows. A long cycle is cut off."""
     return " → ".join(arrays.names(nodes[:SHOWN_NODES])) + (" → …" if len(nodes) > SHOWN_NODES else "")
 
 
 def find_cycle(arrays: GraphArrays) -> list[int] | None:
-    """The nodes of one cycle, the first one repeated at the end; None if there is no cycle."""
+    """Return the nodes of one cycle, with the first one repeated at the end; None if there is no cycle."""
     edges = np.flatnonzero(_on_cycle(arrays))
     if not len(edges):
         return None
@@ -86,7 +86,7 @@ def find_cycle(arrays: GraphArrays) -> list[int] | None:
 
 
 def without_cycles(arrays: GraphArrays) -> tuple[GraphArrays, int]:
-    """The graph without the REQUIRES edges on cycles, and the number of these edges."""
+    """Return the graph without the REQUIRES edges on cycles, and the number of removed edges."""
     on_cycle = _on_cycle(arrays)
     rest = ~on_cycle
     builder = Builder()
@@ -97,7 +97,7 @@ def without_cycles(arrays: GraphArrays) -> tuple[GraphArrays, int]:
 
 
 def _on_cycle(arrays: GraphArrays) -> NDArray[np.bool_]:
-    """(E,): which edges are REQUIRES edges with both ends in one strong component."""
+    """Return a mask, (E,), of the REQUIRES edges with both ends in one strongly connected component."""
     mask = np.zeros(arrays.edges, bool)
     if REQUIRES not in arrays.relations:
         return mask

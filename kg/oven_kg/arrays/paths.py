@@ -1,7 +1,7 @@
-"""Neighbourhoods and shortest paths over arrays.
+"""Find neighbourhoods and shortest paths in a large graph.
 
-A direction is "out", along the edges, "in", against them, or "both". `relations` are positions in
-`GraphArrays.relations`; None means all of them.
+The direction "out" follows edges forwards, "in" follows them backwards, and "both" does either. `relations` are
+positions in `GraphArrays.relations`; None means all of them.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ def within(
     *,
     enough: int | None = None,
 ) -> tuple[Nodes, Nodes]:
-    """The nodes at most `depth` edges from `start`, without `start`, and each node's distance; nearest first, then by
-    number. With `enough`, the search stops after the distance at which it has that many nodes."""
+    """Return the nodes at most `depth` edges from `start`, without `start`, and each node's distance, sorted by
+    distance and number. With `enough`, the search stops at the distance where it has found that many nodes."""
     levels: list[Nodes] = []
     visited = frontier = np.array([start], np.int32)
     while len(levels) < depth and len(frontier) and (enough is None or len(visited) <= enough):
@@ -49,7 +49,7 @@ def shortest_path(
     direction: Direction = "out",
     relations: Collection[int] | None = None,
 ) -> list[int]:
-    """The nodes of a path with the fewest edges, both ends included; empty if there is no path."""
+    """Return the nodes of a path with the fewest edges, including both ends; empty if there is no path."""
     if start == end:
         return [start]
     matrix = _matrix(arrays, "in" if direction == "in" else "out", relations)
@@ -63,7 +63,7 @@ def shortest_path(
 
 
 def _matrix(arrays: GraphArrays, direction: Literal["out", "in"], relations: Collection[int] | None) -> csr_array:
-    """(N, N): row i has an entry for each node to which an edge leads from node i."""
+    """Return the adjacency matrix, (N, N): row i has an entry for each node to which an edge from node i leads."""
     indptr, ends, rel = _rows(arrays, direction)
     if relations is not None:
         followed = np.isin(rel, list(relations))
@@ -72,7 +72,7 @@ def _matrix(arrays: GraphArrays, direction: Literal["out", "in"], relations: Col
 
 
 def _edge_ends(arrays: GraphArrays, nodes: Nodes, direction: Direction, relations: Collection[int] | None) -> Nodes:
-    """The other end of each edge of some nodes; a node appears once per edge."""
+    """Return the other end of each edge of some nodes. A node appears once per edge."""
     if direction == "both":
         along, against = (_edge_ends(arrays, nodes, way, relations) for way in ("out", "in"))
         return np.concatenate([along, against])

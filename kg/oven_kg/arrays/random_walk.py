@@ -1,4 +1,4 @@
-"""PageRank over arrays: for all nodes by power iteration, and near one node by forward push."""
+"""PageRank of a large graph: of all nodes by power iteration, and of the nodes near one node by forward push."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ Values: TypeAlias = NDArray[np.float64]
 DAMPING: Final = 0.85
 """Probability that the walk follows another edge (Page et al. 1999)."""
 ACCURACY: Final = 1e-9
-"""Bound on the distance to the true ranks, as the sum of absolute differences; the ranks sum to 1.
+"""Maximum sum of absolute errors of the ranks, which sum to 1.
 
-networkx and rustworkx stop when an iteration moves less than N × tol. For half a million nodes and their default, that
-is half of all the mass; their ranks were off by 0.1 to 0.9.
+networkx and rustworkx stop when an iteration changes the ranks by less than N × tol. With their default and half a
+million nodes, that is half of the total. Their ranks were off by 0.1 to 0.9.
 """
 RESIDUE: Final = 5e-5
-"""Mass per edge of a node from which a push passes it on. It bounds the work for any graph to 1 / (RESIDUE × (1 −
+"""Minimum mass per edge at which a node passes its mass on. It bounds the work in any graph to 1 / (RESIDUE × (1 −
 DAMPING)) = 133,000 edges, about 8 ms. At 2e-5 the first 20 nodes were no better."""
 
 
 def pagerank(into: sparse.csr_array, restart: Values | None = None, *, accuracy: float = ACCURACY) -> Values:
-    """(N,): the share of its time that a random walk spends at each node; the shares sum to 1. `into`: (N, N), row i
-    has the weights of the edges into node i. `restart`: (N,), shares that sum to 1, where the walk restarts; everywhere
-    if None. The walk also restarts at a node without edges out, or with weights of 0 only."""
+    """Return each node's share of a random walk's time, (N,), with a sum of 1. Row i of `into`, (N, N), has the weights
+    of the edges into node i. `restart`, (N,), is the probability to restart at each node; uniform if None. The walk
+    also restarts at a node without outgoing weight."""
     count = into.shape[0]
     if not count:
         return np.empty(0)
@@ -48,22 +48,22 @@ def pagerank(into: sparse.csr_array, restart: Values | None = None, *, accuracy:
 
 
 class RandomWalk:
-    """The walk along a graph's edges, in proportion to their weights. Edges of different relations between two nodes
-    add up. It keeps 40 bytes per node and none per edge."""
+    """A random walk along a graph's edges, in proportion to their weights. The weights of several edges between two
+    nodes add up. It stores 40 bytes per node and none per edge."""
 
     def __init__(self, arrays: GraphArrays) -> None:
         self.arrays = arrays
 
     def ranks(self, restart: Values | None = None, *, accuracy: float = ACCURACY) -> Values:
-        """(N,): PageRank of all nodes. Arguments as in `pagerank`."""
+        """Return the PageRank of all nodes, (N,). Takes the same arguments as `pagerank`."""
         return pagerank(self._into, restart, accuracy=accuracy)
 
     def near(
         self, start: int, count: int, *, both: bool = False, residue: float = RESIDUE
     ) -> tuple[NDArray[np.int32], Values]:
-        """The `count` nodes where a walk that restarts at `start` spends most time, and its shares, descending. By
-        forward push (Andersen, Chung & Lang 2006), many nodes at a time. `both`: along edges in both directions. The
-        mass that remains at the end is distributed as in a walk from a random node. This ranks the hubs correctly: the
+        """Return the `count` nodes where a walk that restarts at `start` spends the most time, and their shares,
+        descending. Uses forward push (Andersen, Chung & Lang 2006) on many nodes at a time. `both`: follow edges both
+        ways. The remaining mass is distributed as in a walk from a random node, which ranks the hubs correctly: the
         first 20 nodes agreed with the exact ones in 99 %, and in 97 % without it."""
         shares, mass = np.zeros(self.arrays.nodes), np.zeros(self.arrays.nodes)
         scratch = np.empty(self.arrays.nodes, np.int32)
@@ -92,7 +92,7 @@ class RandomWalk:
         return nodes[order], time_shares[order]
 
     def _push(self, nodes: NDArray[np.int32], per_weight: Values, mass: Values, both: bool) -> NDArray[np.int32]:
-        """Add to `mass` what each edge of the nodes carries. Returns the ends of these edges."""
+        """Add to `mass` the mass that each edge of the nodes carries. Return the ends of these edges."""
         arrays, reached = self.arrays, []
         directions = [(arrays.indptr, arrays.dst, arrays.weight)]
         if both:
@@ -112,7 +112,7 @@ class RandomWalk:
 
     @cached_property
     def _outwards(self) -> tuple[Values, Values, Values]:
-        """(N,) each: 1 / weight out, shares of a walk from anywhere after one edge, and edges out, at least 1."""
+        """Return 1 / weight out, shares after one edge from a random node, edges out (at least 1), each (N,)."""
         per_weight = _inverse(_row_sums(self.arrays.indptr, self.arrays.weight))
         spread = np.asarray(self._into @ per_weight)
         degrees = np.maximum(np.diff(self.arrays.indptr), 1).astype(np.float64)
@@ -120,7 +120,7 @@ class RandomWalk:
 
     @cached_property
     def _both_ways(self) -> tuple[Values, Values, Values]:
-        """The same along edges in both directions, where a long walk is at a node in proportion to its weight."""
+        """Return the same both ways. There, a long walk visits a node in proportion to its weight."""
         arrays = self.arrays
         total = _row_sums(arrays.indptr, arrays.weight) + _row_sums(arrays.in_indptr, arrays.in_weight)
         degrees = np.maximum(np.diff(arrays.indptr) + np.diff(arrays.in_indptr), 1).astype(np.float64)
@@ -128,7 +128,7 @@ class RandomWalk:
 
 
 def _row_sums(indptr: NDArray[np.int64], weights: NDArray[np.float32]) -> Values:
-    """(N,): the sum of each row's weights."""
+    """Return the sum of each row's weights, (N,)."""
     sums, filled = np.zeros(len(indptr) - 1), np.flatnonzero(np.diff(indptr))
     if len(filled):
         sums[filled] = np.add.reduceat(weights, indptr[filled], dtype=np.float64)
@@ -140,7 +140,7 @@ def _inverse(values: Values) -> Values:
 
 
 def _distinct(nodes: NDArray[np.int32], scratch: NDArray[np.int32]) -> NDArray[np.int32]:
-    """Each node once, without sorting: of equal nodes the last one to write its position stays. `scratch`: (N,)."""
+    """Return distinct nodes without sorting: of equal nodes, the last write to `scratch`, (N,), wins."""
     positions = np.arange(len(nodes), dtype=np.int32)
     scratch[nodes] = positions
     distinct: NDArray[np.int32] = nodes[scratch[nodes] == positions]

@@ -1,7 +1,7 @@
-"""Searches a large graph's names for whole words. Each search reads all names, about 10 ms for ten million bytes.
+"""Search a large graph's names for whole words. A search takes about 10 ms per ten million bytes of names.
 
-A word is a run of letters and digits; every byte that is not ASCII counts as a letter. ASCII letters match in either
-case, other letters only in the case of the name.
+A word is a run of letters and digits. Every non-ASCII byte counts as a letter. ASCII letters match in either case, and
+other letters only in the same case.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ IN_WORD: Final = rb"[0-9a-z\x80-\xff]"
 
 
 class WordSearch:
-    """Finds the nodes whose names have a word."""
+    """A search for nodes whose names contain a word."""
 
     def __init__(self, arrays: GraphArrays) -> None:
         self._arrays = arrays
 
     @cached_property
     def _starts(self) -> NDArray[np.int64]:
-        """(N,): where each name begins in the text."""
+        """Return the start of each name in the text, (N,)."""
         return self._arrays.name_offsets[:-1] + np.arange(1, self._arrays.nodes + 1)
 
     @cached_property
     def _text(self) -> bytes:
-        """All names, with a zero before each and after the last."""
+        """Return all names, with a zero byte before each and after the last."""
         return np.insert(self._arrays.name_bytes, self._arrays.name_offsets, 0).tobytes().lower()
 
     def nodes(self, word: str, most: int) -> NDArray[np.int32]:
-        """The first `most` nodes whose names have the word, ascending."""
+        """Return the first `most` nodes whose names contain the word, in ascending order."""
         encoded = re.escape(word.encode("utf-8", "replace"))
         # The word comes first in the pattern, so that the search for it is quick.
         matches = re.finditer(encoded + rb"(?<!" + IN_WORD + encoded + rb")(?!" + IN_WORD + rb")", self._text)
@@ -45,5 +45,5 @@ class WordSearch:
 
 
 def split(text: str) -> list[str]:
-    """The words of a query, each once."""
+    """Return the distinct words of a query."""
     return list(dict.fromkeys(re.findall(r"[0-9a-z\u0080-\U0010ffff]+", text.lower())))

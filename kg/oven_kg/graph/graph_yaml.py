@@ -1,4 +1,4 @@
-"""Reads nodes, edges and sources from YAML files. `lint` checks them; reading does not."""
+"""Read nodes, edges and sources from YAML files. Reading does not check them; `lint` does."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ DATA: Final = Path(__file__).parents[1] / "data"
 class Node:
     id: str
     kind: str
-    """One of `Kind`; the lint reports any other."""
+    """A value of `Kind`; the lint reports any other."""
     text: str = ""
     phase: tuple[str, ...] = ()
-    """Kinds of training that it applies to: pretrain, sft, grpo; empty for all."""
+    """Training phases to which it applies: pretrain, sft, grpo; empty for all."""
     prior: float = 0.0
-    """Probability of a cause before any symptom."""
+    """Probability of a cause when no symptom is known."""
     changes: tuple[str, ...] = ()
     """Changes that the controller makes together as a remedy, e.g. "optimizer.lr_scale:down"."""
     advisory: bool = False
@@ -53,7 +53,7 @@ class Edge:
     grade: str
     source: str
     at: str = ""
-    """The position in the source."""
+    """Position in the source."""
     note: str = ""
 
 
@@ -74,18 +74,18 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """The content of a graph, in the order of the files, duplicates included."""
+    """The content of a graph in file order, including duplicates."""
 
     nodes: tuple[Node, ...] = ()
     edges: tuple[Edge, ...] = ()
     sources: tuple[Source, ...] = ()
     unreadable: tuple[str, ...] = ()
-    """One sentence for each part that is none of these."""
+    """One sentence for each part of the file that could not be read."""
 
 
 def read(path: Path | None = None) -> Records:
-    """Read the built-in graph, or the one in `path`: the same YAML, whose `sources` extend the built-in ones. Raises
-    ConfigError if the file is not YAML."""
+    """Read the built-in graph, or the one in `path`, which has the same format and whose `sources` extend the built-in
+    ones. Raises ConfigError if the file is not YAML."""
     body, builtin_sources = _read_yaml(path or DATA / "graph.yaml"), _read_yaml(DATA / "sources.yaml")
     own_sources = _mapping(body.get("sources"))
     unreadable = [
@@ -141,11 +141,11 @@ _TYPES: Final[dict[str, type | tuple[type, ...]]] = {
     "phase": list,
     "changes": list,
 }
-"""Field → its type in YAML; all others are texts."""
+"""The YAML type of each field that is not a text."""
 
 
 def _fields(record: type[Node | Edge | Source], values: object, where: str, unreadable: list[str]) -> dict[str, Any]:
-    """The values of the record's fields. Adds a sentence to `unreadable` for each other field and each wrong type."""
+    """Return the values of the record's fields, and report unknown fields and wrong types in `unreadable`."""
     names = {field.name for field in fields(record)} - {"id", "kind", "src", "dst", "relation"}
     readable: dict[str, Any] = {}
     for name, value in _mapping(values).items():

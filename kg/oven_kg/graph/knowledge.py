@@ -1,4 +1,4 @@
-"""The graph of causes and remedies in memory, with a hash over its content."""
+"""The graph of causes and remedies in memory, with a hash of its content."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from oven_kg.graph.graph_yaml import Edge, Node, Records, Source
 
 
 class Knowledge:
-    """A read-only graph. `network` has the node ids as nodes and the edge ids as keys. A contradiction is written once
-    and is in the network in both directions, under one id."""
+    """A read-only graph. `network` has node ids as nodes and edge ids as keys. A contradiction is written once in the
+    file, and is in the network in both directions under one id."""
 
     def __init__(self, records: Records) -> None:
         self.nodes: dict[str, Node] = {node.id: node for node in records.nodes}
@@ -44,28 +44,28 @@ class Knowledge:
         self.records = records
         self.sha = _sha(records)
         self.paths: dict[tuple[str, ...], EvidencePath] = {}
-        """A cache of `diagnosis.path`: edge ids → the path in words. A graph has some thousand."""
+        """Cache of `diagnosis.evidence_path`: the path in words for a tuple of edge ids. A graph has a few thousand."""
         self._needs: dict[str, dict[str, tuple[Edge, ...]]] = {}
 
     def into(self, node: str, *relations: str) -> Iterator[Edge]:
-        """The edges of these relations that end at `node`."""
+        """Yield the edges of these relations that end at `node`."""
         for relation in relations:
             yield from self._into.get((node, relation), ())
 
     def out_of(self, node: str, *relations: str) -> Iterator[Edge]:
-        """The edges of these relations that begin at `node`."""
+        """Yield the edges of these relations that begin at `node`."""
         for relation in relations:
             yield from self._out_of.get((node, relation), ())
 
     def edges_out(self, node: str, relation: str) -> Sequence[Edge]:
-        """The edges of one relation that begin at `node`."""
+        """Return the edges of one relation that begin at `node`."""
         return self._out_of.get((node, relation), ())
 
     def of_kind(self, kind: str) -> Sequence[Node]:
         return self._nodes_by_kind.get(kind, ())
 
     def needs(self, remedy: str) -> dict[str, tuple[Edge, ...]]:
-        """Precondition of `remedy`, direct or not → the edges that lead to it."""
+        """Return the direct and indirect preconditions of `remedy`, each with the edges that lead to it."""
         if remedy in self._needs:
             return self._needs[remedy]
         needs: dict[str, tuple[Edge, ...]] = {}
@@ -80,9 +80,9 @@ class Knowledge:
 
     @cached_property
     def requirements(self) -> dict[str, dict[str, tuple[Edge, ...]]]:
-        """Change → its needs, each with the edges that lead to it. A need applies to a change only if every remedy that
-        consists of this change alone has it. Another remedy may change the same actuator for another reason, and a
-        remedy of several changes says nothing about one of them."""
+        """Return the needs of each change, each with the edges that lead to it. A change has a need only if every
+        remedy that consists of this change alone has it. Another remedy may change the same actuator for another
+        reason, and a remedy with several changes does not say which change has the need."""
         requirements: dict[str, dict[str, tuple[Edge, ...]]] = {}
         for remedy in self.of_kind("remedy"):
             if len(remedy.changes) != 1:
@@ -94,7 +94,7 @@ class Knowledge:
 
     @cached_property
     def contradictions(self) -> dict[tuple[str, str], Edge]:
-        """Pairs of changes that must not be in flight together, each in alphabetical order, with its edge."""
+        """Return pairs of changes that must not be in flight together, alphabetical, and the edge of each."""
         pairs: dict[tuple[str, str], Edge] = {}
         for edge in self.edges.values():
             if edge.relation == "CONTRADICTS":
@@ -120,8 +120,8 @@ def _counts(values: Iterable[str]) -> dict[str, int]:
 
 
 def _sha(records: Records) -> str:
-    """SHA-256 over the content in canonical form, so that the order and layout of the files do not matter. Only the
-    sources that an edge cites count, because the bibliography may have more than a graph uses."""
+    """Return the SHA-256 of the content in canonical form, so that order and layout of the files do not matter. Only
+    cited sources count, because the bibliography may have more than a graph uses."""
     cited = {edge.source for edge in records.edges}
     content = {
         "nodes": sorted((asdict(node) for node in records.nodes), key=lambda node: str(node["id"])),

@@ -1,4 +1,4 @@
-"""Rules for graphs of causes and remedies. Each fault is a sentence with its remedy."""
+"""The lint for graphs of causes and remedies. It reports each fault as a sentence that says how to fix it."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ ENDS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
     "REQUIRES": (("remedy", "precondition"), ("precondition",)),
     "CONTRADICTS": (("remedy",), ("remedy",)),
 }
-"""Relation → the kinds of nodes where it may begin, and where it may end."""
+"""The kinds of nodes at which each relation may begin and end."""
 GRADES: Final = ("A", "B", "C", "D")
 CHECKED: Final = ("read", "quoted", "abstract")
 PHASES: Final = ("pretrain", "sft", "grpo")
 
 
 def lint(records: Records) -> list[str]:
-    """All faults, in the order of the rules; empty for a sound graph."""
+    """Return all faults in the order of the rules; empty for a valid graph."""
     return [*records.unreadable, *(fault for rule in RULES for fault in rule(records))]
 
 
@@ -70,7 +70,7 @@ def _isolated(records: Records) -> Iterator[str]:
 
 
 def _evidence(records: Records) -> Iterator[str]:
-    """An edge has a strength, a grade and a source, and the grade matches the source."""
+    """Check that each edge has a strength, a grade and a source, and that the grade matches the source."""
     sources = {source.id: source for source in records.sources}
     for edge in records.edges:
         if not 0 < edge.strength <= 1:
@@ -145,7 +145,7 @@ def _requires(records: Records) -> Iterator[str]:
 
 
 def _contradicts(records: Records) -> Iterator[str]:
-    """Check that a contradiction between two nodes is written once, because it applies in both directions."""
+    """Check that each contradiction is written once, because it applies in both directions."""
     pairs: set[frozenset[str]] = set()
     changes = {node.id: set(node.changes) for node in records.nodes}
     for edge in records.edges:
@@ -172,7 +172,7 @@ def _opposed(records: Records) -> Iterator[str]:
 
 
 def _explained(records: Records) -> Iterator[str]:
-    """Check that symptoms have a cause and causes a remedy; otherwise a diagnosis would be empty."""
+    """Check that each symptom has a cause and each cause a remedy. Otherwise a diagnosis would be empty."""
     caused = {edge.dst for edge in records.edges if edge.relation == "CAUSES"}
     solved = {edge.dst for edge in records.edges if edge.relation in ("SOLVES", "PREVENTS")}
     for node in records.nodes:

@@ -1,5 +1,5 @@
-"""Loaders of graphs in other formats: each reads a file and yields batches of nodes and edges.
+"""Loaders for graphs in other formats. Each reads a file and yields batches of nodes and edges.
 
-A loader is an entry point of `oven.kg_loaders`, named after its format: a function of an `Input` and of `Options`.
-Files come from strangers: nothing in them is executed or fetched, and the memory and time that they cost are bounded.
+A loader is an entry point in `oven.kg_loaders` named after its format: a function of an `Input` and `Options`. Files
+are untrusted, so loaders never execute or fetch their content, and limit memory and time.
 """

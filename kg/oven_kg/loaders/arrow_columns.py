@@ -1,4 +1,4 @@
-"""Conversion of Arrow columns into columns of texts and of numbers."""
+"""Convert Arrow columns into columns of texts and numbers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The batches of nodes and edges that a loader yields, and the options that it receives."""
+"""Batches of nodes and edges that a loader yields, and the loader's options."""
 
 from __future__ import annotations
 
@@ -14,36 +14,36 @@ from numpy.typing import NDArray
 from oven_core.errors import ConfigError
 
 BATCH_ROWS: Final = 20_000
-"""Rows in memory at a time: about 5 MB of short texts."""
+"""Maximum rows per batch: about 5 MB of short texts."""
 
 Locate: TypeAlias = Callable[[int], str]
-"""A row's position in its batch → its location in the file, e.g. "line 7"."""
+"""Convert a row's position in its batch into a location in the file, e.g. "line 7"."""
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of texts: the texts, and for each row the position of its text among them."""
+    """A column of texts: the distinct texts, and the position of each row's text among them."""
 
     texts: Sequence[str]
     codes: NDArray[np.int32]
 
     @classmethod
     def from_repeated(cls, rows: Sequence[str]) -> Column:
-        """A column that stores each distinct text once."""
+        """Return a column that stores each distinct text once."""
         positions: dict[str, int] = {}
         codes = np.fromiter((positions.setdefault(text, len(positions)) for text in rows), np.int32, len(rows))
         return cls(list(positions), codes)
 
     @classmethod
     def from_distinct(cls, rows: Sequence[str]) -> Column:
-        """A column of mostly different texts, for which a search for repetitions would cost more than it saves."""
+        """Return a column of mostly distinct texts, where a search for duplicates would cost more than it saves."""
         return cls(rows, np.arange(len(rows), dtype=np.int32))
 
     def __len__(self) -> int:
         return len(self.codes)
 
     def select(self, rows: NDArray[np.intp]) -> Column:
-        """These rows only, without the texts that they do not use."""
+        """Return a column of these rows only, without unused texts."""
         used, codes = np.unique(self.codes[rows], return_inverse=True)
         return Column([self.texts[code] for code in used.tolist()], codes.astype(np.int32))
 
@@ -54,7 +54,7 @@ class Nodes:
 
     names: Sequence[str]
     kinds: Sequence[str]
-    """Kinds, one per name; "" for a node without a kind."""
+    """The kind of each node; "" for a node without a kind."""
     locate: Locate
 
 
@@ -66,13 +66,13 @@ class Edges:
     relations: Column
     targets: Column
     weights: NDArray[Any] | None
-    """float64; None if all are 1. The import checks that they are finite and not negative."""
+    """The edges' weights as float64; None if all are 1. The import checks that they are finite and not negative."""
     locate: Locate
 
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """A number of rows that do not fit into a graph of names and relations."""
+    """A count of skipped rows that do not fit into a graph of names and relations."""
 
     what: str
     count: int
@@ -80,7 +80,7 @@ class Skipped:
 
 @dataclass(frozen=True, slots=True)
 class Licence:
-    """The licence of all files of a format, as an SPDX identifier."""
+    """The licence that applies to all files of a format, as an SPDX identifier."""
 
     name: str
 
@@ -93,24 +93,24 @@ class Options:
     """The options of a loader."""
 
     languages: tuple[str, ...] = ()
-    """Languages for ConceptNet; both ends of an edge must be in one of them. Empty for all."""
+    """Languages to load from ConceptNet; both ends of an edge must be in one of them. Empty for all."""
 
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """One edge, in a format that is read row by row."""
+    """One edge in a format that is read row by row."""
 
     source: str
     relation: str
     target: str
     weight: float
     number: int
-    """Number of its line or element."""
+    """Number of the edge's line or element."""
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One node, in a format that is read row by row."""
+    """One node in a format that is read row by row."""
 
     name: str
     kind: str
@@ -118,7 +118,7 @@ class Node:
 
 
 def declared(rows: Iterable[Node | Edge], path: Path, unit: str = "") -> Iterator[Node | Edge]:
-    """Pass on the rows of a file that declares its nodes; an edge may precede them. `unit` as in `batched`."""
+    """Pass on a file's rows and check that every node is declared, even after its edges. `unit` as in `batched`."""
     names: set[str] = set()
     awaited: dict[str, int] = {}  # undeclared node → number of the first edge that names it
     for row in rows:
@@ -137,7 +137,7 @@ def declared(rows: Iterable[Node | Edge], path: Path, unit: str = "") -> Iterato
 
 
 def batched(rows: Iterable[Node | Edge], unit: str = "") -> Iterator[Nodes | Edges]:
-    """Collect rows into batches of nodes or of edges, in order. `unit`: what the rows' numbers count, e.g. "line"; by
+    """Collect rows into batches of nodes or edges, in order. `unit` names what the row numbers count, e.g. "line". By
     default nodes and edges are numbered separately."""
     for kind, group in groupby(rows, key=type):
         batch: list[Any] = []

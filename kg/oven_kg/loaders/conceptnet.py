@@ -1,6 +1,6 @@
-"""The assertions of ConceptNet 5.7, a table of five columns without names (Speer, Chin and Havasi 2017).
+"""Load the assertions of ConceptNet 5.7 (Speer, Chin and Havasi 2017), a table of five columns without a header.
 
-The columns are the assertion, its relation, start and end as URIs, and JSON with the weight and the sources.
+The columns are the URIs of the assertion, its relation, start and end, and JSON with the weight and the sources.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from oven_kg.loaders.separated_values import Dialect, batches
 DIALECT: Final = Dialect("\t", quoted=False, names=("assertion", "relation", "start", "end", "about"))
 LICENCE: Final = "CC-BY-SA-4.0"
 TAIL_BYTES: Final = 48
-"""Bytes at the end of the JSON in which the weight is searched first."""
+"""Number of bytes at the end of the JSON that are searched for the weight first."""
 WEIGHT_LAST: Final = r'[{,]\s*"weight"\s*:\s*(?P<weight>-?[0-9]+(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?)\s*\}\s*$'
-"""ConceptNet sorts the keys, so the weight comes last. The brace that ends the JSON closes the outermost object, and a
-quote within a text is escaped, so a match is the object's own weight. JSON without a match is parsed."""
+"""The weight at the end of the JSON, because ConceptNet sorts the keys. The last brace closes the outermost object, and
+quotes within texts are escaped, so a match is the object's own weight. JSON without a match is parsed."""
 
 
 def load_conceptnet(graph_file: Input, options: Options) -> Iterator[Batch]:
-    """Load assertions. If one language is selected, concepts are named by their words, e.g. "apple tree" for
-    `/c/en/apple_tree/n`; otherwise by their URIs without the sense. Raises ConfigError with the line."""
+    """Load assertions. If one language is selected, a concept's name is its words, e.g. "apple tree" for
+    `/c/en/apple_tree/n`. Otherwise it is the URI without the sense. Raises ConfigError with the line."""
     concept_name = _words if len(options.languages) == 1 else _uri_without_sense
     prefixes = tuple(f"/c/{language}/" for language in options.languages)
     skipped = 0

@@ -1,4 +1,4 @@
-"""Detection of a graph's format by its first bytes. The file's name decides only if they are ambiguous."""
+"""Detect a graph's format by its first bytes. The file name decides only if they are ambiguous."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ OTHER_FILES: Final[tuple[tuple[bytes, str], ...]] = (
     (b"\xff\xfe", "in UTF-16"),
     (b"\xfe\xff", "in UTF-16"),
 )
-"""First bytes of files that no loader reads, and what the files are."""
+"""First bytes of file types that no loader reads, with a description of each."""
 XML_ROOTS: Final = {"graphml": "graphml", "gexf": "gexf", "RDF": "rdfxml"}
-"""Root element → format. GEXF was removed, and the error for it says so."""
+"""The format for each XML root element. GEXF is no longer supported, and its error says so."""
 NTRIPLES_LINE: Final = re.compile(
     rb'\s*(?:<[^<>"\s]+>|_:\S+)\s+<[^<>"\s]+>\s+(?:<[^<>"\s]+>|_:\S+|"(?:[^"\\]|\\.)*"(?:@[\w-]+|\^\^<[^<>\s]+>)?)'
     rb"\s*\.\s*(?:#.*)?$"
@@ -40,7 +40,7 @@ COMPRESSED: Final = (".gz", ".bz2")
 
 
 def inputs(paths: Sequence[Path], format_name: str = "") -> list[tuple[Input, Loader]]:
-    """Each file with its loader. `format_name`: the format of all files; empty to detect each."""
+    """Return each file with its loader. `format_name` is the format of all files; empty to detect it per file."""
     pairs = []
     for path in paths:
         graph_file = Input(path)
@@ -50,7 +50,7 @@ def inputs(paths: Sequence[Path], format_name: str = "") -> list[tuple[Input, Lo
 
 
 def has_languages(loader: Loader) -> bool:
-    """Whether the format states the language of each node."""
+    """Whether the format states each node's language."""
     return loader is _loader("conceptnet")
 
 
@@ -60,7 +60,7 @@ def _loader(name: str) -> Loader:
 
 
 def detect(graph_file: Input) -> str:
-    """The name of a file's format. Raises ConfigError if it is unknown."""
+    """Return the name of a file's format. Raises ConfigError if it is unknown."""
     refuse_other_files(graph_file)
     head = graph_file.head
     if head.startswith(b"PAR1"):
@@ -77,7 +77,7 @@ def detect(graph_file: Input) -> str:
 
 
 def refuse_other_files(graph_file: Input) -> None:
-    """Raises ConfigError for a folder, and for a file that is certainly not a graph."""
+    """Raises ConfigError for a folder, and for a known file type that is not a graph."""
     path = graph_file.path
     if path.is_dir():
         raise ConfigError(f"{path} is a folder without `graph.json`, which `kg import` writes; name the graph's files")

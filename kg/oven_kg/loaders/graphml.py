@@ -1,4 +1,4 @@
-"""Graphs as GraphML, as networkx, yEd and LightRAG write it."""
+"""Load GraphML, as written by networkx, yEd and LightRAG."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from oven_kg.loaders.triple_columns import RELATED, RELATIONS, WEIGHTS
 from oven_kg.loaders.xml_events import XmlEvents
 
 MAX_CHARACTERS: Final = 1_001
-"""Characters of an attribute that are kept: one more than a name may have, so that a long name is refused."""
+"""Maximum stored characters of an attribute: one more than a name may have, so that a long name is refused."""
 MAX_KEYS: Final = 1_000
-"""Attributes that a file may declare."""
+"""Maximum number of attributes that a file may declare."""
 KINDS: Final = ("kind", "entity_type")
 
 
@@ -36,25 +36,25 @@ def _rows(graph_file: Input) -> Iterator[Node | Edge]:
 
 
 class _GraphML(XmlEvents):
-    """Collects the nodes and edges of the parsed chunks."""
+    """A parser that collects the nodes and edges of each chunk."""
 
     def __init__(self, graph_file: Input) -> None:
         super().__init__(graph_file, "GraphML")
         self._rows: list[Node | Edge] = []
         self._keys: dict[str, str] = {}
-        """Id of a declared attribute → its name, in lower case."""
+        """The name of each declared attribute in lower case, by id."""
         self._undirected = False
         self._element: dict[str, str] | None = None
         """The XML attributes of the open node or edge."""
         self._line = 1
-        """The line where it begins."""
+        """The line where the open node or edge begins."""
         self._data: dict[str, str] = {}
         """The element's `data` by name."""
         self._data_name = ""
         """The name of the open `data`."""
 
     def pop_rows(self) -> list[Node | Edge]:
-        """Return the complete nodes and edges since the last call."""
+        """Return the nodes and edges completed since the last call."""
         rows, self._rows = self._rows, []
         return rows
 

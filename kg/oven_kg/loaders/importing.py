@@ -1,4 +1,4 @@
-"""Builds a graph from files: every batch that a loader yields goes into sorted arrays, and nothing else is kept."""
+"""Build a graph from files. Each batch from a loader goes into sorted arrays and is not stored otherwise."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ Loader: TypeAlias = Callable[[Input, Options], Iterator[Batch]]
 
 @dataclass(frozen=True, slots=True)
 class Imported:
-    """A graph, and the rows that are not in it."""
+    """An imported graph, with counts of repeated edges and skipped rows."""
 
     arrays: GraphArrays
     repeated: int
-    """Repetitions of edges; the largest weight counts."""
+    """Number of repeated edges; the largest weight counts."""
     skipped: dict[str, int]
-    """Kind of skipped row → their number."""
+    """Number of skipped rows per kind."""
     unused_relations: tuple[str, ...]
-    """Relations of the map that no file had."""
+    """Relations of the user's map that no file contained."""
 
 
 def import_graph(
@@ -47,8 +47,8 @@ def import_graph(
     cycles: Literal["refuse", "cut", "keep"] = "refuse",
     licence: str = "",
 ) -> Imported:
-    """Build the graph. `cycles`: the treatment of cycles of requirements. `licence`: by default that of the files'
-    format. Raises ConfigError with file, location and remedy for a row that is not usable."""
+    """Build the graph. `cycles` says how to treat cycles of requirements. `licence` defaults to the licence of the
+    files' format. Raises ConfigError with file, location and remedy for an unusable row."""
     builder, skipped, licences = Builder(), Counter[str](), dict[str, None]()
     for graph_file, loader in files:
         for batch in loader(graph_file, options):
@@ -109,7 +109,7 @@ def _add(
 
 
 def _numbers(column: Column, number: Callable[[Sequence[str]], NDArray[np.int32]]) -> NDArray[np.int32]:
-    """The builder's numbers of a column's rows; each text is looked up once."""
+    """Return the builder's number for each row of a column. Each distinct text is looked up once."""
     try:
         return number(column.texts)[column.codes]
     except RowError as error:
@@ -117,7 +117,7 @@ def _numbers(column: Column, number: Callable[[Sequence[str]], NDArray[np.int32]
 
 
 def _renamed(column: Column, relations: RelationMap) -> tuple[Column, NDArray[np.bool_]]:
-    """The relations by their names in the graph, and which rows have one."""
+    """Return the relations with their names in the graph, and a mask of the rows to import."""
     names = [relations.name(text) for text in column.texts]
     has_name = np.array([name is not None for name in names], bool)
     mask: NDArray[np.bool_] = has_name[column.codes] if len(names) else np.zeros(0, bool)
@@ -125,7 +125,7 @@ def _renamed(column: Column, relations: RelationMap) -> tuple[Column, NDArray[np
 
 
 OTHERS: Final = "*"
-"""The key of a map for all relations that it does not name."""
+"""The map's key for all relations that it does not name."""
 STANDARD: Final[Mapping[str, str]] = {
     # ConceptNet 5
     "HasPrerequisite": "REQUIRES",
@@ -137,21 +137,21 @@ STANDARD: Final[Mapping[str, str]] = {
     "http://www.w3.org/2002/07/owl#disjointWith": "CONTRADICTS",
     "http://purl.org/dc/terms/requires": "REQUIRES",
 }
-"""Relations of published graphs that mean the same as one of ours."""
+"""Relations of published graphs that have the same meaning as one of ours."""
 
 
 @dataclass
 class RelationMap:
-    """Maps each relation of a file to its name in the graph: by the user's map, by `STANDARD`, or else its own name in
-    upper case with underscores (`HasA` → `HAS_A`). An IRI stays as it is."""
+    """A mapping from a file's relations to the graph's. The user's map comes first, then `STANDARD`. Any other relation
+    gets its own name in upper case with underscores (`HasA` → `HAS_A`). IRIs do not change."""
 
     user_map: Mapping[str, str | None] = field(default_factory=dict)
-    """Relation of a file → name, or None to skip its edges."""
+    """The graph's name for each relation of a file; None to skip its edges."""
     used: set[str] = field(default_factory=set)
-    """Keys of `user_map` that a file had."""
+    """Keys of `user_map` that appeared in a file."""
 
     def name(self, relation: str) -> str | None:
-        """The relation's name in the graph; None to skip its edges."""
+        """Return the relation's name in the graph; None to skip its edges."""
         for key in (relation, _upper_case(relation), OTHERS):
             if key in self.user_map:
                 self.used.add(key)
@@ -160,7 +160,7 @@ class RelationMap:
 
     @property
     def unused(self) -> tuple[str, ...]:
-        """The relations of the user's map that no file had."""
+        """Return the relations of the user's map that no file contained."""
         return tuple(sorted({*self.user_map} - self.used - {OTHERS}))
 
 

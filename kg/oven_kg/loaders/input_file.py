@@ -1,4 +1,4 @@
-"""A graph's file as a loader reads it: decompressed, and within size limits."""
+"""A graph file as input for a loader: decompressed, and within size limits."""
 
 from __future__ import annotations
 
@@ -17,41 +17,41 @@ from typing import Any, BinaryIO, Final
 from oven_core.errors import ConfigError, reason
 
 HEAD: Final = 64 * 1024
-"""Bytes at the beginning of the decompressed file from which its format is detected."""
+"""Number of decompressed bytes at the start of the file that decide its format."""
 MAX_BYTES: Final = 64 * 2**30
-"""The largest file, decompressed; ConceptNet 5.7 has 10 GB."""
+"""Maximum size of a decompressed file. ConceptNet 5.7 has 10 GB."""
 MAX_JSON_BYTES: Final = 64 * 2**20
-"""The largest file of a JSON format that has to be parsed as a whole."""
+"""Maximum size of a JSON file whose format has to be parsed as a whole."""
 MAX_EXPANSION: Final = 100
-"""The largest ratio of decompressed to compressed size: ConceptNet has 20, GraphML 30, a gzip bomb 1,000."""
+"""Maximum ratio of decompressed to compressed size. ConceptNet has 20, GraphML 30, and a gzip bomb 1,000."""
 ALWAYS_ALLOWED: Final = 16 * 2**20
-"""Bytes that a file may have whatever its compressed size: a short file of repeated lines compresses well."""
+"""Decompressed bytes that are allowed at any ratio, because a short file of repeated lines compresses well."""
 GZIP: Final = b"\x1f\x8b"
 BZIP2: Final = b"BZh"
 
 
 @dataclass(frozen=True)
 class Input:
-    """A file that a graph is read from."""
+    """A file from which a graph is read."""
 
     path: Path
 
     @cached_property
     def head(self) -> bytes:
-        """The first bytes, decompressed. Raises ConfigError."""
+        """Return the first decompressed bytes. Raises ConfigError."""
         with self.open() as file:
             return file.read(HEAD)
 
     @cached_property
     def compression(self) -> bytes:
-        """GZIP, BZIP2, or empty for a file that is not compressed."""
+        """Return GZIP, BZIP2, or empty bytes for an uncompressed file."""
         with self._open_raw() as file:
             start = file.read(3)
         return next((magic for magic in (GZIP, BZIP2) if start.startswith(magic)), b"")
 
     @contextmanager
     def open(self) -> Iterator[BinaryIO]:
-        """The decompressed content. Reading it raises ConfigError for a truncated file, and beyond the limits."""
+        """Open a decompressed stream. Reading raises ConfigError for a truncated file, and beyond the limits."""
         with self._open_raw() as raw:
             yield io.BufferedReader(_LimitedReader(self.path, raw, self.compression), HEAD)
 
@@ -71,7 +71,7 @@ class Input:
 
 
 class _LimitedReader(io.RawIOBase):
-    """The decompressed bytes of a file, counted."""
+    """A stream that counts a file's decompressed bytes and enforces the limits."""
 
     def __init__(self, path: Path, raw: BinaryIO, compression: bytes) -> None:
         self._path, self._raw, self._compression = path, raw, compression
@@ -107,7 +107,7 @@ class _LimitedReader(io.RawIOBase):
 
 
 def lines(graph_file: Input, limit: int) -> Iterator[tuple[int, bytes]]:
-    """Each line that is not blank, with its number from 1. Raises ConfigError for a line longer than `limit` bytes."""
+    """Yield each non-blank line with its number from 1. Raises ConfigError for a line over `limit` bytes."""
     with graph_file.open() as file:
         number = 0
         while line := file.readline(limit + 1):
@@ -121,7 +121,7 @@ def lines(graph_file: Input, limit: int) -> Iterator[tuple[int, bytes]]:
 
 
 def decode(graph_file: Input, location: str, text: bytes) -> str:
-    """Decode UTF-8. Raises ConfigError that names the first wrong byte."""
+    """Decode UTF-8. Raises ConfigError that names the first invalid byte."""
     try:
         return text.decode()
     except UnicodeDecodeError as error:
@@ -129,7 +129,7 @@ def decode(graph_file: Input, location: str, text: bytes) -> str:
 
 
 def not_utf8(graph_file: Input, location: str, byte: int) -> ConfigError:
-    """The error for a byte that is not UTF-8."""
+    """Return the error for a byte that is not UTF-8."""
     return ConfigError(
         f"{graph_file.path}, {location} is not UTF-8 (byte 0x{byte:02x}); convert the file, e.g. with `iconv -t UTF-8`"
     )

@@ -1,4 +1,4 @@
-"""Triples as JSON lines, and the parsing of names and weights that other JSON and XML formats share."""
+"""Load triples from JSON lines, and parse names and weights for other JSON and XML formats."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from oven_kg.loaders.input_file import Input, decode, lines
 from oven_kg.loaders.triple_columns import triple_columns
 
 LINE_BYTES: Final = 4 * 2**20
-"""The longest line. Parsed, the worst line of this length takes 90 MB."""
+"""Maximum length of a line. The worst line of this length takes 90 MB after parsing."""
 
 
 def load_json_lines(graph_file: Input, options: Options) -> Iterator[Batch]:
-    """Load one object per line, with subject, predicate, object and perhaps weight."""
+    """Load one object per line, with a subject, predicate, object and optional weight."""
     return batched(_edges(graph_file), "line")
 
 
@@ -38,7 +38,7 @@ def _edges(graph_file: Input) -> Iterator[Edge]:
 
 
 def parse_edge(path: Path, values: Mapping[str, Any], location: str, number: int) -> Edge:
-    """The edge that an object describes. Raises ConfigError with the location."""
+    """Return the edge that an object describes. Raises ConfigError with the location."""
     columns = triple_columns(path, values)
     subject, relation, object_ = (
         parse_name(values[key], location, key) for key in (columns.subject, columns.relation, columns.object)
@@ -48,7 +48,7 @@ def parse_edge(path: Path, values: Mapping[str, Any], location: str, number: int
 
 
 def parse_name(value: object, location: str, what: str) -> str:
-    """A name, which may be a whole number. Raises ConfigError for anything else."""
+    """Return a name as a string. Whole numbers are accepted. Raises ConfigError for anything else."""
     if isinstance(value, str) and value:
         return value
     if isinstance(value, int) and not isinstance(value, bool):
@@ -57,7 +57,7 @@ def parse_name(value: object, location: str, what: str) -> str:
 
 
 def parse_weight(value: object, location: str) -> float:
-    """A weight as a number or a text; 1 if there is none. Raises ConfigError for anything else."""
+    """Return a weight from a number or a text; 1 if it is missing. Raises ConfigError for anything else."""
     if value is None or value == "":
         return 1.0
     try:

@@ -1,4 +1,4 @@
-"""Graphs as networkx's node-link JSON: {"nodes": [{"id": …}], "edges" or "links": [{"source": …, "target": …}]}."""
+"""Load networkx's node-link JSON: {"nodes": [{"id": …}], "edges" or "links": [{"source": …, "target": …}]}."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Triples as Parquet. The sizes that the file's footer claims are checked before anything is decompressed."""
+"""Load triples from Parquet. The sizes in the file's footer are checked before anything is decompressed."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from oven_kg.loaders.input_file import Input
 from oven_kg.loaders.triple_columns import triple_columns
 
 MAX_ROWS: Final = 100_000_000
-"""Three times the rows of ConceptNet."""
+"""Maximum number of rows: three times as many as in ConceptNet."""
 MAX_GROUP_BYTES: Final = 128 * 2**20
-"""Bytes of the used columns of a row group, decompressed: a page of it may have to be in memory as a whole. A small
-file may claim very many rows of one value."""
+"""Maximum decompressed bytes of a row group's used columns, because a page may have to be in memory as a whole. Even a
+small file may claim very many rows with the same value."""
 
 
 def load_parquet(graph_file: Input, options: Options) -> Iterator[Batch]:

@@ -1,4 +1,4 @@
-"""Reads RDF in four formats as a stream, with pyoxigraph. It fetches nothing from the network."""
+"""Load RDF in four formats as a stream, with pyoxigraph. It fetches nothing from the network."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ NOT_BRACKETS: Final = re.compile(rb"[^()\[\]]++")
 
 
 class _CheckedFile(io.RawIOBase):
-    """The file that the parser reads. Raises ConfigError for content that would make the parser's buffer grow."""
+    """A file for the parser that raises ConfigError for content that would make the parser's buffer grow."""
 
     def __init__(self, graph_file: Input, file: BinaryIO, form: str, statement_count: Callable[[], int]) -> None:
         self._graph_file, self._file, self._form = graph_file, file, form
@@ -71,7 +71,7 @@ class _CheckedFile(io.RawIOBase):
 
 
 class BracketDepth:
-    """Counts open brackets in Turtle, outside strings, IRIs and comments."""
+    """A counter of open brackets in Turtle, outside of strings, IRIs and comments."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -96,8 +96,8 @@ class BracketDepth:
 
 
 def _load(graph_file: Input, options: Options, form: str) -> Iterator[Batch]:
-    """Load RDF. IRIs name nodes, their local names relations; blank nodes are numbered per file. Statements about
-    literals are skipped."""
+    """Load RDF. Nodes are named by their IRIs and relations by their local names. Blank nodes are numbered per file.
+    Statements about literals are skipped."""
     try:
         import pyoxigraph
     except ImportError as error:
@@ -112,7 +112,7 @@ def _load(graph_file: Input, options: Options, form: str) -> Iterator[Batch]:
         return str(term.value)
 
     def relation(iri: str) -> str:
-        """The predicate's local name; its whole IRI if another vocabulary has the same name."""
+        """Return the predicate's local name, or its whole IRI if another vocabulary has the same name."""
         local = re.split("[#/:]", iri)[-1] or iri
         return local if local_names.setdefault(local, iri) == iri else iri
 

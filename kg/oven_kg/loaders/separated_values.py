@@ -1,4 +1,4 @@
-"""CSV and TSV: triples with a line of column names first, read in batches by Arrow."""
+"""Load triples from CSV and TSV files with a header line. Arrow reads them in batches."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from oven_kg.loaders.input_file import HEAD, Input, decode, lines
 from oven_kg.loaders.triple_columns import triple_columns
 
 BLOCK: Final = 2**21
-"""Bytes that are parsed at a time; no row may be longer."""
+"""Number of bytes to parse at a time. No row may be longer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,9 +30,9 @@ class Dialect:
 
     delimiter: str
     quoted: bool
-    """Whether a value in quotes may hold delimiters and line ends."""
+    """Whether a quoted value may contain delimiters and line ends."""
     names: tuple[str, ...] = ()
-    """The column names; empty if the first line has them."""
+    """Column names; empty if they are in the first line."""
 
     @property
     def csv_options(self) -> dict[str, Any]:
@@ -44,12 +44,12 @@ TSV: Final = Dialect("\t", quoted=False)
 
 
 def load_csv(graph_file: Input, options: Options) -> Iterator[Batch]:
-    """Load CSV. Values in quotes may hold commas and line ends. Raises ConfigError with the line."""
+    """Load CSV. Quoted values may contain commas and line ends. Raises ConfigError with the line."""
     return _load(graph_file, CSV)
 
 
 def load_tsv(graph_file: Input, options: Options) -> Iterator[Batch]:
-    """Load TSV. A quote has no special meaning, as in IANA's registration of text/tab-separated-values."""
+    """Load TSV. Quotes have no special meaning, as in IANA's registration of text/tab-separated-values."""
     return _load(graph_file, TSV)
 
 
@@ -60,7 +60,7 @@ def _load(graph_file: Input, dialect: Dialect) -> Iterator[Batch]:
 
 
 def _header(graph_file: Input, dialect: Dialect) -> list[str]:
-    """The column names in the first line."""
+    """Return the column names from the first line."""
     first_line = next(iter(graph_file.head.removeprefix(b"\xef\xbb\xbf").splitlines()), b"")
     if len(first_line) >= HEAD:
         raise ConfigError(f"{graph_file.path}, line 1 has more than {HEAD:,} bytes; write the column names there")
@@ -68,7 +68,7 @@ def _header(graph_file: Input, dialect: Dialect) -> list[str]:
 
 
 def batches(graph_file: Input, dialect: Dialect, columns: Sequence[str]) -> Iterator[tuple[Any, Locate]]:
-    """Arrow batches of some columns, as binary, each with the locations of its rows. Raises ConfigError."""
+    """Yield Arrow batches of binary columns, each with a function for row locations. Raises ConfigError."""
     row_count = 0
     first_row = 1 if dialect.names else 2
     with graph_file.open() as file:
@@ -96,7 +96,7 @@ def batches(graph_file: Input, dialect: Dialect, columns: Sequence[str]) -> Iter
 
 
 def _explained(graph_file: Input, dialect: Dialect, problem: str) -> ConfigError:
-    """Arrow's problem, with the line."""
+    """Return an error with Arrow's message and the line."""
     path = graph_file.path
     if match := re.search(r"Row #(\d+): Expected (\d+) columns, got (\d+)", problem):
         row, expected, actual = map(int, match.groups())
@@ -113,7 +113,7 @@ def _explained(graph_file: Input, dialect: Dialect, problem: str) -> ConfigError
 
 
 def _location(graph_file: Input, dialect: Dialect, wanted_row: int) -> str:
-    """The line where a row begins, found by reading the file again; the last readable line if there are fewer rows."""
+    """Read the file again to find the line where a row begins, or else the last readable line."""
     if not dialect.quoted:
         for row, (line, _) in enumerate(lines(graph_file, BLOCK), 1):
             if row == wanted_row:

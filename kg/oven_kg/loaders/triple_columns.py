@@ -1,4 +1,4 @@
-"""Finds the columns, keys or attributes that hold triples by their usual names."""
+"""Find the columns, keys or attributes of a triple by their usual names."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ RELATIONS: Final = ("predicate", "relation", "rel", "type", "p", "label")
 OBJECTS: Final = ("object", "target", "to", "tail", "dst", "o", "end")
 WEIGHTS: Final = ("weight", "strength", "w")
 RELATED: Final = "RELATED"
-"""The default relation."""
+"""The relation of edges without one."""
 
 
 class TripleColumns(NamedTuple):
-    """One file's column names for the parts of a triple."""
+    """The column names for the parts of a triple in one file."""
 
     subject: str
     relation: str

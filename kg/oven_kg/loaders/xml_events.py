@@ -1,4 +1,4 @@
-"""XML read as a stream by expat, without document types, and limited in depth and in the size of an element."""
+"""Parse XML as a stream with expat. Document types are refused, and nesting and element size are limited."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from oven_core.errors import ConfigError
 from oven_kg.loaders.input_file import Input
 
 MAX_DEPTH: Final = 64
-"""Elements nested in each other."""
+"""Maximum nesting of elements."""
 MAX_SILENCE: Final = 4 * 2**20
-"""Bytes without the beginning or the end of an element."""
+"""Maximum bytes without the start or end of an element."""
 
 
 class XmlEvents:
-    """Parses chunks of a file and calls `start`, `end` and `text`, which subclasses override."""
+    """A base class for XML parsers: it parses chunks and calls `start`, `end` and `text` of subclasses."""
 
     def __init__(self, graph_file: Input, format_name: str) -> None:
         self.graph_file, self._format = graph_file, format_name

@@ -1,1 +1,1 @@
-"""Answers from a graph: diagnosis, judgement of a change, curriculum and queries. Pure functions."""
+"""Answers from a graph: diagnoses, judgements of changes, curricula and queries, all as pure functions."""

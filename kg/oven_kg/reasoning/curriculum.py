@@ -1,10 +1,10 @@
-"""Shares of training topics, by how well each is mastered and which topics build on which.
+"""Compute the share of each training topic, from its mastery and the prerequisites among topics.
 
-A topic's weight is its learnability p̂(1 − p̂) (Rutherford et al. 2024, arXiv 2408.15099); at p̂ ≈ ½ a group of samples
-has something to compare (Bae et al. 2025, arXiv 2504.03380). The weight is 0 while one of the topic's prerequisites is
-not mastered. An even floor keeps every topic in the data, because without answers no one would see that a topic has
-become easy. Mastery is a Beta distribution of a flat prior and the counts: p̂ is its mean, and a prerequisite counts as
-mastered when the lower bound of p reaches the threshold.
+A topic's weight is its learnability p̂(1 − p̂) (Rutherford et al. 2024, arXiv 2408.15099). At p̂ ≈ ½ the samples of a
+group differ most, so they can be compared (Bae et al. 2025, arXiv 2504.03380). The weight is 0 until all of the topic's
+prerequisites are mastered. An even floor keeps every topic in the data, because otherwise no answers would show that a
+topic has become easy. Mastery is a Beta distribution from a flat prior and the counts, and p̂ is its mean. A
+prerequisite is mastered when the lower bound of p reaches the threshold.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ if TYPE_CHECKING:
 REQUIRES: Final = "REQUIRES"
 """The relation from a topic to its prerequisite."""
 MAX_PREREQUISITES: Final = 1_000
-"""Prerequisites of a topic, direct or not: a graph of common knowledge has endless chains."""
+"""Maximum number of direct and indirect prerequisites of a topic: graphs of common knowledge have endless chains."""
 CONFIDENCE: Final = 1.645
 """Standard normal quantile of the one-sided 95 % bound."""
 
 Needs: TypeAlias = Callable[[str], Iterable[str]]
-"""Topic → its direct prerequisites."""
+"""Return a topic's direct prerequisites."""
 
 
 def curriculum(sha: str, graph_needs: Needs, request: CurriculumRequest) -> Curriculum:
-    """Compute the shares. `sha`: the graph's hash; `graph_needs`: its REQUIRES edges, in addition to the request's.
-    Prerequisites are transitive. A prerequisite without a mastery in the request blocks no topic, because the run
-    cannot master a topic that it does not train. Cycles block no topic either: in them every topic would wait for
-    itself. Only the nearest MAX_PREREQUISITES of a topic count."""
+    """Compute the shares. `sha` is the graph's hash, and `graph_needs` its REQUIRES edges, in addition to the
+    request's. Prerequisites are transitive. A prerequisite without a mastery in the request blocks no topic, because
+    the run cannot master a topic that it does not train. Cycles block no topic either, because every topic in them
+    would wait for itself. Only the nearest MAX_PREREQUISITES of a topic count."""
     mastery = {topic_mastery.topic: topic_mastery for topic_mastery in request.mastery}
     own_needs: dict[str, list[str]] = {}
     for topic, need in request.prerequisites:
@@ -65,7 +65,7 @@ def curriculum(sha: str, graph_needs: Needs, request: CurriculumRequest) -> Curr
 
 
 def required(graph: Knowledge) -> Needs:
-    """The REQUIRES edges of a graph."""
+    """Return a function that looks up the REQUIRES edges of a graph."""
     needs: dict[str, list[str]] = {}
     for edge in graph.edges.values():
         if edge.relation == REQUIRES:
@@ -74,7 +74,7 @@ def required(graph: Knowledge) -> Needs:
 
 
 def required_in_arrays(arrays: GraphArrays) -> Needs:
-    """The REQUIRES edges of a large graph."""
+    """Return a function that looks up the REQUIRES edges of a large graph."""
     if REQUIRES not in arrays.relations:
         return lambda topic: ()
     requires = arrays.relations.index(REQUIRES)
@@ -89,13 +89,13 @@ def required_in_arrays(arrays: GraphArrays) -> Needs:
 
 
 def mean(mastery: Mastery) -> float:
-    """p̂: the mean of the Beta distribution."""
+    """Return p̂, the mean of the Beta distribution."""
     return (mastery.successes + 1) / (mastery.successes + mastery.failures + 2)
 
 
 def lower_bound(mastery: Mastery) -> float:
-    """The one-sided 95 % lower bound of p, at least 0: Wilson's score bound (Wilson 1927) on the counts plus the flat
-    prior's two."""
+    """Return the one-sided 95 % lower bound of p, at least 0: Wilson's score bound (Wilson 1927) on the counts plus the
+    two of the flat prior."""
     n, p, z = mastery.successes + mastery.failures + 2, mean(mastery), CONFIDENCE
     centre = p + z * z / (2 * n)
     spread = z * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n))
@@ -103,7 +103,7 @@ def lower_bound(mastery: Mastery) -> float:
 
 
 def _prerequisite_paths(topic: str, needs: Needs) -> list[tuple[str, ...]]:
-    """The shortest path to each of the nearest MAX_PREREQUISITES; breadth first, in order of names."""
+    """Return the shortest path to each of the nearest MAX_PREREQUISITES, breadth first, by name."""
     paths: dict[str, tuple[str, ...]] = {}
     queue: list[tuple[str, ...]] = [(topic,)]
     for path in queue:

@@ -1,10 +1,10 @@
-"""Diagnosis: from symptoms to ranked causes and remedies.
+"""Diagnose training problems: rank causes and remedies for a set of symptoms.
 
-Pure: the answer does not depend on the order of the symptoms.
+These are pure functions, and the order of the symptoms does not matter.
 
 Causes follow QMR-DT (Shwe et al. 1991): a symptom arises by noisy-OR from its causes and a leak. Each cause is judged
-by itself, with the others at their priors, so that a more severe symptom never lowers the probability of its causes.
-This excludes explaining away, and makes `p` a rank. Symptoms that were not reported count as unknown, not as absent.
+separately, with the others at their priors, so that a more severe symptom never lowers the probability of its causes.
+This rules out explaining away, and makes `p` a rank. Unreported symptoms count as unknown, not as absent.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from oven_kg.graph.graph_yaml import Edge, Node
 from oven_kg.graph.knowledge import Knowledge
 
 GRADES_WEAKEST_LAST: Final = "ABDC"
-"""Controlled ablation, reported at scale, measured here on one small task, practice."""
+"""Grades of evidence: A controlled ablation, B reported at scale, D measured here on one small task, C practice."""
 LEAK: Final = 0.05
-"""Probability of a symptom without any cause in the graph."""
+"""Probability of a symptom that no cause in the graph explains."""
 LIMIT: Final = 2.0
-"""Largest log-odds of a remedy, positive or negative."""
+"""Maximum absolute log-odds of a remedy."""
 PREVENTION: Final = 0.5
 """Weight of preventing a cause relative to solving it, when its symptoms are present."""
 HELPFUL: Final = (("SOLVES", 1.0), ("PREVENTS", PREVENTION))
@@ -72,7 +72,7 @@ def diagnose(graph: Knowledge, request: DiagnoseRequest) -> Diagnosis:
 
 
 def severities(graph: Knowledge, symptoms: Iterable[Symptom]) -> dict[str, float]:
-    """Symptom → severity, for the symptoms in the graph; the largest for a repeated symptom."""
+    """Return the severity of each symptom in the graph. For a repeated symptom the largest counts."""
     by_id: dict[str, float] = {}
     for symptom in symptoms:
         if symptom.severity > 0 and _is_symptom(graph, symptom.id):
@@ -85,8 +85,8 @@ def _is_symptom(graph: Knowledge, id_: str) -> bool:
 
 
 def cause_probabilities(graph: Knowledge, symptoms: Severities, phase: str = "") -> dict[str, float]:
-    """Cause → p, most likely first, for the causes of the symptoms. A symptom's log-likelihood ratio is weighted by its
-    severity."""
+    """Return the probability of each cause of the symptoms, most likely first. Each symptom's log-likelihood ratio is
+    weighted by its severity."""
     log_ratios: dict[str, list[float]] = {}
     for symptom, severity in symptoms.items():
         edges = [edge for edge in graph.into(symptom, "CAUSES") if graph.nodes[edge.src].applies(phase)]
@@ -105,8 +105,8 @@ def cause_probabilities(graph: Knowledge, symptoms: Severities, phase: str = "")
 
 
 def weigh(graph: Knowledge, remedy: str, causes: Mapping[str, float], symptoms: Severities) -> float:
-    """ln((1 − harm) / (1 − benefit)) within ±LIMIT, where both are noisy-ORs over the diagnosis: a sum of weights of
-    evidence, 0 if the graph has no evidence."""
+    """Return ln((1 − harm) / (1 − benefit)) within ±LIMIT: a sum of weights of evidence, or 0 without evidence. Harm
+    and benefit are noisy-ORs over the diagnosis."""
     good: list[float] = []
     for relation, factor in HELPFUL:
         good += [
@@ -129,7 +129,7 @@ def _weight(p: float) -> float:
 def evidence(
     graph: Knowledge, remedy: str, causes: Mapping[str, float], symptoms: Severities, relations: Sequence[str]
 ) -> tuple[EvidencePath, ...]:
-    """The paths from the symptoms to the remedy by these relations, the weightiest first, at most MAX_PATHS."""
+    """Return at most MAX_PATHS paths from the symptoms to the remedy by these relations, strongest first."""
     weighted: list[tuple[float, tuple[Edge, ...]]] = []
     for edge in graph.out_of(remedy, *relations):
         if edge.dst in symptoms:
@@ -146,8 +146,8 @@ def evidence(
 
 
 def evidence_path(graph: Knowledge, edges: Sequence[Edge], remark: str = "") -> EvidencePath:
-    """A path in words. `edges` lead from one node to the next, against their direction: loss_spike ← CAUSES ←
-    lr_too_high ← SOLVES ← lower_lr. Needs and contradictions are written along their direction."""
+    """Return a path in words. `edges` are written against their direction: loss_spike ← CAUSES ← lr_too_high ← SOLVES ←
+    lower_lr. Needs and contradictions are written along their direction."""
     key = (*(edge.id for edge in edges), remark)
     if key in graph.paths:
         return graph.paths[key]
@@ -175,14 +175,14 @@ def _weakest_grade(edges: Sequence[Edge]) -> Literal["A", "B", "C", "D"]:
 def unmet(
     needs: Mapping[str, tuple[Edge, ...]], actuators: Collection[str], metrics: Collection[str], held_out: bool
 ) -> tuple[str, ...]:
-    """The needs that this run does not meet; none if nothing is known about the run."""
+    """Return the needs that this run does not meet; empty if nothing is known about the run."""
     if not (actuators or metrics):
         return ()
     return tuple(need for need in sorted(needs) if not is_met(need, actuators, metrics, held_out))
 
 
 def _all_needs(graph: Knowledge, remedy: Node) -> Mapping[str, tuple[Edge, ...]]:
-    """The remedy's needs in the graph, and the actuators of its changes."""
+    """Return the remedy's needs in the graph, and the actuators of its changes."""
     return {**graph.needs(remedy.id), **{f"actuator:{change.partition(':')[0]}": () for change in remedy.changes}}
 
 
@@ -191,9 +191,9 @@ NEUTRAL: Final = 0.1
 
 
 def judge(graph: Knowledge, request: JudgeRequest) -> Judgement:
-    """Judge one proposed change. The verdict does not change an agent's vote weight. The mesh bars the same by rules.
-    If the change belongs to several remedies, the one with the highest log-odds decides. Remedies about which the graph
-    has no evidence do not count."""
+    """Judge one proposed change. The verdict does not change an agent's vote weight. Separate rules in the mesh bar the
+    same changes. If several remedies include the change, the one with the highest log-odds decides. Remedies without
+    evidence in the graph do not count."""
     symptoms = severities(graph, request.symptoms)
     causes = cause_probabilities(graph, symptoms, request.phase)
     weights = [(weigh(graph, node.id, causes, symptoms), node.id) for node in _remedies(graph, request)]
@@ -210,7 +210,7 @@ def judge(graph: Knowledge, request: JudgeRequest) -> Judgement:
 
 
 def barring_paths(graph: Knowledge, request: JudgeRequest) -> tuple[EvidencePath, ...]:
-    """Why the change is barred now: its unmet needs, then the contradictions with changes in flight."""
+    """Return the paths that bar the change now: first its unmet needs, then contradictions with changes in flight."""
     paths = []
     for change, needs in graph.requirements.items():
         if covers(change, request.changes):
@@ -225,7 +225,7 @@ def barring_paths(graph: Knowledge, request: JudgeRequest) -> tuple[EvidencePath
 
 
 def _remedies(graph: Knowledge, request: JudgeRequest) -> list[Node]:
-    """The remedies to which this change belongs, and whose other changes the run has actuators for."""
+    """Return the remedies that include this change and whose other changes the run has actuators for."""
     remedies = []
     for node in graph.of_kind("remedy"):
         if node.applies(request.phase) and any(covers(change, request.changes) for change in node.changes):

@@ -1,6 +1,6 @@
-"""Queries of a large graph: neighbours, a shortest path, personalised PageRank, and a search for words.
+"""Query a large graph: neighbours, a shortest path, personalised PageRank, and a search for words.
 
-The queries are those of oven_kg.reasoning.query, over arrays. Every answer is bounded by the request's limit.
+These are the queries of oven_kg.reasoning.query, on arrays. The request's limit bounds every answer.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from oven_kg.arrays.random_walk import RandomWalk
 from oven_kg.arrays.word_search import WordSearch, split
 
 MAX_WORDS: Final = 8
-"""Words of a search; the rest are ignored."""
+"""Maximum number of words in a search; the rest are ignored."""
 CANDIDATES: Final = 20_000
-"""Nodes that a search ranks, in about 3 ms. Of a word with more nodes, it ranks those that also have a rarer word."""
+"""Nodes that a search ranks, in about 3 ms. For a word with more, only those that also match a rarer word."""
 
 
 class LargeQuery:
-    """Answers queries of one graph. The data for walks and searches is computed at the first one."""
+    """Answers queries about one graph. The data for walks and searches is computed on first use."""
 
     def __init__(self, arrays: GraphArrays) -> None:
         self._arrays = arrays
@@ -62,7 +62,7 @@ class LargeQuery:
         return QueryRow.model_validate({"node": self._arrays.name(node), "kind": kind, **fields})
 
     def _edge_row(self, node: int, edge: int, towards: str) -> QueryRow:
-        """The row of a node that is reached by an edge."""
+        """Return the row of a node reached by an edge."""
         relation = self._arrays.relations[self._arrays.rel[edge]]
         score = float(self._arrays.weight[edge])
         return self._row(node, edge=str(edge), relation=relation, towards=towards, score=score)
@@ -104,7 +104,7 @@ class LargeQuery:
         return rows, False
 
     def _step(self, before: int, node: int, relations: Collection[int] | None, direction: str) -> QueryRow:
-        """The heaviest edge from `before` to `node`, or else the heaviest from `node` to `before`."""
+        """Return the row of the heaviest edge from `before` to `node`, or else from `node` to `before`."""
         edges = self._edges_between(before, node, relations) if direction != "in" else []
         towards = "out" if edges else "in"
         edges = edges or self._edges_between(node, before, relations)
@@ -117,7 +117,7 @@ class LargeQuery:
         return [first + n for n in range(low, high) if relations is None or rel[n] in relations]
 
     def _ppr(self, request: GraphQuery) -> tuple[list[QueryRow], bool]:
-        """Edges count by their weights."""
+        """Return the nodes with the highest personalised PageRank, in which edges count by their weights."""
         if request.relations or request.direction == "in":
             raise ConfigError("ppr follows all relations, in the direction both or out; remove these options")
         start = self._node_number(request.node)
@@ -126,7 +126,7 @@ class LargeQuery:
         return [self._row(node, score=share) for node, share in pairs if share > 0 and node != start], False
 
     def _search(self, request: GraphQuery) -> tuple[list[QueryRow], bool]:
-        """Nodes by how many of the words are in their name, then the shortest names first."""
+        """Return nodes by the number of matching words in their names, and then by the length of the name."""
         words = split(request.node)[:MAX_WORDS]
         nodes_by_word = sorted((self._words.nodes(word, CANDIDATES + 1) for word in words), key=len)
         candidates, more = np.empty(0, np.int32), False

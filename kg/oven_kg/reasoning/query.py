@@ -1,7 +1,7 @@
-"""Queries of the graph: neighbours, a shortest path, personalised PageRank, and a search for words.
+"""Query the graph: neighbours, a shortest path, personalised PageRank, and a search for words.
 
-Every answer is bounded by the request's limit. Paths and walks follow edges in both directions unless the request says
-otherwise: they explore the graph, and do not derive anything.
+The request's limit bounds every answer. Paths and walks follow edges in both directions unless the request says
+otherwise, because they explore the graph and do not derive anything.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from oven_kg.graph.knowledge import Knowledge
 RESTART: Final = 0.15
 """Probability that the walk returns to its start (1 − 0.85, as in Page et al. 1999)."""
 ACCURACY: Final = 1e-5
-"""Bound on the distance of all shares to the true ones."""
+"""Maximum sum of absolute errors of the shares."""
 ITERATIONS: Final = math.ceil(math.log(ACCURACY / 2) / math.log(1 - RESTART))
-"""Each iteration shrinks the distance, at most 2, by the probability that the walk continues."""
+"""Number of iterations. Each one multiplies the error, at most 2, by the probability that the walk continues."""
 
 
 class _Step(NamedTuple):
-    """A way along an edge, or against it."""
+    """A step along an edge, or against it."""
 
     end: str
     edge: str
@@ -77,7 +77,7 @@ def _neighbors(graph: Knowledge, request: GraphQuery) -> list[QueryRow]:
 
 
 def _steps(graph: Knowledge, node: str, request: GraphQuery) -> list[_Step]:
-    """The steps from a node that the request allows."""
+    """Return the steps from a node that the request allows."""
     steps = []
     if request.direction != "in":
         steps += [_Step(end, key, "out") for _, end, key in sorted(graph.network.out_edges(node, keys=True))]
@@ -91,7 +91,7 @@ def _steps(graph: Knowledge, node: str, request: GraphQuery) -> list[_Step]:
 
 
 def _path(graph: Knowledge, request: GraphQuery) -> list[QueryRow]:
-    """The nodes of a shortest path, the first by name of several; empty if there is no path."""
+    """Return the nodes of a shortest path, the first by name if there are several; empty if there is none."""
     start, end = _existing_node(graph, request.node), _existing_node(graph, request.to)
     arrivals: dict[str, tuple[str, QueryRow]] = {start: ("", _row(graph, start))}  # node → the node before it, row
     queue = [start]
@@ -110,7 +110,7 @@ def _path(graph: Knowledge, request: GraphQuery) -> list[QueryRow]:
 
 
 def _ppr(graph: Knowledge, request: GraphQuery) -> list[QueryRow]:
-    """Personalised PageRank by power iteration, exact to ACCURACY."""
+    """Compute personalised PageRank by power iteration, exact to ACCURACY."""
     if request.relations or request.direction == "in":
         raise ConfigError("ppr follows all relations, in the direction both or out; remove these options")
     start = _existing_node(graph, request.node)
@@ -128,7 +128,7 @@ def _ppr(graph: Knowledge, request: GraphQuery) -> list[QueryRow]:
 
 
 def _neighbor_counts(graph: Knowledge, node: str, *, both: bool) -> Counter[str]:
-    """Neighbour → number of edges to it, and from it if `both`."""
+    """Return each neighbour with the number of edges to it, and from it if `both`."""
     keys = {(dst, key) for _, dst, key in graph.network.out_edges(node, keys=True)}
     if both:
         keys |= {(src, key) for src, _, key in graph.network.in_edges(node, keys=True)}
@@ -136,7 +136,7 @@ def _neighbor_counts(graph: Knowledge, node: str, *, both: bool) -> Counter[str]
 
 
 def _search(graph: Knowledge, request: GraphQuery) -> list[QueryRow]:
-    """Nodes by how many of the words are in their id or text."""
+    """Return nodes by the number of matching words in their id or text."""
     words = _words(request.node)
     counts = {node.id: len(words & _words(f"{node.id} {node.text}")) for node in graph.nodes.values()}
     ranked = sorted((-count, node) for node, count in counts.items() if count)

@@ -1,1 +1,1 @@
-"""The prior service: its endpoints, and the process that answers on the bus."""
+"""The prior service: its endpoints, and the process that serves them on the bus."""

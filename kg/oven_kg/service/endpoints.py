@@ -1,6 +1,6 @@
-"""The service's endpoints without a bus: an endpoint's name and a request's bytes in, the answer's bytes out.
+"""The prior service's endpoints without a bus. Each takes a request as bytes and returns the answer as bytes.
 
-`answers` is for programs that hold the graph themselves.
+Call `answers` in a program that loads the graph itself.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ RequestT = TypeVar("RequestT", bound=Message)
 
 
 def parse(kind: type[RequestT], request: bytes) -> RequestT:
-    """Parse a request of that kind. Raises ConfigError that names the first fault."""
+    """Parse a request of this type. Raises ConfigError that names the first fault."""
     try:
         return kind.model_validate_json(request)
     except ValidationError as error:
@@ -46,16 +46,16 @@ def parse(kind: type[RequestT], request: bytes) -> RequestT:
 
 
 class Answers:
-    """All endpoints over one frozen graph. Not for use from several threads at once."""
+    """All endpoints on one frozen graph. Not thread-safe."""
 
     def __init__(self, graph: Knowledge, large: LargeAnswers | None = None) -> None:
-        """`large`: a large graph, which answers query, curriculum and token_prior instead of this one."""
+        """If there is a `large` graph, it answers query, curriculum and token_prior instead of this one."""
         self.graph = graph
         self.large = large
 
     @cached_property
     def endpoints(self) -> Mapping[str, tuple[type[Message], Callable[[Any], Message]]]:
-        """Endpoint → type of its request, and the function that answers."""
+        """Return the request type and the handler of each endpoint."""
         return {
             "diagnose": (DiagnoseRequest, partial(diagnose, self.graph)),
             "judge": (JudgeRequest, partial(judge, self.graph)),
@@ -67,7 +67,7 @@ class Answers:
         }
 
     def __call__(self, endpoint: str, request: bytes) -> bytes | None:
-        """The answer, or None if there is no such endpoint."""
+        """Return the answer; None if there is no such endpoint."""
         if endpoint not in self.endpoints:
             return None
         kind, answer = self.endpoints[endpoint]
@@ -83,7 +83,7 @@ class Answers:
 
 
 def answers(graph: Path | None = None, *, large: Path | None = None) -> Answers:
-    """The endpoints over the built-in graph, or over the graph in the file `graph`. `large`: the folder of a large
+    """Return the endpoints on the built-in graph, or on the graph in the file `graph`. `large` is the folder of a large
     graph, which then answers query, curriculum and token_prior. Raises ConfigError for a graph with faults."""
     return Answers(load(graph), open_large(large) if large else None)
 

@@ -1,6 +1,6 @@
-"""The endpoints of a large graph: query, curriculum and token_prior.
+"""The endpoints for a large graph: query, curriculum and token_prior.
 
-This module imports numpy and scipy, so it is imported only where there is a large graph.
+This module imports numpy and scipy, so import it only if there is a large graph.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from oven_kg.token_prior.prior import token_prior
 
 
 class LargeAnswers:
-    """The endpoints over a large graph. Not for use from several threads at once."""
+    """The endpoints on a large graph. Not thread-safe."""
 
     def __init__(self, arrays: GraphArrays) -> None:
         self.arrays = arrays

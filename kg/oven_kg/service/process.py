@@ -1,7 +1,7 @@
-"""The prior service's process: a NATS micro service over one frozen graph.
+"""The prior service's process: a NATS microservice on one frozen graph.
 
-A malformed request is answered with an error in the micro service's headers. Replies go to inboxes only, because a
-reply subject is the requester's choice: otherwise a request could make this service write where its sender may not.
+It answers a malformed request with an error in the microservice's headers. It replies only to inboxes, because the
+requester chooses the reply subject. Otherwise a request could make the service write where its sender may not.
 """
 
 from __future__ import annotations
@@ -40,18 +40,18 @@ log = logging.getLogger("oven.kg")
 
 NAME: Final = "oven-kg"
 VERSION: Final = "1.0.0"
-"""Version of the endpoints; the graph's version is its hash."""
+"""Version of the endpoints. The graph's version is its hash."""
 QUEUE: Final = "kg"
 SHORT_BYTES: Final = 4096
-"""A request that names an upload is shorter. Parsing a longer one would hold up the other endpoints."""
+"""Maximum size of a request that refers to an upload. Parsing a longer one would delay the other endpoints."""
 ANSWER_BYTES: Final = 1_000_000
-"""The largest answer; a message on the bus, with its headers, has at most 1 MiB."""
+"""Maximum size of an answer. A message on the bus, with its headers, has at most 1 MiB."""
 
 Handler: TypeAlias = Callable[[bytes], Awaitable[bytes]]
 
 
 def main(args: list[str]) -> int:
-    """Entry point of the service's process."""
+    """Run the service's process."""
     app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
     app.command()(serve)
     app(args, prog_name="kg")
@@ -65,7 +65,7 @@ def serve(
         typer.Option(metavar="FOLDER", help="a large graph for query, curriculum and token_prior (`kg import`)"),
     ] = None,
 ) -> None:
-    """Answer requests on the bus until the process is told to end."""
+    """Answer requests on the bus until the process is stopped."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     credentials = Credentials.from_environment()
     answers = Answers(load(file), open_large(large) if large else None)
@@ -86,8 +86,8 @@ async def _serve_until_stopped(answers: Answers, url: str, credentials: Credenti
 
 @contextlib.asynccontextmanager
 async def serving(bus: Bus, answers: Answers, paths: GraphPaths = BUILT_IN) -> AsyncIterator[None]:
-    """Answer requests while the context lasts, also after restarts of the server. `paths`: where the graphs of
-    `answers` were read from."""
+    """Answer requests within the context, also after the server restarts. `paths` are the files from which the graphs
+    of `answers` were read."""
     large_sha = {"large": answers.large.sha} if answers.large else {}
     config = ServiceConfig(
         name=NAME,
@@ -110,9 +110,9 @@ async def serving(bus: Bus, answers: Answers, paths: GraphPaths = BUILT_IN) -> A
 
 
 def _handlers(answers: Answers, paths: GraphPaths, thread: Executor) -> Mapping[str, Handler]:
-    """Endpoint → its handler. The small graph answers on the event loop. A large graph answers in `thread`: some of its
-    answers take milliseconds, mostly in numpy, which releases the interpreter's lock. Token scores are computed in a
-    separate process."""
+    """Return the handler of each endpoint. The small graph answers on the event loop. A large graph answers in
+    `thread`: some of its answers take milliseconds, mostly in numpy, which releases the GIL. Token scores are computed
+    in a separate process."""
     uploads = Uploads()
 
     def on_loop(endpoint: str) -> Handler:
@@ -161,11 +161,11 @@ def _replying(handler: Handler) -> Callable[[Request], Awaitable[None]]:
 
 
 MOST_UPLOADS: Final = 4
-"""Uploads in progress at a time. A run has one learner, which sends one."""
+"""Maximum number of concurrent uploads. A run has one learner, which sends one."""
 UPLOAD_BYTES: Final = 4 * 2**20
-"""The largest upload, compressed. A vocabulary of 300,000 tokens has 1.5 MB."""
+"""Maximum compressed size of an upload. A vocabulary of 300,000 tokens has 1.5 MB."""
 IDLE_S: Final = 60.0
-"""An upload is dropped after this many seconds without another part: its sender is gone."""
+"""Seconds without a new part after which an upload is dropped, because its sender is gone."""
 
 
 @dataclass(slots=True)
@@ -176,13 +176,13 @@ class _Upload:
 
 
 class Uploads:
-    """Holds the parts of each upload until all have arrived. Times are seconds of one clock."""
+    """A store for the parts of each upload until all have arrived. All times are seconds of the same clock."""
 
     def __init__(self) -> None:
         self._uploads: dict[str, _Upload] = {}
 
     def add(self, part: RequestPart, now: float) -> PartTaken:
-        """Store a part; a repeated part replaces the earlier one."""
+        """Store a part. A repeated part replaces the earlier one."""
         self._uploads = {id_: upload for id_, upload in self._uploads.items() if now - upload.last_part_at <= IDLE_S}
         upload = self._uploads.get(part.upload)
         if upload is None:
@@ -207,7 +207,7 @@ class Uploads:
         return PartTaken(upload=part.upload, missing=upload.part_count - len(parts))
 
     def pop(self, upload_id: str) -> bytes:
-        """Return all parts in order, and forget the upload. Raises ConfigError if it is unknown or incomplete."""
+        """Return all parts in order and drop the upload. Raises ConfigError if it is unknown or incomplete."""
         upload = self._uploads.get(upload_id)
         if upload is None:
             raise ConfigError(

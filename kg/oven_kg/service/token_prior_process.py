@@ -1,8 +1,8 @@
-"""Token scores in a separate process: `answer` starts it, and this module is also what it runs.
+"""Compute token scores in a separate process. `answer` starts the process, which also runs this module.
 
-It is a process and not a thread because matching a graph's names against the tokens of a large vocabulary is Python
-that holds the interpreter's lock for seconds, while agents expect a diagnosis within 250 ms. A process can also be
-killed when it takes too long, and returns all of its memory.
+It is a process and not a thread because matching a graph's names against a large vocabulary holds the GIL for seconds,
+while agents expect a diagnosis within 250 ms. A process can also be killed when it takes too long, and it returns all
+of its memory.
 """
 
 from __future__ import annotations
@@ -20,30 +20,30 @@ from typing import Final
 from oven_core.errors import ConfigError, OvenError
 
 LIMIT_S: Final = 120.0
-"""Time limit, in seconds. It also limits processor time, so that the process ends even if its parent was killed."""
+"""Time limit in seconds. It also limits CPU time, so that the process ends even if its parent was killed."""
 REQUEST_BYTES: Final = 32 * 2**20
-"""The largest request, decompressed: 300,000 tokens and their counts take 6 MB."""
+"""Maximum decompressed size of a request. 300,000 tokens and their counts take 6 MB."""
 SINGLE_THREADED: Final = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
-"""Set to 1, because the other cores belong to the training."""
+"""Environment variables that are set to 1, because training uses the other cores."""
 BUS_VARIABLES: Final = ("OVEN_CREDS", "OVEN_URL")
-"""Removed from the process's environment: it does not use the bus."""
+"""Variables that are removed from the process's environment, because it does not use the bus."""
 
 
 @dataclass(frozen=True, slots=True)
 class GraphPaths:
-    """Paths from which a service's graphs were read."""
+    """Paths of a service's graphs."""
 
     file: Path | None = None
     """Graph file; None for the built-in graph."""
     large: Path | None = None
-    """The folder of the large graph, if there is one."""
+    """The folder of the large graph; None without one."""
 
 
 BUILT_IN: Final = GraphPaths()
 
 
 async def answer(request: bytes, paths: GraphPaths, *, compressed: bool, limit_s: float = LIMIT_S) -> bytes:
-    """The TokenPrior for a TokenPriorRequest, both encoded as on the bus."""
+    """Return the TokenPrior for a TokenPriorRequest, both encoded as on the bus."""
     args = ["compressed" if compressed else "plain", str(paths.file or ""), str(paths.large or "")]
     environment = {key: value for key, value in os.environ.items() if key not in BUS_VARIABLES}
     environment |= dict.fromkeys(SINGLE_THREADED, "1")

@@ -1,1 +1,1 @@
-"""Scores of a vocabulary's tokens, as a prior for training: by a corpus's unigram, or by a graph's labels."""
+"""Scores of a vocabulary's tokens as a prior for training, from a corpus's unigrams or a graph's labels."""

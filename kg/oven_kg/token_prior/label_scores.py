@@ -1,8 +1,8 @@
-"""Token scores from a graph: the PageRank of its nodes, distributed over the tokens of their labels.
+"""Token scores from a graph: each node's PageRank, distributed over the tokens of its label.
 
-This follows the source experiment, which had a graph's scores on 358 tokens in under a kilobyte. A token's score is the
-mass from its nodes, times log((1 + N) / (1 + df)), where df is the number of nodes whose label contains it. Without
-this factor, a few letters and dots would have most of the mass.
+This follows the source experiment, which stored a graph's scores of 358 tokens in under a kilobyte. A token's score is
+the mass from its nodes, times log((1 + N) / (1 + df)), where df is the number of nodes whose label contains it. Without
+this factor, a few letters and dots would get most of the mass.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from oven_kg.token_prior.prior import Encode
 TYPES: Final[Mapping[str, float]] = {
     "CAUSES": 1.0, "SOLVES": 1.0, "REQUIRES": 0.7, "IS_A": 0.7, "CONTRADICTS": 0.5, "CONTAINS": 0.2,
 }  # fmt: skip
-"""Relation → weight of its edges."""
+"""Weight of the edges of each relation."""
 OTHER: Final = 0.5
-"""Weight of an edge of any other relation."""
+"""Weight of the edges of any other relation."""
 BACK: Final = 0.3
-"""Factor for an edge against its direction."""
+"""Factor for following an edge backwards."""
 ACCURACY: Final = 1e-10
-"""Bound on the distance to the true ranks, as the sum of absolute differences."""
+"""Maximum sum of absolute errors of the ranks."""
 PREFIXES: Final = ("", " ")
-"""The contexts of a word: at the beginning of a text, and within one."""
+"""Prefixes for a word at the beginning of a text and within one."""
 
 
 def label_scores(graph: Knowledge, encode: Encode) -> dict[int, float]:
-    """Token → score, from the importance of the nodes whose id or text contains it."""
+    """Return the score of each token, from the importance of the nodes whose id or text contains it."""
     builder = Builder()
     builder.declare(list(graph.nodes))
     edges = list(graph.edges.values())
@@ -48,13 +48,13 @@ def label_scores(graph: Knowledge, encode: Encode) -> dict[int, float]:
 
 
 def name_scores(arrays: GraphArrays, encode: Encode, text_of: Callable[[str], str] = lambda _: "") -> dict[int, float]:
-    """Token → score, from the importance of the nodes whose name or text contains it."""
+    """Return the score of each token, from the importance of the nodes whose name or text contains it."""
     return token_scores(arrays, node_importance(arrays), encode, text_of)
 
 
 def node_importance(arrays: GraphArrays) -> NDArray[np.float64]:
-    """(N,): PageRank, 1 on average. An edge weighs its relation's weight times log(1 + its own weight), and BACK times
-    that against its direction."""
+    """Return each node's PageRank, (N,), scaled to a mean of 1. An edge's weight is its relation's weight times log(1 +
+    its own weight), and BACK times that in the reverse direction."""
     types = np.array([TYPES.get(name, OTHER) for name in arrays.relations] or [0.0])
     along = _matrix(types, arrays.in_rel, arrays.in_weight, arrays.in_src, arrays.in_indptr)
     against = _matrix(types, arrays.rel, arrays.weight, arrays.dst, arrays.indptr)
@@ -64,7 +64,7 @@ def node_importance(arrays: GraphArrays) -> NDArray[np.float64]:
 def _matrix(
     types: NDArray[Any], rel: NDArray[Any], weight: NDArray[Any], ends: NDArray[Any], indptr: NDArray[Any]
 ) -> sparse.csr_array:
-    """(N, N): the weight of each row's edges."""
+    """Return the edge weights as a matrix, (N, N), with one row per node."""
     count = len(indptr) - 1
     weights = types[rel] * np.log1p(weight.astype(np.float64))
     return sparse.csr_array((weights, ends, indptr.astype(np.int32)), shape=(count, count))
@@ -73,7 +73,7 @@ def _matrix(
 def token_scores(
     arrays: GraphArrays, importance: NDArray[np.float64], encode: Encode, text_of: Callable[[str], str]
 ) -> dict[int, float]:
-    """Token → score. A node's words share its importance evenly, and a word's tokens share the word's."""
+    """Return the score of each token. A node's importance is split evenly over words, then over tokens."""
     encoded = cache(encode)  # a word is in many names
     mass: dict[int, float] = {}
     nodes_with = Counter[int]()
@@ -87,7 +87,7 @@ def token_scores(
 
 
 def words(id_: str, text: str) -> Iterator[str]:
-    """The words of a node's id and text, each with every prefix."""
+    """Yield the words of a node's id and text, each with every prefix."""
     for word in dict.fromkeys(re.findall(r"\w+", f"{id_} {text}".replace("_", " "))):
         for prefix in PREFIXES:
             yield prefix + word

@@ -1,6 +1,6 @@
-"""The endpoint `token_prior`: scores of tokens by a corpus's unigram, or by a graph's labels.
+"""The endpoint `token_prior`: token scores from a corpus's unigrams or a graph's labels.
 
-The default is the corpus's own unigram. A graph's scores are offered for comparison, and every answer reports the
+The default is the corpus's own unigrams. A graph's scores are available for comparison, and every answer reports the
 measurements of its method.
 """
 
@@ -17,7 +17,7 @@ from oven_core.protocol.graph_requests import TokenPrior, TokenPriorRequest
 from oven_core.protocol.token_scores import encode, tokens_in, vocabulary_sha
 
 Encode: TypeAlias = Callable[[str], Sequence[int]]
-"""A tokenizer: text → tokens."""
+"""A tokenizer that converts a text into tokens."""
 ABLATION: Final = {
     "unigram": "as the start of an output bias it was 0.26 bits per byte better on held-out files after 40 steps than "
     "none (bench token-prior, 5 seeds), and 0.127 ± 0.135 after 300 steps of a prototype (3 seeds): the gain shrinks",
@@ -29,7 +29,7 @@ ABLATION: Final = {
 
 
 def token_prior(sha: str, graph_scores: Callable[[Encode], dict[int, float]], request: TokenPriorRequest) -> TokenPrior:
-    """Answer a request. `sha`: the graph's; `graph_scores`: tokenizer → token scores by the graph."""
+    """Answer a request. `sha` is the graph's hash. `graph_scores` returns the graph's token scores for a tokenizer."""
     size = len(request.vocabulary or request.counts)
     if request.vocabulary and request.counts and len(request.vocabulary) != len(request.counts):
         raise ConfigError(
@@ -58,7 +58,7 @@ def token_prior(sha: str, graph_scores: Callable[[Encode], dict[int, float]], re
 
 
 def _unigram(request: TokenPriorRequest) -> dict[int, float]:
-    """Log probabilities of the k most frequent tokens, in nats."""
+    """Return the log probabilities of the k most frequent tokens, in nats."""
     counts, total = request.counts, sum(request.counts)
     if not total or min(counts) < 0:
         raise ConfigError("a unigram prior needs `counts`: how often each token occurs in the corpus, 0 or more each")
@@ -67,7 +67,7 @@ def _unigram(request: TokenPriorRequest) -> dict[int, float]:
 
 
 def _from_graph(graph_scores: Callable[[Encode], dict[int, float]], request: TokenPriorRequest) -> dict[int, float]:
-    """Rank-linear scores of the k tokens with the highest scores by the graph."""
+    """Return rank-linear scores of the k tokens that the graph scores highest."""
     if not request.vocabulary:
         raise ConfigError("a prior from the graph needs `vocabulary`: it looks its labels up among the tokens")
     scores = top(graph_scores(LongestMatch(request.vocabulary)), request.k)
@@ -77,17 +77,17 @@ def _from_graph(graph_scores: Callable[[Encode], dict[int, float]], request: Tok
 
 
 def top(scores: Mapping[int, float], k: int) -> dict[int, float]:
-    """The k highest, with scores linear in their rank: 1 for the first, 1/k for the last."""
+    """Return the k highest scores, made linear in their rank: 1 for the first, 1/k for the last."""
     ranked = sorted((id_ for id_, score in scores.items() if score > 0), key=lambda id_: (-scores[id_], id_))[:k]
     return {id_: 1 - rank / len(ranked) for rank, id_ in enumerate(ranked)}
 
 
 class LongestMatch:
-    """Splits a text into the longest matching tokens, from the left, which approximates a tokenizer. Characters that no
-    token covers are skipped."""
+    """A tokenizer that takes the longest matching token from the left, as an approximation of the real one. Characters
+    that no token covers are skipped."""
 
     def __init__(self, vocabulary: Sequence[str]) -> None:
-        """`vocabulary`: the tokens' texts by id; of equal texts the first id counts."""
+        """`vocabulary` has the tokens' texts by id. Of equal texts, the first id counts."""
         self._ids = {text: id_ for id_, text in reversed(list(enumerate(vocabulary))) if text}
         self._longest = max(map(len, self._ids), default=0)
 

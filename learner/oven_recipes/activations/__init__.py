@@ -1,1 +1,1 @@
-"""Activations of a model's blocks: captured, stored, and injected into an oracle that answers questions about them."""
+"""Capture a model's activations, store them, and inject them into an oracle that answers questions about them."""

@@ -1,4 +1,4 @@
-"""Captures the outputs of a model's blocks for the last tokens of texts, without its adapters."""
+"""Capture the outputs of a model's blocks for the last tokens of each text, without adapters."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from oven_recipes.activations.injection import unwatched
 from oven_recipes.activations.model_blocks import bare, block_at, body
 
 MOST_TOKENS = 20
-"""The most activations of a text."""
+"""Maximum number of activations per text."""
 ROWS = 32
 """Texts per forward pass."""
 
 
 class Activation(NamedTuple):
-    """The output of block `layer` for the last K tokens of `text`: `vectors` (K, d)."""
+    """The output of block `layer` for the last K tokens of `text`. `vectors` has the shape (K, d)."""
 
     text: str
     layer: int
@@ -37,12 +37,12 @@ def capture(
     *,
     rows: int = ROWS,
 ) -> list[Activation]:
-    """Return an Activation on the CPU for each text and layer, text by text, of the last `tokens` tokens or of all if
-    the text is shorter.
+    """Return an Activation on the CPU for each text and layer, text by text. It covers the last `tokens` tokens, or all
+    if the text is shorter.
 
-    Block k's output is `hidden_states[k + 1]` of transformers, except for the last block: there transformers returns
-    the output of its final norm. The first token is never captured: it is an attention sink whose activation says
-    nothing about the text (Xiao et al. 2023, arXiv 2309.17453). The model's mode and adapters are restored.
+    Block k's output is `hidden_states[k + 1]` of transformers, except for the last block. There, transformers returns
+    the output of its final norm. The first token is never captured, because it is an attention sink whose activation
+    says nothing about the text (Xiao et al. 2023, arXiv 2309.17453). The model's mode and adapters are restored.
 
     Raises ConfigError for layers outside the model, for a number of tokens outside 1 to 20, for a text of fewer than
     two tokens, and for activations that are not finite.
@@ -79,7 +79,7 @@ def capture(
 
 
 def _outputs(model: Any, ids: Sequence[Sequence[int]], watched: dict[int, torch.nn.Module]) -> dict[int, Tensor]:
-    """Return the blocks' outputs, (B, T, d), for texts padded on the right, where positions need no shift."""
+    """Return the blocks' outputs, (B, T, d). Texts are padded on the right, so positions need no shift."""
     batch, mask = padded(ids, bare(model).device)
     outputs: dict[int, Tensor] = {}
 

@@ -1,4 +1,4 @@
-"""TRL's GRPOTrainer for an oracle: the vectors are injected wherever it runs the policy or its reference."""
+"""TRL's GRPOTrainer for an oracle: it injects vectors into every pass of the policy and its reference."""
 
 from __future__ import annotations
 
@@ -14,23 +14,22 @@ from oven_recipes.activations.injection import BLOCK, ActivationInjection
 from oven_recipes.activations.store import ActivationStore, layer_of
 
 CARRIED = "oven_activation"
-"""Key of each row's activation in TRL's batch: a list of B, with None for rows without one. TRL shuffles and splits it
-with the rest."""
+"""Key of the activations in TRL's batch: one per row, or None. TRL shuffles and splits this list together with the
+other columns."""
 COLUMN = "activation"
-"""Column of the dataset."""
+"""Name of the dataset's column."""
 
 
 class ActivationGRPOTrainer(ChannelTrainer):
-    """A GRPOTrainer for rows with a `prompt` (made by `oracle_prompt`) and an `activation`, which is a key into
-    `store`.
+    """A GRPOTrainer for rows with a `prompt` (made by `oracle_prompt`) and an `activation`, a key into `store`.
 
-    Vectors are in place in generation and in the log-probabilities of the old policy, the reference and the loss. The
-    reference is the adapter `ref`, which TRL makes from a policy with an adapter; without PEFT it is a separate model.
-    Rows without the key, or with None, train as in a plain GRPOTrainer, to the bit. One difference: a model with learnt
-    positions (GPT-2) gets each row's own positions in every pass, while TRL counts the padding.
+    Vectors are injected in generation and in the log-probabilities of the old policy, the reference and the loss. The
+    reference is the adapter `ref`, which TRL makes from a policy with an adapter. Without PEFT it is a separate model.
+    Rows without the key, or with None, train exactly as in a plain GRPOTrainer, bit by bit. There is one difference: a
+    model with learnt positions (GPT-2) gets each row's own positions in every pass, while TRL counts the padding.
 
-    Raises ConfigError for features that run no hooks or make their own rows: vLLM, continuous batching, torch.compile,
-    a static cache, tools, rollouts, channels.
+    Raises ConfigError for features that run no hooks or create rows: vLLM, continuous batching, torch.compile, a static
+    cache, tools, rollouts, channels.
 
     Written for TRL 1.16 (`_generate_and_score_completions`, `_get_per_token_logps_and_entropies`, `_compute_loss`).
     """
@@ -73,7 +72,7 @@ class ActivationGRPOTrainer(ChannelTrainer):
         batch_size: int | None = None,
         **more: Any,
     ) -> Any:
-        """Compute TRL's values in one pass, because the rows of a chunk would have to be known before it."""
+        """Compute TRL's values in one pass, because chunks would need to know their rows in advance."""
         self.injection.attach(model)  # a reference that was swapped in
         return super()._get_per_token_logps_and_entropies(model, input_ids, attention_mask, logits_to_keep, **more)
 

@@ -1,14 +1,14 @@
-"""Injects activations into an oracle's passes. The output of block 1 becomes h + ‖h‖ · v/‖v‖ at the prompt's
-placeholders.
+"""Inject activations into an oracle's passes. At the prompt's placeholders, the output h of block 1 becomes h + ‖h‖ ·
+v/‖v‖.
 
 The formula comes from the code of Activation Oracles (Karvonen et al. 2025), with their coefficient of 1. Gradients
 flow through the whole formula, including ‖h‖; v is data.
 
-Every pass of the model is checked, so that none runs without its vectors by mistake. A pass with placeholders needs
-`rows`, and a pass under `rows` must have its placeholders; otherwise it raises. Three things run passes: `generate`
-(with a cache, the first pass has the placeholders, and later passes use their cached keys and values; without one, each
-step is a whole pass), scoring, and the loss. Gradient checkpointing recomputes a block's `forward` and not its hooks
-(transformers 5.23), so a recomputation gets the saved injected states.
+Every pass is checked, so that none runs without its vectors by mistake. It raises if there are placeholders without
+`rows`, or `rows` without placeholders. Generation, scoring and the loss run passes. In `generate` with a cache, only
+the first pass has placeholders, and later ones use cached keys and values. Without a cache, each step is a whole pass.
+Gradient checkpointing recomputes a block's `forward` without its hooks (transformers 5.23), so a recomputation gets the
+saved injected states.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from oven_recipes.activations.model_blocks import bare, block_at, body, width
 from oven_recipes.activations.placeholders import Placeholders, Places
 
 BLOCK = 1
-"""The block whose output is changed: the second, as in Activation Oracles."""
+"""The block whose output is changed: the second one, as in Activation Oracles."""
 
 KNOWN_AS = "oven_injection"
-"""Attribute of a model's body with its only injection. A copy of the model copies it together with the hooks."""
+"""Attribute of a model's body that stores its only injection. Copying the model copies it together with the hooks."""
 LEARNT_POSITIONS = "wpe"
-"""A module of models with learnt positions that the caller must pass (GPT-2 and its kin)."""
+"""Module name in models whose learnt positions the caller must pass (GPT-2 and its relatives)."""
 
 
 def injected(hidden: Tensor, vectors: Tensor) -> Tensor:
@@ -43,11 +43,11 @@ def injected(hidden: Tensor, vectors: Tensor) -> Tensor:
 
 
 Rows = Sequence[Tensor | None]
-"""Each row's vectors, (K, d); None for a row without placeholders."""
+"""The vectors of each row, (K, d); None for a row without placeholders."""
 
 
 class _Plan(NamedTuple):
-    """One pass: the positions (N,) of the rows (N,) that get the vectors (N, d)."""
+    """The plan of one pass: the rows (N,) and positions (N,) that receive the vectors (N, d)."""
 
     rows: Tensor
     columns: Tensor
@@ -55,12 +55,12 @@ class _Plan(NamedTuple):
 
 
 class _Thread(threading.local):
-    """The rows of one thread. Generation may run in a thread next to the training's (`rewards/generation_ahead`)."""
+    """The rows of one thread. Generation may run in a thread next to training (`rewards/generation_ahead`)."""
 
     rows: Rows | None = None
     layers: Sequence[int | None] | None = None
     inside: bool = False
-    """Whether a pass is under way. A hook called outside of one belongs to a recomputation."""
+    """Whether a pass is running. A hook that is called outside of a pass belongs to a recomputation."""
     plan: _Plan | None = None
 
 
@@ -73,7 +73,7 @@ _LOOKING = _Looking()
 
 @contextlib.contextmanager
 def unwatched() -> Iterator[None]:
-    """Skip the check for this thread's passes over texts that are not an oracle's prompts."""
+    """Skip the check for this thread's passes over texts that are not oracle prompts."""
     before, _LOOKING.off = _LOOKING.off, True
     try:
         yield
@@ -85,7 +85,7 @@ class ActivationInjection:
     """Injects vectors into the rows of the next passes: `with injection.rows(vectors): model(...)`. Row i of each pass
     gets `vectors[i]`, (K, d), at its K placeholders.
 
-    If a pass has n times as many rows (`generate` with several sequences per prompt), each entry stands for n
+    If a pass has n times as many rows (`generate` with several sequences per prompt), each entry is used for n
     consecutive rows. The injection stays on the model until `remove`, or until the end of its own `with` block. Raises
     ConfigError for a model without block `block`, for a model that already has an injection, and for invalid
     `Placeholders`.
@@ -107,12 +107,12 @@ class ActivationInjection:
         self.remove()
 
     def __deepcopy__(self, _: Any) -> ActivationInjection:
-        """Return this object: a copied model has copies of its hooks, and this injection knows its rows too."""
+        """Return this object, because it also serves the hooks in a copy of the model."""
         return self
 
     def attach(self, model: Any) -> None:
-        """Inject the rows' vectors into `model` as well, such as a reference next to the policy. Once per model is
-        enough. Raises ConfigError for one with another hidden size, and for one that has another injection."""
+        """Inject the rows' vectors into `model` as well, such as a reference next to the policy. Repeated calls have no
+        effect. Raises ConfigError for a model with a different hidden size, or with another injection."""
         root = bare(model)
         injection = getattr(body(root), KNOWN_AS, None)
         if injection is self:
@@ -147,9 +147,9 @@ class ActivationInjection:
 
     @contextlib.contextmanager
     def rows(self, vectors: Rows | None, layers: Sequence[int | None] | None = None) -> Iterator[None]:
-        """Set the rows of this thread's passes; None for passes without placeholders. If `layers` says which block a
-        row's vectors come from, its prompt must say the same. Raises ConfigError for vectors of another size, not
-        finite, or zero."""
+        """Set the rows of this thread's passes; None for passes without placeholders. If `layers` gives the block of a
+        row's vectors, its prompt must name the same block. Raises ConfigError for vectors that have another size, are
+        not finite, or are zero."""
         for row, row_vectors in enumerate(vectors or ()):
             if row_vectors is not None:
                 check(row_vectors, self.width, f"row {row}")
@@ -236,7 +236,7 @@ class ActivationInjection:
 
 
 def _positioned(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Add positions that start at each row's first token, as `generate` has them. TRL's passes have none, and with left
+    """Add positions that start at each row's first token, as in `generate`. TRL's passes have none, so with left
     padding learnt positions would differ from generation."""
     ids, mask = args[0] if args else kwargs.get("input_ids"), kwargs.get("attention_mask")
     if kwargs.get("position_ids") is not None or ids is None or mask is None or mask.ndim != 2:
@@ -245,7 +245,7 @@ def _positioned(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]
 
 
 def _agree(row: int, vectors: Tensor | None, layer: int | None, places: Places | None) -> None:
-    """Raises RuntimeError unless a row's prompt has the placeholders that its vectors need."""
+    """Check that a row's prompt has the placeholders for its vectors. Raises RuntimeError if not."""
     count = 0 if places is None else places.stop - places.start
     if vectors is None and count:
         raise RuntimeError(f"row {row} has {count} places after `Layer: n`, and no vectors")
@@ -259,7 +259,7 @@ def _agree(row: int, vectors: Tensor | None, layer: int | None, places: Places |
 
 
 def check(vectors: Tensor, size: int, where: str) -> None:
-    """Raises ConfigError unless these are (K, `size`) with K at least 1, finite, and none of them zero."""
+    """Raises ConfigError unless the vectors are (K, `size`), with K at least 1, finite, and none of them zero."""
     if vectors.ndim != 2 or not len(vectors) or vectors.shape[1] != size:
         raise ConfigError(
             f"{where}: activations of shape {tuple(vectors.shape)} for hidden states of {size} elements; capture them "

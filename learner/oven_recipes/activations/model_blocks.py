@@ -1,4 +1,4 @@
-"""Finds a causal language model's body and its blocks, and a block by its depth."""
+"""Find the body of a causal language model, its blocks, and the block at a given depth."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def width(model: Any) -> int:
 
 
 def block_at(model: Any, layer: int) -> nn.Module:
-    """Return block `layer`, from 0. Raises ConfigError for one outside the model."""
+    """Return block `layer`, counted from 0. Raises ConfigError if the model has no such block."""
     if not 0 <= layer < depth(model):
         raise ConfigError(f"layer {layer}: this model has blocks 0 to {depth(model) - 1}; see layer_at(model, percent)")
     return blocks(model)[layer]

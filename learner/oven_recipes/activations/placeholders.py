@@ -1,7 +1,7 @@
-"""The oracle's prompt, and which of its tokens are placeholders for activations.
+"""Build the oracle's prompt and find its placeholder tokens for activations.
 
-The wording is that of Activation Oracles (Karvonen et al. 2025, github.com/adamkarvonen/activation_oracles), so that
-their adapters can be loaded: `Layer: <n>`, a line of placeholders, and the question.
+The wording follows Activation Oracles (Karvonen et al. 2025, github.com/adamkarvonen/activation_oracles), so that their
+adapters can be loaded: `Layer: <n>`, a line of placeholders, and the question.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from typing import Any, NamedTuple
 from oven_core.errors import ConfigError
 
 PLACEHOLDER = " ?"
-"""Stands for one activation. With its space it is one token in the vocabularies of GPT-2, Llama 3, Qwen and Gemma."""
+"""Placeholder of one activation. With its space it is one token for GPT-2, Llama 3, Qwen and Gemma."""
 HEADER_TOKENS = 16
-"""Tokens before a run of placeholders to search for its header. No tokenizer splits `Layer: 1000` and a newline into
-more than one token per character."""
+"""Maximum tokens to search for the header before a run of placeholders. No tokenizer splits `Layer: 1000` and a newline
+into more than one token per character."""
 HEADER = re.compile(r"Layer\s*:\s*(\d(?:\s*\d)*)\s*\n\s*\Z")
-"""The decoded header before a run. Tokenizers without a decoder put spaces between tokens."""
+"""The decoded header before the placeholders. Tokenizers without a decoder put spaces between tokens."""
 
 
 class Places(NamedTuple):
-    """The target of a row's activations: positions `start` to `stop` - 1, and the layer that its header names."""
+    """The position of a row's placeholders, `start` to `stop` - 1, and the layer that its header names."""
 
     layer: int
     start: int
@@ -43,8 +43,8 @@ def oracle_prompt(layer: int, count: int, question: str, tokenizer: Any = None) 
 
 
 def chat_text(tokenizer: Any, message: str) -> str:
-    """Return a user's message as the model sees it, in its chat template up to the start of the answer, without a first
-    token that the tokenizer adds. Without a chat template, or a tokenizer, it is the message."""
+    """Return a user's message in the model's chat template, up to the start of the answer. The first token that the
+    tokenizer adds is omitted. Without a tokenizer or a chat template, return the message unchanged."""
     if getattr(tokenizer, "chat_template", None) is None:
         return message
     turn = [{"role": "user", "content": message}]
@@ -78,7 +78,7 @@ class Placeholders:
                 )
 
     def find(self, ids: Sequence[int]) -> Places | None:
-        """Return the first run of placeholders after `Layer: n`, or None. Later ones are text in the question or the
+        """Return the first run of placeholders after `Layer: n`, or None. Later runs are text in the question or the
         completion."""
         stop = 0
         while self.token_id in ids[stop:]:
@@ -90,6 +90,6 @@ class Placeholders:
         return None
 
     def _decoded_header(self, ids: tuple[int, ...]) -> int | None:
-        """Return the layer that these tokens name at their end."""
+        """Return the layer that these tokens name at the end."""
         match = HEADER.search(self._tokenizer.decode(list(ids), skip_special_tokens=True))
         return None if match is None else int("".join(match[1].split()))

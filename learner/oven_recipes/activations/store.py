@@ -1,7 +1,7 @@
-"""Activations on disk: memory-mapped safetensors files, by model, text and layer.
+"""Store activations on disk in memory-mapped safetensors files, by model, text and layer.
 
-Each call of `add` writes one file. Tensor names are keys with the text's digest and not the text. The file's header has
-the model's name and the hidden size.
+Each call of `add` writes one file. Tensor names contain the text's digest, not the text. The file's header has the
+model's name and the hidden size.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ PATTERN = "activations-*.safetensors"
 
 
 def activation_key(model: str, text: str, layer: int) -> str:
-    """Return the name of an activation: a digest of the model's name and the text, and the layer after a dot."""
+    """Return an activation's name: a digest of the model's name and the text, then a dot and the layer."""
     digest = hashlib.sha256(f"{len(model)}:{model}{text}".encode()).hexdigest()[:32]
     return f"{digest}.{layer}"
 
 
 def layer_of(key: str) -> int:
-    """Return the layer that a key names. Raises ConfigError for anything else."""
+    """Return the layer in a key. Raises ConfigError for anything else."""
     layer = key.rpartition(".")[2]
     if not layer.isdecimal():
         raise ConfigError(f"{key!r} is not the key of an activation; make it with activation_key(model, text, layer)")
@@ -39,16 +39,16 @@ def layer_of(key: str) -> int:
 
 
 class ActivationStore:
-    """The activations in `folder`, which is created if it does not exist. Raises ConfigError for unreadable files, and
-    for files with different hidden sizes."""
+    """A store of activations in `folder`, which is created if it does not exist. Raises ConfigError for unreadable
+    files, and for files with different hidden sizes."""
 
     def __init__(self, folder: Path | str) -> None:
         self.folder = Path(folder)
         self.folder.mkdir(parents=True, exist_ok=True)
         self.width: int | None = None
-        """The hidden size; None while it is empty."""
+        """The hidden size; None while the store is empty."""
         self._open: dict[str, Any] = {}
-        """Key → its open file."""
+        """The open file of each key."""
         for path in sorted(self.folder.glob(PATTERN)):
             self._read(path)
 
@@ -71,7 +71,7 @@ class ActivationStore:
         return vectors
 
     def add(self, model: str, activations: Iterable[Activation]) -> list[str]:
-        """Write new activations to one file, and return the keys of all. Raises the same errors as `get`."""
+        """Write new activations to one file, and return all keys. Raises the same errors as `get`."""
         keys, new = [], {}
         for text, layer, vectors in activations:
             key = activation_key(model, text, layer)

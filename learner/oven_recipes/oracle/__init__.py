@@ -1,13 +1,13 @@
-"""Recipe `oracle`: trains a model that answers questions about activations and states its confidence.
+"""The `oracle` recipe: train a model that answers questions about activations and states its confidence.
 
-A language model sees activations (its own, without the adapter) instead of a text, injected at the placeholders of its
-prompt. It answers a question about the text behind them and states a confidence. The prompt comes from Activation
-Oracles (Karvonen et al. 2025). The reward, I − λ(c − I)², combines the answer's informativeness I with a proper scoring
-rule (Brier 1950). First a supervised stage teaches the form of answers, then Group Relative Policy Optimization (Shao
-et al. 2024, arXiv 2402.03300) by TRL's trainer. Two parts of the paper's algorithm are omitted:
+A language model receives activations instead of a text, injected at the placeholders of its prompt. They are its own,
+without the adapter. It answers a question about the text behind them and states a confidence. The prompt comes from
+Activation Oracles (Karvonen et al. 2025). The reward, I − λ(c − I)², combines the answer's informativeness I with a
+proper scoring rule (Brier 1950). A supervised stage first teaches the answer format. Then TRL's trainer runs Group
+Relative Policy Optimization (Shao et al. 2024, arXiv 2402.03300). It omits two parts of the paper's algorithm.
+Advantages are not divided by their group's standard deviation, which would scale a judge's noise up to a signal if
+nothing else differs (Liu et al. 2025, arXiv 2503.20783). There are also no repeated updates per generation, and no
+outer loop of iterative GRPO.
 
-- the division of advantages by their group's standard deviation: if only a judge's noise differs, it would be scaled up
-to a signal (Liu et al. 2025, arXiv 2503.20783); - several updates per generation, and iterative GRPO's outer loop.
-
-Importing the package needs no torch; building its job does.
+Importing the package does not need torch, but building its job does.
 """

@@ -1,5 +1,5 @@
-"""Items of the benchmarks: template texts, split into training and held out, and the published files' texts. A hash of
-the text decides the split: training may only use `items(..., held_out=False)`, evaluation only the others."""
+"""Benchmark items for training and evaluation, from templates or the published files. A hash of each text decides its
+split: training may only use `items(..., held_out=False)`, evaluation only the others."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from oven_core.errors import ConfigError
 from oven_recipes.oracle.benchmarks import BENCHMARKS, FALSE, NO, YES, Benchmark, Item, Labelled
 
 HELD_OUT_SHARE = 4
-"""One text in this many is held out: a quarter of each benchmark has over 250 texts, with enough of both answers."""
+"""One in this many texts is held out. A quarter of each benchmark has over 250 texts, with enough of both answers."""
 ITEMS = 250
-"""Items of each benchmark, so that a proportion's standard error is at most 0.032."""
+"""Number of items per benchmark, so that a proportion's standard error is at most 0.032."""
 
 
 def is_held_out(text: str) -> bool:
@@ -70,9 +70,9 @@ def published_items(benchmark: Benchmark, folder: Path, count: int = ITEMS) -> l
 
 
 def drawn(benchmark: Benchmark, texts: Iterable[Labelled], count: int, source: str) -> list[Item]:
-    """Return `count` items, each about another text; the choice depends only on the texts. Each question occurs equally
-    often, half of the time with the answer yes, so knowing the question alone gives a half. Raises ConfigError if
-    `source` has too few texts, or too few with one of the answers."""
+    """Return `count` items, each about a different text. The choice depends only on the texts. All questions occur
+    equally often, and half of the answers are yes, so the question alone gives an accuracy of one half. Raises
+    ConfigError if `source` has too few texts, or too few with one of the answers."""
     shuffled = sorted(texts, key=lambda text: _digest(f"{benchmark.name}:{text.text}"))
     if len(shuffled) < count:
         raise ConfigError(

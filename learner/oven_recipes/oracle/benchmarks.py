@@ -1,4 +1,4 @@
-"""The nine benchmarks: readers of their published files' layouts, and template texts to use without the files."""
+"""The nine benchmarks: readers for their published files, and template texts for use without the files."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from oven_recipes.oracle.template_words import WORDS
 YES = "yes"
 NO = "no"
 TRUE = frozenset({YES})
-"""The labels of a text with the answer yes, if the question names no label."""
+"""The labels of a text with the answer yes, if the question has no label."""
 FALSE: frozenset[str] = frozenset()
 
 
@@ -41,12 +41,12 @@ class Item(NamedTuple):
 
 @dataclass(frozen=True)
 class Benchmark:
-    """One benchmark. `read` yields one published file's texts and raises ConfigError for faults in it."""
+    """One benchmark. `read` yields the texts of one published file, and raises ConfigError for faults in it."""
 
     name: str
     files: tuple[str, ...]
-    """Names of the published files, as patterns below the benchmark's folder: the first that fits is read. Test parts
-    come before training parts, which a model may know, and before files of another layout in the same folder."""
+    """Patterns for the published files in the benchmark's folder. The first match is read. Test parts come before
+    training parts, which a model may know, and before files with another layout in the same folder."""
     read: Callable[[Path], Iterator[Labelled]]
     templates: Callable[[], Iterator[Labelled]]
 
@@ -66,7 +66,7 @@ def labelled(
     text: str, label: str, labels: Mapping[str, frozenset[str] | None]
 ) -> Callable[[Path], Iterator[Labelled]]:
     """Return a reader of files whose rows have one label each, in the column `label`. `text` is a template over the
-    other columns. Rows whose label means None are passed over."""
+    other columns. Rows whose label maps to None are skipped."""
     columns = [name for _, name, _, _ in Formatter().parse(text) if name]
 
     def read(path: Path) -> Iterator[Labelled]:
@@ -107,7 +107,7 @@ class _Relation(BaseModel):
 
 
 def _read_relations(path: Path) -> Iterator[Labelled]:
-    """Each sample gives two texts: a template with its subject and its own object, or another sample's object."""
+    """Yield two texts per sample: its subject with the right object, and with a wrong one from another sample."""
     try:
         relation = _Relation.model_validate_json(text_of(path))
     except ValidationError as error:
@@ -170,12 +170,12 @@ def _ag_news_templates() -> Iterator[Labelled]:
 
 
 TAGS = {"per": "a person", "geo": "a place", "gpe": "a place", "org": "an organization"}
-"""Kinds of entity in questions, by the tag after `B-` or `I-`."""
+"""Entity type in the question for each tag after `B-` or `I-`."""
 OTHER_TAGS = ("tim", "art", "nat", "eve")
 
 
 def _read_ner(path: Path) -> Iterator[Labelled]:
-    """A sentence's number is in its first row alone. The published file is Latin-1, and has to be converted."""
+    """Yield the sentences. Only a sentence's first row has its number. Convert the published Latin-1 file first."""
     known = {f"{prefix}-{tag}": TAGS.get(tag) for prefix in "BI" for tag in (*TAGS, *OTHER_TAGS)} | {"O": None}
     sentences: list[tuple[str, list[str], set[str]]] = []
     for where, row in rows(path, ("Sentence #", "Word", "POS", "Tag")):

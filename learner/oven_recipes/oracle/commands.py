@@ -1,4 +1,4 @@
-"""`oven-controller oracle evaluate | ask`: an oracle on the nine benchmarks, or about one text."""
+"""`oven-controller oracle evaluate | ask`: test an oracle on the nine benchmarks, or ask it about a text."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def evaluate(
     out: Path | None,
     as_json: bool,
 ) -> int:
-    """Evaluate and print. Raises ConfigError for faults of the oracle, the files or `out`."""
+    """Run the evaluation and print it. Raises ConfigError for faults in the oracle, the files or `out`."""
     _writable(out)
     chosen = benchmark_items(benchmarks, items)
     quiet_libraries()
@@ -62,7 +62,7 @@ def evaluate(
 
 
 def _writable(out: Path | None) -> None:
-    """Raises ConfigError before the work starts, not after it."""
+    """Check that `out` is writable, so that ConfigError is raised before the work starts."""
     if out is None:
         return
     if importlib.util.find_spec("matplotlib") is None:
@@ -74,7 +74,7 @@ def _writable(out: Path | None) -> None:
 
 
 ABOUT_PAIRS = "snli"
-"""Benchmarks about two sentences, whose question does not suit a single text."""
+"""Benchmarks about pairs of sentences, whose question does not suit a single text."""
 
 
 def ask(
@@ -86,7 +86,7 @@ def ask(
     temperature: float,
     as_json: bool,
 ) -> int:
-    """Print the answers. Raises ConfigError for faults of the oracle, the text or the question."""
+    """Print the answers. Raises ConfigError for faults in the oracle, the text or the question."""
     if not text.strip():
         raise ConfigError("the text is empty: there are no activations to ask about")
     if question is not None and not question.strip():

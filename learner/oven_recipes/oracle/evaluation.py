@@ -1,6 +1,6 @@
-"""The nine benchmarks at several depths: an oracle answers questions about texts that it was not trained on. Twice:
-with the text's own activations, and with those of another text (shuffled). Correct answers to the latter did not come
-from activations."""
+"""Evaluate an oracle on the nine benchmarks at several depths, with texts that it was not trained on. It runs twice:
+with the text's own activations, and with another text's (shuffled). Correct answers in the second run do not come from
+activations."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from oven_recipes.oracle.evaluation_scores import Scored, Scores, scores
 from oven_recipes.oracle.generated_answers import ROWS, context_of, generated_answers
 
 PERCENTS = (25.0, 50.0, 75.0)
-"""Percentages of the depth, as in the evaluation of Activation Oracles."""
+"""Depths in percent, as in the evaluation of Activation Oracles."""
 
 Source = Literal["published files", "templates"]
 
 
 class BenchmarkItems(NamedTuple):
-    """A benchmark's items, and whether they are the published ones."""
+    """A benchmark's items, and whether they come from the published files."""
 
     name: str
     source: Source
@@ -39,7 +39,7 @@ class BenchmarkItems(NamedTuple):
 
 
 class Answered(NamedTuple):
-    """One output: the item's number in its benchmark, the depth in percent, and the parsed answer."""
+    """One answer: the item's number in its benchmark, the depth in percent, and the parsed output."""
 
     benchmark: str
     number: int
@@ -66,7 +66,7 @@ class Evaluated:
         return scores(scored(self.shuffled))
 
     def measured(self) -> Measured:
-        """Return the metrics: `eval/accuracy` answer by answer, the others as means. Calibration is absent if no answer
+        """Return the metrics: `eval/accuracy` per answer, the others as means. Calibration is missing if no answer
         parses."""
         metrics: dict[str, float | Sequence[float]] = {
             "eval/accuracy": [float(answer.right) for answer in self.answers]
@@ -119,8 +119,8 @@ def benchmark_items(folder: Path | None = None, count: int = ITEMS) -> list[Benc
 
 
 class OracleEvaluation:
-    """Asks one oracle about one set of items. Activations are captured once, because adapters do not change them.
-    Raises ConfigError for a text longer than the model's context or without a second token, and the errors of
+    """An evaluation of one oracle on one set of items. It captures activations once, because adapters do not change
+    them. Raises ConfigError for a text with fewer than two tokens or more than the model's context, and the errors of
     `capture`."""
 
     def __init__(
@@ -136,7 +136,7 @@ class OracleEvaluation:
         temperature: float = 0.0,
         rows: int = ROWS,
     ) -> None:
-        """`tokens` is the most activations of a text; `temperature` 0 is greedy; `rows` is the prompts per batch."""
+        """`tokens` limits the activations per text. `temperature` 0 is greedy. `rows` is the batch size."""
         self.benchmarks = list(benchmarks)
         self.percents = tuple(percents)
         self._model, self._tokenizer, self._injection = model, tokenizer, injection
@@ -144,7 +144,7 @@ class OracleEvaluation:
         self.layers = {percent: layer_at(model, percent) for percent in self.percents}
         self._tokens = tokens
         self.unknown_share = {benchmark.name: self._checked(benchmark.items) for benchmark in self.benchmarks}
-        """Benchmark → the share of its texts' tokens that the tokenizer does not know."""
+        """The share of tokens in each benchmark's texts that the tokenizer does not know."""
 
     @cached_property
     def _activations(self) -> dict[tuple[str, int, float], Activation]:
@@ -160,7 +160,7 @@ class OracleEvaluation:
         return Evaluated(self._answered(lambda _, number: number), self._answered(self._shuffled_activations()))
 
     def _shuffled_activations(self) -> Callable[[str, int], int]:
-        """Return item → the one whose activations it gets: one cycle through each benchmark, so never its own."""
+        """Map each item to the one whose activations it gets: one cycle per benchmark, so never its own."""
         cycles = {benchmark.name: cycle(len(benchmark.items), benchmark.name) for benchmark in self.benchmarks}
         return lambda name, number: cycles[name][number]
 
@@ -196,7 +196,7 @@ class OracleEvaluation:
 
 
 def check_text(model: Any, tokenizer: Any, text: str, where: str) -> list[int]:
-    """Return the text's token ids. Raises ConfigError, naming `where`, for too few or too many."""
+    """Return the text's token ids. Raises ConfigError, naming `where`, for too few or too many tokens."""
     ids: list[int] = tokenizer(text)["input_ids"]
     context = context_of(model)
     if len(ids) < 2:
@@ -212,8 +212,8 @@ def check_text(model: Any, tokenizer: Any, text: str, where: str) -> list[int]:
 
 
 def read(output: str, answer: str) -> tuple[float | None, bool]:
-    """Return the stated confidence, 0 to 1, and whether the first word is the right answer; (None, False) for an output
-    that does not parse."""
+    """Return the stated confidence from 0 to 1, and whether the first word is the right answer. Return (None, False)
+    for an output that does not parse."""
     parsed = parse_oracle_output(output)
     if parsed is None:
         return None, False
@@ -222,7 +222,7 @@ def read(output: str, answer: str) -> tuple[float | None, bool]:
 
 
 def cycle(count: int, name: str) -> list[int]:
-    """Return a permutation of `count` numbers that is one cycle (Sattolo 1986), the same for the same name."""
+    """Return a permutation of `count` numbers that is one cycle (Sattolo 1986). The same name gives the same cycle."""
     numbers, generator = list(range(count)), random.Random(f"shuffled {name}")
     for last in range(count - 1, 0, -1):
         swapped = generator.randrange(last)

@@ -1,4 +1,4 @@
-"""An evaluation as JSON and as a table: every figure with its interval, and the source of the texts."""
+"""Report an evaluation as JSON and as a table, with an interval for each figure and the source of the texts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NOTE = (
     "the mean ECE of a perfect forecaster with the stated confidences; shuffled: asked with another text's activations"
 )
 MANY_UNKNOWN = 0.2
-"""Share of unknown tokens from which a benchmark's texts are hardly in the model's vocabulary."""
+"""Minimum share of unknown tokens at which the report warns that the model hardly knows a benchmark's words."""
 
 
 @dataclass(frozen=True)
@@ -36,13 +36,13 @@ class EvaluationReport:
 
     @classmethod
     def measure(cls, evaluation: OracleEvaluation, oracle: str) -> EvaluationReport:
-        """Run an evaluation."""
+        """Run an evaluation and return its report."""
         began, cpu = time.monotonic(), time.process_time()
         evaluated = evaluation.run()
         return cls(oracle, evaluation, evaluated, time.monotonic() - began, time.process_time() - cpu)
 
     def plain(self) -> dict[str, Any]:
-        """Return it for JSON."""
+        """Return the report as a JSON-compatible dict."""
         return {
             "oracle": self.oracle,
             "layer_percents": list(self.evaluation.percents),
@@ -59,7 +59,7 @@ class EvaluationReport:
         }
 
     def write(self, report: Path, diagram: Path) -> None:
-        """Write it as JSON and as a reliability diagram. Raises ConfigError if that fails."""
+        """Write the report as JSON and as a reliability diagram. Raises ConfigError if that fails."""
         sources = {benchmark.source for benchmark in self.evaluation.benchmarks}
         source = sources.pop() if len(sources) == 1 else "published files and templates"
         try:
@@ -69,7 +69,7 @@ class EvaluationReport:
         write_diagram(diagram, f"{self.oracle}: nine benchmarks, {source}", self.evaluated.overall)
 
     def lines(self) -> list[str]:
-        """Return it for people: a table of the benchmarks, with remarks."""
+        """Return the report as readable lines: a table of the benchmarks, with remarks."""
         header = (
             f"{'benchmark':18} {'texts':15} {'accuracy':19} {'shuffled':9} {'ECE':19} {'null':6} {'Brier':19} unparsed"
         )
@@ -112,7 +112,7 @@ class EvaluationReport:
 
 
 def _scores(answers: Sequence[Answered], benchmark: str | None = None, percent: float | None = None) -> Scores:
-    """Return the scores of the answers on one benchmark, at one depth, or both."""
+    """Return the scores of the answers for one benchmark, one depth, or both."""
     return scores(
         scored(
             [
@@ -138,7 +138,7 @@ def _shown(estimate: Estimate | None) -> str:
 
 BAR, GAP, LINE = "#9db8d2", "#c03a2b", "#444444"
 BOX = {"facecolor": "white", "edgecolor": "none", "alpha": 0.85}
-"""Background of the caption, which bars may reach."""
+"""Style of the caption's background, because bars may extend behind it."""
 
 
 def write_diagram(path: Path, title: str, own: Scores) -> None:

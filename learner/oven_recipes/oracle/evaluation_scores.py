@@ -1,8 +1,8 @@
-"""Scores of answers with a stated confidence: accuracy, ECE, MCE and Brier, with intervals and ECE's null.
+"""Score answers with a stated confidence: accuracy, ECE, MCE and Brier, with intervals and ECE's null.
 
-An answer that does not parse is wrong and has no confidence: it counts for accuracy and not for calibration. Intervals
-are 95 % percentile bootstraps over texts, because the answers about one text at several depths are not independent.
-Resampling adds noise to each bin, so intervals of ECE and MCE are too high near their null.
+An answer that does not parse is wrong and has no confidence. It counts for accuracy and not for calibration. Intervals
+are 95 % percentile bootstraps over texts, because answers about one text at several depths are not independent.
+Resampling adds noise to each bin, so the intervals of ECE and MCE are too high near their null.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ import numpy as np
 from oven_learner.rewards.calibration_error import BINS, SEED, Bins, Floats, bin_of, binned, brier, null
 
 RESAMPLES = 1000
-"""Resamples of the bootstrap; 25 of them lie beyond each 2.5 % percentile."""
+"""Number of bootstrap resamples. 25 of them lie beyond each 2.5 % percentile."""
 
 
 class Scored(NamedTuple):
-    """One answer: its text, its confidence from 0 to 1 or None if it does not parse, and whether it is right."""
+    """One answer: its text, its confidence from 0 to 1 (None if it does not parse), and whether it is right."""
 
     text: int
     confidence: float | None
@@ -38,7 +38,7 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Bin:
-    """The answers with low ≤ confidence < high (in the last bin: ≤ high): their number and their means."""
+    """The answers with low ≤ confidence < high (≤ high in the last bin): their number and means."""
 
     low: float
     high: float
@@ -49,7 +49,7 @@ class Bin:
 
 @dataclass(frozen=True)
 class Scores:
-    """The scores of a set of answers. Those from confidences are None if no answer has one."""
+    """The scores of a set of answers. Calibration scores are None if no answer has a confidence."""
 
     count: int
     unparsed: int
@@ -58,11 +58,11 @@ class Scores:
     mce: Estimate | None
     brier: Estimate | None
     ece_null: float | None
-    """The mean ECE of a perfect forecaster with these confidences."""
+    """Mean ECE of a perfect forecaster with these confidences."""
     ece_null_99: float | None
-    """The ECE that such a forecaster exceeds once in a hundred times."""
+    """The 99th percentile of that forecaster's ECE."""
     bins: tuple[Bin, ...]
-    """The bins that have answers."""
+    """The bins that contain answers."""
 
 
 def scores(answers: Sequence[Scored]) -> Scores:
@@ -90,7 +90,7 @@ def scores(answers: Sequence[Scored]) -> Scores:
 
 
 def _resampled(answers: Sequence[Scored]) -> dict[str, Floats]:
-    """Return each score of each resample of the texts, (RESAMPLES,); NaN for a resample without confidences."""
+    """Return each score for each resample of the texts, (RESAMPLES,). It is NaN if a resample has no confidences."""
     _, text = np.unique([answer.text for answer in answers], return_inverse=True)  # (N,), from 0 on
     right = np.array([answer.right for answer in answers], dtype=np.float64)
     stated = np.array([np.nan if answer.confidence is None else answer.confidence for answer in answers])

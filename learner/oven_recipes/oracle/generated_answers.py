@@ -1,4 +1,4 @@
-"""Generates an oracle's answers about activations in batches, with the vectors injected."""
+"""Generate an oracle's answers in batches, with activations injected."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from oven_recipes.activations.model_blocks import bare
 from oven_recipes.activations.placeholders import oracle_prompt
 
 ROWS = 128
-"""Prompts per batch. On a CPU the small model is fastest with 64 to 256."""
+"""Prompts per batch. On a CPU, the small model is fastest with 64 to 256."""
 
 
 def context_of(model: Any) -> int | None:
-    """Return the model's number of positions; None if its configuration does not state it."""
+    """Return the model's maximum number of positions; None if its configuration has none."""
     return getattr(bare(model).config.get_text_config(), "max_position_embeddings", None)
 
 
@@ -37,10 +37,10 @@ def generated_answers(
     seed: int = 0,
     rows: int = ROWS,
 ) -> list[str]:
-    """Return the oracle's output for each activation and its question, without special tokens. `temperature` 0 is
-    greedy; otherwise answers are sampled with `seed`. Prompts of similar length share a batch, so there is little
-    padding, and their keys and values are cached. The model's mode and the generators' states are restored. Raises
-    ConfigError if a prompt and its answer exceed the model's positions."""
+    """Return the oracle's output for each activation and its question, without special tokens. With `temperature` 0
+    decoding is greedy. Otherwise answers are sampled with `seed`. Prompts of similar length share a batch to reduce
+    padding, and keys and values are cached. The model's mode and the random generators are restored. Raises ConfigError
+    if a prompt and its answer exceed the model's positions."""
     prompts = [
         oracle_prompt(activation.layer, len(activation.vectors), question, tokenizer)
         for activation, question in zip(activations, questions, strict=True)
@@ -73,7 +73,7 @@ def generated_answers(
 
 
 def _config(tokenizer: Any, max_new_tokens: int, temperature: float) -> GenerationConfig:
-    """Return a separate generation config: a model's stored one may sample, truncate the distribution, or penalise
+    """Return a separate generation config, because the model's own may sample, truncate the distribution or penalise
     repetition."""
     drawn: dict[str, Any] = {"do_sample": True, "temperature": temperature, "top_k": 0} if temperature > 0 else {}
     return GenerationConfig(  # type: ignore[no-untyped-call]

@@ -1,5 +1,5 @@
-"""Build the recipe's job: model, activations, supervised adapter, TRL's trainer with injected activations, the
-committee's reward, and the evaluations."""
+"""Build the recipe's job: model, activations, supervised adapter, TRL trainer with injected activations, committee
+reward, and evaluations."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ from oven_recipes.runner import Job, trainer_arguments
 
 
 def training_rows(subject: Subject, prompts: Sequence[QuestionedPrompt], seed: int) -> list[dict[str, Any]]:
-    """Return one row per question. A row holds the oracle's `prompt`, the key of its activation, the `text` and
-    `question` that judges see, and the known answers `says_what` and `right`. Both are empty if no answer is known.
-    Each question is asked about one layer, chosen by the seed."""
+    """Return one row per question, with the oracle's `prompt` and the key of its activation. Judges see the row's
+    `text` and `question`. The known answers are `says_what` and `right`, both empty if no answer is known. Each
+    question is asked about one layer, chosen by the seed."""
     rng = random.Random(f"layers {seed}")
     rows = []
     for prompt in prompts:
@@ -62,15 +62,15 @@ def training_rows(subject: Subject, prompts: Sequence[QuestionedPrompt], seed: i
 
 
 WITH_REFERENCE = 1e-6
-"""A β above 0 makes TRL create the adapter `ref` from the supervised one. A β of 0 is set afterwards. Without this,
+"""A positive β that makes TRL create the adapter `ref` from the supervised one. A β of 0 is set afterwards. Otherwise,
 raising β later would pull towards the model without any adapter."""
 log = logging.getLogger("oven.learner")
 
 
 class EvaluationFiles(TrainerCallback):
-    """Writes `evaluation-start.json`, `evaluation-end.json` and a PNG for each. Measuring changes no bit of the
-    training. A failed measurement does not end the training: the process log says why the files are missing. The
-    callback writes the first evaluation; the job writes the last, because the final weights are chosen after the
+    """Writes `evaluation-start.json`, `evaluation-end.json` and a PNG for each. Evaluating does not change the training
+    by a single bit. If it fails, training continues, and the process log says why the files are missing. The callback
+    writes the first evaluation. The job writes the last one, because the final weights are chosen after the
     callbacks."""
 
     def __init__(self, evaluation: OracleEvaluation, policy: Any, folder: Path, *, at_start: bool) -> None:
@@ -96,20 +96,20 @@ class EvaluationFiles(TrainerCallback):
 
 
 RULES = {"informativeness": informativeness}
-"""Judges by known answers, for data that has them."""
+"""Judges by known answers, for data that has some."""
 PRETRAIN_SEED = 1
-"""Seed of the small model. It is always the same, as a user's own model is. A run's seed decides its data, adapter and
+"""Seed of the small model. It is fixed, just as a user's own model is. A run's seed determines its data, adapter and
 answers."""
 BETA_BOUNDS = (0.01, 100.0)
-"""Multiples of the user's β. The upper bound is high enough to stop a KL that runs away."""
+"""Bounds of β as multiples of the user's β. The upper one is high enough to stop a runaway KL."""
 
 
 def build(
     settings: OracleSettings, start: Start, seed: int, workdir: Path, cache: Path, committee: Committee | None = None
 ) -> Job:
-    """Build the job for one start. `workdir` gets the trainer's files, and its parent the oracle and the evaluations.
-    `cache` keeps small models, supervised adapters and activations between runs. Without a `committee` the known
-    answers are the only judge. Raises ConfigError for models, adapters and data that cannot be used."""
+    """Build the job for one start. The trainer's files go to `workdir`, and the oracle and evaluations to its parent.
+    `cache` stores small models, supervised adapters and activations between runs. Without a `committee` the known
+    answers are the only judge. Raises ConfigError for unusable models, adapters and data."""
     quiet_libraries()
     subject = load_subject(settings, seed, cache)
     if settings.stage == "sft":
@@ -168,7 +168,7 @@ def build_judged(settings: OracleSettings, start: Start, seed: int, workdir: Pat
 
 
 def load_subject(settings: OracleSettings, seed: int, cache: Path) -> Subject:
-    """Load the user's model, or the cached small model, and open the store of its activations."""
+    """Load the user's model or the cached small model, and open the store of its activations."""
     model: Any
     if settings.model is None:
         tokenizer = build_tokenizer()
@@ -188,7 +188,7 @@ def load_subject(settings: OracleSettings, seed: int, cache: Path) -> Subject:
 def _questioned_prompts(
     settings: OracleSettings, seed: int, subject: Subject, *, judged: bool
 ) -> list[QuestionedPrompt]:
-    """Return the questions that GRPO asks. Raises ConfigError if no judge could know a right answer."""
+    """Return the questions for GRPO. Raises ConfigError if no judge could know a right answer."""
     if settings.questions is None:
         return _taught(settings, seed)
     if not judged:
@@ -208,14 +208,14 @@ def _taught(settings: OracleSettings, seed: int) -> list[QuestionedPrompt]:
 
 
 def _adapter(settings: OracleSettings, subject: Subject) -> Any:
-    """Return the subject with the user's adapter, or with a fresh one."""
+    """Return the subject with the user's adapter, or with a new one."""
     if settings.oracle_lora_path is None:
         return fresh_adapter(subject.model, settings.lora_rank)
     return load_adapter(subject.model, subject.name, settings.oracle_lora_path)
 
 
 def _supervised_job(settings: OracleSettings, start: Start, seed: int, workdir: Path, subject: Subject) -> Job:
-    """Build a job whose training is the supervised stage. Its adapter starts at zero, or at the user's adapter."""
+    """Build a job that trains only the supervised stage. Its adapter starts at zero, or at the user's adapter."""
     taught = _taught(settings, seed)
     subject.capture(taught, settings.most_activations)
     trainer = SupervisedTrainer(_adapter(settings, subject), subject, taught, settings, start.confidence, seed, workdir)
@@ -223,8 +223,8 @@ def _supervised_job(settings: OracleSettings, start: Start, seed: int, workdir: 
 
 
 def _measured(settings: OracleSettings, trainer: Any, subject: Subject, workdir: Path) -> dict[str, Any]:
-    """Return the parts that the jobs of both stages share. Between steps they measure part of the held-out items; at
-    the start and the end they measure all of them. The oracle is saved before and after training."""
+    """Return the parts that the jobs of both stages share. Between steps they evaluate part of the held-out items, and
+    at the start and the end all of them. The oracle is saved before and after training."""
     policy, run = trainer.accelerator.unwrap_model(trainer.model), workdir.parent
     evaluation = partial(
         OracleEvaluation,

@@ -1,4 +1,4 @@
-"""The small model that is made on the spot: a Llama with eight blocks and a million parameters, and its word
+"""The built-in small model: a Llama with eight blocks and a million parameters, pre-trained on demand, and its word
 tokenizer."""
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ from oven_recipes.weights_cache import key_of, trained_once
 
 PAD, EOS, UNKNOWN = "<pad>", "<eos>", "<unk>"
 LAYER, STATUS = "Layer:", "[epistemic status:"
-"""First token of an oracle's prompt, and of the status line in its answer."""
+"""First tokens of an oracle's prompt, and of the status line in its answer."""
 MARKS = ("\n", "?", ".", ":", ",", "!", "]", PLACEHOLDER)
 CONTEXT = 160
-"""Positions: twice the longest row of the pre-training."""
+"""Number of positions: twice the longest pre-training row."""
 
 
 class Sizes(NamedTuple):
-    """Sizes of the model. With the vocabulary of about 700 words, the default has 0.95 million parameters."""
+    """The model's dimensions. With the vocabulary of about 700 words, the default has 0.95 million parameters."""
 
     hidden: int = 96
     ffn: int = 256
@@ -55,8 +55,7 @@ SIZES = Sizes()
 
 @cache
 def vocabulary() -> tuple[str, ...]:
-    """Return the words of the offline prompts and questions and of the benchmark templates, and the numbers up to
-    100."""
+    """Return the words of the offline prompts, questions and benchmark templates, and the numbers up to 100."""
     texts: Iterable[str] = chain(
         *(
             (*attribute.values, *attribute.values.values(), *attribute.open, *attribute.closed)
@@ -106,24 +105,23 @@ def build_model(sizes: Sizes, tokenizer: PreTrainedTokenizerFast) -> LlamaForCau
 log = logging.getLogger("oven.learner")
 
 NOTES_FIRST = 0.5
-"""Share of rows in which a list of the text's facts precedes the questions. The list contains the answer word for word,
-which makes it easier to learn to compare a question with a text."""
+"""Share of rows that list the text's facts before the questions. The list contains the answer word for word, which
+makes it easier to learn to compare a question with a text."""
 ORACLE_FORM = 0.3
-"""Share of rows in the form of an oracle's prompt, with the text in place of the activations. An adapter cannot teach
-words that its model has never written. Their confidences are random, so they carry no information yet."""
+"""Share of rows that look like an oracle's prompt, with the text in place of the activations. An adapter cannot teach
+words that its model has never written. Their confidences are random and carry no information yet."""
 SHORTER = 2
 """Benchmark rows per prompt row. A prompt row is about twice as long."""
 READING = 0.6
-"""Share of the steps, at the end, that also train on rows about activations."""
+"""Share of the steps that also train on rows about activations. These are the last steps."""
 READING_ROWS = 2
-"""Rows about activations per prompt row. Half of them are about the benchmarks' texts."""
+"""Rows about activations per prompt row. Half of them use the benchmarks' texts."""
 ASKED = 4
-"""Questions that follow a prompt."""
+"""Number of questions after a prompt."""
 BENCHMARK_TEXTS = 1000
-"""Texts of the benchmarks' training parts from which rows about activations are drawn."""
+"""Number of texts from the benchmarks' training parts that rows about activations use."""
 TEXT_WEIGHT = 0.1
-"""Weight of a token that is not part of an answer. Most of a random text cannot be predicted, and the answers are what
-matters."""
+"""Loss weight of a token outside the answers. Most of a random text is unpredictable, and only the answers matter."""
 
 
 class Schedule(NamedTuple):
@@ -137,11 +135,11 @@ class Schedule(NamedTuple):
 SCHEDULE = Schedule(steps=350, rows=12, learning_rate=0.04)
 """Schedule of the small model."""
 ADAM = 0.25
-"""AdamW's learning rate as a share of Muon's."""
+"""AdamW's learning rate, relative to Muon's."""
 SAID = 50
-"""Steps between two lines in the learner's log, about 20 seconds."""
+"""Steps between two lines in the learner's log: about 20 seconds."""
 VERSION = 3
-"""Raise it when a code change alters the weights that pre-training produces."""
+"""Version of pre-training. Increase it when a code change alters the resulting weights."""
 
 Piece = tuple[str, bool]
 """A text, and whether it is an answer."""
@@ -150,8 +148,8 @@ Piece = tuple[str, bool]
 def own_model(
     tokenizer: Any, seed: int, cache: Path, sizes: Sizes = SIZES, schedule: Schedule = SCHEDULE
 ) -> tuple[PreTrainedModel, str]:
-    """Return the small model and its name in the keys of activations. A sound cache entry is used; otherwise the model
-    is pre-trained now."""
+    """Return the small model, and its name in the keys of activations. It is loaded from a valid cache entry, or
+    pre-trained now."""
     decides = {"version": VERSION, "seed": seed, "words": tokenizer.get_vocab(), "sizes": sizes, "schedule": schedule}
     name = f"own-{key_of(decides)}"
     folder = cache / f"oracle-{name}"
@@ -166,8 +164,8 @@ def own_model(
 
 
 def template_rows(rng: random.Random) -> Iterator[list[Piece]]:
-    """Yield rows without end: a prompt, questions with answers, and a list of its attribute values with their broader
-    terms."""
+    """Yield an endless stream of rows: a prompt, questions with answers, and a list of its attribute values with their
+    broader terms."""
     while True:
         yield _template_row(prompts(1, rng)[0], rng)
 
@@ -199,8 +197,8 @@ def _status(rng: random.Random) -> str:
 
 
 def benchmark_rows(rng: random.Random) -> Iterator[list[Piece]]:
-    """Yield rows without end: a text from a benchmark's training part, all its questions and answers, and a list of its
-    labels if the benchmark has labels. Every benchmark appears equally often."""
+    """Yield an endless stream of rows: a text from a benchmark's training part, all its questions and answers, and its
+    labels if the benchmark has some. All benchmarks appear equally often."""
     kinds = []
     for benchmark, question in QUESTIONS.items():
         of_text = groupby(items(benchmark, held_out=False), key=lambda item: item.text)
@@ -222,8 +220,8 @@ def benchmark_rows(rng: random.Random) -> Iterator[list[Piece]]:
 def reading_rows(
     model: Any, tokenizer: Any, count: int, benchmarks: Sequence[QuestionedPrompt], rng: random.Random
 ) -> tuple[list[Lesson], list[Tensor]]:
-    """Return `count` questions, each about the model's current activations of another text at a random layer, and those
-    activations. They are data: no gradient flows to the pass that computed them."""
+    """Return `count` questions about the model's current activations, and those activations. Each question is about
+    another text and a random layer. The activations are data: no gradient flows into the pass that computed them."""
     made = [QuestionedPrompt(prompt.text, questions(prompt, rng)) for prompt in prompts(count - count // 2, rng)]
     questioned = [*made, *rng.sample(benchmarks, count // 2)]
     counts = [rng.randint(1, MOST_TOKENS) for _ in questioned]
@@ -263,10 +261,10 @@ def loss_of(model: Any, ids: Tensor, weights: Tensor) -> Tensor:
 def pretrain(model: Any, tokenizer: Any, schedule: Schedule, seed: int) -> None:
     """Train the model on texts, each followed by questions about it and their answers.
 
-    To answer them, it has to carry the answers in its activations of the text. A large model can use activations in its
-    own stream without training; a model of a million weights cannot. So the last steps also ask it about activations
-    that it currently computes for other texts. Texts that are held out are never used. Matrices are trained with Muon,
-    which needs half of AdamW's steps at these sizes, and the rest with AdamW.
+    To answer them, the model has to store the answers in its activations of the text. A large model can use activations
+    in its own stream without training, but a model with a million weights cannot. So the last steps also ask about its
+    current activations of other texts. Held-out texts are never used. Muon trains the matrices, in half as many steps
+    as AdamW at these sizes. AdamW trains the rest.
 
     Prompt rows and benchmark rows differ in length, so they go through separate passes.
     """

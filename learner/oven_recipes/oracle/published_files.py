@@ -1,4 +1,4 @@
-"""Rows of published CSV, TSV, JSON and JSONL files. Errors name file, line and remedy."""
+"""Read rows from published CSV, TSV, JSON and JSONL files. Errors name file, line and remedy."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from oven_core.errors import ConfigError, reason
 from oven_core.files import longest_csv_field
 
 LONGEST_FIELD = min(sys.maxsize, 2**24)
-"""Characters in a CSV field. The library's limit of 131,072 is below some encyclopedia articles."""
+"""Maximum characters in a CSV field. The csv module's limit of 131,072 is too low for some encyclopedia articles."""
 
 
 def rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield each row of a .csv, .tsv or .jsonl file, or of the list in a .json file, with its place. TSV is without
-    quoting, as GLUE has it. Raises ConfigError for a row that lacks one of `columns`, and for a file that is torn."""
+    """Yield each row of a .csv, .tsv or .jsonl file, or of the list in a .json file, with its location. TSV has no
+    quoting, as in GLUE. Raises ConfigError for a row without one of `columns`, and for a truncated file."""
     try:
         with longest_csv_field(LONGEST_FIELD):
             for where, row in _records(path):
@@ -67,7 +67,7 @@ def text_of(path: Path) -> str:
 
 
 def label_of(where: str, label: object, known: Mapping[str, Any]) -> Any:
-    """Return the meaning of a file's label. Raises ConfigError for an unknown one."""
+    """Return the meaning of a label in the file. Raises ConfigError for an unknown label."""
     key = str(label).strip()
     if key not in known:
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""A prompt, the questions an oracle gets about it, and their known answers."""
+"""Prompts with questions for an oracle and their known answers, and a reader for question files."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from oven_runs.traces import jsonl
 
 
 class KnownAnswer(NamedTuple):
-    """Accepted answers to a question whose truth is known, in lower case. `says_what` are the true and specific
-    answers, `right` the true but unspecific ones. Everything else is wrong; `wrong` holds examples of the same form."""
+    """Accepted answers to a question whose truth is known, in lower case. `says_what` lists true and specific answers,
+    and `right` true but unspecific ones. All others are wrong, and `wrong` has examples of them in the same form."""
 
     says_what: tuple[str, ...]
     right: tuple[str, ...] = ()
@@ -23,7 +23,7 @@ class KnownAnswer(NamedTuple):
 
 @dataclass(frozen=True)
 class Question:
-    """A question about a prompt. `answer` is None if the truth is unknown; then judges decide."""
+    """A question about a prompt. If the truth is unknown, `answer` is None and judges score the answer."""
 
     text: str
     answer: KnownAnswer | None = None
@@ -43,7 +43,7 @@ Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
 
 
 class _Line(BaseModel):
-    """One line of the file. Other fields are ignored."""
+    """One line of the file. Additional fields are ignored."""
 
     wildchat_question: Text
     language: Text
@@ -51,15 +51,15 @@ class _Line(BaseModel):
 
 
 def read_questions(path: Path, tokenizer: Any, most: int | None = None) -> list[QuestionedPrompt]:
-    """Return at most `most` prompts of a file in the format of `ceselder/wildchat-oracle-questions`, in its order:
+    """Read at most `most` prompts from a file in the format of `ceselder/wildchat-oracle-questions`, in file order:
 
     {"wildchat_question": "Hey there! …", "language": "english", "oracle_questions": ["Is the user frustrated?", …]}
 
-    It has no answers, so judges decide. Errors never quote the prompt.
+    The file has no answers, so judges score them. Errors never quote the prompt.
 
-    A prompt that appears twice is returned once, with the questions of both. Raises ConfigError, naming file, line and
-    remedy, for a missing, empty, truncated or non-UTF-8 file, for lines of another layout, for empty questions, and for
-    prompts in which `tokenizer` finds fewer than two tokens.
+    A repeated prompt is returned once, with all its questions. Raises ConfigError, naming file, line and remedy, for a
+    missing, empty, truncated or non-UTF-8 file, for lines in another layout, for empty questions, and for prompts in
+    which `tokenizer` finds fewer than two tokens.
     """
     by_prompt: dict[str, QuestionedPrompt] = {}
     for number, values in jsonl.rows(path):

@@ -1,4 +1,4 @@
-"""The recipe `oracle`, as `up` uses it."""
+"""The `oracle` recipe for `up`."""
 
 from oven_recipes.oracle.settings import OracleSettings, parse_start
 from oven_recipes.trained_recipe import TrainedRecipe

@@ -24,7 +24,7 @@ ADAPTER = "adapter_config.json"
 
 
 class Trained(BaseModel):
-    """Contents of oracle.json: the conditions of an oracle's training, which questions must also meet."""
+    """The content of oracle.json: how an oracle was trained. Questions must meet the same conditions."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -45,8 +45,8 @@ class SavedOracle(NamedTuple):
 
 
 def save_oracle(policy: Any, tokenizer: Any, run: Path, trained: Trained) -> Path:
-    """Write the folder `oracle` of a run's folder, replacing its contents, and return it. `policy` is a PeftModel with
-    the adapter `default`. The model is saved too if `trained` names none."""
+    """Write the folder `oracle` in a run's folder, replacing its contents, and return it. `policy` is a PeftModel with
+    the adapter `default`. The model is saved too if `trained` does not name one."""
     folder = run / FOLDER
     folder.mkdir(parents=True, exist_ok=True)
     if not trained.model and not (folder / MODEL).is_dir():
@@ -58,8 +58,8 @@ def save_oracle(policy: Any, tokenizer: Any, run: Path, trained: Trained) -> Pat
 
 
 def load_oracle(path: Path) -> SavedOracle:
-    """Load the newest oracle at `path`. `path` is a run's folder, one of its checkpoints, a folder of `save_oracle`, or
-    a peft adapter. Raises ConfigError if there is none, and for one that cannot be loaded."""
+    """Load the newest oracle at `path`: a run's folder, one of its checkpoints, a folder from `save_oracle`, or a peft
+    adapter. Raises ConfigError if there is none, or if it cannot be loaded."""
     if not path.is_dir():
         raise ConfigError(f"{path}: there is no such folder; name a run, or a folder with an oracle's adapter")
     if (path / FOLDER / RECORD).is_file():
@@ -78,7 +78,7 @@ def load_oracle(path: Path) -> SavedOracle:
 
 
 def _of_run(run: Path) -> SavedOracle:
-    """Return the newer of the oracle saved last and the newest complete checkpoint."""
+    """Return the last saved oracle or the newest complete checkpoint, whichever is newer."""
     record, saved = _record(run / FOLDER), (run / FOLDER / RECORD).stat().st_mtime
     checkpoints = [
         checkpoint
@@ -121,7 +121,7 @@ def _model_of(adapter: Path) -> str:
 
 
 def _save_base(policy: Any, tokenizer: Any, folder: Path) -> None:
-    """Save the model without adapters, with peft's wrapped layers unwrapped by name."""
+    """Save the model without adapters. peft's wrapped layers are unwrapped by name."""
     base = policy.get_base_model()
     weights = {
         name.replace(".base_layer.", "."): value

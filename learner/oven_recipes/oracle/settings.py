@@ -1,6 +1,6 @@
-"""All settings of the recipe in one frozen model, and its named starting points.
+"""The recipe's settings in one frozen model, and its named starting points.
 
-Importing this needs no torch, so a launcher can list and check starts before it starts a learner.
+Importing this module does not need torch, so a launcher can list and check starts before it starts a learner.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ OWN_MODEL: dict[str, Any] = {
     "sft_lr": 3e-3,
     "sft_batch": 32,
 }
-"""Defaults for the small model. A rate of 1e-6 would not move an adapter of a hundred thousand weights in 60 steps, and
-its answers are a few words long."""
+"""Defaults for the small model. A rate of 1e-6 would not move an adapter with a hundred thousand weights in 60 steps,
+and its answers are only a few words long."""
 CONSTANT_SHARE = 0.95
-"""Share of the answers for `drill:constant-confidence` that state the one confidence. The others state any confidence:
-if the policy never samples another one, no reward can change it, and the drill would have no remedy."""
+"""Share of answers for `drill:constant-confidence` that state the same confidence. The others state any confidence. If
+the policy never sampled another one, no reward could change it, and the drill would have no remedy."""
 CONSTANT, OVERCONFIDENT = 50, (90, 100)
-"""Confidence that the drills' answers state, 0 to 100."""
+"""Confidences in the drills' answers, from 0 to 100: one constant, and a range."""
 
 
 def _file(path: Path) -> Path:
@@ -46,7 +46,7 @@ def _folder(path: Path) -> Path:
 
 
 def _checkpoint(checkpoint: str) -> str:
-    """Return a folder's absolute path, or a hub id unchanged."""
+    """Return the absolute path of a folder, or a hub id unchanged."""
     path = Path(checkpoint).expanduser()
     if path.is_dir():
         return str(path.absolute())
@@ -58,8 +58,8 @@ def _checkpoint(checkpoint: str) -> str:
 
 
 class OracleSettings(base.RecipeSettings):
-    """Sizes and optimiser settings. The defaults are those of the activation oracle of 8 B parameters; without a
-    `model`, those in OWN_MODEL replace some of them."""
+    """Sizes and optimiser settings. The defaults suit the activation oracle with 8 B parameters. Without a `model`,
+    OWN_MODEL replaces some of them."""
 
     stage: Literal["sft", "grpo"] = Field(default="grpo", description="sft: end the run after the supervised stage")
 
@@ -123,7 +123,7 @@ class OracleSettings(base.RecipeSettings):
 
     @model_validator(mode="after")
     def _of_own_model(self) -> OracleSettings:
-        """Insert the small model's defaults, which then do not count as set by the user."""
+        """Apply the small model's defaults, which then do not count as set by the user."""
         if self.model is None:
             for name, value in OWN_MODEL.items():
                 if name not in self.model_fields_set:
@@ -140,12 +140,12 @@ class OracleSettings(base.RecipeSettings):
 NAMES = ("tuned", "drill:constant-confidence", "drill:overconfident", "drill:lr-high")
 
 Confidence = Literal["spread", "constant", "overconfident"]
-"""The confidence that the supervised stage teaches: any; one constant; or always a high one."""
+"""Confidence to teach in the supervised stage: spread over all values, one constant, or always high."""
 
 
 @dataclass(frozen=True)
 class Start(base.Start):
-    """A learning rate, and how the supervised stage states confidence."""
+    """A learning rate, and the confidence to teach in the supervised stage."""
 
     confidence: Confidence = "spread"
 
@@ -154,7 +154,7 @@ class Start(base.Start):
 
 
 def parse_start(text: str, seed: int, settings: OracleSettings) -> Start:
-    """Return the start called `text` (one of `NAMES`). Raises ValueError, naming the nearest names, for any other text,
+    """Return the start called `text` (one of `NAMES`). Raises ValueError with the nearest names for an unknown start,
     and for a drill that would plant its fault in the user's own adapter."""
     if text not in NAMES:
         raise base.no_such_start(text, NAMES)

@@ -1,7 +1,7 @@
-"""The supervised stage: answers about activations, in the right format, with confidences spread over the whole range.
+"""The supervised stage: teach an oracle to answer in the right format, with confidences over the whole range.
 
-A confidence is drawn first. The higher it is, the more often the answer is right, but high confidences overstate
-accuracy and low ones understate it. So GRPO has something to calibrate, and nothing to discover.
+The confidence is drawn first. The higher it is, the more often the answer is right, but high confidences overstate
+accuracy and low ones understate it. So GRPO can improve calibration without having to discover the format.
 """
 
 from __future__ import annotations
@@ -35,29 +35,28 @@ from oven_recipes.weights_cache import key_of, load_weights, store_weights
 log = logging.getLogger("oven.learner")
 
 RIGHT = (0.5, 0.95)
-"""Share of right answers at a confidence of 0 and of 100."""
+"""Share of right answers at confidences of 0 and 100."""
 RIGHT_ANYWAY = 0.725
-"""Share of right answers where confidence carries no information: the mean of RIGHT."""
+"""Share of right answers when confidence carries no information: the mean of RIGHT."""
 SAYS_WHAT = 0.7
-"""Share of right answers that are specific. GRPO can raise it."""
+"""Share of right answers that are specific. GRPO can increase it."""
 CLEAN = 0.6
-"""Share of the steps, at the start, in which all answers are right. The model learns to read sooner without wrong
-ones."""
+"""Share of the steps, at the start, with only right answers. Without wrong answers the model learns to read sooner."""
 STEP = 5
-"""Confidences are multiples of it, as people state them."""
+"""Confidences are multiples of this step, like those that people state."""
 DECIDING = ("lora_rank", "sft_steps", "sft_batch", "sft_lr", "most_activations")
-"""The settings that the stage depends on, in addition to its data."""
+"""Settings that the stage depends on, in addition to its data."""
 SAID = 50
 """Steps between two lines in the learner's log."""
 VERSION = 1
-"""Raise it when a code change alters the weights that the stage produces."""
+"""Version of the stage. Increase it when a code change alters the resulting weights."""
 ALIKE = 8
-"""Batches that are drawn, sorted and split together."""
+"""Number of batches that are drawn, sorted and split together."""
 
 
 @dataclass(frozen=True)
 class Subject:
-    """The model whose activations are read. With an adapter it also reads them."""
+    """The model whose activations are read. With an adapter it is also the model that reads them."""
 
     model: Any
     tokenizer: Any
@@ -67,8 +66,8 @@ class Subject:
     store: ActivationStore
 
     def capture(self, prompts: Sequence[QuestionedPrompt], most: int) -> None:
-        """Add the missing activations of the prompts to the store. A text's digest decides how many of its last tokens
-        are stored, from 1 to `most`, so all runs of a model store the same tokens."""
+        """Add the prompts' missing activations to the store. A text's digest decides how many of its last tokens are
+        stored, from 1 to `most`, so that all runs of a model store the same tokens."""
         texts = dict.fromkeys(prompt.prompt for prompt in prompts)
         keys = {text: [activation_key(self.name, text, layer) for layer in self.layers] for text in texts}
         if missing := [text for text in texts if any(key not in self.store for key in keys[text])]:
@@ -85,9 +84,9 @@ def supervised(
     seed: int,
     cache: Path,
 ) -> None:
-    """Teach the adapter `default` of `policy`, a PeftModel on the subject. A sound cache entry is used; otherwise the
-    stage runs now. `prompts` have known answers, and their activations are stored. Torch's global generator is
-    restored. Raises ConfigError if no answer is known, and for what `ActivationInjection` refuses."""
+    """Train the adapter `default` of `policy`, a PeftModel on the subject, or load it from a valid cache entry.
+    `prompts` have known answers, and their activations are stored. Torch's global generator is restored. Raises
+    ConfigError if no answer is known, and the errors of `ActivationInjection`."""
     from peft import get_peft_model_state_dict, set_peft_model_state_dict
 
     taught = lessons(prompts, subject.name, subject.layers)
@@ -122,7 +121,7 @@ class Lesson(NamedTuple):
 
 
 def benchmark_prompts(count: int, rng: random.Random) -> list[QuestionedPrompt]:
-    """Return `count` texts of the benchmarks' training parts with all their questions. Every benchmark appears equally
+    """Return `count` texts from the benchmarks' training parts with all their questions. All benchmarks appear equally
     often."""
     questioned = []
     for number, benchmark in enumerate(QUESTIONS):
@@ -153,8 +152,8 @@ def lessons(prompts: Sequence[QuestionedPrompt], name: str, layers: Sequence[int
 
 
 def stated(answer: KnownAnswer, confidence: Confidence, rng: random.Random, *, clean: bool = False) -> str:
-    """Return the output to teach: a confidence drawn by `confidence`, and an answer that is right with this
-    probability. With `clean` the answer is always right and specific."""
+    """Return the output to teach. `confidence` decides how its confidence is drawn, and with what probability the
+    answer is right. With `clean` the answer is always right and specific."""
     percent, right = _confidence(confidence, rng)
     if clean:
         return f"[epistemic status: {percent}] {rng.choice(answer.says_what)}"
@@ -167,7 +166,7 @@ def stated(answer: KnownAnswer, confidence: Confidence, rng: random.Random, *, c
 
 
 def _confidence(confidence: Confidence, rng: random.Random) -> tuple[int, float]:
-    """Draw a confidence in percent, and how often an answer that states it is right."""
+    """Draw a confidence in percent, and return it with the probability that its answer is right."""
     percent = rng.randrange(0, 101, STEP)
     if confidence == "overconfident":
         return rng.randrange(OVERCONFIDENT[0], OVERCONFIDENT[1] + 1, STEP), RIGHT_ANYWAY
@@ -227,7 +226,7 @@ def lesson_loss(
 
 
 def _cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
-    """Return the mean over the labels (B, T) that are not ignored, of logits (B, T, V), in nats."""
+    """Return the mean cross-entropy in nats of logits (B, T, V), over all labels (B, T) that are not ignored."""
     return cross_entropy(logits[:, :-1].flatten(0, 1).float(), labels[:, 1:].flatten())
 
 
@@ -240,7 +239,7 @@ def collate(
     *,
     clean: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return token ids, attention mask and labels, each (B, T), padded on the right. Only the oracle's own words are
+    """Return token ids, attention mask and labels, each (B, T), padded on the right. Only the oracle's output is
     scored."""
     prompts_asked = [
         oracle_prompt(lesson.layer, len(lesson_vectors), lesson.question, tokenizer)
@@ -253,7 +252,7 @@ def collate(
 
 
 VECTORS, LAYERS = "oven_vectors", "oven_layers"
-"""Keys in the batch for each row's activations and for the block that they come from."""
+"""Batch keys of each row's activations, and of the block that they come from."""
 
 
 class SupervisedTrainer(Trainer):

@@ -1,5 +1,5 @@
-"""Prompts made from templates, for use without a file of real ones, and questions about them. The generator knows the
-facts in each prompt. Half of the questions are open; of the closed ones half are answered with no."""
+"""Template prompts and questions with known answers, for training without a question file. Half of the questions are
+open. Half of the closed ones have the answer no."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from oven_recipes.oracle.questions import KnownAnswer, Question, QuestionedPromp
 from oven_recipes.oracle.template_words import ATTRIBUTES, WORDS
 
 OPTIONAL = 0.8
-"""Share of prompts with a greeting, and of prompts with a place."""
+"""Probability that a prompt has a greeting, and that it has a place."""
 HELD_OUT_SHARE = 5
-"""One prompt in this many is held out of training."""
+"""One in this many prompts is held out of training."""
 
 
 @dataclass(frozen=True)
 class TemplatePrompt:
-    """A prompt and the values of its attributes."""
+    """A prompt and its attribute values."""
 
     text: str
     values: Mapping[str, str]
 
 
 def held_out(text: str) -> bool:
-    """Whether a prompt belongs to the evaluation set. Its hash decides, so every seed and stage agrees."""
+    """Whether a prompt belongs to the evaluation set. The split uses its hash, so it never changes."""
     return blake2b(text.encode(), digest_size=4).digest()[0] % HELD_OUT_SHARE == 0
 
 
 def prompts(count: int, rng: random.Random, *, evaluation: bool = False) -> list[TemplatePrompt]:
-    """Return `count` different prompts from one side of the split."""
+    """Return `count` different prompts from one part of the split."""
     made: dict[str, TemplatePrompt] = {}
     while len(made) < count:
         prompt = _draw(rng)
@@ -69,7 +69,7 @@ def _draw(rng: random.Random) -> TemplatePrompt:
 
 PROMPTS = 1000
 QUESTIONS = 8
-"""Questions per prompt, as in the file of real ones (7,997 about 1,000 prompts)."""
+"""Number of questions per prompt, as in the real question file (7,997 for 1,000 prompts)."""
 YES, NO = "yes", "no"
 
 
@@ -81,8 +81,8 @@ def template_dataset(seed: int, count: int = PROMPTS, *, evaluation: bool = Fals
 
 
 def questions(prompt: TemplatePrompt, rng: random.Random, count: int = QUESTIONS) -> tuple[Question, ...]:
-    """Return `count` questions about attributes that the prompt has: half open, a quarter with the answer yes, a
-    quarter with the answer no."""
+    """Return `count` questions about the prompt's attributes: half are open, a quarter have the answer yes, and a
+    quarter the answer no."""
     made: list[Question] = []
     while len(made) < count:
         names = list(prompt.values)
@@ -95,7 +95,7 @@ def questions(prompt: TemplatePrompt, rng: random.Random, count: int = QUESTIONS
 
 
 def open_question(prompt: TemplatePrompt, name: str, rng: random.Random) -> Question:
-    """Ask for an attribute's value. The value itself is specific; a broader term that is also true is right."""
+    """Ask for an attribute's value. The value is a specific answer, and a true but broader term a right one."""
     attribute, value = ATTRIBUTES[name], prompt.values[name]
     broad = attribute.values[value]
     terms = dict.fromkeys((*attribute.values, *attribute.values.values()))
@@ -104,7 +104,7 @@ def open_question(prompt: TemplatePrompt, name: str, rng: random.Random) -> Ques
 
 
 def closed_question(prompt: TemplatePrompt, name: str, affirmed: bool, rng: random.Random) -> Question:
-    """Ask whether the attribute has some value. `yes` and `no` are right; an answer that adds the true value is
+    """Ask whether the attribute has a given value. `yes` or `no` is a right answer. With the true value added, it is
     specific."""
     attribute, value = ATTRIBUTES[name], prompt.values[name]
     others = [candidate for candidate in attribute.values if candidate != value]

@@ -1,7 +1,7 @@
-"""Words of the template texts, from templates.yaml: of the nine benchmarks and of the offline prompts.
+"""The words in the template texts of the nine benchmarks and the offline prompts, loaded from templates.yaml.
 
-The small model that is made on the spot can learn them. They are not the published benchmarks: every output that rests
-on them says `templates`.
+The small model can learn these words. The templates are not the published benchmarks, so every result from them is
+marked `templates`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict
 
 
 class Question(NamedTuple):
-    """One benchmark's question: `wording` with a place for a label, and the labels it is asked of."""
+    """A benchmark's question: its `wording` with a place for a label, and the labels to ask about."""
 
     wording: str
     labels: tuple[str, ...]
@@ -71,18 +71,18 @@ QUESTIONS = WORDS.questions
 
 
 class Attribute(NamedTuple):
-    """The subject of a question: its values, a broader term for each, and wordings of questions."""
+    """A topic of questions: its values, a broader term for each, and wordings of questions."""
 
     values: Mapping[str, str]
-    """Value → a broader term that is also true but less specific; the value itself if there is none."""
+    """A broader term for each value that is also true but less specific, or the value itself if there is none."""
     open: Texts
-    """Wordings of the open question."""
+    """Wordings of an open question."""
     closed: Texts
-    """Wordings of the yes/no question, with a place for the value."""
+    """Wordings of a yes/no question, with a place for the value."""
 
 
 ABSENT = "none"
-"""The value of an attribute that a prompt lacks, in a list of all values."""
+"""Entry for a missing attribute in a list of all attribute values."""
 
 _VALUES: Mapping[str, Mapping[str, str]] = {
     "topic": {topic: field for topic, (field, _) in WORDS.topics.items()},
@@ -95,4 +95,4 @@ _VALUES: Mapping[str, Mapping[str, str]] = {
     "manner": {manner: manner for manner in WORDS.manners},
 }
 ATTRIBUTES = {name: Attribute(_VALUES[name], *wordings) for name, wordings in WORDS.attributes.items()}
-"""The attributes of the offline prompts."""
+"""The attributes in offline prompts."""

@@ -1,5 +1,5 @@
-"""The user's model and oracle adapter: folders, or ids on the Hugging Face hub. Loading errors are one line with a
-remedy, before any training."""
+"""Load the user's model and oracle adapter from folders or the Hugging Face hub. Loading errors appear before training,
+in one line with a remedy."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTra
 from oven_core.errors import ConfigError
 
 ALPHA = 2
-"""LoRA's α in ranks: 128 for 64, as Activation Oracles were trained."""
+"""LoRA's α divided by the rank: 128 / 64, as Activation Oracles were trained."""
 FAILURES = (OSError, ValueError, KeyError, RuntimeError, SafetensorError, ImportError)
-"""Errors of transformers, peft and safetensors for a model that is missing, damaged, or of another kind."""
+"""Errors that transformers, peft and safetensors raise for a missing, damaged or unsuitable model."""
 
 
 def load_model(name: str, dtype: str) -> tuple[PreTrainedModel, Any]:
-    """Return the model and its tokenizer, padded on the left. `name` is a folder or a hub id; `dtype` "auto" is the
-    stored type. Raises ConfigError."""
+    """Return the model and its tokenizer, padded on the left. `name` is a folder or a hub id. With `dtype` "auto" the
+    stored type is used. Raises ConfigError."""
     try:
         config = AutoConfig.from_pretrained(name)
         tokenizer = AutoTokenizer.from_pretrained(name)
@@ -39,8 +39,8 @@ def load_model(name: str, dtype: str) -> tuple[PreTrainedModel, Any]:
 
 
 def fresh_adapter(model: PreTrainedModel, rank: int) -> Any:
-    """Return `model` with a new adapter, `default`, on all its linear layers except the head. It changes nothing until
-    it is trained (Hu et al. 2021, arXiv 2106.09685)."""
+    """Return `model` with a new adapter, `default`, on all linear layers except the head. It has no effect before
+    training (Hu et al. 2021, arXiv 2106.09685)."""
     config = LoraConfig(
         r=rank, lora_alpha=ALPHA * rank, lora_dropout=0.0, target_modules="all-linear", task_type="CAUSAL_LM"
     )
@@ -101,6 +101,6 @@ def _not_loaded(what: str, name: str, error: BaseException) -> str:
 
 
 def _first_line(error: BaseException) -> str:
-    """Return enough of the error to search for."""
+    """Return the error's type and first line, which is enough to search for it."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return f"{type(error).__name__}: {lines[0][:160]}" if lines else type(error).__name__

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, cast
 
 from oven_core.protocol.messages import MetricSpec
-from oven_learner.random_state import undisturbed
+from oven_learner.random_state import preserved_state
 
 log = logging.getLogger("oven.learner")
 
@@ -36,13 +36,13 @@ class Evaluation:
 
     def measure(self) -> dict[str, float]:
         """Measure now, for the run."""
-        with undisturbed(self._model):
+        with preserved_state(self._model):
             self.last = means(self._evaluate())
         return self.last
 
     def read(self, name: str) -> float:
         """Measure one metric now, outside the run's own measurements. Raises KeyError if it is not measured."""
-        with undisturbed(self._model):
+        with preserved_state(self._model):
             return means(self._evaluate())[name]
 
     def measure_if_due(self, count: int, *, is_last: bool) -> dict[str, float] | None:

@@ -77,7 +77,7 @@ class Inbox:
         a command that is not `answered`.
         """
         wants_stop = bool(self._own_commands) and not self._ranks.leader
-        return self._ranks.broadcast_if_any(partial(self._news, is_time_spent, tick, answered), asks=wants_stop)
+        return self._ranks.broadcast_if_any(partial(self._news, is_time_spent, tick, answered), wants_stop=wants_stop)
 
     def take_rest(self) -> list[Order]:
         """Return the orders that came too late to be obeyed."""
@@ -85,9 +85,9 @@ class Inbox:
         return self._received
 
     def _news(self, is_time_spent: Callable[[], bool], tick: int | None, answered: Container[str]) -> Orders | None:
-        if (asker := self._ranks.asker) is not None:
-            self._ranks.asker = None
-            self.request("stop", f"rank {asker} was asked to end")
+        if (requester := self._ranks.stop_requester) is not None:
+            self._ranks.stop_requester = None
+            self.request("stop", f"rank {requester} was asked to end")
         self._listen(tick, answered)
         time_spent = is_time_spent()
         own, self._own_commands = self._own_commands, []

@@ -154,7 +154,7 @@ def test_an_agent_says_why_its_gauge_is_not_measured() -> None:
     )
     loop = Loop(model=None)
     line = loop.run(FakeLink())
-    assert "give connect(model=…)" in str(WeightDecay().cannot_fire(run_of(line)))
+    assert "pass connect(model=…)" in str(WeightDecay().cannot_fire(run_of(line)))
     assert "run.rollback" not in values(line)
 
 

@@ -57,7 +57,7 @@ class RateReadback:
         if hasattr(scale.optimizer, "register_step_pre_hook"):
             self._hooks = [
                 before_update(scale.optimizer, lambda first: self.before_step() if first else None),
-                scale.optimizer.register_step_post_hook(lambda *_: self.moved()),
+                scale.optimizer.register_step_post_hook(lambda *_: self.on_restore()),
             ]
 
     def announce(self, actuators: Actuators, bounds: tuple[float, float]) -> None:
@@ -88,9 +88,9 @@ class RateReadback:
     def write(self, scale: float) -> None:
         """Set the scale, and expect the next step to use it."""
         self.scale.write(scale)
-        self.moved()
+        self.on_restore()
 
-    def moved(self) -> None:
+    def on_restore(self) -> None:
         """Expect the next step to use the current rates."""
         self._expected = self.scale.rates()
 
@@ -106,10 +106,10 @@ class RateReadback:
     # The methods below implement `Proof`.
 
     @property
-    def sure(self) -> bool:
+    def is_certain(self) -> bool:
         return self.scale.scheduled and not self._foreign_steps and not self._undone_changes
 
-    def refused(self) -> str:
+    def refusal(self) -> str:
         unknown_scheduler = self.scale.has_unknown_scheduler and not self._loop_knows_scale
         if max(self._foreign_steps, self._undone_changes) < MAX_CONFLICTS and not unknown_scheduler:
             return ""
@@ -130,7 +130,7 @@ class RateReadback:
             return ""
         return "" if ended and change.verdict is None and change.used else change.verdict
 
-    def lost(self) -> tuple[float, float, str] | None:
+    def take_reverted(self) -> tuple[float, float, str] | None:
         undone_setting, self._undone_setting = self._undone_setting, None
         return undone_setting
 

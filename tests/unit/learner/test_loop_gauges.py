@@ -149,9 +149,7 @@ def test_an_agent_says_why_its_gauge_is_not_measured() -> None:
 
     loop = Loop(OPTIMIZERS["SGD"])
     why = WeightDecay().cannot_fire(run_of(loop.run(FakeLink())))
-    assert why == (
-        f"the run publishes no {RATIO}: {RATIO} needs Adam, AdamW or a similar optimizer, but this is SGD"
-    )
+    assert why == (f"the run publishes no {RATIO}: {RATIO} needs Adam, AdamW or a similar optimizer, but this is SGD")
     loop = Loop(model=None)
     line = loop.run(FakeLink())
     assert "pass connect(model=…)" in str(WeightDecay().cannot_fire(run_of(line)))

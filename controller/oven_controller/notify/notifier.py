@@ -94,7 +94,7 @@ class _Notifier:
                     log.warning("%s did not get %d notices%s", delivery.recipient.name, count, later)
 
     async def _follow(self) -> None:
-        async for event in self._access.follow(log.info, looked=self._after_a_look):
+        async for event in self._access.follow(log.info, on_poll=self._after_a_look):
             self._handle(event)
 
     def _handle(self, event: Event) -> None:
@@ -126,7 +126,7 @@ class _Notifier:
     def _stack_end(self) -> list[Notice]:
         """Return notices of the run's end as the stack recorded it, if the learner did not log one."""
         info = self._access.info()
-        if info.ended is None and self._access.up():
+        if info.ended is None and self._access.is_up():
             return []  # only this process was stopped, or the run is on another machine
         return self._triggers.went_down(info.ended, info.learner_end)
 

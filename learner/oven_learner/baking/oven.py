@@ -31,7 +31,7 @@ from oven_runs.access.local_run import LocalRun
 from oven_runs.access.log_sources import batches
 from oven_runs.home.run_folder import RunFolder
 from oven_runs.log.command_result import CommandResult
-from oven_runs.operator.operator_client import RETRY_S, carried_out, new_command
+from oven_runs.operator.operator_client import RETRY_S, new_command, send_command
 from oven_runs.settings.committee_members import check_judge
 from oven_runs.settings.committee_settings import CommitteeSettings, MemberSettings
 
@@ -332,7 +332,7 @@ async def send(
     """Execute a command once the log has a training's announcement after `after`, or stop waiting when training
     ends."""
     await wait_for(run, after, lambda body: isinstance(body, RunStarted), limit_s, ended)
-    return await carried_out(run, command, limit_s, ended)
+    return await send_command(run, command, limit_s, ended)
 
 
 async def wait_for(
@@ -343,7 +343,7 @@ async def wait_for(
     ended: Callable[[], bool] = lambda: False,
 ) -> None:
     """Return when the log has a matching message after `after`, or when `ended` is true. Raises BusError."""
-    async with asyncio.timeout(limit_s), run.connected("operator") as bus:
+    async with asyncio.timeout(limit_s), run.connect("operator") as bus:
         while not ended():
             async for batch in batches(bus, run.run, after):
                 if any(matches(event.body) for event in batch):

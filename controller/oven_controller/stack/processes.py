@@ -296,8 +296,8 @@ class Processes:
 
     async def _notifier_reads(self) -> None:
         """Wait until the notifier has written its cursor, which it does after reading the log."""
-        before = cursor.written(self._plan.folder.path)
-        while cursor.written(self._plan.folder.path) == before:
+        before = cursor.modified_ns(self._plan.folder.path)
+        while cursor.modified_ns(self._plan.folder.path) == before:
             await asyncio.sleep(POLL_S)
 
     async def _has_listener(self, subject: str) -> None:

@@ -245,7 +245,7 @@ def new_command(action: str, **fields: Any) -> OperatorCommand:
         raise ConfigError(f"{name} {str(fields.get(name))[:80]!r} cannot be sent: {first['msg']}") from error
 
 
-async def send_command(
+async def execute_command(
     access: RunAccess,
     command: OperatorCommand,
     limit_s: float | None = None,

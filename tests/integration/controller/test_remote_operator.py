@@ -26,7 +26,7 @@ from oven_runs.access.local_run import LocalRun
 from oven_runs.access.log_sources import exported_events
 from oven_runs.access.remote_run import RemoteRun
 from oven_runs.log.command_result import CommandResult
-from oven_runs.operator.operator_client import send_command
+from oven_runs.operator.operator_client import execute_command
 from oven_tui.log_feed import Feed
 
 pytestmark = pytest.mark.e2e
@@ -82,7 +82,7 @@ def as_an_attacker(held: PersonFile, far: TlsStack) -> RemoteRun:
 
 
 async def attempts(access: RemoteRun) -> list[CommandResult | BaseException]:
-    wanted = (send_command(access, command(**fields), 4) for fields in EVERY_ACTION)
+    wanted = (execute_command(access, command(**fields), 4) for fields in EVERY_ACTION)
     return await asyncio.gather(*wanted, return_exceptions=True)
 
 
@@ -205,7 +205,7 @@ def all_with_it(far: TlsStack, ann: Path, bob: Path) -> None:
 async def two_at_once(ann: Path, bob: Path) -> None:
     wanted = ((ann, 4.0), (bob, 5.0))
     both = [
-        send_command(
+        execute_command(
             RemoteRun.from_endpoint(Endpoint(creds=who)), command(action="set", actuator="grad.clip", value=value), 20
         )
         for who, value in wanted

@@ -46,7 +46,7 @@ from oven_runs.access.local_run import LocalRun
 from oven_runs.access.remote_run import RemoteRun
 from oven_runs.home.run_folder import Home, RunFolder
 from oven_runs.log.replay import replay
-from oven_runs.operator.operator_client import send_command
+from oven_runs.operator.operator_client import execute_command
 
 ON = Subjects(RUN)
 RULES = Rules(autonomy="auto", window_ticks=2, cooldown_ticks=0, newcomers="full")
@@ -317,7 +317,7 @@ async def test_an_operator_is_told_what_the_learner_says_and_not_what_a_forger_d
         return learner.stopping
 
     with run.folder.hold():  # the stack is up
-        carrying_out = asyncio.create_task(send_command(LocalRun(run.folder), stop, 30))
+        carrying_out = asyncio.create_task(execute_command(LocalRun(run.folder), stop, 30))
         await run.until(lambda event: event.body == stop)
         for signed in (True, False):
             await run.forge(ON.receipt, no.wire(), signed=signed)

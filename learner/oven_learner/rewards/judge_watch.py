@@ -198,7 +198,7 @@ class JudgeWatch:
                 log.warning("committee member %s %s", judge, message)
             elif not is_true and (judge, kind) in self._reported:
                 self._reported.discard((judge, kind))
-                log.info("committee member %s recovered; before, it %s", judge, message)
+                log.info("committee member %s: no longer true: it %s", judge, message)
 
 
 class _JudgeEvidence:

@@ -89,7 +89,7 @@ def test_incomplete_checkpoints_are_skipped(tmp_path: Path) -> None:
         (lambda f: (f / checkpoint_record.RECORD).write_text("{"), r"oven.json cannot be read"),
         (lambda f: written(f.parent, 9, run="calm-otter"), r"run 'calm-otter', but this is run 'r'; .*--resume"),
         (lambda f: written(f.parent, 9, model={"w": (4, 3)}), r"another model: w is 4×3 in the checkpoint and 4×2 in"),
-        (lambda f: written(f.parent, 9, model={"v": (1,)}), r"v is 1 in the checkpoint and missing in .*; w is missing"),
+        (lambda f: written(f.parent, 9, model={"v": (1,)}), r"v is 1 in the checkpoint and missing .*; w is missing"),
     ],
 )  # fmt: skip
 def test_an_unusable_checkpoint_names_the_value_and_the_remedy(tmp_path: Path, spoil: Any, message: str) -> None:
@@ -172,7 +172,7 @@ def test_another_model_or_a_truncated_file_is_refused_before_training(tmp_path: 
     first.train()
     wider, line = trainer(tmp_path, model=Wide()), FakeLink()
     attach(wider, link=line)
-    with pytest.raises(ConfigError, match=r"another model: body.0.weight is 8×4 in it and 9×4 in the trainer"):
+    with pytest.raises(ConfigError, match=r"body.0.weight is 8×4 in the checkpoint and 9×4 in the trainer"):
         wider.train(resume_from_checkpoint=True)
     assert not line.sent, "nothing was announced"
     (tmp_path / "checkpoint-12" / "optimizer.pt").write_bytes(b"")

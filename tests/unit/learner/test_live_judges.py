@@ -234,7 +234,7 @@ def test_a_muted_member_is_not_asked_and_the_quorum_does_not_count_it() -> None:
         assert run.committee.quorum == 2 - number
     run.committee(["p", "p"], ["a", "bb"])
     assert run.remote.named == [] and run.committee.last.rewards == [0.1, 0.2], "the rule alone"
-    with pytest.raises(ConfigError, match="only members that are muted would have weight"):
+    with pytest.raises(ConfigError, match="only muted members would have weight"):
         run.committee.set_weights({"exact": 0.0, "critic": 1.0, "adversary": 1.0})
     run.actuators.apply(CRITIC, FIRST.identity)
     assert run.ask() == {"critic": RequestedModel(None, 1)}, "back, and its controls start anew"
@@ -266,7 +266,7 @@ def test_a_new_judge_is_not_blamed_for_its_predecessor() -> None:
 def test_muting_cannot_break_the_quorum() -> None:
     run = Run("critic", quorum=2)
     refused = run.actuators.apply(CRITIC, OFF)
-    assert refused.status == "rejected" and "without critic 1 members would score, and committee.quorum is 2" in (
+    assert refused.status == "rejected" and "without critic, only 1 members would score, but committee.quorum is 2" in (
         refused.reason
     )
     alone = Committee({}, remote=Members("critic"))

@@ -284,7 +284,7 @@ def test_findings_about_judges_are_logged_once_and_measured(caplog: pytest.LogCa
     assert caplog.text.count("is in quarantine") == caplog.text.count("long texts cut") == 1
     remote.health["judge"] = JudgeHealth()
     judged(committee, ["a", "aa"])
-    assert "no longer so: it is in quarantine" in caplog.text
+    assert "no longer true: it is in quarantine" in caplog.text
 
 
 def test_an_answer_known_to_be_right_goes_out_with_the_request(caplog: pytest.LogCaptureFixture) -> None:

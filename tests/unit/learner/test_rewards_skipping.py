@@ -177,7 +177,7 @@ def gradient(trainer: Any, batches: list[dict[str, Any]]) -> torch.Tensor:
 
 def ready(folder: Path, silent: str, **settings: Any) -> Any:
     trainer, committee = grpo(folder, Judge(lambda _, prompt: prompt in silent), **settings)
-    UnscoredSkipping(trainer, committee)
+    UnscoredSkipping(trainer, committee).install()
     assert trainer.model is not None
     trainer.model.train()
     return trainer

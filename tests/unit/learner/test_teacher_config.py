@@ -20,7 +20,7 @@ from oven_learner.teachers import TeacherConfig, read_teachers, teachers_of
         ({"name": ""}, "name: String should have at least 1 character"),
         ({"model_name": None}, "pass either `model` or `model_name`"),
         ({"model": torch.nn.Linear(1, 1)}, "pass either `model` or `model_name`"),
-        ({"model_name": None, "model": "folder"}, "`model` is a str; to load one, give its folder as `model_name`"),
+        ({"model_name": None, "model": "folder"}, "`model` is a str; to load one, pass its folder as `model_name`"),
         ({"joint_dim": 72}, "joint_dim are for diffusion teachers, but this one is 'small'"),
         ({"kind": "diffusion", "joint_dim": 72}, "a diffusion teacher needs intent_dim"),
         ({"kind": "diffusion", "joint_dim": 0, "intent_dim": 3}, "joint_dim: it should be greater than 0"),

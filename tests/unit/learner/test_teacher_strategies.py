@@ -222,7 +222,7 @@ def test_a_disk_that_is_known_to_be_too_small_is_not_written_to(
     _, teachers = beside(tmp_path)
     usage = shutil.disk_usage(tmp_path)
     monkeypatch.setattr(shutil, "disk_usage", lambda where: usage._replace(free=1000))
-    with pytest.raises(TeacherRefusedError, match="1,000 are free"):
+    with pytest.raises(TeacherRefusedError, match="only 1,000 bytes are free"):
         teachers.register(config(model=wide(1), strategy="offload"))
 
 
@@ -233,10 +233,10 @@ def test_a_disk_that_is_known_to_be_too_small_is_not_written_to(
         (lambda folder, job: {"model_name": str(folder)}, "cannot be loaded"),
         (lambda folder, job: {"model": wide(1), "tokenizer": str(folder / "words")}, "tokenizer cannot be loaded"),
         (lambda folder, job: {"model": wide(1), "tokenizer": shuffled()}, "Distillation(teacher=…, tokenizer=…)"),
-        (lambda folder, job: {"model": teacher(1, vocabulary=31)}, "31 rows and the policy's 32"),
+        (lambda folder, job: {"model": teacher(1, vocabulary=31)}, "31 rows, but the policy's has 32"),
         (lambda folder, job: {"model": teacher(1, width=512)}, "the limit is 300,000"),
-        (lambda folder, job: {"model": poisoned()}, "log-probability nan"),
-        (lambda folder, job: {"model": with_one_nan()}, "log-probability nan"),
+        (lambda folder, job: {"model": poisoned()}, "probe token is nan"),
+        (lambda folder, job: {"model": with_one_nan()}, "probe token is nan"),
         (lambda folder, job: {"model": job.model}, "shares parameters"),
     ],
     ids=[

@@ -159,7 +159,7 @@ def show_groups(
             sampling.number += 1
             where = (sampling.number, tick, step, index, groups)
             group_advantages = [of_row.get(row, math.nan) for row in rows]
-            client.show(partial(sampling.parcel, client.position, where, group_advantages, sample))
+            client.show(partial(sampling.convert, client.position, where, group_advantages, sample))
     except Exception as error:  # its text may quote a prompt
         log.warning("completions of step %d are not shown: %s", step, type(error).__name__)
 

@@ -55,20 +55,31 @@ class LocalRun(RunAccess):
         path = self.folder.keys()
         return Keyring.with_keys(load_keys(path) if path else {})
 
-    async def raw_events(self, *, exact: bool = False, tell: Callable[[str], object] = warn) -> AsyncGenerator[Event]:
-        """Read `history` while the stack is up, else log.jsonl or the store."""
+    async def raw_events(
+        self, *, exact: bool = False, brief: bool = False, tell: Callable[[str], object] = warn
+    ) -> AsyncGenerator[Event]:
+        """Read `history` while the stack is up, else log.jsonl or the store. `brief` begins with log.jsonl."""
         from oven_runs.access import log_recovery
+        from oven_runs.access.brief_log import BriefLog
         from oven_runs.access.log_sources import batches, exported
 
         if not self.folder.locked():
             await log_recovery.recover(self.folder, tell)
-            for event in exported(self.folder):
+            for event in BriefLog(self.folder) if brief else exported(self.folder):
                 yield event
             return
         last_seq = 0
+        if brief and self.folder.export.exists():
+            mirror = BriefLog(self.folder, growing=True)
+            for event in mirror:
+                yield event
+            last_seq = mirror.seq
         if not exact:
             with contextlib.suppress(BusError):  # no mesh answers, but the log is still there
-                async with self.connected("monitor") as bus, contextlib.aclosing(batches(bus, self.run)) as answers:
+                async with (
+                    self.connected("monitor") as bus,
+                    contextlib.aclosing(batches(bus, self.run, last_seq)) as answers,
+                ):
                     async for batch in answers:
                         for event in batch:
                             yield event
@@ -77,6 +88,22 @@ class LocalRun(RunAccess):
         async with contextlib.aclosing(self.stored(last_seq)) as log:
             async for event in log:
                 yield event
+
+    async def newest(self, count: int) -> list[Event]:
+        from oven_runs.access import log_recovery
+        from oven_runs.access.brief_log import newest_events
+        from oven_runs.access.log_sources import history
+
+        locked, keyring = self.folder.locked(), self.keyring()
+        if not locked:
+            await log_recovery.recover(self.folder, warn)
+        elif not self.folder.export.exists():
+            return await super().newest(count)
+        newest, seq = newest_events(self.folder, count, keyring, growing=locked)
+        if locked:
+            async with self.connected("monitor") as bus:
+                newest += map(keyring.verify, await history(bus, self.run, seq))
+        return newest[-count:]
 
     async def past(self, after: int) -> AsyncGenerator[Event]:
         if after and not self.folder.exported():

@@ -25,7 +25,7 @@ MORE_TICKS: Final = 100
 async def explanations(access: RunAccess, hear: Callable[[Event], object] = lambda _: None) -> Explanations:
     """Read a run's decisions. `hear` gets each event, and may raise to stop. Raises the log reader's errors."""
     log = Explanations()
-    async for event in access.events():
+    async for event in access.events(brief=True):
         log.feed(event)
         hear(event)
     return log

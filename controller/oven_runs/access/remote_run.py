@@ -124,7 +124,9 @@ class RemoteRun(RunAccess):
                 break
         return Keyring.with_keys(keyring.keys or {})
 
-    async def raw_events(self, *, exact: bool = False, tell: Callable[[str], object] = warn) -> AsyncGenerator[Event]:
+    async def raw_events(
+        self, *, exact: bool = False, brief: bool = False, tell: Callable[[str], object] = warn
+    ) -> AsyncGenerator[Event]:
         async with self.connected("monitor") as bus, contextlib.aclosing(self._batches(bus)) as answers:
             async for events in answers:
                 for event in events:

@@ -102,7 +102,7 @@ class LogFile:
                     return
                 self.line += 1
                 yield line
-        if not self.line:
+        if not self.line and not self._growing:
             raise ConfigError(f"{self._folder.export} is empty; {self._remedy()}")
 
     def read(self, line: bytes) -> Event:

@@ -11,7 +11,7 @@ from typing import Any, Literal, Protocol
 from pydantic import ValidationError
 
 from oven_core.errors import ConfigError, UnknownNameError, reason
-from oven_core.mesh.actuator_values import TOLERANCE, same
+from oven_core.mesh.actuator_values import TOLERANCE, same_value
 from oven_core.protocol.judge_spec import JudgeSpec
 from oven_core.protocol.messages import ActuatorSpec, Effect, Value
 
@@ -274,7 +274,7 @@ class Actuators:
             return _act(knob, value)
         try:
             before = knob.read()
-            if same(before, value):
+            if same_value(before, value):
                 return Applied("noop", before, before, "it has that value")
             if knob.proof is not None and (problem := knob.proof.refused()):
                 return Applied("rejected", before, before, problem)
@@ -285,9 +285,9 @@ class Actuators:
             after = knob.read()
         except Exception as error:
             return Applied("unknown", before, None, f"set, but not read back: {reason(error)}")
-        if same(after, value):
+        if same_value(after, value):
             return Applied("applied", before, after)
-        if same(after, before):
+        if same_value(after, before):
             return Applied("rejected", before, after, "the trainer kept its value")
         return Applied("applied", before, after, "the trainer took another value than asked for")
 
@@ -347,7 +347,7 @@ def difference(each: Sequence[Applied]) -> str:
     """Describe the difference between the outcomes of a change on the ranks; empty if there is none."""
     first = each[0]
     for rank, outcome in enumerate(each[1:], start=1):
-        if (outcome.status in DONE) != (first.status in DONE) or not same(outcome.after, first.after):
+        if (outcome.status in DONE) != (first.status in DONE) or not same_value(outcome.after, first.after):
             return " and ".join(
                 f"rank {index} has {applied.after!r} ({applied.status}{': ' if applied.reason else ''}{applied.reason})"
                 for index, applied in ((0, first), (rank, outcome))
@@ -385,4 +385,4 @@ def misfit(spec: ActuatorSpec, value: Value) -> str:
     return ""
 
 
-__all__ = ["Actuators", "Applied", "Proof", "Status", "difference", "misfit", "same"]
+__all__ = ["Actuators", "Applied", "Proof", "Status", "difference", "misfit", "same_value"]

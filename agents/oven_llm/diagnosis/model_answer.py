@@ -15,7 +15,7 @@ from typing import Any, Final, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from oven_core.errors import OvenError
-from oven_core.mesh.actuator_values import Fault, outside, shaped, show
+from oven_core.mesh.actuator_values import Fault, check_bounds, coerce, show
 from oven_core.protocol.messages import Value
 from oven_core.terminal_text import clean
 from oven_llm.diagnosis.log_context import LogContext
@@ -216,8 +216,8 @@ def _settable(knob: str, value: Value, log: LogContext, knobs: Collection[str] |
         raise AnswerRefusedError("not_allowed", f"{knob} may not be changed; allowed are {', '.join(sorted(knobs))}")
     if spec.kind == "action":
         raise AnswerRefusedError("not_allowed", f"{knob} is an action, which a diagnosis cannot request")
-    settled = shaped(spec, value)
-    fault = settled if isinstance(settled, Fault) else outside(spec, settled)
+    settled = coerce(spec, value)
+    fault = settled if isinstance(settled, Fault) else check_bounds(spec, settled)
     if fault is not None:
         kind: RefusalKind = "schema" if fault.kind == "type" else "out_of_range"
         raise AnswerRefusedError(kind, f"{knob} = {show(value)}, {fault.problem}")

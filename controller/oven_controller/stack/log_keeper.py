@@ -18,7 +18,7 @@ from oven_runs.access.log_watch import LogWatch
 from oven_runs.home.log_mirror import Mirror
 from oven_runs.home.run_folder import RunFolder
 from oven_runs.home.spool import Spool, append, look
-from oven_runs.process.child import short
+from oven_runs.process.child import short_path
 
 DRAIN_S = 12.0
 """Timeout in seconds for a server that may come back. It restarts at most 4 s after its death, and needs a few seconds
@@ -83,7 +83,7 @@ class LogKeeper:
         try:
             spool.done()
         except OSError as error:
-            self._out(f"{short(spool.path)} cannot be removed ({error.strerror}); what it holds is in the log")
+            self._out(f"{short_path(spool.path)} cannot be removed ({error.strerror}); what it holds is in the log")
         return True
 
     async def keep(self, mirror: Mirror, embedded: bool) -> None:
@@ -102,7 +102,7 @@ class LogKeeper:
                 report(f"log.jsonl cannot be written ({mirror.fault}): make room; it is finished from the store later")
             if embedded and not store.exists():
                 report(
-                    f"the store of the log is gone ({short(store)} was removed): the log so far is in "
+                    f"the store of the log is gone ({short_path(store)} was removed): the log so far is in "
                     "log.jsonl, and the learner keeps its further messages for it; end the run with "
                     f"`oven-controller stop {self._folder.run}`"
                 )

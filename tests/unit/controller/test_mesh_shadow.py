@@ -82,9 +82,8 @@ def test_only_agents_of_the_run_can_be_muted_and_unmuted() -> None:
     assert answer("unmute", "amy") == (True, "agent amy is not muted: its votes count from the next ballot")
     assert answer("unmute", "bob") == (
         False,
-        "agent bob is a shadow all the same: rules.shadow names it; "
-        "take it out there and start the learner again"
-    )  # fmt: skip
+        "agent bob is still a shadow: it is listed in rules.shadow; remove it there and restart the learner",
+    )
     assert "it joined as a shadow" in answer("unmute", "cat")[1]
     log.operator("m", "mute", agent="amy")
     log.status("amy", "left")

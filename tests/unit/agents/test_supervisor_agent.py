@@ -98,8 +98,8 @@ def test_a_new_alarm_is_asked_about_once_and_the_answer_becomes_a_vote(alone: Al
     (vote,) = votes(alone.ticks(ONSET + 11))
     assert (vote.actuator, vote.value, vote.confidence, vote.target) == (SCALE, 0.1, 0.7, "loss")
     assert vote.rationale == (
-        f"lr_too_high: loss 2.1 at ticks {ONSET} to {ONSET + 9}; revert if loss is above 2.3 (diagnosis 1, asked at tick "
-        f"{asked_tick})"
+        f"lr_too_high: loss 2.1 at ticks {ONSET} to {ONSET + 9}; revert if loss is above 2.3 (diagnosis 1, asked at "
+        f"tick {asked_tick})"
     )
     assert vote.expected_change < 0 and "symptom:update_ratio_high" in vote.evidence
     assert alone.agent.version == "1 (m)"

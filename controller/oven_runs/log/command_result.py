@@ -37,7 +37,7 @@ class CommandResult:
     run_ended: bool = False
     """Whether the run ended, so that no more messages will follow."""
 
-    def take(self, body: LogMessage | Malformed) -> bool:
+    def feed(self, body: LogMessage | Malformed) -> bool:
         """Add a message and return whether it is about the command."""
         match body:
             case CommandAnswer() if body.command == self.command.id:

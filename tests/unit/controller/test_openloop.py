@@ -18,7 +18,7 @@ GOLDEN = recorded.events("run-grpo-lr-high")
 def decided(events: list[Event], run: str, **rules: object) -> OpenLoop:
     loop = OpenLoop(run, lambda logged: with_rules(logged, rules))
     for event in events:
-        loop.take(event)
+        loop.feed(event)
     return loop
 
 

@@ -11,9 +11,9 @@ import typer
 from oven_controller.cli import completion
 from oven_controller.cli.importing import Knobs, Rename, renames, resumed, source_lines
 from oven_controller.cli.options import Json, Rules
-from oven_controller.importing.declared_knobs import ASSUMED, Knob, declared
+from oven_controller.importing.declared_knobs import ASSUMED_KNOBS, Knob, parse_knobs
 from oven_controller.importing.import_run import hints
-from oven_controller.importing.log_source import opened
+from oven_controller.importing.open_log import open_log
 from oven_core import plugins
 from oven_core.errors import ConfigError
 from oven_core.protocol.messages import RunStarted
@@ -64,10 +64,10 @@ def review(
     from oven_agents.review.review_command import main
 
     _check_report_file(html)
-    rules, knobs = rules_set(sets or ()), declared(knob or [])
+    rules, knobs = rules_set(sets or ()), parse_knobs(knob or [])
     chosen = [name for names in agent or () for name in names.split(",") if name]
     change = _start_change(rules, knobs, assume, chosen or list(plugins.points("agents")))
-    with opened(source, renames(rename or []), knobs) as log:
+    with open_log(source, renames(rename or []), knobs) as log:
 
         def notes(start: RunStarted) -> list[str]:
             return _notes(log.imported.summary(knobs)) if log.imported else hints(spec.name for spec in start.metrics)
@@ -99,9 +99,9 @@ def _start_change(
         changed = changed.trusting(names)
         metrics = [spec.name for spec in start.metrics]
         specs = {spec.name: spec for spec in start.actuators}
-        declared = {knob.name for knob in knobs}
-        for knob in [*(map(Knob, ASSUMED) if imported and assume else ()), *knobs]:
-            if knob.name not in specs or (knob.name in declared and imported):
+        declared_names = {knob.name for knob in knobs}
+        for knob in [*(map(Knob, ASSUMED_KNOBS) if imported and assume else ()), *knobs]:
+            if knob.name not in specs or (knob.name in declared_names and imported):
                 specs[knob.name] = knob.spec(metrics)
         return start.model_copy(update={"rules": changed, "actuators": tuple(specs.values())})
 

@@ -20,7 +20,7 @@ from oven_controller.cli.recipe_options import RecipeCommand, layers_given
 from oven_core.errors import ConfigError, ProcessError
 from oven_runs.home.run_folder import Home
 from oven_runs.process.child import end_with_input
-from oven_runs.process.own_arguments import conceal
+from oven_runs.process.secret_arguments import conceal
 from oven_runs.settings.layers import Layer
 from oven_runs.settings.model import ATTACHED
 from oven_runs.settings.notifications import is_reference
@@ -246,7 +246,7 @@ def down(run: LiveRunName = None, run_: SameRun = None) -> None:
     except PermissionError as error:
         raise ProcessError(f"pid {pid} belongs to another user; ask them, or use `oven-controller stop`") from error
     deadline = time.monotonic() + DOWN_S
-    while folder.locked():
+    while folder.is_locked():
         if time.monotonic() > deadline:
             raise ProcessError(f"run {folder.run!r} did not end within {DOWN_S:g} s; `kill -9 {pid}` ends all of it")
         time.sleep(0.1)

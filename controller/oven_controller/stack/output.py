@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from oven_core.terminal_text import clean
-from oven_runs.process.child import how, short
+from oven_runs.process.child import describe_exit, short_path
 from oven_runs.process.terminal import Foreground
 
 GRACE_S = 5.0
@@ -66,12 +66,12 @@ class Screen:
         code = await monitor.wait()
         self._monitor = None
         if self._missed:
-            self._out(f"… {self._missed} lines before these are in {short(self._log)}")
+            self._out(f"… {self._missed} lines before these are in {short_path(self._log)}")
         for line in self._held:
             self._out(line)
         self._held.clear()
         if line := closed():
-            died = f"the monitor ended ({how(code)})" if code else "monitor closed"
+            died = f"the monitor ended ({describe_exit(code)})" if code else "monitor closed"
             self(f"{died}; {line}")
 
 

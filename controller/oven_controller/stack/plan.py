@@ -36,12 +36,17 @@ class Service:
     env: dict[str, str] = field(default_factory=dict)
     foreign: bool = False
     """The program cannot watch its parent, so a guard does."""
-    whole: bool = False
+    kill_descendants: bool = False
     """The guard also ends all processes that it started."""
 
     async def start(self) -> Child:
         return await Child.start(
-            self.name, self.command, self.log, env=self.env, foreign=self.foreign, whole=self.whole
+            self.name,
+            self.command,
+            self.log,
+            env=self.env,
+            foreign=self.foreign,
+            kill_descendants=self.kill_descendants,
         )
 
 
@@ -124,7 +129,7 @@ class Plan:
         """Return a guarded process, because agents are third-party code that may start processes."""
         limit = {"OVEN_AGENTS_MEMORY_MB": str(self.agents_memory_mb)} if self.agents_memory_mb else {}
         own = self._own(process, "agent", arguments, self.environment("agent", key) | limit)
-        return replace(own, foreign=True, whole=True)
+        return replace(own, foreign=True, kill_descendants=True)
 
     def kg(self) -> Service:
         return self._own("kg", "kg", ("--large", self.kg_folder) if self.kg_folder else (), self.environment("kg"))

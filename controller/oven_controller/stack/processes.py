@@ -21,8 +21,8 @@ from oven_core.protocol.messages import Receipt
 from oven_core.protocol.names import NAME, Subjects
 from oven_core.protocol.operator_messages import OperatorCommand
 from oven_runs.access.log_watch import LogWatch
-from oven_runs.process.child import WRONG_SETTING, Child, how, short
-from oven_runs.process.supervisor import Restartable, Supervised
+from oven_runs.process.child import WRONG_SETTING, Child, describe_exit, short_path
+from oven_runs.process.supervisor import Restartable, SupervisedProcess
 from oven_runs.server.embedded import EmbeddedServer
 
 
@@ -112,15 +112,15 @@ class Processes:
         self._plan, self._bus, self._watch = plan, bus, watch
         self._stop, self._tell, self._note = stop, tell, note
         self._unready: list[Child] = []
-        self._others: list[Supervised] = []  # agents, members, the prior service, the notifier
-        self._meshes: list[Supervised] = []
-        self._server: Supervised | None = None
+        self._others: list[SupervisedProcess] = []  # agents, members, the prior service, the notifier
+        self._meshes: list[SupervisedProcess] = []
+        self._server: SupervisedProcess | None = None
         self._fetching: asyncio.Task[None] | None = None
 
     def keep_server(self, server: EmbeddedServer) -> None:
         without = "the bus is gone, training continues with its last settings"
         restartable = Restartable("nats-server", server.restart, self._bus_answers, lambda: without)
-        self._server = Supervised(restartable, server.child, self._tell, self._note)
+        self._server = SupervisedProcess(restartable, server.child, self._tell, self._note)
 
     async def start_meshes(self, count: int) -> None:
         """Start the replicas together. One of them is enough for decisions."""
@@ -132,7 +132,7 @@ class Processes:
         )
 
     def _without_a_mesh(self) -> str:
-        others = sum(mesh.lives for mesh in self._meshes)
+        others = sum(mesh.is_alive for mesh in self._meshes)
         if others:
             return f"{others} of {len(self._meshes)} replicas continue deciding"
         return "no decisions are made, training continues with its last settings"
@@ -143,7 +143,9 @@ class Processes:
         child = await self._child(service)
         answers = await self._shown(child, self._kg_answers(), KG_READY_S)
         if not answers and child.returncode is None:
-            self._tell(f"kg does not answer after {KG_READY_S:g} s; the run starts without it; see {short(child.log)}")
+            self._tell(
+                f"kg does not answer after {KG_READY_S:g} s; the run starts without it; see {short_path(child.log)}"
+            )
         self._others.append(self._keep(service, child, self._kg_answers, lambda: "agents go without priors"))
         return answers
 
@@ -175,8 +177,8 @@ class Processes:
     async def _report_end(self, child: Child) -> None:
         await child.wait()
         if child.returncode and not self._stop.is_set():
-            last = (child.tail().splitlines() or [how(child.returncode)])[-1].removeprefix("error: ")
-            self._tell(f"the frontier metrics stay absent: {last}; see {short(child.log)}")
+            last = (child.tail().splitlines() or [describe_exit(child.returncode)])[-1].removeprefix("error: ")
+            self._tell(f"the frontier metrics stay absent: {last}; see {short_path(child.log)}")
 
     def has_member(self, name: str) -> bool:
         """Whether the member has a process."""
@@ -224,7 +226,7 @@ class Processes:
     async def _start_all(
         self,
         services: list[tuple[Service, Callable[[], Awaitable[None]], Callable[[], str]]],
-        supervised: list[Supervised],
+        supervised: list[SupervisedProcess],
     ) -> None:
         """Start the services together, and append each to `supervised` as soon as it is ready."""
         signs = [asyncio.ensure_future(ready()) for _, ready, _ in services]
@@ -246,9 +248,11 @@ class Processes:
 
     def _keep(
         self, service: Service, child: Child, ready: Callable[[], Awaitable[None]], without: Callable[[], str]
-    ) -> Supervised:
+    ) -> SupervisedProcess:
         self._unready.remove(child)
-        return Supervised(Restartable(service.name, service.start, ready, without), child, self._tell, self._note)
+        return SupervisedProcess(
+            Restartable(service.name, service.start, ready, without), child, self._tell, self._note
+        )
 
     async def _ready(self, child: Child, sign: Awaitable[None]) -> None:
         """Wait until the child is ready. Raises OvenError if it ends or is not ready in time."""
@@ -257,7 +261,7 @@ class Processes:
         if child.returncode is not None:
             raise _start_failure(child)
         raise ProcessError(
-            f"{child.name} was not ready within {READY_S:g} s; the end of {short(child.log)}:\n{child.tail()}"
+            f"{child.name} was not ready within {READY_S:g} s; the end of {short_path(child.log)}:\n{child.tail()}"
         )
 
     async def _shown(self, child: Child, sign: Awaitable[None], limit_s: float) -> bool:
@@ -292,8 +296,8 @@ class Processes:
 
     async def _notifier_reads(self) -> None:
         """Wait until the notifier has written its cursor, which it does after reading the log."""
-        before = cursor.written(self._plan.folder.path)
-        while cursor.written(self._plan.folder.path) == before:
+        before = cursor.modified_ns(self._plan.folder.path)
+        while cursor.modified_ns(self._plan.folder.path) == before:
             await asyncio.sleep(POLL_S)
 
     async def _has_listener(self, subject: str) -> None:
@@ -317,5 +321,5 @@ def _start_failure(child: Child) -> OvenError:
     if last.startswith("error: "):
         text = f"{child.name}: {last.removeprefix('error: ')}"
     else:
-        text = f"{child.name} did not start ({how(child.returncode or 0)}); the end of its log:\n{tail}"
+        text = f"{child.name} did not start ({describe_exit(child.returncode or 0)}); the end of its log:\n{tail}"
     return ConfigError(text) if child.returncode == WRONG_SETTING else ProcessError(text)

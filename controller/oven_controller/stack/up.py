@@ -36,7 +36,7 @@ from oven_runs.home.log_mirror import Mirror
 from oven_runs.home.relaunch import LearnerRelaunch
 from oven_runs.home.run_folder import Home, RunFolder, Status
 from oven_runs.process import signals, terminal
-from oven_runs.process.child import Child, how, short
+from oven_runs.process.child import Child, describe_exit, short_path
 from oven_runs.server import embedded as servers
 from oven_runs.settings.agents import agent_names, agent_specs, per_process
 
@@ -53,7 +53,7 @@ async def up(request: Request, home: Home, out: Out) -> int:
     folder = home.find(request.run) if request.resume else home.create(request.run, recipe)
     screen = Screen(out, folder.logs / "up.log")
     stack = _Stack(request, folder, screen)
-    with signals.handled_by(stack.on_signal):
+    with signals.handle_signals(stack.on_signal):
         try:
             with folder.hold():
                 try:
@@ -98,7 +98,7 @@ class _Stack:
         self._prepare()
         try:
             url = await self._serve()
-            self.out(f"run {self.folder.run}, bus {url}, folder {short(self.folder.path)}")
+            self.out(f"run {self.folder.run}, bus {url}, folder {short_path(self.folder.path)}")
             if self.folder.keys() is None:
                 self.out("events are not signed: signatures need a key for each role, --creds FOLDER of `creds server`")
             trust = tls.trusting(self.settings.tls_ca) if self.settings.tls_ca else None
@@ -194,7 +194,7 @@ class _Stack:
             head = await bus.head(self.folder.run)
             mirror = resources.enter_context(contextlib.closing(Mirror(self.folder.export)))
             watch = await resources.enter_async_context(
-                LogWatch(bus, self.folder.run, keyring, head, self.report.replayed, self._on_event, mirror.take)
+                LogWatch(bus, self.folder.run, keyring, head, self.report.replayed, self._on_event, mirror.add)
             )
             keeping = asyncio.create_task(self.log.keep(mirror, self.server is not None), name="keep-log")
             resources.callback(keeping.cancel)
@@ -264,7 +264,7 @@ class _Stack:
         else:
             learner = plan.learner(resume_from)
             await processes.start_learner(learner)
-            self.out(f"the learner starts; its output is in {short(learner.log)}")
+            self.out(f"the learner starts; its output is in {short_path(learner.log)}")
 
     def _resume_command(self) -> str:
         if self.request.command:
@@ -340,7 +340,7 @@ class _Stack:
         code = child.returncode
         if self.request.command or code == 0:
             return code
-        self.out(f"the learner died ({how(code)}); the end of {short(child.log)}:")
+        self.out(f"the learner died ({describe_exit(code)}); the end of {short_path(child.log)}:")
         for line in child.tail().splitlines():
             self.out(f"  {line}")
         return 2 if code == 2 else 3
@@ -362,7 +362,7 @@ class _Stack:
         await self.log.drain(bus, watch)  # the learner's last messages, before the others leave
         if self.settings.notify.to:  # the notifier reads the end from run.json if the log has none
             learner_code = processes.learner.returncode if processes.learner is not None else None
-            learner_end = how(learner_code) if learner_code is not None else ""
+            learner_end = describe_exit(learner_code) if learner_code is not None else ""
             self._note(ended=self._status(code), learner_end=learner_end)
         await processes.end_others()
         await self.log.drain(bus, watch)
@@ -379,7 +379,7 @@ class _Stack:
             return ["nothing was logged"]
         log = self.folder.export if self.folder.export.exists() else self.folder.server.folder
         missing = [self.log.missing] if self.log.missing else []
-        check = f"log {short(log)}; check it with `oven-controller replay {self.folder.run}`"
+        check = f"log {short_path(log)}; check it with `oven-controller replay {self.folder.run}`"
         return [*self.report.summary(), *missing, check]
 
     def _status(self, code: int) -> Status:

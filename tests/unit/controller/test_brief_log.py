@@ -16,9 +16,9 @@ from oven_core.protocol.codec import Malformed
 from oven_core.protocol.events import Event
 from oven_core.protocol.messages import Observation
 from oven_runs.access.brief_log import BriefLog
+from oven_runs.access.decision_explanations import read_explanations
 from oven_runs.access.local_run import LocalRun
-from oven_runs.access.log_sources import exported
-from oven_runs.access.other_ruling import explanations
+from oven_runs.access.log_sources import exported_events
 from oven_runs.home.run_folder import Home, RunFolder
 
 EVENTS = 3000
@@ -28,9 +28,9 @@ class FullRun(LocalRun):
     """Reads every event even where a brief log would be enough."""
 
     async def raw_events(
-        self, *, exact: bool = False, brief: bool = False, tell: Callable[[str], object] = print
+        self, *, exact: bool = False, brief: bool = False, report: Callable[[str], object] = print
     ) -> AsyncGenerator[Event]:
-        for event in exported(self.folder):
+        for event in exported_events(self.folder):
             yield event
 
 
@@ -55,7 +55,7 @@ def test_status_and_decisions_are_those_of_the_full_log(
     folder = recorded_run(tmp_path, name)
     brief, full = (asyncio.run(run_status(access)) for access in (LocalRun(folder), FullRun(folder)))
     assert brief == full
-    brief_log, full_log = (asyncio.run(explanations(access)) for access in (LocalRun(folder), FullRun(folder)))
+    brief_log, full_log = (asyncio.run(read_explanations(access)) for access in (LocalRun(folder), FullRun(folder)))
     assert brief_log.by_id == full_log.by_id
     assert (brief_log.step, brief_log.tick, brief_log.newest) == (full_log.step, full_log.tick, full_log.newest)
 
@@ -86,7 +86,7 @@ def test_a_missing_event_is_reported_as_in_the_full_log(tmp_path: Path) -> None:
     del lines[1234]
     folder.export.write_text("".join(lines))
     with pytest.raises(ConfigError) as full:
-        list(exported(folder))
+        list(exported_events(folder))
     with pytest.raises(ConfigError) as brief:
         list(BriefLog(folder))
     assert str(brief.value) == str(full.value)

@@ -125,8 +125,8 @@ class RunAccess(ABC):
     ) -> AsyncGenerator[Event]:
         """Yield every event so far, verified.
 
-        `exact`, `brief` and `report` are passed to `raw_events`. Without `keyring`, `check` is passed to `self.keyring`. `until`
-        stops before the first observation after that tick.
+        `exact`, `brief` and `report` are passed to `raw_events`. Without `keyring`, `check` is passed to
+        `self.keyring`. `until` stops before the first observation after that tick.
         """
         keyring = keyring or self.keyring(check=check)
         async with contextlib.aclosing(self.raw_events(exact=exact, brief=brief, report=report)) as log:

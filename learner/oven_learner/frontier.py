@@ -29,7 +29,7 @@ from torch import Tensor
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from oven_core.errors import ConfigError
-from oven_learner.random_state import undisturbed
+from oven_learner.random_state import preserved_state
 from oven_runs.home.probe_set import Probe, ProbeSet
 
 SYMBOLS = 257
@@ -93,7 +93,7 @@ class PolicyReading:
     def read(self, model: Any) -> Reading:
         """Measure the model. Its weights, its modes and the random generators do not change."""
         bits, size, divergence, positions = 0.0, 0, 0.0, 0
-        with undisturbed(model):
+        with preserved_state(model):
             model.eval()
             for text in self._texts:
                 logits = _logits(model, text)  # (C, V), each row predicts its token

@@ -10,7 +10,7 @@ from oven_core.bus.log import Entry
 from oven_core.errors import OvenError
 from oven_core.security.credentials import Credentials
 from oven_core.security.signing import Signer
-from oven_runs.home.spool import Spool, SpooledMessage
+from oven_runs.home.learner_spool import Spool, SpooledMessage
 
 log = logging.getLogger("oven.learner")
 
@@ -26,7 +26,7 @@ def open_spool(folder: str, run: str) -> Spool | None:
     if not folder:
         return None
     try:
-        spool = Spool.take(Path(folder), run, create=True, wait_s=WAIT_S)
+        spool = Spool.lock(Path(folder), run, create=True, wait_s=WAIT_S)
     except OSError as error:
         log.warning(
             "cannot open a spool in %s (%s); messages that are unsent at the end will be lost", folder, error.strerror
@@ -44,7 +44,7 @@ def empty_spool(spool: Spool) -> None:
     try:
         if spool.content.lost:
             log.error("%s was truncated; %d of its messages are lost", spool.path, spool.content.lost)
-        spool.begin()
+        spool.reset()
     except OSError as error:
         log.warning("cannot write %s (%s)", spool.path, error.strerror)
 
@@ -53,7 +53,7 @@ def release_spool(spool: Spool | None) -> None:
     """Release the spool of a run that could not be opened. Keep its messages, or remove it if it is empty."""
     if spool is not None:
         if not spool.content.messages:
-            spool.done()
+            spool.remove()
         spool.close()
 
 
@@ -66,13 +66,13 @@ def write_unsent(spool: Spool | None, entries: Sequence[Entry], credentials: Cre
         return 0
     try:
         if not entries:
-            spool.done()
+            spool.remove()
             return 0
         signer = Signer(credentials) if credentials is not None else None
         messages = [_sign(entry, signer) for entry in entries]
         # Observations come last, because the last messages are lost if the disk is full.
         messages.sort(key=lambda message: message.subject.endswith(".observation"))
-        written_count = spool.keep(messages)
+        written_count = spool.save(messages)
         lost_count = len(messages) - written_count
         log.error(
             "%d messages were not sent; %d of them are stored in %s until the run is next read or resumed%s",

@@ -36,7 +36,7 @@ from oven_learner.link.log_reader import LogReader
 from oven_learner.link.log_writer import LogWriter, OutageLog
 from oven_learner.link.pipes import Inlet, Outlet, SharedCounter, pack
 from oven_learner.link.samples import SamplePublisher
-from oven_runs.home.spool import Spool, append
+from oven_runs.home.learner_spool import Spool, append_missing
 
 log = logging.getLogger("oven.learner")
 
@@ -152,7 +152,7 @@ class Worker:
         if self._spool is not None:
             if self._spool.content.messages:
                 log.warning("appending %s to the log first: %s", self._spool.path, self._spool.content.summary())
-                await append(bus, config.run, self._spool.content.messages)
+                await append_missing(bus, config.run, self._spool.content.messages)
             spool.empty_spool(self._spool)
         if not config.is_replacement:
             past = await self._reader.catch_up(bus)

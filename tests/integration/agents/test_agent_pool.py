@@ -54,7 +54,7 @@ async def test_each_votes_under_its_own_name_whatever_becomes_of_the_others(tmp_
         await say(server, STARTED, *observed(1, 2, 3))
         targets = [str(tmp_path / file) for file in ("counter.py", "raises.py", "counter.py")]
         called = ["--name", "one", "--name", "raises", "--name", "two"]
-        module = ["-P", "-m", "oven_controller.stack.entry", "agent", *targets, *called]
+        module = ["-P", "-m", "oven_controller.stack.run_process", "agent", *targets, *called]
         pool = Process(module, server.env("agents-1"), tmp_path / "pool.log")
         try:
             await all_voted(server, "saw 3 up to 3")

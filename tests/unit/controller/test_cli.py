@@ -174,7 +174,7 @@ def test_dry_run_shows_every_process(tmp_path: Path, monkeypatch: pytest.MonkeyP
     traces = {"otlp": "http://127.0.0.1:4318"}
     request = Request(resolve(sets=("agents=[]", committee), flags=traces, attached=True))
     text = "\n".join(dry_run(request, Home()))
-    own = "python -m oven_controller.stack.entry"
+    own = "python -m oven_controller.stack.run_process"
     for line in (
         f"kg                {own} kg", f"member-judge      {own} member --name judge",
         f"monitor           {own} monitor", "otlp: http://127.0.0.1:4318",

@@ -27,7 +27,7 @@ from oven_core.protocol.messages import MetricSpec
 from oven_learner import ranks
 from oven_learner.actuators import Actuators
 from oven_learner.client.best_weights import BestWeights
-from oven_learner.client.held_out_evaluation import Evaluation, Measured
+from oven_learner.client.held_out_evaluation import Evaluation, Measurements
 from oven_learner.client.loop_client import LoopClient, idle_client
 from oven_learner.client.run_start import installed_versions, next_training_name
 from oven_learner.completions.sample import Redact
@@ -51,7 +51,7 @@ def connect(
     optimizer: Any = None,
     scheduler: Any = None,
     clip: float | None = None,
-    evaluate: Callable[[], Measured] | None = None,
+    evaluate: Callable[[], Measurements] | None = None,
     evaluate_every: int = 20,
     max_steps: int | None = None,
     seconds: float | None = None,
@@ -164,7 +164,7 @@ def connect(
             versions=installed_versions(),
             keys=connection.keys if connection else None,
             ranks=all_ranks,
-            averaged=[spec.name for spec in own_metrics],
+            averaged_metrics=[spec.name for spec in own_metrics],
             settle=lambda: client.settle(),
             unmeasured=gauges.unmeasured if gauges is not None else {},
             best=_best_weights(model, rate, evaluation, announced, lambda: client, all_ranks),
@@ -184,7 +184,7 @@ def _snapshots(
 
     if snapshot.sharded(model) or (KEPT + 2) * snapshot.size(model) > snapshot.LIMIT_BYTES:
         return None
-    state = snapshot.LoopSnapshot(model, rate.scale, scheduler, lambda: client().weights_restored())
+    state = snapshot.LoopSnapshot(model, rate.scale, scheduler, lambda: client().on_weights_restored())
     # In lockstep the target of a rollback must not depend on the clock.
     credit = math.inf if lockstep else CREDIT_S
     return Snapshots(lambda: (client().step, state.take()), state.restore, credit=credit)
@@ -206,7 +206,7 @@ def _best_weights(
 
     if snapshot.sharded(model) or not snapshot.best_fits(model, KEPT + 2):
         return None
-    copies = snapshot.WeightCopies(model, lambda: client().weights_restored())
+    copies = snapshot.WeightCopies(model, lambda: client().on_weights_restored())
     name = metric.name
     return BestWeights(
         metric, take=copies.take, restore=copies.restore, read=lambda: evaluation.read(name), ranks=all_ranks

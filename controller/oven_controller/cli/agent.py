@@ -95,11 +95,13 @@ def run_agent(
         spec = replace(spec, options=tuple(options.items()))
         load_agents([replace(spec, name=name)], "--check")
     folder = Home().find(one_run(run, run_), running=True)
-    admit(folder, name, shipped=spec.installed and name == spec.name, fresh=True)
+    admit(folder, name, installed=spec.installed and name == spec.name, is_new=True)
     earlier = folder.earlier_settings()
     plan = Plan(folder, folder.info().url, str(earlier.get("otlp", "")), earlier.get("agents_memory_mb"))
     print(f"{name} is joining {folder.run}; press Ctrl-C to stop it", flush=True)
-    raise typer.Exit(asyncio.run(run_alongside(folder, plan.guest(spec, name, shadow=shadow), name, trust or ())))
+    raise typer.Exit(
+        asyncio.run(run_alongside(folder, plan.joining_agent(spec, name, shadow=shadow), name, trust or ()))
+    )
 
 
 def new_agent(

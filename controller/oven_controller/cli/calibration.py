@@ -9,7 +9,7 @@ import typer
 
 from oven_controller.cli import completion
 from oven_controller.cli.options import Json, RunsAlias, print_result, print_table, several_runs
-from oven_controller.importing.log_source import opened
+from oven_controller.importing.open_log import open_log
 from oven_core.protocol.messages import Outcome
 from oven_core.terminal_text import say, wrapped
 from oven_runs.home.run_folder import Home
@@ -51,7 +51,7 @@ def calibration(
 
 def _outcomes(source: str) -> list[Outcome]:
     """Return the outcomes in a run's log. Raises UnknownNameError and ConfigError."""
-    with opened(source if Path(source).exists() else str(Home().find(source).path)) as log:
+    with open_log(source if Path(source).exists() else str(Home().find(source).path)) as log:
         return [event.body for event in log.events() if isinstance(event.body, Outcome)]
 
 

@@ -106,9 +106,9 @@ def decisions(ctx: typer.Context, incomplete: str) -> Iterator[str]:
 
 @_completer
 def shipped_knobs(incomplete: str) -> Iterable[str]:
-    from oven_controller.importing.declared_knobs import KNOWN
+    from oven_controller.importing.declared_knobs import VOTABLE_ACTUATORS
 
-    return KNOWN
+    return VOTABLE_ACTUATORS
 
 
 def _folders() -> list[Path]:

@@ -60,7 +60,8 @@ def add(
     run: RunName = None,
     run_: RunAlias = None,
     completions: Annotated[
-        bool | None, typer.Option(help="Whether the agent may read sampled texts.", show_default="unchanged; no for a new key")
+        bool | None,
+        typer.Option(help="Whether the agent may read sampled texts.", show_default="unchanged; no for a new key"),
     ] = None,
     operator: Annotated[
         bool, typer.Option("--operator", help="Make a person's key to control and watch the run from any machine.")
@@ -167,7 +168,9 @@ def revoke(
     lines = [f"revoked the key of {name} for {run}"]
     if server is not None:
         lines.append(f"the server still accepts it until you reload the server's configuration: {RELOAD_COMMAND}")
-    print_result(as_json, {"revoked": name, "run": run} | ({"then": RELOAD_COMMAND} if server is not None else {}), lines)
+    print_result(
+        as_json, {"revoked": name, "run": run} | ({"then": RELOAD_COMMAND} if server is not None else {}), lines
+    )
 
 
 def list_keys(run: RunName = None, run_: RunAlias = None, server: ServerOption = None, as_json: Json = False) -> None:
@@ -199,7 +202,9 @@ def server(
     listen: Annotated[str, typer.Option(metavar="HOST:PORT", help="Address of the server.")] = "127.0.0.1:4222",
     store: Annotated[Path | None, typer.Option(help="Folder for the log.", show_default="in FOLDER")] = None,
     http: Annotated[str, typer.Option(metavar="HOST:PORT", help="Address that answers /healthz.")] = "",
-    with_tls: Annotated[bool, typer.Option("--tls", help="Create a certificate authority and a certificate for --host.")] = False,
+    with_tls: Annotated[
+        bool, typer.Option("--tls", help="Create a certificate authority and a certificate for --host.")
+    ] = False,
     hosts: Annotated[
         list[str] | None, typer.Option("--host", help="A name or address of the server; repeatable.")
     ] = None,

@@ -37,7 +37,7 @@ def explain(
     decision: Annotated[
         str,
         typer.Argument(
-            help="The id of a decision or ballot, or its first characters; or an actuator, for its newest decision that "
+            help="The id of a decision or ballot, or the start of it. An actuator's name means its newest decision that "
             "passed.",
             autocompletion=completion.decisions,
         ),
@@ -64,7 +64,7 @@ def explain(
 
 def lines(explanation: Explanation) -> list[str]:
     """Return the explanation as text, one fact per line."""
-    from oven_controller.stack.line_output import outcome
+    from oven_controller.stack.line_output import outcome_text
 
     decision, receipt = explanation.decision, explanation.receipt
     change = f"{text(decision.before)} → {text(decision.value)}"
@@ -94,7 +94,7 @@ def lines(explanation: Explanation) -> list[str]:
     if explanation.later is not None:
         out.append(f"later: {explanation.later.status} at step {explanation.later.step}: {explanation.later.reason}")
     if explanation.outcome is not None:
-        out.append(f"outcome: {outcome(explanation.outcome)}")
+        out.append(f"outcome: {outcome_text(explanation.outcome)}")
     out += [f"also: {injected(prompts)}" for prompts in explanation.injected]
     out += voters(decision, explanation.votes)
     for path in cited_paths(explanation.votes):
@@ -107,7 +107,7 @@ def lines(explanation: Explanation) -> list[str]:
 
 
 def voters(decision: Decision, votes: Mapping[str, Vote]) -> list[str]:
-    """Return a line per vote with its weight, forecast and full reason, then a line with the agents that did not vote."""
+    """Return one line per vote with its weight, forecast and full reason, and one with the agents that did not vote."""
     out = []
     for line in decision.tally:
         if line.stance == "silent":

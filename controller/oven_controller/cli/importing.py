@@ -49,10 +49,10 @@ def import_(
 
     Example: oven-controller import outputs/checkpoint-2000 --run last-month
     """
-    from oven_controller.importing.declared_knobs import declared
+    from oven_controller.importing.declared_knobs import parse_knobs
     from oven_controller.importing.import_run import import_run
 
-    summary = import_run(source, Home(), run, parse_renames(rename or []), declared(knob or []))
+    summary = import_run(source, Home(), run, parse_renames(rename or []), parse_knobs(knob or []))
     print_result(as_json, summary, _summary_lines(summary))
 
 

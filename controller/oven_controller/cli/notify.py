@@ -27,7 +27,7 @@ from oven_core.terminal_text import say
 from oven_runs.access.endpoint import Endpoint
 from oven_runs.access.run_finder import find_run
 from oven_runs.home.run_folder import Home, RunFolder
-from oven_runs.process.own_arguments import conceal
+from oven_runs.process.secret_arguments import conceal
 from oven_runs.settings.notifications import NotifySettings
 from oven_runs.settings.resolution import notify_settings
 

@@ -11,9 +11,9 @@ import typer
 from oven_controller.cli import completion
 from oven_controller.cli.importing import Knobs, Rename, parse_renames, resumed_text, source_lines
 from oven_controller.cli.options import Json, RuleOverrides
-from oven_controller.importing.declared_knobs import ASSUMED, Knob, declared
+from oven_controller.importing.declared_knobs import ASSUMED_KNOBS, Knob, parse_knobs
 from oven_controller.importing.import_run import hints
-from oven_controller.importing.log_source import opened
+from oven_controller.importing.open_log import open_log
 from oven_core import plugins
 from oven_core.errors import ConfigError
 from oven_core.protocol.messages import RunStarted
@@ -65,10 +65,10 @@ def review(
 
     _check_report_file(html)
     rules = rules_set(overrides or ())
-    knobs = declared(knob or [])
+    knobs = parse_knobs(knob or [])
     chosen_agents = [name for names in agent or () for name in names.split(",") if name]
     change = _start_change(rules, knobs, assume, chosen_agents or list(plugins.points("agents")))
-    with opened(source, parse_renames(rename or []), knobs) as log:
+    with open_log(source, parse_renames(rename or []), knobs) as log:
 
         def notes(start: RunStarted) -> list[str]:
             return _notes(log.imported.summary(knobs)) if log.imported else hints(spec.name for spec in start.metrics)
@@ -102,7 +102,7 @@ def _start_change(
         metrics = [spec.name for spec in start.metrics]
         specs = {spec.name: spec for spec in start.actuators}
         declared_names = {knob.name for knob in knobs}
-        assumed_knobs = [Knob(name) for name in ASSUMED] if imported and assume else []
+        assumed_knobs = [Knob(name) for name in ASSUMED_KNOBS] if imported and assume else []
         for knob in [*assumed_knobs, *knobs]:
             if knob.name not in specs or (knob.name in declared_names and imported):
                 specs[knob.name] = knob.spec(metrics)

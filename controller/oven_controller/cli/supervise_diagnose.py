@@ -12,7 +12,7 @@ import typer
 
 from oven_agents.runtime.kg_client import answered
 from oven_controller.cli.options import Json, print_result
-from oven_controller.importing.log_source import opened
+from oven_controller.importing.open_log import open_log
 from oven_core.errors import ConfigError
 from oven_core.files import read_file
 from oven_core.mesh.actuator_values import show
@@ -84,7 +84,7 @@ def _read(run: str, until: int | None) -> tuple[LogContext, dict[str, Any]]:
     """Return the log, and the run's settings if its folder has them. Raises ConfigError for a log without
     observations."""
     log = LogContext()
-    with opened(run) as (name, events, folder, _):
+    with open_log(run) as (name, events, folder, _):
         for event in events():
             if until is not None and isinstance(event.body, Observation) and event.body.tick > until:
                 break

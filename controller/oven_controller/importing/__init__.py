@@ -1,5 +1,5 @@
-"""Import another program's training logs as a run, with one importer per format (`importer.IMPORTERS`) and one writer.
+"""Import another program's training logs as a run. Each format has its own importer (see `importer.IMPORTERS`).
 
-It is not in the learner's package because it creates a log and a run folder. It also runs before a training is
-attached, on a login node or a laptop without torch.
+This package does not belong to the learner because it creates a log and a run folder. It also runs where torch is not
+installed, for example on a login node or a laptop.
 """

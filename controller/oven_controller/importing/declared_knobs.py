@@ -1,6 +1,6 @@
-"""Declare actuators with `--knob NAME[=VALUE]` for a log without any, so that agents can vote on them.
+"""Actuators that a user declares with `--knob NAME[=VALUE]` because the log has none, so that agents can vote on them.
 
-Their kinds and bounds match what an attached run announces for the same value. Their values never change.
+Their kinds and bounds match those that an attached run announces for the same value. Their values never change.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ from oven_core.errors import ConfigError
 from oven_core.protocol.actuator_names import ACTUATORS, ROLLBACK
 from oven_core.protocol.messages import ActuatorSpec
 
-LOW, HIGH = 0.1, 3.0
+LOW_FACTOR, HIGH_FACTOR = 0.1, 3.0
 """Bounds of a knob as multiples of the user's value."""
-DECAY = 10.0
+MAX_DECAY_FACTOR = 10.0
 """Upper bound of weight decay, as a multiple of the user's value."""
-SCALE = "optimizer.lr_scale"
-RATE = "learning_rate"
-ASSUMED = (SCALE, ROLLBACK, "data.skip")
-"""Actuators of an attached run with known initial values that other programs do not log. The last one needs a mixture
-of datasets."""
-KNOWN = {
+LR_SCALE = "optimizer.lr_scale"
+LEARNING_RATE = "learning_rate"
+ASSUMED_KNOBS = (LR_SCALE, ROLLBACK, "data.skip")
+"""Actuators that other programs do not log, although their initial values are known. `data.skip` needs a mixture of
+datasets."""
+VOTABLE_ACTUATORS = {
     name: spec
     for name, spec in ACTUATORS.items()
     if spec.effect not in ("ends_or_holds", "at_end") and spec.kind != "choice"
 }
-"""Actuators on which agents can vote in a finished run. Actuators with choices that no log names are excluded."""
-_VALUES = {
-    SCALE: 1.0,
+"""Actuators on which agents can vote in a finished run. Actuators with choices are excluded: logs do not list them."""
+_DEFAULT_VALUES = {
+    LR_SCALE: 1.0,
     "optimizer.weight_decay": 0.01,
     "grad.clip": 1.0,
     "grpo.epsilon": 0.2,
@@ -41,76 +41,83 @@ _VALUES = {
     "distillation.beta": 0.5,
     "reward.calibration": 0.5,
 }
-"""Default values of scalars. Scalars that are not listed have none."""
+"""Default values of scalars. The other scalars have no default."""
 _COMPONENTS = {"reward.weights": "rewards/*/mean", "data.mixture": "reward/*"}
-"""Patterns of the metrics that are the default components of a simplex."""
+"""Pattern of the metrics whose names give the components of a simplex."""
 
 
 @dataclass(frozen=True, slots=True)
 class Knob:
-    """A declared actuator."""
+    """An actuator that the user declared."""
 
     name: str
     value: str = ""
     """The value from the command line; empty for the default."""
 
     def spec(self, metrics: Collection[str] = ()) -> ActuatorSpec:
-        """Return the announcement in a run with these metrics. Raises ConfigError for a missing or wrong value."""
-        known = KNOWN[self.name]
+        """Return the actuator as a run with these metrics announces it. Raises ConfigError for a wrong value."""
+        known = VOTABLE_ACTUATORS[self.name]
         if known.kind == "action":
             if self.value:
-                raise ConfigError(f"--knob {self.name}={self.value}: an action has no value; write --knob {self.name}")
+                raise ConfigError(
+                    f"--knob {self.name}={self.value}: an action takes no value; write --knob {self.name}"
+                )
             return known
         return self._simplex(known, metrics) if known.kind == "simplex" else self._scalar(known)
 
     def _scalar(self, known: ActuatorSpec) -> ActuatorSpec:
         try:
-            value = float(self.value or _VALUES.get(self.name, ""))
+            value = float(self.value or _DEFAULT_VALUES.get(self.name, ""))
         except ValueError:
             value = math.nan
         if not (math.isfinite(value) and value > 0):
-            raise ConfigError(f"--knob {self.name} needs the run's value, above 0: write e.g. --knob {self.name}=0.1")
-        low, high = LOW * value, HIGH * value
+            raise ConfigError(f"--knob {self.name}: the value must be a number above 0, as in --knob {self.name}=0.1")
+        low, high = LOW_FACTOR * value, HIGH_FACTOR * value
         match self.name:
             case "optimizer.weight_decay":
-                scale, low, high = "linear", 0.0, DECAY * value
+                scale, low, high = "linear", 0.0, MAX_DECAY_FACTOR * value
             case "reward.calibration":
                 scale, low, high = "linear", 0.0, 1.0
             case "distillation.beta":
-                scale, high = "linear", min(high, 1 - (1 - value) * LOW)
+                scale, high = "linear", min(high, 1 - (1 - value) * LOW_FACTOR)
             case _:
                 scale, low, high = "log", round(low, 9), round(high, 9)
         return known.model_copy(update={"scale": scale, "low": low, "high": high, "value": value})
 
     def _simplex(self, known: ActuatorSpec, metrics: Collection[str]) -> ActuatorSpec:
-        """Return equal shares of the components that have a metric."""
+        """Return the simplex with equal shares for all components that have a metric."""
         pattern = _COMPONENTS[self.name]
         prefix, _, suffix = pattern.partition("*")
-        names = sorted(n.removeprefix(prefix).removesuffix(suffix) for n in metrics if fnmatchcase(n, pattern))
-        if len(names) < 2 or self.value:
-            raise ConfigError(f"--knob {self.name} has no value and needs two metrics {pattern}: omit it")
+        matches = [metric for metric in metrics if fnmatchcase(metric, pattern)]
+        names = sorted(metric.removeprefix(prefix).removesuffix(suffix) for metric in matches)
+        if self.value:
+            raise ConfigError(f"--knob {self.name} takes no value; write --knob {self.name}")
+        if len(names) < 2:
+            raise ConfigError(f"--knob {self.name} needs at least two metrics named {pattern}; omit the option")
         shares = dict.fromkeys(names, 1 / len(names))
         return known.model_copy(update={"low": 0.0, "high": 1.0, "choices": tuple(names), "value": shares})
 
 
-def declared(texts: Iterable[str]) -> list[Knob]:
-    """Parse `--knob NAME[=VALUE]`. For repeated names the last one counts. Raises ConfigError."""
+def parse_knobs(texts: Iterable[str]) -> list[Knob]:
+    """Parse `--knob NAME[=VALUE]`. If a name is repeated, the last value counts. Raises ConfigError."""
     knobs: dict[str, Knob] = {}
     for text in texts:
         name, _, value = text.partition("=")
-        if name not in KNOWN:
-            near = difflib.get_close_matches(name, KNOWN, n=3, cutoff=0.5)
-            hint = f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(KNOWN)}"
-            raise ConfigError(f"--knob {name or repr(text)} is not a knob that agents know; {hint}")
+        if name not in VOTABLE_ACTUATORS:
+            matches = difflib.get_close_matches(name, VOTABLE_ACTUATORS, n=3, cutoff=0.5)
+            hint = (
+                f"did you mean {' or '.join(matches)}?" if matches else f"known knobs: {', '.join(VOTABLE_ACTUATORS)}"
+            )
+            raise ConfigError(f"--knob {name or repr(text)} is not a known knob; {hint}")
         knobs[name] = Knob(name, value)
         if name not in _COMPONENTS:
-            knobs[name].spec()  # report a wrong value before anything is read
+            knobs[name].spec()  # report a wrong value before reading the source
     return list(knobs.values())
 
 
-def announced(knobs: Iterable[Knob], metrics: Collection[str]) -> tuple[ActuatorSpec, ...]:
-    """Return the announced actuators: the declared knobs, and the learning rate scale if the rate was logged."""
+def announced_actuators(knobs: Iterable[Knob], metrics: Collection[str]) -> tuple[ActuatorSpec, ...]:
+    """Return the actuators to announce: the declared knobs, and the learning rate scale if the rate was logged."""
     by_name = {knob.name: knob for knob in knobs}
-    if RATE in metrics:
-        by_name = {SCALE: Knob(SCALE)} | by_name
+    if LEARNING_RATE in metrics:
+        by_name = {LR_SCALE: Knob(LR_SCALE)} | by_name
     return tuple(knob.spec(metrics) for knob in by_name.values())

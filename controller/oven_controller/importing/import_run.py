@@ -1,4 +1,4 @@
-"""Import another program's training logs: detect the format, read the source, and write a run or nothing."""
+"""Import another program's training logs: detect the format, read the source and write a new run."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from oven_controller.importing.declared_knobs import Knob, announced
-from oven_controller.importing.importer import recognise
-from oven_controller.importing.rows import Names, rows
-from oven_controller.importing.writer import Rows, write
+from oven_controller.importing.declared_knobs import Knob, announced_actuators
+from oven_controller.importing.importer import find_importer
+from oven_controller.importing.rows import MetricNames, measured_rows
+from oven_controller.importing.writer import StoredRows, write_log
 from oven_core.errors import ConfigError
 from oven_runs.home.run_folder import IMPORTED, Home
 
@@ -23,7 +23,7 @@ class Source:
 
     format: str
     path: Path
-    rows: Rows
+    rows: StoredRows
     columns: tuple[str, ...]
     """Column names in the source."""
     skipped: Mapping[str, int]
@@ -46,59 +46,63 @@ class Source:
             "incarnations": totals.incarnations,
             "untimed": totals.observations - totals.timed,
             "metrics": dict(sorted(totals.metrics.items())),
-            "actuators": [spec.name for spec in announced(knobs, totals.metrics)],
+            "actuators": [spec.name for spec in announced_actuators(knobs, totals.metrics)],
             "skipped": dict(self.skipped),
             "hints": hints(totals.metrics, self.columns),
         }
 
 
-def read(source: Path, renamed: Mapping[str, str]) -> Source:
-    """Read a source. `renamed`: column → new name.
+def read_source(source: Path, renamed: Mapping[str, str]) -> Source:
+    """Read a source. `renamed` maps columns to their new names.
 
-    Raises ConfigError if it cannot be read, has no measurements, or lacks a column that should be renamed.
+    Raises ConfigError if it is unreadable, has no measurements, or lacks a column that should be renamed.
     """
     try:
-        name, importer, path = recognise(source)
+        name, importer, path = find_importer(source)
     except OSError as error:
-        raise _unusable(error, source) from error
+        raise _file_error(error, source) from error
     skipped: Counter[str] = Counter()
-    names = Names(renamed)
+    metric_names = MetricNames(renamed)
     try:
-        recording = importer.open(path, skipped, names.step)
-        measured = rows(recording.logged, skipped, names)
-        stored = Rows(measured, max_steps=recording.max_steps, reached=recording.reached, changed=path.stat().st_mtime)
+        recording = importer.open(path, skipped, metric_names.step_column)
+        stored = StoredRows(
+            measured_rows(recording.entries, skipped, metric_names),
+            max_steps=recording.max_steps,
+            completed_steps=recording.completed_steps,
+            modified_at=path.stat().st_mtime,
+        )
     except OSError as error:
-        raise _unusable(error, path) from error
+        raise _file_error(error, path) from error
     try:
-        names.check(path)
+        metric_names.check(path)
         if not stored.totals.observations:
-            cause = ", ".join(f"{count} {kind}" for kind, count in skipped.items()) or "nothing was logged"
-            raise ConfigError(f"{path} has no measurement at any step: {cause}")
+            cause = ", ".join(f"{kind}: {count}" for kind, count in skipped.items()) or "nothing was logged"
+            raise ConfigError(f"{path} has no usable measurements ({cause})")
     except BaseException:
         stored.close()
         raise
-    return Source(name, path, stored, tuple(names), skipped)
+    return Source(name, path, stored, tuple(metric_names), skipped)
 
 
 def import_run(
     source: Path, home: Home, run: str | None, renamed: Mapping[str, str], knobs: Iterable[Knob] = ()
 ) -> dict[str, Any]:
-    """Write a source as a new run. Returns a summary as JSON values.
+    """Write a source as a new run and return its summary as JSON values.
 
-    Raises ConfigError as `read` does, NameInUseError if the name is in use. After an error no run is left.
+    Raises the errors of `read_source`, and NameInUseError if the name is in use. After an error no run remains.
     """
     knobs = list(knobs)
     folder = home.create(run, IMPORTED)
     try:
-        opened = read(source, renamed)
-        with opened.rows:
-            summary = opened.summary(knobs)
-            write(folder, opened.rows, knobs, opened.detail)
-        ended = "completed" if opened.rows.totals.completed else "stopped"
-        folder.write_info(folder.info().model_copy(update={"start": opened.format, "embedded": False, "ended": ended}))
+        content = read_source(source, renamed)
+        with content.rows:
+            summary = content.summary(knobs)
+            write_log(folder, content.rows, knobs, content.detail)
+        ended = "completed" if content.rows.totals.completed else "stopped"
+        folder.write_info(folder.info().model_copy(update={"start": content.format, "embedded": False, "ended": ended}))
     except OSError as error:
         shutil.rmtree(folder.path, ignore_errors=True)
-        raise _unusable(error, folder.path) from error
+        raise _file_error(error, folder.path) from error
     except BaseException:
         shutil.rmtree(folder.path, ignore_errors=True)
         raise
@@ -106,24 +110,24 @@ def import_run(
 
 
 OBJECTIVES = {"loss": ("loss", "nll", "perplexity", "bits"), "reward": ("reward", "return", "score")}
-"""Metrics that agents need, with name parts of columns that may contain them."""
+"""Metrics that agents need. The words are parts of the names that such a column usually has."""
 
 
 def hints(metrics: Iterable[str], columns: Iterable[str] = ()) -> list[str]:
-    """Suggest what to rename if there is neither a reward nor a loss."""
+    """Suggest columns to rename if there is neither a reward nor a loss."""
     metrics = sorted(metrics)
     if {"loss", "reward"} & set(metrics):
         return []
-    shown = ", ".join(metrics[:8]) + (", …" if len(metrics) > 8 else "")
-    lines = [f"there is neither a `loss` nor a `reward`, which most agents need; its columns: {shown}"]
+    shown_names = ", ".join(metrics[:8]) + (", …" if len(metrics) > 8 else "")
+    lines = [f"there is no metric `loss` or `reward`, and most agents need one of them; the metrics are {shown_names}"]
     sources = sorted(set(columns) | set(metrics))
     for objective, parts in OBJECTIVES.items():
-        near = [name for name in sources if any(part in name.lower() for part in parts)]
-        if near:
-            best = min(near, key=lambda name: (name.lower().startswith(("eval", "val")), len(name)))
-            lines.append(f"if it is {best}: --rename {best}={objective}")
-    return lines if len(lines) > 1 else [*lines, "rename one of them: --rename NAME=loss, or --rename NAME=reward"]
+        matches = [name for name in sources if any(part in name.lower() for part in parts)]
+        if matches:
+            best = min(matches, key=lambda name: (name.lower().startswith(("eval", "val")), len(name)))
+            lines.append(f"if {best} is the {objective}, add --rename {best}={objective}")
+    return lines if len(lines) > 1 else [*lines, "rename one of them with --rename NAME=loss or --rename NAME=reward"]
 
 
-def _unusable(error: OSError, path: Path) -> ConfigError:
-    return ConfigError(f"{error.filename or path} cannot be used: {error.strerror or error}")
+def _file_error(error: OSError, path: Path) -> ConfigError:
+    return ConfigError(f"{error.filename or path}: {error.strerror or error}")

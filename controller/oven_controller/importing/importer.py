@@ -1,4 +1,4 @@
-"""The importer interface, and the function that picks the importer for a file or folder."""
+"""The interface of importers, and the function that finds the importer for a file or folder."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Final, NamedTuple, Protocol
 from oven_core.errors import ConfigError
 from oven_core.plugins import imported
 
-CUT: Final = "rows that were cut off"
-"""Key in the counts of skipped entries for an incomplete last row, which a killed program leaves."""
+TRUNCATED_ROWS: Final = "rows that were cut off"
+"""Key that counts incomplete last rows, which a killed program leaves behind."""
 IMPORTERS: Final = {
     "history": "oven_controller.importing.csv_jsonl:IMPORTER",
     "tensorboard": "oven_controller.importing.tensorboard:IMPORTER",
@@ -22,8 +22,8 @@ IMPORTERS: Final = {
 """The importers, by name."""
 
 
-class Logged(NamedTuple):
-    """The values from one call of the source's logger, unchanged. `rows` converts them to measurements."""
+class LogEntry(NamedTuple):
+    """The unchanged values from one call of the source's logger. `measured_rows` converts them to measurements."""
 
     step: object
     values: Mapping[str, object]
@@ -33,12 +33,12 @@ class Logged(NamedTuple):
 
 @dataclass(frozen=True)
 class Recording:
-    """An opened source. Its `logged` entries can be read only once, in file order."""
+    """An opened source. Its entries can be read only once, in file order."""
 
-    logged: Iterator[Logged]
+    entries: Iterator[LogEntry]
     max_steps: int | None = None
     """The planned number of steps, if known."""
-    reached: int | None = None
+    completed_steps: int | None = None
     """The number of completed steps, if known. The last steps may be missing from the log."""
 
 
@@ -53,38 +53,40 @@ class Importer(Protocol):
         ...
 
     def open(self, path: Path, skipped: Counter[str], step: str | None = None) -> Recording:
-        """Open what `find` returned. `step` is the column with the step, if the user named it.
+        """Open the path that `find` returned. `step` is the column with the step, if the user named it.
 
-        Count skipped entries in `skipped`, by readable description. Raises ConfigError for a damaged or empty file,
-        either here or while the recording is read.
+        Add skipped entries to `skipped`, under a readable description. Raises ConfigError for a damaged or empty file,
+        either here or while the entries are read.
         """
         ...
 
 
-def recognise(source: Path) -> tuple[str, Importer, Path]:
+def find_importer(source: Path) -> tuple[str, Importer, Path]:
     """Return the importer's name, the importer, and the path that it reads.
 
     Raises ConfigError if no importer, or more than one, can read `source`.
     """
     if not source.exists():
-        raise ConfigError(f"there is no file or folder {source}; name what the training wrote")
+        raise ConfigError(f"{source} does not exist; give the file or folder that the training wrote")
     importers: dict[str, Importer] = {name: imported("importer", name, target) for name, target in IMPORTERS.items()}
-    matches = [(name, i, path) for name, i in importers.items() if (path := i.find(source)) is not None]
+    matches = [
+        (name, importer, path) for name, importer in importers.items() if (path := importer.find(source)) is not None
+    ]
     if not matches:
         folders = _readable_folders(source, importers)
         if folders:
             more = ", …" if len(folders) > 5 else ""
-            raise ConfigError(f"there is no log in {source} itself; name one of {', '.join(folders[:5])}{more}")
-        raise ConfigError(f"{source} is none of: {'; '.join(importer.summary for importer in importers.values())}")
+            raise ConfigError(f"{source} itself has no log; choose one of {', '.join(folders[:5])}{more}")
+        summaries = "; ".join(importer.summary for importer in importers.values())
+        raise ConfigError(f"{source} is not in a supported format. Supported: {summaries}")
     if len(matches) > 1:
-        raise ConfigError(
-            f"{source} can be read in several ways: {', '.join(str(path) for _, _, path in matches)}; name one of them"
-        )
+        paths = ", ".join(str(path) for _, _, path in matches)
+        raise ConfigError(f"{source} can be read in more than one way; choose one of {paths}")
     return matches[0]
 
 
 def _readable_folders(source: Path, importers: Mapping[str, Importer]) -> list[str]:
-    """Return importable folders in `source`, to suggest in an error."""
+    """Return the folders in `source` that can be imported, as suggestions for an error message."""
     if not source.is_dir():
         return []
     folders = [path for pattern in ("*/", "*/*/") for path in sorted(source.glob(pattern))]

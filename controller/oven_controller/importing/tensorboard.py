@@ -1,8 +1,8 @@
-"""Import TensorBoard event files with TensorBoard's own loader (extra `[import]`).
+"""Import TensorBoard event files with TensorBoard's own loader, which the extra `[import]` installs.
 
-TensorBoard's EventAccumulator does not fit: it keeps all events in memory, separates the tags and forgets values that a
-restart overwrote. TensorBoard's "legacy" loader yields events unchanged. The newer one rewrites each event first and
-takes three times as long.
+TensorBoard's EventAccumulator is not suitable: it keeps all events in memory, separates the tags and drops values that
+a restart overwrote. The "legacy" loader yields events unchanged. The newer loader rewrites each event first and takes
+three times as long.
 """
 
 from __future__ import annotations
@@ -13,20 +13,21 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from oven_controller.importing.importer import Logged, Recording
+from oven_controller.importing.importer import LogEntry, Recording
 from oven_core.errors import ConfigError
 
-_MARK = ".tfevents."
+_FILE_MARKER = ".tfevents."
+_NOT_A_SCALAR = "not a scalar"
 
 
-class TensorBoard:
-    """Importer of the scalars in event files."""
+class TensorBoardImporter:
+    """Importer for the scalars in event files."""
 
-    summary = "a TensorBoard event file (…tfevents…), or the folder that has them"
+    summary = "a TensorBoard event file (…tfevents…), or a folder with such files"
 
     def find(self, source: Path) -> Path | None:
         if source.is_file():
-            return source if _MARK in source.name else None
+            return source if _FILE_MARKER in source.name else None
         return source if _files(source) else None
 
     def open(self, path: Path, skipped: Counter[str], step: str | None = None) -> Recording:
@@ -34,25 +35,23 @@ class TensorBoard:
             from tensorboard.backend.event_processing.event_file_loader import LegacyEventFileLoader
         except ImportError as error:
             raise ConfigError(
-                f'{path} needs the package tensorboard: {error}; `pip install "oven-controller[import]"`'
+                f'reading {path} needs tensorboard ({error}); run `pip install "oven-controller[import]"`'
             ) from error
         files = [path] if path.is_file() else _files(path)
-        return Recording(_logged(files, LegacyEventFileLoader, step))
+        return Recording(_entries(files, LegacyEventFileLoader, step))
 
 
 def _files(folder: Path) -> list[Path]:
-    """Return the event files, sorted by the numbers in their names: the time in seconds, then a count.
+    """Return the event files, sorted by the numbers in their names: the time in seconds, then a counter.
 
-    Each restart of a training writes another file.
+    Each restart of a training adds a file.
     """
-    files = [path for path in folder.iterdir() if _MARK in path.name and path.is_file()]
+    files = [path for path in folder.iterdir() if _FILE_MARKER in path.name and path.is_file()]
     return sorted(files, key=lambda path: [part.zfill(20) for part in re.split(r"(\d+)", path.name)])
 
 
-def _logged(files: list[Path], loader: Any, step: str | None) -> Iterator[Logged]:
-    """Yield logged values. `step` is the tag whose values are the steps. Its events are separate, so they are read
-    first.
-    """
+def _entries(files: list[Path], loader: Any, step: str | None) -> Iterator[LogEntry]:
+    """Yield the log entries. `step` is the tag whose values are the steps; its events are read first."""
     for path in files:
         steps: dict[int, object] = {}
         if step is not None:
@@ -64,19 +63,19 @@ def _logged(files: list[Path], loader: Any, step: str | None) -> Iterator[Logged
 def _calls(path: Path, loader: Any) -> Iterator[Any]:
     for event in loader(str(path)).Load():
         if event.HasField("summary"):
-            yield Logged(event.step, {value.tag: _scalar(value) for value in event.summary.value}, event.wall_time)
+            yield LogEntry(event.step, {value.tag: _scalar(value) for value in event.summary.value}, event.wall_time)
 
 
 def _scalar(value: Any) -> object:
-    """Return a simple value, or TensorFlow's array of one number. For anything else return a text, which is skipped."""
+    """Return a simple value or the number in a one-element tensor; otherwise a text, which is skipped."""
     if value.HasField("simple_value"):
         return float(value.simple_value)
     if value.HasField("tensor") and value.metadata.plugin_data.plugin_name == "scalars":
         from tensorboard.util.tensor_util import make_ndarray
 
         array = make_ndarray(value.tensor)
-        return float(array.item()) if array.size == 1 else "no scalar"
-    return "no scalar"
+        return float(array.item()) if array.size == 1 else _NOT_A_SCALAR
+    return _NOT_A_SCALAR
 
 
-IMPORTER = TensorBoard()
+IMPORTER = TensorBoardImporter()

@@ -1,12 +1,12 @@
-"""Import the files of offline Weights & Biases runs, with the `wandb` package (not part of any extra).
+"""Import the files of offline Weights & Biases runs. This needs the `wandb` package, which no extra installs.
 
-A metric's step is the value of its x-axis (`define_metric`) in the same row, or else the axis's newest value. An axis
-that does not count steps (epochs, tokens, seconds) is ignored; its metrics are placed at the step of their row, and so
-are metrics without an axis.
+A metric's step is the value of its x-axis (`define_metric`) in the same row, or else the newest value of that axis.
+Axes that do not count steps (epochs, tokens, seconds) are ignored. Their metrics, and metrics without an axis, get the
+step of their row.
 
-The file has LevelDB's log format (github.com/google/leveldb, doc/log_format.md): blocks of 32 KiB with fragments, each
-of which has a header of 7 bytes (CRC-32, length, kind) and data. wandb had a Python reader until 0.2x; in 0.31 it is
-part of a Go program, so the headers are read here. The checksum is zlib's, unmasked, over kind and data.
+The file uses LevelDB's log format (github.com/google/leveldb, doc/log_format.md). Its blocks of 32 KiB contain
+fragments with a header of 7 bytes (CRC-32, length, kind) and data. This module parses the headers itself because
+wandb 0.31 no longer has a reader in Python. The checksum is zlib's CRC-32 of kind and data, without a mask.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-from oven_controller.importing.importer import CUT, Logged, Recording
-from oven_controller.importing.rows import STEPS, time_of, whole
+from oven_controller.importing.importer import TRUNCATED_ROWS, LogEntry, Recording
+from oven_controller.importing.rows import STEP_COLUMNS, row_time, step_number
 from oven_core.errors import ConfigError
 
 _MAGIC = b":W&B\xe1\xbe\x00"
-_BLOCK, _HEAD = 32 * 1024, struct.Struct("<IHB")
+_BLOCK, _HEADER = 32 * 1024, struct.Struct("<IHB")
 _FULL, _FIRST, _LAST = 1, 2, 4
-_CALLS = "_step"
-"""W&B's own counter of logger calls."""
-_NO_STEPS = ("epoch", "epochs", "tokens", "num_tokens", "samples", "time", "seconds", "_timestamp", "_runtime")
-"""Last name parts of axes that do not count steps."""
+_CALL_COUNTER = "_step"
+"""W&B's counter of calls to its logger."""
+_NOT_STEP_AXES = ("epoch", "epochs", "tokens", "num_tokens", "samples", "time", "seconds", "_timestamp", "_runtime")
+"""Last parts of the names of axes that do not count steps."""
 
 
-class WandB:
-    """Importer of the history in a run's .wandb file."""
+class WandbImporter:
+    """Importer for the history in a run's .wandb file."""
 
-    summary = "a W&B run folder (wandb/offline-run-…) or its run-….wandb"
+    summary = "a W&B run folder (wandb/offline-run-…) or the file run-….wandb in it"
 
     def find(self, source: Path) -> Path | None:
         if source.is_file():
@@ -49,55 +49,57 @@ class WandB:
             from wandb.proto import wandb_internal_pb2
         except ImportError as error:
             raise ConfigError(
-                f"{path} needs the package wandb ({error}): `pip install wandb`; or export the run's history as CSV or "
-                "JSONL, which does not need it"
+                f"reading {path} needs the package wandb ({error}); run `pip install wandb`, or export the run's "
+                "history as CSV or JSONL"
             ) from error
-        return Recording(_logged(path, wandb_internal_pb2, skipped, step))
+        return Recording(_entries(path, wandb_internal_pb2, skipped, step))
 
 
-class Axes:
-    """Finds the step of each metric from the definitions and rows, in run order."""
+class StepAxes:
+    """Finds the step of each metric. It must receive the definitions and rows in the order of the run."""
 
     def __init__(self, step: str | None = None) -> None:
-        """`step`: the column with the step of all metrics, if the user named it."""
+        """`step` is the column with the step of all metrics, if the user named it."""
         self._step = step
         self._exact: dict[str, str] = {}
         self._globs: dict[str, str] = {}
-        self._axis_of: dict[str, str] = {}  # metric → axis, as far as looked up; empty: it has none
-        self._newest: dict[str, object] = {}  # axis → its newest value
-        self._key = ""  # the column with the step of rows without another axis
+        self._axis_of: dict[str, str] = {}  # cache: metric → axis, or "" if it has none
+        self._newest: dict[str, object] = {}  # axis → newest value
+        self._row_column = ""  # the column with the step of rows without another axis
 
     def define(self, name: str, glob: str, axis: str) -> None:
-        """Add a definition, which replaces an earlier one of the same name."""
-        step_axis = axis if axis.rsplit("/", 1)[-1] not in _NO_STEPS else ""
+        """Add a definition. It replaces an earlier one with the same name."""
+        step_axis = axis if axis.rsplit("/", 1)[-1] not in _NOT_STEP_AXES else ""
         (self._globs if glob else self._exact)[glob or name] = step_axis
         self._axis_of.clear()
 
     def by_step(self, values: Mapping[str, object]) -> list[tuple[object, dict[str, object]]]:
-        """Split one row by step. Returns (step, values) pairs."""
+        """Split a row into (step, values) pairs."""
         axes = {name: self._axis(name) for name in values}
         for axis in filter(None, axes.values()):
             if axis in values:
                 self._newest[axis] = values[axis]
-        usual = self._usual(values, axes)
+        row_step = self._row_step(values, axes)
         steps: dict[object, dict[str, object]] = {}
         for name, value in values.items():
-            own = self._newest.get(axes[name], usual) if axes[name] else usual
-            steps.setdefault(own if whole(own) is not None else usual, {})[name] = value
+            step = self._newest.get(axes[name], row_step) if axes[name] else row_step
+            if step_number(step) is None:
+                step = row_step
+            steps.setdefault(step, {})[name] = value
         return list(steps.items())
 
-    def _usual(self, values: Mapping[str, object], axes: Mapping[str, str]) -> object:
+    def _row_step(self, values: Mapping[str, object], axes: Mapping[str, str]) -> object:
         """Return the step of metrics without an axis.
 
-        W&B's count of calls is in a different unit than other axes. So if there is another axis, its value in the row
-        is used, else its newest value.
+        W&B's counter of calls has a different unit than other axes. So another axis takes precedence, with its value
+        in this row or else its newest value.
         """
         if self._step:
             return values.get(self._step)
-        if self._key in ("", _CALLS):
-            self._key = next((name for name in STEPS if name in values), self._key)
-        if not self._newest or (self._key != _CALLS and self._key in values):
-            return values.get(self._key)
+        if self._row_column in ("", _CALL_COUNTER):
+            self._row_column = next((name for name in STEP_COLUMNS if name in values), self._row_column)
+        if not self._newest or (self._row_column != _CALL_COUNTER and self._row_column in values):
+            return values.get(self._row_column)
         in_row = [axis for axis in (*axes.values(), *self._newest) if axis in values]
         return values[in_row[0]] if in_row else next(reversed(self._newest.values()))
 
@@ -112,8 +114,8 @@ class Axes:
         return self._axis_of[name]
 
 
-def _logged(path: Path, protocol: Any, skipped: Counter[str], step: str | None) -> Iterator[Logged]:
-    axes = Axes(step)
+def _entries(path: Path, protocol: Any, skipped: Counter[str], step: str | None) -> Iterator[LogEntry]:
+    axes = StepAxes(step)
     for data in _records(path, skipped):
         entry = protocol.Record.FromString(data)
         if entry.HasField("metric"):
@@ -121,17 +123,17 @@ def _logged(path: Path, protocol: Any, skipped: Counter[str], step: str | None) 
         if not entry.HasField("history"):
             continue
         items = [(item.key or "/".join(item.nested_key), item.value_json) for item in entry.history.item]
-        # A histogram, a table or a picture has several values, one of which is its type.
+        # Histograms, tables and images consist of several values. One of them is the type.
         media = {name.rsplit("/", 1)[0] for name, _ in items if name.endswith("/_type")}
-        values = {name: _value(text) for name, text in items if name.rsplit("/", 1)[0] not in media}
+        values = {name: _parse_value(text) for name, text in items if name.rsplit("/", 1)[0] not in media}
         for row_step, row in axes.by_step(values | dict.fromkeys(media, "media")):
-            yield Logged(row_step, row, time_of(values))
+            yield LogEntry(row_step, row, row_time(values))
 
 
 def _records(path: Path, skipped: Counter[str]) -> Iterator[bytes]:
-    """Yield the records. An incomplete last record of a killed program is counted in `skipped`.
+    """Yield the records. An incomplete last record, left by a killed program, is counted in `skipped`.
 
-    Raises ConfigError for another format or a wrong checksum.
+    Raises ConfigError if the format or a checksum is wrong.
     """
     with path.open("rb") as file:
         if file.read(len(_MAGIC)) != _MAGIC:
@@ -139,31 +141,31 @@ def _records(path: Path, skipped: Counter[str]) -> Iterator[bytes]:
         parts: list[bytes] = []
         while True:
             rest_of_block = _BLOCK - file.tell() % _BLOCK
-            if rest_of_block < _HEAD.size:
+            if rest_of_block < _HEADER.size:
                 file.seek(rest_of_block, 1)
-            head = file.read(_HEAD.size)
-            if len(head) < _HEAD.size:
+            head = file.read(_HEADER.size)
+            if len(head) < _HEADER.size:
                 break
-            crc, length, kind = _HEAD.unpack(head)
+            crc, length, kind = _HEADER.unpack(head)
             data = file.read(length)
             if len(data) < length:
                 parts.append(data)
                 break
             if zlib.crc32(data, zlib.crc32(bytes((kind,)))) != crc:
-                raise ConfigError(f"{path} is damaged at byte {file.tell() - length}: a checksum is wrong")
+                raise ConfigError(f"{path} is damaged at byte {file.tell() - length}: the checksum does not match")
             parts = [data] if kind in (_FULL, _FIRST) else [*parts, data]
             if kind in (_FULL, _LAST):
                 yield b"".join(parts)
                 parts = []
         if parts or head:
-            skipped[CUT] += 1
+            skipped[TRUNCATED_ROWS] += 1
 
 
-def _value(text: str) -> object:
+def _parse_value(text: str) -> object:
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
         return text
 
 
-IMPORTER = WandB()
+IMPORTER = WandbImporter()

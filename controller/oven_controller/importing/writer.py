@@ -1,11 +1,11 @@
-"""Write imported rows as a run. It looks like the unsigned log of an attached learner with autonomy `observe`.
+"""Write imported rows as the log of a run, like the unsigned log of an attached learner with autonomy `observe`.
 
-RunStarted comes first in a log and names every metric. So rows are stored on disk until all are read, and memory use
-does not grow with the number of steps.
+RunStarted comes first in a log and names every metric. So the rows are stored on disk until the source is fully read,
+and memory use does not grow with the number of steps.
 
 A resumed training logs some steps twice. A row that repeats a metric with a later measurement starts a new incarnation,
-like a learner restart. A row with only new metrics (a late evaluation) does not. It keeps its own step, out of order.
-Neither does a row that repeats the newest step, as when a second file continues where the first ended.
+like a learner restart. A row with only new metrics (a late evaluation) does not, and keeps its own step, out of order.
+Nor does a row that repeats the newest step, as when a second file continues where the first ended.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from typing import IO
 
-from oven_controller.importing.declared_knobs import Knob, announced
-from oven_controller.importing.rows import Row, gauge
+from oven_controller.importing.declared_knobs import Knob, announced_actuators
+from oven_controller.importing.rows import Row, metric_spec
 from oven_core.files import atomic_file
 from oven_core.mesh.code_hash import mesh_code_hash
 from oven_core.protocol.codec import Malformed
@@ -43,34 +43,39 @@ class Totals:
     last_step: int = 0
     incarnations: int = 0
     timed: int = 0
-    """Rows with their own time. The others get the time of the file's last change."""
+    """Number of rows with their own time. The others get the file's modification time."""
     metrics: Counter[str] = field(default_factory=Counter)
     """Number of rows per metric."""
     max_steps: int = 0
     completed: bool = True
 
 
-class Rows:
-    """The rows of one source, stored on disk, with their totals. Their messages can be generated repeatedly."""
+class StoredRows:
+    """The rows of one source, stored on disk, with their totals. Their events can be generated repeatedly."""
 
     def __init__(
-        self, rows: Iterable[Row], *, max_steps: int | None = None, reached: int | None = None, changed: float
+        self,
+        rows: Iterable[Row],
+        *,
+        max_steps: int | None = None,
+        completed_steps: int | None = None,
+        modified_at: float,
     ) -> None:
-        """Read all rows. `max_steps` and `reached` are the planned and completed steps, if the source has them.
+        """Read all rows. `max_steps` and `completed_steps` are the planned and completed steps, if known.
 
-        `changed` is the time for rows without one, in seconds since 1970.
+        `modified_at` is the time for rows without one, in seconds since 1970.
         """
-        self._changed = changed
+        self._modified_at = modified_at
         self._file = tempfile.TemporaryFile()  # noqa: SIM115 (closed by `close`)
         try:
             self.totals = totals = _store(rows, self._file)
         except BaseException:
             self.close()
             raise
-        totals.completed = max_steps is None or max(totals.max_steps, reached or 0) >= max_steps
+        totals.completed = max_steps is None or max(totals.max_steps, completed_steps or 0) >= max_steps
         totals.max_steps = max(totals.max_steps, max_steps or 0)
 
-    def __enter__(self) -> Rows:
+    def __enter__(self) -> StoredRows:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -80,13 +85,13 @@ class Rows:
         self._file.close()
 
     def events(self, run: str, knobs: Iterable[Knob] = (), detail: str = "") -> Iterator[Event]:
-        """Yield the log of a run with this name. Use one such iterator at a time.
+        """Yield the log of a run with this name. Use only one such iterator at a time.
 
-        `detail` goes into RunEnded. The events have messages but no bytes, which `log_line` adds.
+        `detail` becomes a field of RunEnded. The events have messages but no bytes. `log_line` adds them.
         """
         self._file.seek(0)
-        actuators = announced(knobs, self.totals.metrics)
-        return _events(run, _stored(self._file), self.totals, self._changed, actuators, detail)
+        actuators = announced_actuators(knobs, self.totals.metrics)
+        return _events(run, _read_back(self._file), self.totals, self._modified_at, actuators, detail)
 
 
 def log_line(event: Event) -> str:
@@ -95,7 +100,7 @@ def log_line(event: Event) -> str:
     return replace(event, data=event.body.wire()).line()
 
 
-def write(folder: RunFolder, rows: Rows, knobs: Iterable[Knob] = (), detail: str = "") -> None:
+def write_log(folder: RunFolder, rows: StoredRows, knobs: Iterable[Knob] = (), detail: str = "") -> None:
     """Write the log into the run's folder. If this raises, the caller removes the folder."""
     with atomic_file(folder.export) as out:
         out.writelines(log_line(event).encode() + b"\n" for event in rows.events(folder.run, knobs, detail))
@@ -104,17 +109,17 @@ def write(folder: RunFolder, rows: Rows, knobs: Iterable[Knob] = (), detail: str
 def _store(rows: Iterable[Row], file: IO[bytes]) -> Totals:
     totals = Totals()
     last_steps: dict[str, int] = {}  # metric → step of its last measurement in this incarnation
-    furthest = -1
+    max_step = -1
     for row in rows:
-        repeats = row.step < furthest and any(last_steps.get(name, -1) > row.step for name in row.metrics)
+        repeats = row.step < max_step and any(last_steps.get(name, -1) > row.step for name in row.metrics)
         if repeats or not totals.observations:
             totals.incarnations += 1
             last_steps.clear()
-            furthest = -1
+            max_step = -1
         if not totals.observations:
             totals.first_step = row.step
         last_steps.update(dict.fromkeys(row.metrics, row.step))
-        furthest = max(furthest, row.step)
+        max_step = max(max_step, row.step)
         totals.metrics.update(row.metrics.keys())
         totals.observations += 1
         totals.last_step = row.step
@@ -125,7 +130,7 @@ def _store(rows: Iterable[Row], file: IO[bytes]) -> Totals:
     return totals
 
 
-def _stored(file: IO[bytes]) -> Iterator[tuple[int, Row]]:
+def _read_back(file: IO[bytes]) -> Iterator[tuple[int, Row]]:
     while head := file.read(_LENGTH.size):
         incarnation, *row = marshal.loads(file.read(*_LENGTH.unpack(head)))
         yield incarnation, Row(*row)
@@ -135,12 +140,13 @@ def _events(
     run: str,
     rows: Iterable[tuple[int, Row]],
     totals: Totals,
-    changed: float,
+    modified_at: float,
     actuators: tuple[ActuatorSpec, ...],
     detail: str,
 ) -> Iterator[Event]:
-    subjects, seq, tick, n, current = Subjects(run), 0, 0, 0, 0
-    last_time = datetime.fromtimestamp(changed, UTC)
+    subjects = Subjects(run)
+    seq = tick = n = current_incarnation = 0
+    last_time = datetime.fromtimestamp(modified_at, UTC)
 
     def event(subject: str, message: RunStarted | RunEnded | Observation, time: datetime) -> Event:
         nonlocal seq, n
@@ -148,10 +154,10 @@ def _events(
         return Event(seq, subject, b"", time, message, message_id=f"{message.incarnation}-{message.n}")
 
     for incarnation, row in rows:
-        time = _datetime(row.time, changed)
-        if incarnation != current:
-            current, n = incarnation, 0
-            yield event(subjects.run, _started(incarnation, tick, row.step, totals, actuators), time)
+        time = _datetime(row.time, modified_at)
+        if incarnation != current_incarnation:
+            current_incarnation, n = incarnation, 0
+            yield event(subjects.run, _run_started(incarnation, tick, row.step, totals, actuators), time)
         tick += 1
         observation = Observation(
             incarnation=incarnation,
@@ -164,7 +170,7 @@ def _events(
         yield event(subjects.observation, observation, time)
         last_time = time
     end = RunEnded(
-        incarnation=current,
+        incarnation=current_incarnation,
         n=n,
         reason="completed" if totals.completed else "stopped",
         detail=detail,
@@ -174,7 +180,9 @@ def _events(
     yield event(subjects.run, end, last_time)
 
 
-def _started(incarnation: int, tick: int, step: int, totals: Totals, actuators: tuple[ActuatorSpec, ...]) -> RunStarted:
+def _run_started(
+    incarnation: int, tick: int, step: int, totals: Totals, actuators: tuple[ActuatorSpec, ...]
+) -> RunStarted:
     return RunStarted(
         incarnation=incarnation,
         n=0,
@@ -183,18 +191,18 @@ def _started(incarnation: int, tick: int, step: int, totals: Totals, actuators: 
         step=max(0, step - 1) if tick else 0,
         horizon=Horizon(max_steps=totals.max_steps or None),
         actuators=actuators,
-        metrics=tuple(gauge(name) for name in sorted(totals.metrics)),
+        metrics=tuple(metric_spec(name) for name in sorted(totals.metrics)),
         rules=Rules(autonomy="observe"),
         mesh_code=mesh_code_hash(),
         versions=_versions(),
     )
 
 
-def _datetime(time: float | None, changed: float) -> datetime:
+def _datetime(time: float | None, modified_at: float) -> datetime:
     try:
-        return datetime.fromtimestamp(changed if time is None else time, UTC)
-    except (OverflowError, ValueError, OSError):  # the column contains something else
-        return datetime.fromtimestamp(changed, UTC)
+        return datetime.fromtimestamp(modified_at if time is None else time, UTC)
+    except (OverflowError, ValueError, OSError):  # the column does not contain times
+        return datetime.fromtimestamp(modified_at, UTC)
 
 
 def _versions() -> dict[str, str]:

@@ -1,1 +1,1 @@
-"""Notifications about a run: triggers, rate limits and delivery."""
+"""Send notifications about a run to chats, e-mail addresses and webhooks."""

@@ -1,4 +1,4 @@
-"""Notices about a run, and the message that combines them. No I/O."""
+"""Notices about a run, and the message that combines several of them. This module does no I/O."""
 
 from __future__ import annotations
 
@@ -10,27 +10,29 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from oven_runs.settings.notifications import Kind, Severity
 
-LISTED: Final = 5
-"""Maximum notices that a message lists. It only counts the others."""
+MAX_LISTED: Final = 5
+"""Maximum number of notices that a message lists. It only counts the others."""
 
 
 class Notice(BaseModel):
-    """An event that a user may want to know about. It has no prompts or secrets, because the log has none."""
+    """An event that a user may want to know about. It contains no prompts or secrets, because the log has none."""
 
     model_config = ConfigDict(frozen=True)
 
-    key: str = Field(max_length=200, description="identifies the event, so that it is sent once")
+    key: str = Field(max_length=200, description="identifies the event, so that it is sent only once")
     kind: Kind
     severity: Severity
     step: int
     title: str = Field(max_length=200, description="one line")
     text: str = Field(max_length=1200, description="agents, change and reason, in sentences")
-    command: str = Field(default="", max_length=300, description="a command to type in response, if there is one")
+    command: str = Field(
+        default="", max_length=300, description="a command that responds to the event, if there is one"
+    )
 
 
 @dataclass(frozen=True)
 class Message:
-    """A message that shows the last notice in full and lists the others."""
+    """A message that contains the last notice in full and lists the others."""
 
     run: str
     notices: Sequence[Notice]
@@ -47,7 +49,7 @@ class Message:
 
     @property
     def merged(self) -> int:
-        """Number of notices in the message in addition to the leading one."""
+        """Number of notices in the message, not counting the one shown in full."""
         return len(self.notices) - 1 + self.omitted
 
     @property
@@ -57,15 +59,15 @@ class Message:
             lines.append(self.notice.command)
         if self.merged:
             lines.append(f"and {self.merged} more:")
-        listed = self.notices[-LISTED:-1]
+        listed = self.notices[-MAX_LISTED:-1]
         lines += [f"- {n.title}" + (f" ({n.command})" if n.command else "") for n in listed]
         if older := self.merged - len(listed):
-            lines.append(f"- {older} older")
+            lines.append(f"- {older} older notice{'s' if older > 1 else ''}")
         return "\n".join(lines)
 
     @property
     def fields(self) -> dict[str, Any]:
-        """Return fields for a webhook in addition to title and text."""
+        """Return the fields that a webhook receives in addition to title and text."""
         return {"run": self.run, "merged": self.merged, **self.notice.model_dump(exclude={"title", "text"})}
 
 
@@ -77,8 +79,8 @@ TEST_MESSAGE: Final = Message(
             kind="ended",
             severity="info",
             step=0,
-            title="a test of notifications",
-            text="Somebody typed `oven-controller notify test`. Nothing has happened to any run.",
+            title="test notification",
+            text="This is a test from `oven-controller notify test`. No run is affected.",
         )
     ],
 )

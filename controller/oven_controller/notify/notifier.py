@@ -1,6 +1,7 @@
-"""The notifier of one run. It follows the log with the monitor's key and sends noteworthy events to each recipient.
+"""Follow the log of one run and send its noteworthy events to each recipient.
 
-At each start it replays the whole log to rebuild the run's state. The cursor marks the events already handled.
+The notifier reads the log with the monitor's key. At each start it replays the whole log to rebuild the run's state.
+The cursor marks the events that it has already handled.
 """
 
 from __future__ import annotations
@@ -21,26 +22,30 @@ from oven_controller.notify.recipients import Recipient
 from oven_controller.notify.triggers import Triggers
 from oven_core.cancellation import call_at_end, end
 from oven_core.protocol.events import Event
+from oven_core.terminal_text import counted
 from oven_runs.access.run_access import RunAccess
 from oven_runs.home.run_folder import RunFolder
 from oven_runs.settings.notifications import SEVERITIES, NotifySettings
 
 log = logging.getLogger("oven.notify")
 
-LOOK_S: Final = 0.1
-"""Seconds between two checks of an outbox."""
+CHECK_S: Final = 0.1
+"""Seconds between checks of an outbox."""
 SAVE_S: Final = 30.0
-"""Maximum seconds between two writes of the cursor, also without notices. A restart reads all later events.
-"""
+"""Maximum seconds between writes of the cursor, even without notices. A restart repeats all later events."""
 LAST_READ_S: Final = 1.5
+"""Timeout in seconds for the last read of the log when the stack stops."""
 LAST_SEND_S: Final = 2.5
-"""Timeout in seconds for the last messages when the stack stops. The stack waits 5 s for this process."""
+"""Timeout in seconds for the last messages when the stack stops. The stack waits 5 s for this process to exit."""
 
 
 async def run_notifier(
     access: RunAccess, settings: NotifySettings, recipients: Sequence[Recipient], folder: RunFolder | None = None
 ) -> None:
-    """Notify until the run is over or the process receives a signal. Raises RefusedError, ConfigError."""
+    """Send notifications until the run is over or the process receives a signal.
+
+    Raises RefusedError and ConfigError.
+    """
     stop = asyncio.Event()
     call_at_end(stop.set)
     await _Notifier(access, settings, recipients, folder).run(stop)
@@ -57,9 +62,8 @@ class _Notifier:
         saved = cursor_file.load(folder.path) if folder is not None else None
         self._cursor = saved or Cursor()
         self._caught_up = saved is not None
-        """False during the first read of the log without a cursor. Those events are old and cause no notices.
-        """
-        self._looked = asyncio.Event()
+        """False during the first read of the log without a cursor. Those events are old and cause no notices."""
+        self._read_done = asyncio.Event()
         self._saved_at, self._save_failed = -SAVE_S, False
         outboxes = {recipient.name: self._cursor.recipients.get(recipient.name, Outbox()) for recipient in recipients}
         self._cursor.recipients = outboxes
@@ -67,34 +71,34 @@ class _Notifier:
 
     async def run(self, stop: asyncio.Event) -> None:
         """Follow the log until `stop` is set or the run is over, then send the last messages."""
-        sending = [asyncio.create_task(delivery.run(), name="delivery") for delivery in self._deliveries]
-        reading = asyncio.create_task(self._follow(), name="follow")
-        stopped = asyncio.create_task(stop.wait(), name="stop")
+        delivery_tasks = [asyncio.create_task(delivery.run(), name="delivery") for delivery in self._deliveries]
+        follow_task = asyncio.create_task(self._follow(), name="follow")
+        stop_task = asyncio.create_task(stop.wait(), name="stop")
         try:
-            await asyncio.wait({reading, stopped}, return_when=asyncio.FIRST_COMPLETED)
-            if stopped.done():
+            await asyncio.wait({follow_task, stop_task}, return_when=asyncio.FIRST_COMPLETED)
+            if stop_task.done():
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(LAST_READ_S):
-                        for _ in range(2):  # a check in progress may have missed the last events
-                            self._looked.clear()
-                            await self._looked.wait()
+                        for _ in range(2):  # a read in progress may have missed the last events
+                            self._read_done.clear()
+                            await self._read_done.wait()
             else:
-                reading.result()
+                follow_task.result()
             self._queue(self._stack_end())
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(LAST_SEND_S):
-                    while any(delivery.outbox.due(time.time()) for delivery in self._deliveries):
-                        await asyncio.sleep(LOOK_S)
+                    while any(delivery.outbox.next_batch(time.time()) for delivery in self._deliveries):
+                        await asyncio.sleep(CHECK_S)
         finally:
-            await end(reading, stopped, *sending)
+            await end(follow_task, stop_task, *delivery_tasks)
             self._save()
-            later = "; `up --resume` sends them" if self._folder is not None else ""
+            hint = "; `up --resume` sends them" if self._folder is not None else ""
             for delivery in self._deliveries:
                 if count := delivery.outbox.count():
-                    log.warning("%s did not get %d notices%s", delivery.recipient.name, count, later)
+                    log.warning("%s for %s not sent%s", counted(count, "notice"), delivery.recipient.name, hint)
 
     async def _follow(self) -> None:
-        async for event in self._access.follow(log.info, looked=self._after_a_look):
+        async for event in self._access.follow(log.info, looked=self._on_log_end):
             self._handle(event)
 
     def _handle(self, event: Event) -> None:
@@ -103,19 +107,19 @@ class _Notifier:
             self._cursor.seq = event.seq
             self._queue(notices)
 
-    def _after_a_look(self) -> None:
-        """Handle the end of a log read, which has reached the newest event."""
+    def _on_log_end(self) -> None:
+        """Act at the end of each log read, when the newest event is known."""
         if not self._caught_up:
             self._caught_up, self._cursor.seq = True, self._triggers.view.seq
             self._queue(self._triggers.waiting())
-        self._queue(self._triggers.quiet(datetime.now(UTC)))
+        self._queue(self._triggers.silence(datetime.now(UTC)))
         if time.monotonic() - self._saved_at > SAVE_S:
             self._save()
-        self._looked.set()
+        self._read_done.set()
 
     def _queue(self, notices: Sequence[Notice]) -> None:
-        least = SEVERITIES.index(self._settings.severity)
-        selected = [n for n in notices if n.kind in self._settings.on and SEVERITIES.index(n.severity) >= least]
+        min_severity = SEVERITIES.index(self._settings.severity)
+        selected = [n for n in notices if n.kind in self._settings.on and SEVERITIES.index(n.severity) >= min_severity]
         if not selected or not self._caught_up:
             return
         for delivery in self._deliveries:
@@ -124,14 +128,14 @@ class _Notifier:
         self._save()
 
     def _stack_end(self) -> list[Notice]:
-        """Return notices of the run's end as the stack recorded it, if the learner did not log one."""
+        """Return a notice of the run's end as the stack recorded it, if the learner did not log one."""
         info = self._access.info()
         if info.ended is None and self._access.up():
             return []  # only this process was stopped, or the run is on another machine
-        return self._triggers.went_down(info.ended, info.learner_end)
+        return self._triggers.stack_down(info.ended, info.learner_end)
 
     def _save(self) -> None:
-        """Write the cursor. If the disk is full, a restart may send messages twice."""
+        """Write the cursor. If this fails, for example on a full disk, a restart may send messages twice."""
         self._saved_at = time.monotonic()
         if self._folder is None:
             return
@@ -140,12 +144,12 @@ class _Notifier:
             self._save_failed = False
         except OSError as error:
             if not self._save_failed:
-                log.warning("%s cannot be written (%s)", cursor_file.NAME, error.strerror)
+                log.warning("cannot write %s (%s)", cursor_file.FILE_NAME, error.strerror)
             self._save_failed = True
 
 
 class Delivery:
-    """Sends one recipient's notices in a thread when its outbox allows it. `save` writes the outboxes to disk."""
+    """A loop that sends one recipient's notices in a thread. `save` writes the outboxes to disk."""
 
     def __init__(self, run: str, recipient: Recipient, outbox: Outbox, save: Callable[[], None]) -> None:
         self.recipient, self.outbox = recipient, outbox
@@ -155,19 +159,19 @@ class Delivery:
     async def run(self) -> None:
         """Send notices until cancelled."""
         while True:
-            await self.send_due()
-            await asyncio.sleep(LOOK_S)
+            await self.send_next()
+            await asyncio.sleep(CHECK_S)
 
-    async def send_due(self) -> None:
-        """Send one message if it is time for one."""
-        notices, omitted = self.outbox.due(time.time()), self.outbox.omitted
+    async def send_next(self) -> None:
+        """Send the next message if the outbox allows one now."""
+        notices, omitted = self.outbox.next_batch(time.time()), self.outbox.omitted
         if not notices:
             return
         failure = await asyncio.to_thread(self.recipient.send, Message(self._run, notices, omitted))
         if failure:
             self.outbox.failed_at = time.time()
         else:
-            self.outbox.sent(notices, omitted, time.time())
+            self.outbox.mark_sent(notices, omitted, time.time())
         self._log(failure)
         self._save()
 
@@ -177,7 +181,7 @@ class Delivery:
         if failure:
             self._failures += 1
             if self._failures == 1:
-                log.warning("%s does not accept messages: %s; they are merged and sent again later", name, failure)
+                log.warning("sending to %s failed: %s; its messages are merged and retried later", name, failure)
         elif self._failures:
-            log.info("%s accepts messages again after %d failed attempts", name, self._failures)
+            log.info("sending to %s works again after %d failed attempts", name, self._failures)
             self._failures = 0

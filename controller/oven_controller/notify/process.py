@@ -1,4 +1,4 @@
-"""The notifier's entry point. Its settings, key and cursor are in the run's folder."""
+"""Entry point of the notifier process. Its settings, key and cursor are in the run's folder."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def main(_: list[str]) -> int:
 
 
 def settings_of(folder: RunFolder) -> NotifySettings:
-    """Return the `notify` settings with which the run was last started. Raises ConfigError."""
+    """Return the `notify` settings of the run's last start. Raises ConfigError."""
     try:
         return NotifySettings.model_validate(folder.earlier_settings().get("notify", {}))
     except ValidationError as error:
-        raise ConfigError(f"notify in {folder.config} cannot be read: {reason(error)}") from None
+        raise ConfigError(f"the `notify` settings in {folder.config} are invalid: {reason(error)}") from None

@@ -1,6 +1,6 @@
-"""Recipients of messages, with their resolved addresses and the apprise services that send to them.
+"""Recipients of messages: their addresses, and the apprise services that send to them.
 
-`apprise` comes with the extra `notify`. It is imported only if a run has recipients.
+The extra `notify` installs `apprise`. It is imported only if a run has recipients.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ from oven_runs.settings.notifications import (
     shown,
 )
 
-SECRET_CHARACTERS: Final = 6
-"""Minimum characters of an address part that may be secret. Error messages must not repeat such parts."""
-_TYPES: Final = {"info": "info", "warning": "warning", "error": "failure"}
-"""The apprise type of each severity."""
+MIN_SECRET_CHARACTERS: Final = 6
+"""Minimum length of an address part that may be secret. Error messages must not repeat such parts."""
+_APPRISE_TYPES: Final = {"info": "info", "warning": "warning", "error": "failure"}
+"""Apprise's message type for each severity."""
 _LOGGER: Final = "apprise"
 
 
 @dataclass(frozen=True)
 class Recipient:
-    """A recipient's address with its secrets. Its name, for logs and files, contains no secret."""
+    """A recipient with its address, which may contain secrets. Its name, for logs and files, contains none."""
 
     name: str
     url: str = field(repr=False)
@@ -50,29 +50,31 @@ class Recipient:
     """An apprise.NotifyBase."""
 
     def send(self, message: Message) -> str:
-        """Send within apprise's time limits. Return the reason for a failure, without secrets; empty on success."""
+        """Send a message within apprise's time limits. Return the reason for a failure, without secrets, or ""."""
         import apprise
 
-        if hasattr(self.service, "payload_extras"):  # json://: programs read these fields
+        if hasattr(self.service, "payload_extras"):  # json:// only: fields for programs
             self.service.payload_extras = message.fields
         with _captured_log() as lines:
             try:
-                done = self.service.notify(
+                succeeded = self.service.notify(
                     body=message.text,
                     title=message.title,
-                    notify_type=apprise.NotifyType(_TYPES[message.notice.severity]),
+                    notify_type=apprise.NotifyType(_APPRISE_TYPES[message.notice.severity]),
                     body_format=apprise.NotifyFormat.TEXT,
                 )
             except Exception as error:  # a bug in one plug-in must not stop messages to other recipients
                 return type(error).__name__
-        return "" if done else self.without_secrets(clean(lines[-1] if lines else "the service refused it"))
+        if succeeded:
+            return ""
+        return self.without_secrets(clean(lines[-1] if lines else "the service rejected the message"))
 
     def without_secrets(self, text: str) -> str:
-        """Return the text with "…" for every part of the address and the headers that may be secret."""
+        """Replace every part of the address and the headers that may be secret with "…"."""
         parts = urlsplit(self.url)
         pieces = {self.url, parts.query, *self.headers.values(), *_pieces(self.url), *_pieces(unquote(self.url))}
         for secret in sorted(pieces, key=len, reverse=True):
-            if len(secret) >= SECRET_CHARACTERS and secret != parts.hostname:
+            if len(secret) >= MIN_SECRET_CHARACTERS and secret != parts.hostname:
                 text = text.replace(secret, "…")
         return text
 
@@ -80,8 +82,8 @@ class Recipient:
 def resolve(settings: NotifySettings, variables: Mapping[str, str], run: Path | None = None) -> list[Recipient]:
     """Return the recipients in the settings. `run` is the run's folder, if it exists.
 
-    Raises ConfigError if an environment variable is not set, apprise does not accept the address, or the address needs
-    TLS and has none.
+    Raises ConfigError if an environment variable is not set, apprise does not accept an address, or the connection to
+    another machine would not be encrypted.
     """
     saved = saved_addresses.read(run) if run is not None else {}
     recipients: list[Recipient] = []
@@ -90,20 +92,20 @@ def resolve(settings: NotifySettings, variables: Mapping[str, str], run: Path | 
         url = _address(entry.url, name, variables, saved)
         headers = {header: _variable(variable, name, variables) for header, variable in entry.headers.items()}
         if any("\n" in value or "\r" in value for value in headers.values()):
-            raise ConfigError(f"{name}: the value of a header has a line break; check its environment variable")
+            raise ConfigError(f"{name}: the value of a header contains a line break; check its environment variable")
         recipients.append(Recipient(name, url, headers, _service(url, headers, name)))
         if (host := _host_without_tls(recipients[-1])) and not settings.plain:
             raise ConfigError(
-                f"{name} has no TLS and {host} is another machine: anyone in between can read the messages and the "
-                "address; use https:// (mailtos://, …), or allow it with --set notify.plain=true"
+                f"{name} does not use TLS, so anyone between here and {host} can read the messages and the address; "
+                "use https:// (mailtos://, …), or allow it with --set notify.plain=true"
             )
     return recipients
 
 
 def tls_warnings(recipients: Sequence[Recipient]) -> list[str]:
-    """Return one warning for each recipient on another machine that is reached without TLS."""
+    """Return a warning for each recipient on another machine whose connection does not use TLS."""
     return [
-        f"{recipient.name} has no TLS: anyone between here and {host} can read the messages and the address"
+        f"{recipient.name} does not use TLS, so anyone between here and {host} can read the messages and the address"
         for recipient in recipients
         if (host := _host_without_tls(recipient))
     ]
@@ -121,23 +123,23 @@ def _address(url: str, name: str, variables: Mapping[str, str], saved: Mapping[s
     if url.startswith(SAVED_PREFIX):
         number = url.removeprefix(SAVED_PREFIX).partition(" ")[0]
         if number not in saved:
-            raise ConfigError(f"{name}: its address is not in the run's folder any more; pass it again with --notify")
+            raise ConfigError(f"{name}: its address is missing from the run's folder; pass it again with --notify")
         return saved[number]
     if not url.startswith(VARIABLE_PREFIX):
         return url
     address = _variable(url.removeprefix(VARIABLE_PREFIX), name, variables)
     if is_reference(address):
-        raise ConfigError(f"{name}: the variable holds another reference; it should hold the address itself")
+        raise ConfigError(f"{name}: the variable contains another reference; it should contain the address itself")
     try:
         return RecipientSettings(url=address).url
     except ValueError:
-        raise ConfigError(f"{name}: the variable does not hold an address such as https://… or slack://…") from None
+        raise ConfigError(f"{name}: the variable does not contain an address such as https://… or slack://…") from None
 
 
 def _variable(variable: str, name: str, variables: Mapping[str, str]) -> str:
     value = variables.get(variable, "").strip()
     if not value:
-        raise ConfigError(f"the environment variable {variable}, which notify.to ({name}) needs, is not set")
+        raise ConfigError(f"notify.to ({name}) needs the environment variable {variable}, but it is not set")
     return value
 
 
@@ -147,25 +149,27 @@ def _service(url: str, headers: Mapping[str, str], name: str) -> Any:
     try:
         apprise, schemes = _load_apprise()
     except ImportError:
-        raise ConfigError(f'{name}: messages are sent by apprise: `pip install "oven-controller[notify]"`') from None
+        raise ConfigError(
+            f'{name}: sending needs the package apprise; run `pip install "oven-controller[notify]"`'
+        ) from None
     if scheme not in schemes:
-        near = difflib.get_close_matches(scheme, schemes, n=3, cutoff=0.6)
-        hint = f"did you mean {' or '.join(f'{s}://' for s in near)}?" if near else f"it supports {len(schemes)} others"
+        matches = [f"{match}://" for match in difflib.get_close_matches(scheme, schemes, n=3, cutoff=0.6)]
+        hint = f"did you mean {' or '.join(matches)}?" if matches else f"it supports {len(schemes)} others"
         raise ConfigError(f"{name}: apprise does not support {scheme}://; {hint}")
     # A redirect would send the message, and the secret in the address, to an address that the user did not choose.
     asset = apprise.AppriseAsset(app_id="Oven Controller", http_redirects=False, async_mode=False)
     with _captured_log():
         service = apprise.Apprise.instantiate(url, asset=asset)
-        is_webhook = scheme in WEB_SCHEMES and service is None  # not the web address of Slack, Discord and the like
+        is_webhook = scheme in WEB_SCHEMES and service is None  # not the web address of a chat such as Slack
         if is_webhook:
             service = apprise.Apprise.instantiate(_webhook(url, headers), asset=asset)
     if service is None:
         raise ConfigError(
-            f"{name}: apprise does not accept this {scheme}:// address: a part is missing or malformed; "
-            "https://github.com/caronc/apprise/wiki shows the form of each service's addresses"
+            f"{name}: apprise does not accept this {scheme}:// address because a part is missing or malformed; see "
+            "https://github.com/caronc/apprise/wiki for the format of each service's addresses"
         )
     if headers and not is_webhook:
-        raise ConfigError(f"{name}: `headers` is for webhooks, and this is not one; remove it")
+        raise ConfigError(f"{name}: `headers` only works with webhooks, and this is not one; remove it")
     return service
 
 
@@ -186,7 +190,7 @@ def _webhook(url: str, headers: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _load_apprise() -> tuple[ModuleType, list[str]]:
-    """Load apprise with all its services. Return it with the accepted address schemes. Raises ImportError."""
+    """Load apprise with all its services. Return the module and the accepted address schemes. Raises ImportError."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # from standard modules that some services import
         import apprise
@@ -200,8 +204,8 @@ def _host_without_tls(recipient: Recipient) -> str:
     """Return the remote host that would receive messages unencrypted; empty if there is none."""
     service = recipient.service
     scheme = urlsplit(service.url(privacy=True)).scheme
-    plain = (service.protocol,) if isinstance(service.protocol, str) else (service.protocol or ())
-    if not service.secure_protocol or scheme not in plain:
+    plain_schemes = (service.protocol,) if isinstance(service.protocol, str) else (service.protocol or ())
+    if not service.secure_protocol or scheme not in plain_schemes:
         return ""
     host = str(getattr(service, "smtp_host", "") or service.host or "")
     return "" if not host or tls.is_loopback(host) else host
@@ -209,7 +213,7 @@ def _host_without_tls(recipient: Recipient) -> str:
 
 @contextlib.contextmanager
 def _captured_log() -> Iterator[list[str]]:
-    """Collect this thread's apprise warnings, which may contain parts of an address, and keep them out of all logs."""
+    """Collect this thread's warnings from apprise, and keep them out of all logs because they may contain secrets."""
     lines: list[str] = []
 
     class Collector(logging.Handler):

@@ -16,8 +16,8 @@ from oven_core.files import write_atomic
 from oven_runs.settings.notifications import SAVED_PREFIX, NotifySettings, RecipientSettings, is_reference, shown
 
 FOLDER: Final = "notify"
-"""A subfolder of the run's folder, which also contains the cursor file."""
-NAME: Final = "addresses.json"
+"""Name of the subfolder in the run's folder. It also contains the cursor file."""
+FILE_NAME: Final = "addresses.json"
 _ADDRESSES: Final = TypeAdapter(dict[str, str])
 
 
@@ -29,14 +29,15 @@ def save(run: Path, settings: NotifySettings) -> NotifySettings:
     if all(is_reference(entry.url) for entry in settings.to):
         return settings
     addresses = dict(read(run))
-    to = tuple(_referenced(entry, addresses) for entry in settings.to)
+    recipients = tuple(_save_address(entry, addresses) for entry in settings.to)
     folder = run / FOLDER
     folder.mkdir(mode=0o700, exist_ok=True)
-    write_atomic(folder / NAME, _ADDRESSES.dump_json(addresses, indent=1) + b"\n", private=True)
-    return settings.model_copy(update={"to": to})
+    write_atomic(folder / FILE_NAME, _ADDRESSES.dump_json(addresses, indent=1) + b"\n", private=True)
+    return settings.model_copy(update={"to": recipients})
 
 
-def _referenced(entry: RecipientSettings, addresses: dict[str, str]) -> RecipientSettings:
+def _save_address(entry: RecipientSettings, addresses: dict[str, str]) -> RecipientSettings:
+    """Add the address to `addresses` and return the settings with a reference to it."""
     if is_reference(entry.url):
         return entry
     number = next((number for number, url in addresses.items() if url == entry.url), str(len(addresses) + 1))
@@ -46,21 +47,23 @@ def _referenced(entry: RecipientSettings, addresses: dict[str, str]) -> Recipien
 
 def read(run: Path) -> Mapping[str, str]:
     """Return the saved addresses by number. Raises ConfigError if the file is damaged or others can read it."""
-    path = run / FOLDER / NAME
+    path = run / FOLDER / FILE_NAME
     try:
         mode = path.stat().st_mode & 0o777
         addresses = _ADDRESSES.validate_json(path.read_bytes())
     except FileNotFoundError:
         return {}
     except ValidationError:
-        raise ConfigError(f"{path} does not hold addresses: remove it, and pass them again with --notify") from None
+        raise ConfigError(
+            f"{path} does not contain addresses; remove it, and pass the addresses again with --notify"
+        ) from None
     except OSError as error:
         raise ConfigError(
-            f"{path} cannot be read ({reason(error)}): remove it, and pass the addresses again with --notify"
+            f"{path} cannot be read ({reason(error)}); remove it, and pass the addresses again with --notify"
         ) from error
     if mode & 0o077:
         raise ConfigError(
-            f"{path} has mode {mode:04o}: other users may read these addresses and post to them; "
-            f"run `chmod 600 {path}`, and replace the addresses if someone has read them"
+            f"{path} has mode {mode:04o}: other users can read these addresses and post to them; "
+            f"run `chmod 600 {path}`, and replace the addresses if somebody may have read them"
         )
     return addresses

@@ -1,4 +1,4 @@
-"""Turn noteworthy log events into notices. A fold over the log without I/O."""
+"""Turn noteworthy log events into notices. This module does no I/O."""
 
 from __future__ import annotations
 
@@ -30,23 +30,23 @@ from oven_runs.log.run_summary import RunSummary, text
 from oven_runs.log.standing_alerts import alert_text
 from oven_runs.settings.notifications import Kind, Severity
 
-FAILED: Final = ("rejected", "expired", "unknown")
-"""Statuses of receipts for adopted decisions that did not take effect."""
-DECISIONS: Final = 256
-"""Maximum decisions to remember until their receipts arrive. A run has only a few at a time."""
-QUIET_S: Final = 600.0
+FAILED_STATUSES: Final = ("rejected", "expired", "unknown")
+"""Receipt statuses of adopted decisions that did not take effect."""
+MAX_PENDING_DECISIONS: Final = 256
+"""Maximum number of decisions that wait for their receipts. Usually there are only a few."""
+SILENCE_S: Final = 600.0
 """Minimum seconds of silence before the learner is reported missing. An evaluation or checkpoint can take minutes."""
-QUIET_STEPS: Final = 20
-"""The silence must also be this many times the usual gap between observations."""
-GAPS: Final = 50
-"""Number of recent gaps between observations. Their median is the usual gap."""
+SILENCE_STEPS: Final = 20
+"""Minimum silence as a multiple of the typical gap between observations. Both minimums apply."""
+RECENT_GAPS: Final = 50
+"""Number of recent gaps between observations. Their median is the typical gap."""
 _CALLS_SPENT: Final = re.compile(r"all \d+ \w+ of \w+\.\w+ are \w+")
-"""An agent's status when its budget of calls to a language model is spent."""
+"""Pattern of an agent's status when its budget of calls to a language model is spent."""
 _ABSTAINED: Final = re.compile(r"rewards/([^/]+)/abstain/(.+)")
 
 
 class Triggers:
-    """Collects notices from a log's events, passed in order. Call `quiet` from time to time."""
+    """Creates notices from a log's events, passed in order. Call `silence` from time to time."""
 
     def __init__(self, run: str) -> None:
         self.view = RunSummary()
@@ -54,31 +54,31 @@ class Triggers:
         self._reminders = Reminders()
         self._adopted: dict[str, Decision] = {}
         self._judges = _SilentJudges()
-        self._spent: set[str] = set()
-        self._gaps: deque[float] = deque(maxlen=GAPS)
+        self._spent_budgets: set[str] = set()
+        self._gaps: deque[float] = deque(maxlen=RECENT_GAPS)
         self._last_message: datetime | None = None
-        self._reported_quiet = False
+        self._reported_silence = False
 
     def feed(self, event: Event) -> list[Notice]:
-        """Return the notices for one event; usually none."""
+        """Return the notices for one event. Most events have none."""
         held_before = self.view.held
         self._measure_gap(event)
         self.view.feed(event)
         match event.body:
             case Decision() as body:
-                notices = self._decision(body)
+                notices = self._decision_notices(body)
             case Receipt() as body:
-                notices = self._receipt(body)
+                notices = self._receipt_notices(body)
             case Observation() as body:
-                notices = [*self._lapsing(), *self._silent_judges(event, body)]
+                notices = [*self._advice_reminders(), *self._silent_judges(event, body)]
             case RunStarted():
-                notices, self._spent = [], set()
+                notices, self._spent_budgets = [], set()
             case RunEnded() as body:
-                notices = [self._ended(body)]
+                notices = [self._end_notice(body)]
             case AgentStatus(state="notice") as body if _CALLS_SPENT.match(body.reason):
-                notices = self._budget(event.author, f"{event.author}: {body.reason}")
+                notices = self._budget_notice(event.author, f"{event.author}: {body.reason}")
             case Alert() as body if self.view.alert is not None:
-                notices = [self._alert(event, body)]
+                notices = [self._alert_notice(event, body)]
             case _:
                 notices = []
         if self.view.held and self.view.held != held_before:
@@ -86,74 +86,79 @@ class Triggers:
         return notices
 
     def waiting(self) -> list[Notice]:
-        """Return notices of pending advice, for a recipient who missed earlier events."""
+        """Return notices of pending advice, for recipients who missed the earlier events."""
         view = self.view
         if view.started is None or view.ended is not None:
             return []
         step = view.step
         return [
-            self._advice(body, f"advice-{body.id}", "advice", f"It waits at step {step}: {proposers(body)} advises")
+            self._advice_notice(
+                body, f"advice-{body.id}", "advice", f"Waiting for approval at step {step}: {proposers(body)} advises"
+            )
             for body in waiting(view)
         ]
 
-    def went_down(self, status: str | None, exit_text: str) -> list[Notice]:
-        """Return a notice that the stack is down, unless the learner logged its end.
+    def stack_down(self, status: str | None, exit_text: str) -> list[Notice]:
+        """Return a notice that the stack is down, unless the learner logged the end of the run.
 
-        `status` says how `up` ended; None: it was killed. `exit_text` says how the learner's process ended, if known.
+        `status` is how `up` ended, or None if it was killed. `exit_text` is how the learner's process ended, if known.
         """
         view = self.view
         if view.started is None or view.ended is not None:
             return []
         key, detail = f"gone-{view.seq}", f" ({exit_text})" if exit_text else ""
         if status in ("stopped", "completed"):
-            sentence = f"The stack was taken down at step {view.step}, and the learner's process ended{detail}."
-            return [self._notice("ended", "info", key, f"taken down at step {view.step}", sentence)]
+            sentence = f"The stack was stopped at step {view.step}, and the learner's process ended{detail}."
+            return [self._notice("ended", "info", key, f"stack stopped at step {view.step}", sentence)]
         title = "the stack was killed" if status is None else "the learner died"
         subject = "The stack was killed" if status is None else f"The learner's process ended{detail}"
         sentence = f"{subject} at step {view.step} without a last message in the log. See logs/ in the run's folder."
         return [self._notice("died", "error", key, f"{title} at step {view.step}", sentence)]
 
-    def quiet(self, now: datetime) -> list[Notice]:
-        """Return a notice if the learner has been silent for much longer than usual, once per silence."""
+    def silence(self, now: datetime) -> list[Notice]:
+        """Return a notice if the learner has been silent for much longer than usual. Each silence is reported once."""
         view = self.view
-        if self._reported_quiet or self._last_message is None or view.started is None or view.ended or view.held:
+        if self._reported_silence or self._last_message is None or view.started is None or view.ended or view.held:
             return []
-        silent_s, usual_s = (now - self._last_message).total_seconds(), self._usual_gap_s
-        if silent_s < max(QUIET_S, QUIET_STEPS * usual_s):
+        silent_s, typical_s = (now - self._last_message).total_seconds(), self._typical_gap_s
+        if silent_s < max(SILENCE_S, SILENCE_STEPS * typical_s):
             return []
-        self._reported_quiet = True
-        title = f"nothing from the learner for {silent_s / 60:.0f} min"
-        sentences = f"Its last message was at step {view.step}; a step took {usual_s:.2g} s until then."
-        return [self._notice("died", "error", f"quiet-{view.seq}", title, f"{sentences} It hangs, waits, or died.")]
+        self._reported_silence = True
+        title = f"no message from the learner for {silent_s / 60:.0f} min"
+        sentences = (
+            f"Its last message was at step {view.step}. Until then, a step took {typical_s:.2g} s. "
+            "It is stuck, is waiting, or has crashed."
+        )
+        return [self._notice("died", "error", f"quiet-{view.seq}", title, sentences)]
 
     @property
-    def _usual_gap_s(self) -> float:
+    def _typical_gap_s(self) -> float:
         return median_high(self._gaps) if self._gaps else 0.0
 
     def _measure_gap(self, event: Event) -> None:
         if isinstance(event.body, LearnerMessage):
             if isinstance(event.body, Observation) and self._last_message is not None:
                 self._gaps.append(max(0.0, (event.time - self._last_message).total_seconds()))
-            self._last_message, self._reported_quiet = event.time, False
+            self._last_message, self._reported_silence = event.time, False
 
-    def _decision(self, body: Decision) -> list[Notice]:
+    def _decision_notices(self, body: Decision) -> list[Notice]:
         if body.verdict == "adopted":
             self._adopted[body.id] = body
-            if len(self._adopted) > DECISIONS:
+            if len(self._adopted) > MAX_PENDING_DECISIONS:
                 del self._adopted[next(iter(self._adopted))]
         if body.verdict == "rejected" and f"; {SPENT}: " in f"; {body.reason}":
             cause = body.reason[body.reason.index(SPENT) :]
-            return self._budget("rules.max_interventions", f"{body.actuator} is not changed: {cause}")
+            return self._budget_notice("rules.max_interventions", f"{body.actuator} was not changed: {cause}")
         if body.verdict == "advised":
             lead = f"At step {self.view.step} {proposers(body)} advises"
-            return [self._advice(body, f"advice-{body.id}", "advice", lead)]
+            return [self._advice_notice(body, f"advice-{body.id}", "advice", lead)]
         return []
 
-    def _lapsing(self) -> list[Notice]:
-        """Return one reminder for each piece of advice that lapses soon."""
-        lead = f"At step {self.view.step} this still waits:"
+    def _advice_reminders(self) -> list[Notice]:
+        """Return a reminder for each piece of advice that lapses soon."""
+        lead = f"Still waiting for approval at step {self.view.step}:"
         return [
-            self._advice(
+            self._advice_notice(
                 body,
                 f"again-{body.id}",
                 f"advice lapses in {self._remaining_time(body)}",
@@ -162,41 +167,43 @@ class Triggers:
             for body in self._reminders.due(self.view)
         ]
 
-    def _advice(self, body: Decision, key: str, label: str, lead: str) -> Notice:
+    def _advice_notice(self, body: Decision, key: str, label: str, lead: str) -> Notice:
         change = change_of(body)
         sentences = f"{lead} {change}{because(body)} It lapses in {self._remaining_time(body)}."
         command = f"oven-controller approve {body.id} --run {self._run}"
         return self._notice("advice", "warning", key, f"{label}: {change}", sentences, command)
 
     def _remaining_time(self, body: Decision) -> str:
-        return remaining(body, self.view.tick, self._usual_gap_s)
+        return remaining(body, self.view.tick, self._typical_gap_s)
 
-    def _receipt(self, body: Receipt) -> list[Notice]:
+    def _receipt_notices(self, body: Receipt) -> list[Notice]:
         decision = self._adopted.pop(body.decision_id, None)
         if decision is None:
             return []
         key, lead, source = f"receipt-{body.decision_id}", f"At step {body.step}", origin(decision)
         cause = f": {short(body.reason)}" if body.reason else ""
-        if body.status in FAILED:
+        if body.status in FAILED_STATUSES:
             title = f"not applied: {change_of(decision)} ({body.status})"
             sentence = f"{lead} {change_of(decision)}, {source}, did not take effect ({body.status}){cause}."
             return [self._notice("applied", "warning", key, title, sentence)]
         if body.status != "applied" or not self._changes_training(body.actuator):
             return []
         if body.actuator in (ROLLBACK, UNDO):
-            back = body.actuator == ROLLBACK
-            sentence = (
-                f"{lead} the training {'was rolled back' if back else 'returned to before the rollback'}, {source}"
-            )
-            sentence += f"{cause}." if cause else because(decision)
-            return [self._notice("rollback", "warning", key, "rolled back" if back else "rollback undone", sentence)]
+            if body.actuator == ROLLBACK:
+                title, change = "rolled back", "the training was rolled back"
+            else:
+                title, change = "rollback undone", "the rollback was undone"
+            ending = f"{cause}." if cause else because(decision)
+            return [self._notice("rollback", "warning", key, title, f"{lead} {change}, {source}{ending}")]
         change = f"{body.actuator} {text(body.before)} → {text(body.after)}"
         sentence = f"{lead} {change} took effect, {source}{because(decision)}"
         return [self._notice("applied", "info", key, f"applied: {change}", sentence)]
 
     def _changes_training(self, actuator: str) -> bool:
-        """Whether the actuator sets a value or changes the weights. Other actuators measure, copy or hold the run.
-        Holding has its own notice."""
+        """Whether the actuator sets a value or changes the weights.
+
+        Other actuators measure, copy or hold the run. Holding has its own notice.
+        """
         effect = next((spec.effect for spec in self.view.specs if spec.name == actuator), "setting")
         return effect in ("setting", "moves_weights")
 
@@ -205,7 +212,7 @@ class Triggers:
         command = f"oven-controller resume {self._run}"
         return self._notice("held", "warning", f"held-{event.seq}", "the run is held", sentence, command)
 
-    def _ended(self, body: RunEnded) -> Notice:
+    def _end_notice(self, body: RunEnded) -> Notice:
         figures = ", ".join(f"{name} {value:.4g}" for name, value in sorted(body.metrics.items())[:4])
         figures = f" {figures}." if figures else ""
         detail = f": {short(body.detail)}" if body.detail else ""
@@ -217,29 +224,29 @@ class Triggers:
         verb = "is completed" if body.reason == "completed" else "was stopped"
         return self._notice("ended", "info", key, title, f"The run {verb} at step {body.step}{detail}.{figures}")
 
-    def _alert(self, event: Event, body: Alert) -> Notice:
+    def _alert_notice(self, event: Event, body: Alert) -> Notice:
         raised = body.state == "raised"
         title = f"{'alert' if raised else 'cleared'}: {short(body.symptom)}"
-        sentence = f"At step {self.view.step} {event.author} says: {short(alert_text(body))}."
+        sentence = f"At step {self.view.step} {event.author} reports: {short(alert_text(body))}."
         return self._notice("alert", "warning" if raised else "info", f"alert-{event.seq}", title, sentence)
 
     def _silent_judges(self, event: Event, body: Observation) -> list[Notice]:
         notices = []
         for member, kinds in self._judges.new(body.metrics):
             if "budget" in kinds:
-                notices += self._budget(member, f"Judge {member} has spent its budget and abstains")
+                notices += self._budget_notice(member, f"Judge {member} has spent its budget and now abstains")
                 continue
-            title = f"judge {member} is {'in quarantine' if 'quarantined' in kinds else 'away'}"
-            sentences = f"At step {self.view.step} {title}: it scored nothing ({', '.join(kinds)})."
-            sentences += " The others score without it."
+            title = f"judge {member} is {'in quarantine' if 'quarantined' in kinds else 'unavailable'}"
+            sentences = f"At step {self.view.step} {title}: it returned no scores ({', '.join(kinds)})."
+            sentences += " The other judges continue without it."
             notices.append(self._notice("judge", "warning", f"judge-{member}-{event.seq}", title, sentences))
         return notices
 
-    def _budget(self, owner: str, sentence: str) -> list[Notice]:
-        """Return a notice of a spent budget, once per start of the learner."""
-        if owner in self._spent:
+    def _budget_notice(self, owner: str, sentence: str) -> list[Notice]:
+        """Return a notice of a spent budget. Each budget is reported once per start of the learner."""
+        if owner in self._spent_budgets:
             return []
-        self._spent.add(owner)
+        self._spent_budgets.add(owner)
         key = f"budget-{owner}-{self.view.seq}"
         sentence = f"At step {self.view.step}: {short(sentence)}."
         return [self._notice("budget", "error", key, f"budget spent: {owner}", sentence)]
@@ -259,13 +266,13 @@ class Triggers:
 
 
 class _SilentJudges:
-    """Detects members of the reward committee that stop scoring, step by step."""
+    """Detects members of the reward committee that stop scoring. Call `new` once per step."""
 
     def __init__(self) -> None:
         self._silent: dict[str, bool] = {}  # member → whether its budget is spent
 
     def new(self, metrics: Mapping[str, float]) -> list[tuple[str, list[str]]]:
-        """Return each member that fell silent or spent its budget in this step, with the kinds of its failures."""
+        """Return the members that stopped scoring or spent their budget in this step, with the kinds of failure."""
         if SCORED not in metrics:
             return []
         failures: dict[str, list[str]] = {}

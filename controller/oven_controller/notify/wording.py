@@ -1,4 +1,4 @@
-"""Phrases for notices. Most of the text comes from agents and learners, so it is cut and cleaned. No I/O."""
+"""Build the phrases of notices. Text from agents and learners is shortened and cleaned. This module does no I/O."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from oven_core.terminal_text import clean
 from oven_runs.log.run_summary import text
 
 REASON_CHARACTERS: Final = 300
-"""Maximum characters of a reason in a notice."""
+"""Maximum length of a reason in a notice."""
 NAMED_AGENTS: Final = 4
-"""Maximum agents that a notice names. It counts the others."""
+"""Maximum number of agents that a notice names. It only counts the others."""
 _MENTION: Final = re.compile(r"@(?=everyone|here|channel)|<(?=[!@#])", re.IGNORECASE)
-"""Markup that makes a chat notify people or insert a link."""
+"""Markup with which a chat notifies people or inserts a link."""
 
 
 def change_of(decision: Decision) -> str:
-    """Return the actuator with its old and new value."""
+    """Return the actuator with its old and new values."""
     if decision.value is None:
         return decision.actuator
     before = f"{text(decision.before)} → " if decision.before is not None else ""
@@ -40,23 +40,23 @@ def origin(decision: Decision) -> str:
 
 
 def because(decision: Decision) -> str:
-    """Return the end of a sentence: the reason of the proposal with the most weight, and a full stop."""
+    """Return the end of a sentence with the reason of the proposal that has the greatest weight."""
     lead = max(_proposals(decision), key=lambda line: (line.weight, line.agent), default=None)
     return f", because {short(lead.rationale)}." if lead is not None and lead.rationale.strip() else "."
 
 
 def short(phrase: str) -> str:
-    """Return the phrase on one line, shortened, without its own full stop."""
+    """Return the phrase on one line, shortened and without a full stop."""
     return cut(" ".join(phrase.split()), REASON_CHARACTERS).rstrip(". ")
 
 
-def cut(phrase: str, most: int) -> str:
-    """Return at most `most` characters of the phrase."""
-    return phrase if len(phrase) <= most else phrase[: most - 1] + "…"
+def cut(phrase: str, max_length: int) -> str:
+    """Return at most `max_length` characters of the phrase."""
+    return phrase if len(phrase) <= max_length else phrase[: max_length - 1] + "…"
 
 
 def harmless(phrase: str) -> str:
-    """Return the phrase without terminal control characters and without mentions that a chat would act on."""
+    """Remove terminal control characters and the markup that a chat would act on."""
     return _MENTION.sub("", clean(phrase))
 
 

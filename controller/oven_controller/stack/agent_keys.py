@@ -25,7 +25,7 @@ RELOAD_S = 5.0
 PROCESS_NAMES = ("up", "nats-server", "script")
 SHARED_PROCESS = re.compile(r"(agents|mesh)-\d+")
 """Names of processes that run several agents, and of mesh replicas."""
-REVOCABLE_ROLES =  ("agent", "member")
+REVOCABLE_ROLES = ("agent", "member")
 """Roles whose keys can all be revoked. In every other role, the stack owns the key with the role's name, and people own
 the other keys."""
 
@@ -35,16 +35,18 @@ def admit(
 ) -> None:
     """Create a key for the agent `name`, and make a running server accept it.
 
-    `installed` means that the key is for the installed agent with that name. `is_new` means that no agent with this name
-    may be running. `completions` is whether the agent may read sampled completions; None keeps the current permission,
-    which is initially no. Raises ConfigError for a name that is taken, ProcessError if the server rejects the key.
+    `installed`: whether the key is for the installed agent with that name. `is_new`: refuse a name whose agent is
+    running. `completions`: whether the agent may read sampled completions. None keeps the current permission, which is
+    initially no. Raises ConfigError for a name that is taken, ProcessError if the server rejects the key.
     """
     names.checked("agent", name)
     info = folder.info()
     shared_keys = [user.name for user in folder.server.users() if name in user.agents]
     pids = [info.children.get(process, 0) for process in (f"agent-{name}", *shared_keys)]
     if is_new and folder.locked() and any(map(psutil.pid_exists, filter(None, pids))):
-        raise ConfigError(f"an agent named {name!r} is already running in {folder.run!r}; choose another name with --name")
+        raise ConfigError(
+            f"an agent named {name!r} is already running in {folder.run!r}; choose another name with --name"
+        )
     if owner := name_owner(folder.server, name, installed):
         raise ConfigError(f"{name!r} is the name of {owner}; choose another name for your own agent")
     if _has_local_keys(folder, "agent", name):

@@ -34,7 +34,9 @@ def dry_run(request: Request, home: Home) -> list[str]:
         processes["mesh" if number == 1 else f"mesh-{number}"] = f"{prefix} mesh"
     if settings.kg:
         graph_option = f" --large {settings.kg}" if isinstance(settings.kg, str) else ""
-        processes["kg"] = f"{prefix} kg{graph_option}" if is_installed("kg") else "not started, because it is not installed"
+        processes["kg"] = (
+            f"{prefix} kg{graph_option}" if is_installed("kg") else "not started, because it is not installed"
+        )
     for pool in pools(agent_specs(settings), per_process(settings)):
         processes[pool.process] = f"{prefix} agent {' '.join(pool.arguments)}"
     for name in settings.committee.judges:

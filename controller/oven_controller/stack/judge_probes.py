@@ -6,7 +6,7 @@ import json
 import subprocess
 from typing import Any
 
-from oven_controller.stack.plan import own_command
+from oven_controller.stack.plan import process_command
 from oven_core.errors import ConfigError, ProcessError
 from oven_runs.settings.committee_settings import CommitteeSettings
 
@@ -18,10 +18,8 @@ def probe_judges(committee: CommitteeSettings) -> dict[str, dict[str, Any]]:
     """Return each member's result, with the fields of `oven_llm.judges.probe.ProbeResult`. Raises ConfigError if no
     judge is configured, ProcessError if the process fails."""
     if not committee.judges:
-        raise ConfigError(
-            "no judge is configured; pass settings with --config FILE or --set committee.members.NAME=…"
-        )
-    command = own_command("member", "--probe")
+        raise ConfigError("no judge is configured; pass settings with --config FILE or --set committee.members.NAME=…")
+    command = process_command("member", "--probe")
     try:
         completed = subprocess.run(
             command,

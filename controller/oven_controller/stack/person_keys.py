@@ -75,7 +75,7 @@ def grant(
 ) -> tuple[PersonFile, str]:
     """Create a person's key. Return its file, and a warning if the run could not be notified.
 
-    `url` and `ca` are the server's address and certificate authority for the person, if they differ from this machine's.
+    `url` and `ca` are the server's address and certificate authority for the person, if different from this machine's.
     A server that the stack does not own must then reload its configuration. Raises ConfigError for a name that is in
     use, ProcessError if the stack's own server rejects the key.
     """
@@ -154,5 +154,7 @@ def _authority(ca: Path | None) -> str:
     text = read_file(ca, "the certificate authority").decode(errors="replace")
     certificates = re.findall(r"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", text, re.DOTALL)
     if not certificates:
-        raise ConfigError(f"{ca} contains no certificate (PEM); use the authority's, e.g. the one that `creds server --tls` made")
+        raise ConfigError(
+            f"{ca} contains no certificate (PEM); use the authority's, e.g. the one that `creds server --tls` made"
+        )
     return "\n".join(certificates) + "\n"

@@ -36,12 +36,17 @@ class Service:
     env: dict[str, str] = field(default_factory=dict)
     needs_guard: bool = False
     """Whether a guard ends the process with the stack, because the program cannot watch its parent itself."""
-    ends_descendants: bool = False
+    kill_descendants: bool = False
     """Whether the guard also ends all processes that the program started."""
 
     async def start(self) -> Child:
         return await Child.start(
-            self.name, self.command, self.log, env=self.env, foreign=self.needs_guard, whole=self.ends_descendants
+            self.name,
+            self.command,
+            self.log,
+            env=self.env,
+            foreign=self.needs_guard,
+            kill_descendants=self.kill_descendants,
         )
 
 
@@ -125,10 +130,12 @@ class Plan:
         """Return a guarded process, because agents are third-party code that may start other processes."""
         limit = {"OVEN_AGENTS_MEMORY_MB": str(self.agents_memory_mb)} if self.agents_memory_mb else {}
         service = self._stack_process(process, "agent", arguments, self.environment("agent", key) | limit)
-        return replace(service, needs_guard=True, ends_descendants=True)
+        return replace(service, needs_guard=True, kill_descendants=True)
 
     def kg(self) -> Service:
-        return self._stack_process("kg", "kg", ("--large", self.kg_folder) if self.kg_folder else (), self.environment("kg"))
+        return self._stack_process(
+            "kg", "kg", ("--large", self.kg_folder) if self.kg_folder else (), self.environment("kg")
+        )
 
     def member(self, name: str) -> Service:
         return self._stack_process(f"member-{name}", "member", ("--name", name), self.environment("member", name))
@@ -144,8 +151,8 @@ class Plan:
         return self._stack_process("probes", "probes", (), run)
 
     def learner(self, resume_from: str = "") -> Service:
-        """Return the learner's process. `resume_from` is a value of relaunch.RESUME_FROM. If it is empty, the learner starts
-        anew, or where the recipe's settings say."""
+        """Return the learner's process. `resume_from` is a value of relaunch.RESUME_FROM. If it is empty, the learner
+        starts anew, or where the recipe's settings say."""
         defaults = {key: value for key, value in LEARNER_ENVIRONMENT.items() if key not in os.environ}
         return self._stack_process(
             "learner", "learner", (), self.environment("learner") | defaults | _restart_environment(resume_from)
@@ -176,7 +183,7 @@ class Plan:
         return environment | ({"OVEN_OTLP": self.otlp} if self.otlp else {})
 
     def attached_learner(self, *, resumed: bool) -> dict[str, str]:
-        """Return the environment of a learner that the user starts. A resumed run continues from its newest checkpoint."""
+        """Return the environment of a learner that the user starts. A resumed run continues from its last checkpoint."""
         return self.environment("learner") | ({relaunch.RESUME_FROM: relaunch.LATEST} if resumed else {})
 
     def _key(self, role: str, name: str = "") -> str:

@@ -45,7 +45,7 @@ class Request:
     """The user's script, which replaces the learner."""
     quiet: bool = False
     on_ready: Callable[[Mapping[str, Any]], None] | None = None
-    """Called with what the user's own learner needs to connect, and later with the summary, instead of printing them."""
+    """Receives what the user's own learner needs to connect, and later the summary. Without it, they are printed."""
 
     @property
     def monitored(self) -> bool:
@@ -55,7 +55,7 @@ class Request:
 
 
 def check(request: Request, home: Home) -> None:
-    """Check names, keys, the port and the run. Raises OvenError if one cannot be used, or if the run cannot be resumed."""
+    """Check names, keys, the port and the run. Raises OvenError if one of them cannot be used or resumed."""
     settings = request.resolved.settings
     if request.command and shutil.which(request.command[0]) is None:
         raise ConfigError(
@@ -96,7 +96,9 @@ def check_resumable(folder: RunFolder, learner: bool = True) -> None:
     """
     recipe = folder.info().recipe
     if recipe == IMPORTED:
-        raise ConfigError(f"run {folder.run!r} was imported and cannot be resumed; start a new one with `oven-controller run`")
+        raise ConfigError(
+            f"run {folder.run!r} was imported and cannot be resumed; start a new one with `oven-controller run`"
+        )
     if learner and folder.status() == "completed":
         remedy = f"start another with `oven-controller up --recipe {recipe}`"
         if recipe == ATTACHED:
@@ -123,7 +125,9 @@ def load_agents(specs: Sequence[AgentSpec], mode: str) -> str:
         completed = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=LOAD_S)
     except subprocess.TimeoutExpired as error:
         files = ", ".join(spec.target for spec in specs if not spec.installed) or "the agents"
-        raise ConfigError(f"importing {files} took longer than {LOAD_S:g} s; importing a file must not block") from error
+        raise ConfigError(
+            f"importing {files} took longer than {LOAD_S:g} s; importing a file must not block"
+        ) from error
     if completed.returncode:
         last_line = next(reversed(completed.stderr.splitlines()), "the agent process failed without an error message")
         error_type = ConfigError if completed.returncode == ConfigError.exit_code else ProcessError

@@ -21,8 +21,8 @@ from oven_core.protocol.messages import Receipt
 from oven_core.protocol.names import NAME, Subjects
 from oven_core.protocol.operator_messages import OperatorCommand
 from oven_runs.access.log_watch import LogWatch
-from oven_runs.process.child import WRONG_SETTING, Child, how, short
-from oven_runs.process.supervisor import Restartable, Supervised
+from oven_runs.process.child import WRONG_SETTING, Child, describe_exit, short_path
+from oven_runs.process.supervisor import Restartable, SupervisedProcess
 from oven_runs.server.embedded import EmbeddedServer
 
 
@@ -114,15 +114,15 @@ class Processes:
         self._plan, self._bus, self._watch = plan, bus, watch
         self._stop, self._report, self._record_pid = stop, report, record_pid
         self._starting: list[Child] = []
-        self._others: list[Supervised] = []  # agents, members, the prior service, the notifier
-        self._meshes: list[Supervised] = []
-        self._server: Supervised | None = None
+        self._others: list[SupervisedProcess] = []  # agents, members, the prior service, the notifier
+        self._meshes: list[SupervisedProcess] = []
+        self._server: SupervisedProcess | None = None
         self._probes_task: asyncio.Task[None] | None = None
 
     def supervise_server(self, server: EmbeddedServer) -> None:
         consequence = "the bus is down, and training continues with its last settings"
         restartable = Restartable("nats-server", server.restart, self._wait_for_bus, lambda: consequence)
-        self._server = Supervised(restartable, server.child, self._report, self._record_pid)
+        self._server = SupervisedProcess(restartable, server.child, self._report, self._record_pid)
 
     async def start_meshes(self, count: int) -> None:
         """Start the replicas together. One running replica is enough for decisions."""
@@ -133,7 +133,7 @@ class Processes:
         )
 
     def _lost_mesh_text(self) -> str:
-        others = sum(mesh.lives for mesh in self._meshes)
+        others = sum(mesh.is_alive for mesh in self._meshes)
         if others:
             return f"{others} of {len(self._meshes)} replicas continue to decide"
         return "no decisions are made, and training continues with its last settings"
@@ -145,7 +145,7 @@ class Processes:
         is_ready = await self._became_ready(child, self._wait_for_kg(), KG_READY_S)
         if not is_ready and child.returncode is None:
             self._report(
-                f"kg did not respond within {KG_READY_S:g} s; the run starts without it; see {short(child.log)}"
+                f"kg did not respond within {KG_READY_S:g} s; the run starts without it; see {short_path(child.log)}"
             )
         self._others.append(self._supervise(service, child, self._wait_for_kg, lambda: "agents have no priors"))
         return is_ready
@@ -178,8 +178,8 @@ class Processes:
     async def _report_end(self, child: Child) -> None:
         await child.wait()
         if child.returncode and not self._stop.is_set():
-            last_line = (child.tail().splitlines() or [how(child.returncode)])[-1].removeprefix("error: ")
-            self._report(f"there are no frontier metrics: {last_line}; see {short(child.log)}")
+            last_line = (child.tail().splitlines() or [describe_exit(child.returncode)])[-1].removeprefix("error: ")
+            self._report(f"there are no frontier metrics: {last_line}; see {short_path(child.log)}")
 
     def has_member(self, name: str) -> bool:
         """Return whether the member has a process."""
@@ -227,7 +227,7 @@ class Processes:
     async def _start_all(
         self,
         services: list[tuple[Service, Callable[[], Awaitable[None]], Callable[[], str]]],
-        supervised: list[Supervised],
+        supervised: list[SupervisedProcess],
     ) -> None:
         """Start the services together, and append each to `supervised` as soon as it is ready."""
         ready_tasks = [asyncio.ensure_future(ready()) for _, ready, _ in services]
@@ -249,10 +249,10 @@ class Processes:
 
     def _supervise(
         self, service: Service, child: Child, ready: Callable[[], Awaitable[None]], consequence: Callable[[], str]
-    ) -> Supervised:
+    ) -> SupervisedProcess:
         self._starting.remove(child)
         restartable = Restartable(service.name, service.start, ready, consequence)
-        return Supervised(restartable, child, self._report, self._record_pid)
+        return SupervisedProcess(restartable, child, self._report, self._record_pid)
 
     async def _wait_until_ready(self, child: Child, ready: Awaitable[None]) -> None:
         """Wait until the child is ready. Raises OvenError if it ends first or takes too long."""
@@ -261,7 +261,7 @@ class Processes:
         if child.returncode is not None:
             raise _start_failure(child)
         raise ProcessError(
-            f"{child.name} was not ready within {READY_S:g} s; the end of {short(child.log)}:\n{child.tail()}"
+            f"{child.name} was not ready within {READY_S:g} s; the end of {short_path(child.log)}:\n{child.tail()}"
         )
 
     async def _became_ready(self, child: Child, ready: Awaitable[None], limit_s: float) -> bool:
@@ -295,8 +295,8 @@ class Processes:
 
     async def _wait_for_notifier(self) -> None:
         """Wait until the notifier has written its cursor, which it does after reading the log."""
-        before = cursor.written(self._plan.folder.path)
-        while cursor.written(self._plan.folder.path) == before:
+        before = cursor.modified_ns(self._plan.folder.path)
+        while cursor.modified_ns(self._plan.folder.path) == before:
             await asyncio.sleep(POLL_S)
 
     async def _wait_for_listener(self, subject: str) -> None:
@@ -320,5 +320,5 @@ def _start_failure(child: Child) -> OvenError:
     if last_line.startswith("error: "):
         message = f"{child.name}: {last_line.removeprefix('error: ')}"
     else:
-        message = f"{child.name} did not start ({how(child.returncode or 0)}); the end of its log:\n{tail}"
+        message = f"{child.name} did not start ({describe_exit(child.returncode or 0)}); the end of its log:\n{tail}"
     return ConfigError(message) if child.returncode == WRONG_SETTING else ProcessError(message)

@@ -85,7 +85,9 @@ class RunStatus(_StatusModel):
     """The status of a run."""
 
     run: str
-    status: str = Field(description="running, completed, stopped, failed, interrupted, or unreachable on another machine")
+    status: str = Field(
+        description="running, completed, stopped, failed, interrupted, or unreachable on another machine"
+    )
     recipe: str
     start: str
     drill: str = Field(description="the planted problem, if this run is a drill")

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from oven_core.terminal_text import clean
-from oven_runs.process.child import how, short
+from oven_runs.process.child import describe_exit, short_path
 from oven_runs.process.terminal import Foreground
 
 GRACE_S = 5.0
@@ -66,12 +66,12 @@ class Screen:
         code = await monitor.wait()
         self._monitor = None
         if self._dropped_lines:
-            self._out(f"… {self._dropped_lines} earlier lines are in {short(self._log)}")
+            self._out(f"… {self._dropped_lines} earlier lines are in {short_path(self._log)}")
         for line in self._held_lines:
             self._out(line)
         self._held_lines.clear()
         if line := on_closed():
-            end = f"the monitor failed ({how(code)})" if code else "monitor closed"
+            end = f"the monitor failed ({describe_exit(code)})" if code else "monitor closed"
             self(f"{end}; {line}")
 
 

@@ -10,8 +10,8 @@ import contextlib
 import signal
 from collections.abc import Sequence
 
-from oven_controller.stack.screen import relay
 from oven_controller.stack.plan import Service
+from oven_controller.stack.screen import relay
 from oven_core.cancellation import call_at_end, end
 from oven_core.errors import BusError, OvenError
 from oven_core.protocol.messages import AgentStatus, RunStarted
@@ -89,7 +89,9 @@ async def _end_child(child: Child) -> int:
     code = await child.end(GRACE_S)
     killed = code in (128 + signal.SIGKILL, -signal.SIGKILL)  # by its guard, or together with the guard
     if killed:
-        print(f"{child.name} did not end within {GRACE_S:g} s and was killed, because its code did not return", flush=True)
+        print(
+            f"{child.name} did not end within {GRACE_S:g} s and was killed, because its code did not return", flush=True
+        )
     return 0 if killed or code == 128 + signal.SIGTERM else code
 
 

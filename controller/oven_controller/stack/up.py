@@ -17,11 +17,11 @@ from oven_controller.stack import kg_rules, message_floods
 from oven_controller.stack.agent_keys import revoke
 from oven_controller.stack.line_output import LinePrinter, first_line
 from oven_controller.stack.log_keeper import LogKeeper
-from oven_controller.stack.screen import Screen, relay
 from oven_controller.stack.plan import Plan, Pool, export_lines, pools, process_command
 from oven_controller.stack.preflight_checks import Request, check, exposure_warning
 from oven_controller.stack.process_table import is_installed
 from oven_controller.stack.processes import MemberProcesses, Processes, StopRequested
+from oven_controller.stack.screen import Screen, relay
 from oven_core.bus import streams
 from oven_core.bus.connection import Bus
 from oven_core.cancellation import end
@@ -36,7 +36,7 @@ from oven_runs.home.log_mirror import Mirror
 from oven_runs.home.relaunch import LearnerRelaunch
 from oven_runs.home.run_folder import Home, RunFolder, Status
 from oven_runs.process import signals, terminal
-from oven_runs.process.child import Child, how, short
+from oven_runs.process.child import Child, describe_exit, short_path
 from oven_runs.server import embedded as servers
 from oven_runs.settings.agents import agent_names, agent_specs, per_process
 
@@ -53,7 +53,7 @@ async def up(request: Request, home: Home, out: Out) -> int:
     folder = home.find(request.run) if request.resume else home.create(request.run, recipe)
     screen = Screen(out, folder.logs / "up.log")
     stack = _Stack(request, folder, screen)
-    with signals.handled_by(stack.on_signal):
+    with signals.handle_signals(stack.on_signal):
         try:
             with folder.hold():
                 try:
@@ -98,9 +98,11 @@ class _Stack:
         self._prepare()
         try:
             url = await self._start_server()
-            self.out(f"run {self.folder.run}, bus {url}, folder {short(self.folder.path)}")
+            self.out(f"run {self.folder.run}, bus {url}, folder {short_path(self.folder.path)}")
             if self.folder.keys() is None:
-                self.out("events are not signed, because that needs a key for each role (--creds FOLDER from `creds server`)")
+                self.out(
+                    "events are not signed, because that needs a key for each role (--creds FOLDER from `creds server`)"
+                )
             trust = tls.trusting(self.settings.tls_ca) if self.settings.tls_ca else None
             if self.settings.nats and (warning := await exposure_warning(url, self.settings.tls_ca, trust)):
                 self.out(f"warning: {warning}")
@@ -264,7 +266,7 @@ class _Stack:
         else:
             learner = plan.learner(resume_from)
             await processes.start_learner(learner)
-            self.out(f"starting the learner; its output goes to {short(learner.log)}")
+            self.out(f"starting the learner; its output goes to {short_path(learner.log)}")
 
     def _resume_command(self) -> str:
         if self.request.command:
@@ -275,7 +277,7 @@ class _Stack:
         return pools(agent_specs(self.settings), per_process(self.settings))
 
     async def _add_graph_rules(self, processes: Processes, bus: Bus) -> None:
-        """Add the prior service's rules to the run's before the learner reads them. The run works without the service."""
+        """Add the prior service's rules to the run's before the learner reads them. The run works without them."""
         if not is_installed("kg"):
             self.out('the prior service is not installed (`pip install "oven-controller[kg]"`): agents have no priors')
             return
@@ -300,7 +302,9 @@ class _Stack:
         if not is_installed("monitor"):
             self.out('printing lines, because the monitor is not installed (`pip install "oven-controller[tui]"`)')
             return
-        await self.out.open([*process_command("monitor"), "--control"], plan.environment("monitor"), self._monitor_closed)
+        await self.out.open(
+            [*process_command("monitor"), "--control"], plan.environment("monitor"), self._monitor_closed
+        )
         self._record_pid("monitor", self.out.pid)
 
     def _monitor_closed(self) -> str:
@@ -340,7 +344,7 @@ class _Stack:
         code = child.returncode
         if self.request.command or code == 0:
             return code
-        self.out(f"the learner failed ({how(code)}); the end of {short(child.log)}:")
+        self.out(f"the learner failed ({describe_exit(code)}); the end of {short_path(child.log)}:")
         for line in child.tail().splitlines():
             self.out(f"  {line}")
         return 2 if code == 2 else 3
@@ -362,7 +366,7 @@ class _Stack:
         await self.log.drain(bus, watch)  # log the learner's last messages before the agents leave
         if self.settings.notify.to:  # the notifier reads the end from run.json if it is not in the log
             learner_code = processes.learner.returncode if processes.learner is not None else None
-            learner_end = how(learner_code) if learner_code is not None else ""
+            learner_end = describe_exit(learner_code) if learner_code is not None else ""
             self._update_info(ended=self._final_status(code), learner_end=learner_end)
         await processes.end_others()
         await self.log.drain(bus, watch)
@@ -379,7 +383,7 @@ class _Stack:
             return ["nothing was logged"]
         log = self.folder.export if self.folder.export.exists() else self.folder.server.folder
         missing = [self.log.missing] if self.log.missing else []
-        check = f"log {short(log)}; check it with `oven-controller replay {self.folder.run}`"
+        check = f"log {short_path(log)}; check it with `oven-controller replay {self.folder.run}`"
         return [*self.report.summary(), *missing, check]
 
     def _final_status(self, code: int) -> Status:

@@ -14,12 +14,14 @@ from pathlib import Path
 from oven_core.errors import ProcessError, reason
 
 PARENT_FD = "OVEN_PARENT_FD"
-KILLED_S = 5.0
-"""Seconds for a guard to kill its command."""
+KILL_TIMEOUT_S = 5.0
+"""Seconds that a guard has to kill its command."""
 
 
 class Child:
-    """A running child process. A `foreign` program cannot watch the pipe, so a guard process watches it instead.
+    """A running child process.
+
+    A `foreign` program cannot watch the pipe to its parent, so a guard process watches it instead.
 
     Each child leads its own session. So Ctrl-C in the terminal reaches only the parent, which then stops its children
     in order.
@@ -42,12 +44,13 @@ class Child:
         env: Mapping[str, str] | None = None,
         foreign: bool = False,
         restricted: bool = False,
-        whole: bool = False,
+        kill_descendants: bool = False,
     ) -> Child:
         """Start a child. Raises ProcessError.
 
-        `foreign`: it cannot watch a pipe. For foreign programs only, `restricted` keeps it off the trainer's cores, and
-        `whole` also ends every process that it started, even outside its group.
+        A `foreign` program cannot watch a pipe, so it gets a guard. Two options work for foreign programs only:
+        `restricted` keeps the program off the trainer's cores, and `kill_descendants` also ends every process that it
+        started, even outside its group.
         """
         reader, writer = os.pipe()
         environment = {**os.environ, **(env or {}), PARENT_FD: str(reader)}
@@ -59,7 +62,7 @@ class Child:
                 "oven_runs.process.guard",
                 str(reader),
                 *(["restricted"] if restricted else []),
-                *(["whole"] if whole else []),
+                *(["kill-descendants"] if kill_descendants else []),
                 "--",
                 *command,
             ]
@@ -111,7 +114,7 @@ class Child:
         except TimeoutError:
             self.kill()
             try:
-                async with asyncio.timeout(KILLED_S):
+                async with asyncio.timeout(KILL_TIMEOUT_S):
                     code = await self.wait()
             except TimeoutError:  # the guard did not pass the signal on
                 end_session(self.pid)
@@ -143,7 +146,10 @@ class Child:
 
 
 def end_session(leader: int) -> None:
-    """Send SIGKILL to every process of a session without a leader. Its id is not reused while any of them lives."""
+    """Send SIGKILL to every process of a session whose leader has died.
+
+    The system does not reuse the session's id while one of its processes is alive.
+    """
     import psutil
 
     for pid in psutil.pids():
@@ -153,7 +159,10 @@ def end_session(leader: int) -> None:
 
 
 def follow_parent(grace_s: float = 10.0) -> None:
-    """Send this process SIGTERM when its parent's pipe closes, and exit after a grace period. Call it first."""
+    """Send this process SIGTERM when its parent's pipe closes, and exit after a grace period.
+
+    Call this before anything else in a child process.
+    """
     if fd := os.environ.pop(PARENT_FD, ""):
         end_when_closed(int(fd), grace_s)
 
@@ -177,12 +186,12 @@ def end_when_closed(fd: int, grace_s: float) -> None:
 
 
 WRONG_SETTING = 2
-"""Exit code for a wrong setting: a restart would not help."""
-OUTSIDE_SIGNALS = ("SIGKILL", "SIGTERM", "SIGINT", "SIGHUP")
-"""A process killed by one of these logs nothing, so the last line of its log does not explain its end."""
+"""Exit code for a wrong setting, which a restart would not fix."""
+EXTERNAL_SIGNALS = ("SIGKILL", "SIGTERM", "SIGINT", "SIGHUP")
+"""Signals from outside. They leave no error in the log, so its last line does not explain the exit."""
 
 
-def how(code: int) -> str:
+def describe_exit(code: int) -> str:
     """Describe an exit code. A guard exits with 128 plus the number of the signal that ended its command."""
     number = -code if code < 0 else code - 128
     if code < 0 or code > 128:
@@ -191,17 +200,18 @@ def how(code: int) -> str:
     return f"exit code {code}"
 
 
-def end_of(child: Child) -> str:
+def describe_end(child: Child) -> str:
     """Describe how a child ended, with the last line of its log if that explains it."""
     code, lines = child.returncode or 0, child.tail().splitlines()
-    last = lines[-1] if lines else "its log is empty"
-    explained = code == WRONG_SETTING or (last.startswith("error: ") and not how(code).endswith(OUTSIDE_SIGNALS))
-    cause = f": {last.removeprefix('error: ')}" if explained else ""
-    return f"{child.name} ended ({how(code)}){cause}"
+    exit_text = describe_exit(code)
+    last_line = lines[-1] if lines else "its log is empty"
+    is_error = last_line.startswith("error: ") and not exit_text.endswith(EXTERNAL_SIGNALS)
+    cause = f": {last_line.removeprefix('error: ')}" if code == WRONG_SETTING or is_error else ""
+    return f"{child.name} ended ({exit_text}){cause}"
 
 
-def short(path: Path) -> str:
-    """Return the path relative to the current folder, if it is inside."""
+def short_path(path: Path) -> str:
+    """Return the path relative to the current folder if it is inside, and the path itself otherwise."""
     with contextlib.suppress(ValueError):
         return str(path.relative_to(Path.cwd()))
     return str(path)

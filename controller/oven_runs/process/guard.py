@@ -1,10 +1,11 @@
-"""Guard a command that cannot watch a pipe: `… process.guard FD [restricted] [whole] -- COMMAND…`
+"""Run a command and end it when a pipe closes: `… process.guard FD [restricted] [kill-descendants] -- COMMAND…`
 
-The pipe behind FD closes when its writer ends, even by kill -9. Then the command's process group gets SIGTERM and,
-after a grace period, SIGKILL. The guard forwards signals to the group. SIGUSR1 kills the group. It imports little
-beyond the standard library, because each foreign process has a guard. `restricted`: the command does not use the
-trainer's cores. `whole`: the guard kills every process that the command started, even outside its group (on Linux,
-where orphans become children of this process).
+The pipe behind FD closes when its writer ends, even by kill -9. The command's process group then gets SIGTERM and,
+after a grace period, SIGKILL. The guard forwards signals to the group, and kills the group on SIGUSR1. It imports
+little beyond the standard library, because each foreign process has a guard.
+
+With `restricted`, the command does not use the trainer's cores. With `kill-descendants`, the guard kills every process
+that the command started, even outside its group. That works on Linux, where orphans become children of the guard.
 """
 
 from __future__ import annotations
@@ -23,22 +24,22 @@ from oven_core.cpu_affinity import follow, restrict_affinity
 
 GRACE_S = 10.0
 PR_SET_CHILD_SUBREAPER = 36
-CRASHES = (signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS)
+CRASH_SIGNALS = (signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS)
 """Signals that end compiled code when it runs out of memory, without an error message."""
-HANDLED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
+HANDLED_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
 
 
 def main() -> int:
     """Run the command. Return its exit code, or 128 plus the number of the signal that ended it."""
     separator = sys.argv.index("--")
     fd, options, command = int(sys.argv[1]), sys.argv[2:separator], sys.argv[separator + 1 :]
-    whole = "whole" in options and _adopt_orphans()
+    kill_descendants = "kill-descendants" in options and _adopt_orphans()
     split = restrict_affinity() if "restricted" in options else None
-    early: list[int] = []
-    for number in HANDLED:
-        signal.signal(number, lambda number, _frame: early.append(number))
+    early_signals: list[signal.Signals] = []  # signals that arrive while the command is being started
+    for number in HANDLED_SIGNALS:
+        signal.signal(number, lambda received, _frame: early_signals.append(signal.Signals(received)))
     try:
-        # Its own group, but this session: if this guard is killed, the command can still be found there.
+        # The command gets its own group but stays in this session, where it can be found if this guard is killed.
         child = subprocess.Popen(command, process_group=0)
     except OSError as error:
         print(f"error: cannot run {command[0]}: {error.strerror}", file=sys.stderr)
@@ -48,7 +49,8 @@ def main() -> int:
 
     def end_group() -> None:
         _signal_group(child.pid, signal.SIGTERM)
-        if not ended.wait(GRACE_S):  # only `_end_of` may collect the exit status, or it would wait for ever
+        # Wait for the event rather than the process: only `_wait_for` may collect the exit status.
+        if not ended.wait(GRACE_S):
             _signal_group(child.pid, signal.SIGKILL)
 
     def watch() -> None:
@@ -59,28 +61,28 @@ def main() -> int:
     def forward(number: int, _frame: types.FrameType | None) -> None:
         _signal_group(child.pid, signal.SIGKILL if number == signal.SIGUSR1 else number)
 
-    for number in HANDLED:
+    for number in HANDLED_SIGNALS:
         signal.signal(number, forward)
-    for missed in early:  # signals that arrived while the command was being started
-        forward(missed, None)
+    for number in early_signals:
+        forward(number, None)
     with _signals_only_in_this_thread():
         if split:
             follow(child.pid, split)
         threading.Thread(target=watch, daemon=True).start()
-    code = _end_of(child.pid)
+    code = _wait_for(child.pid)
     ended.set()
     _signal_group(child.pid, signal.SIGKILL)  # processes that the command left behind in its group
-    if whole:
-        _end_descendants()
-    _explain(code)
+    if kill_descendants:
+        _kill_children()
+    _print_memory_error(code)
     return code if code >= 0 else 128 - code
 
 
-def _end_of(pid: int) -> int:
+def _wait_for(pid: int) -> int:
     """Wait for the process and return its exit code. Reap orphans that end before it."""
     while True:
-        ended, status = os.wait()
-        if ended == pid:
+        ended_pid, status = os.wait()
+        if ended_pid == pid:
             return os.waitstatus_to_exitcode(status)
 
 
@@ -93,35 +95,36 @@ def _adopt_orphans() -> bool:
     return bool(ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0)
 
 
-def _end_descendants() -> None:
+def _kill_children() -> None:
     """Send SIGKILL to all children until there are none, because the children of a killed process become ours."""
-    foreign: set[int] = set()  # processes of another user, which this one may not end
-    while children := set(_children(os.getpid())) - foreign:
+    protected: set[int] = set()  # processes of another user, which this one may not kill
+    while children := set(_children(os.getpid())) - protected:
         for pid in children:
             try:
                 os.kill(pid, signal.SIGKILL)
                 os.waitpid(pid, 0)
             except PermissionError:
-                foreign.add(pid)
+                protected.add(pid)
             except (ProcessLookupError, ChildProcessError):
                 continue
 
 
-def _explain(code: int) -> None:
+def _print_memory_error(code: int) -> None:
     """Print an error if the memory limit may have caused the crash."""
     limit_mb = int(os.environ.get("OVEN_AGENTS_MEMORY_MB") or 0)
-    if not limit_mb or -code not in CRASHES:
+    if not limit_mb or -code not in CRASH_SIGNALS:
         return
     used_mb = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024 // 1_000_000
     if used_mb > limit_mb // 2:
         print(
-            f"error: it used {used_mb} MB, and a process of agents may use {limit_mb} MB (agents_memory_mb); reduce "
-            f"what its agents store, or allow more with --set agents_memory_mb={2 * limit_mb}",
+            f"error: it used {used_mb} MB, but an agent process may use {limit_mb} MB (agents_memory_mb); make its "
+            f"agents store less, or raise the limit with --set agents_memory_mb={2 * limit_mb}",
             file=sys.stderr,
         )
 
 
 def _children(parent: int) -> list[int]:
+    """Return the ids of the process's children (Linux only)."""
     children = []
     for entry in os.listdir("/proc"):
         with contextlib.suppress(ValueError, OSError, IndexError):
@@ -139,11 +142,11 @@ def _signals_only_in_this_thread() -> Iterator[None]:
     Only the main thread runs handlers. If another thread received the second of two signals, the main thread might be
     waiting for the command again and never run the handler.
     """
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, HANDLED)
+    previous_mask = signal.pthread_sigmask(signal.SIG_BLOCK, HANDLED_SIGNALS)
     try:
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        signal.pthread_sigmask(signal.SIG_SETMASK, previous_mask)
 
 
 def _signal_group(group: int, number: int) -> None:

@@ -1,7 +1,7 @@
-"""Supervise a process: if it dies, report that, wait with exponential backoff, and restart it.
+"""Restart processes that die, with exponential backoff.
 
-The new process continues from the log: the mesh replays it, agents request its history and the server has it on disk.
-The prior service and committee members are stateless.
+The new process continues from the log. The mesh replays the log, agents request its history, and the server has it on
+disk. The prior service and committee members are stateless.
 """
 
 from __future__ import annotations
@@ -13,69 +13,71 @@ from typing import Any
 
 from oven_core.cancellation import end
 from oven_core.errors import ProcessError
-from oven_runs.process.child import WRONG_SETTING, Child, end_of, short
+from oven_runs.process.child import WRONG_SETTING, Child, describe_end, short_path
 
 
 @dataclass(frozen=True)
 class Backoff:
-    """Delays before restarts, in seconds. After a life of `well_s` or more, the delay starts at `first_s` again."""
+    """Delays before restarts, in seconds. They grow from `first_s` by `factor` up to `cap_s`."""
 
     first_s: float = 0.25
     factor: float = 2.0
     cap_s: float = 4.0
-    well_s: float = 30.0
-    most: int = 10
-    """Maximum deaths in a row. After that the process is not restarted."""
+    healthy_after_s: float = 30.0
+    """Seconds of running after which the delays start at `first_s` again."""
+    max_failures: int = 10
+    """Number of deaths in a row after which the process is not restarted."""
 
     def delay_s(self, failures: int) -> float | None:
-        """Return the delay after this many deaths in a row (from 1); None to give up."""
-        if failures >= self.most:
+        """Return the delay after this many deaths in a row, at least 1; None to give up."""
+        if failures >= self.max_failures:
             return None
         return min(self.cap_s, self.first_s * self.factor ** (failures - 1))
 
-    def failures(self, before: int, well_s: float) -> int:
-        """Return the deaths in a row, including one after `before` others. A life of `well_s` resets the count."""
-        return 1 if well_s >= self.well_s else before + 1
+    def count_failure(self, previous_failures: int, running_s: float) -> int:
+        """Return the number of deaths in a row after one more. A process that ran long enough resets the count."""
+        return 1 if running_s >= self.healthy_after_s else previous_failures + 1
 
 
 @dataclass(frozen=True)
 class Restartable:
-    """How to start a process, and when it is ready."""
+    """A process that can be restarted: how to start it, and how to tell when it is ready."""
 
     name: str
     start: Callable[[], Awaitable[Child]]
     ready: Callable[[], Awaitable[None]]
     """Waits until the process started after this call is ready."""
-    without: Callable[[], str]
-    """Returns a phrase for people: the effect on the run when the process is missing."""
+    effect_of_absence: Callable[[], str]
+    """Returns a phrase for the user that says how the run continues without the process."""
 
 
-class Supervised:
-    """A process that is restarted as needed until `end`. `child` is the current or last one."""
+class SupervisedProcess:
+    """A process that is restarted whenever it dies, until `end` is called. `child` is the current or last one."""
 
     def __init__(
         self,
         process: Restartable,
         child: Child,
-        tell: Callable[[str], None],
-        note: Callable[[str, int], None],
+        report: Callable[[str], None],
+        record_pid: Callable[[str, int], None],
         policy: Backoff | None = None,
     ) -> None:
-        """`child` is running and ready. `tell` receives lines for people. `note` receives the name and pid after
-        restarts.
+        """Supervise `child`, which is running and ready.
+
+        `report` receives lines for the user. `record_pid` receives the name and pid after each restart.
         """
         self.name = process.name
         self.child = child
         self.given_up = False
         self._process = process
-        self._tell = tell
-        self._note = note
+        self._report = report
+        self._record_pid = record_pid
         self._policy = policy or Backoff()
         self._ending = asyncio.Event()
         self._task = asyncio.create_task(self._supervise(), name=f"supervise-{process.name}")
 
     @property
-    def lives(self) -> bool:
+    def is_alive(self) -> bool:
         return self.child.returncode is None
 
     async def end(self, grace_s: float) -> None:
@@ -91,53 +93,52 @@ class Supervised:
 
     async def _supervise(self) -> None:
         loop, failures = asyncio.get_running_loop(), 0
-        well_since: float | None = loop.time()
+        ready_since: float | None = loop.time()
         while await self._unless_ending(self.child.wait()):
             died = loop.time()
             code = self.child.returncode or 0
             self.child.close()
-            failures = self._policy.failures(failures, died - well_since if well_since is not None else 0.0)
-            delay = self._delay(failures, code)
+            running_s = died - ready_since if ready_since is not None else 0.0
+            failures = self._policy.count_failure(failures, running_s)
+            delay = self._report_death(failures, code)
             if delay is None or not await self._unless_ending(asyncio.sleep(delay)):
                 return
-            well_since = None
+            ready_since = None
             ready = asyncio.ensure_future(self._process.ready())
             try:
-                if (
-                    await self._restart()
-                    and await self._unless_ending(_ready_or_dead(ready, self.child))
-                    and _succeeded(ready)
-                ):
-                    well_since = loop.time()
-                    self._tell(f"{self.name} is back after {well_since - died:.1f} s (pid {self.child.pid})")
+                if not await self._restart():
+                    continue
+                if await self._unless_ending(_ready_or_dead(ready, self.child)) and _succeeded(ready):
+                    ready_since = loop.time()
+                    self._report(f"{self.name} is back after {ready_since - died:.1f} s (pid {self.child.pid})")
             finally:
                 await end(ready)
 
     async def _restart(self) -> bool:
         try:
             self.child = await self._process.start()
-        except ProcessError as error:  # the old child stays, so that its death counts once more
-            self._tell(str(error).splitlines()[0])
+        except ProcessError as error:  # the old child stays in place, so the loop counts another death
+            self._report(str(error).splitlines()[0])
             return False
-        self._note(self.name, self.child.pid)
+        self._record_pid(self.name, self.child.pid)
         return True
 
-    def _delay(self, failures: int, code: int) -> float | None:
+    def _report_death(self, failures: int, code: int) -> float | None:
         """Report the death and return the delay before the restart. None means no restart."""
-        death = end_of(self.child)
-        without = self._process.without()
-        where = f"see {short(self.child.log)}"
+        death = describe_end(self.child)
+        effect = self._process.effect_of_absence()
+        log_hint = f"see {short_path(self.child.log)}"
         if code == WRONG_SETTING:
             self.given_up = True
-            self._tell(f"{death}; it is not restarted: {without}; {where}")
+            self._report(f"{death}; it is not restarted: {effect}; {log_hint}")
             return None
         delay = self._policy.delay_s(failures)
-        row = f", {failures} times in a row" if failures > 1 else ""
+        repeats = f", {failures} times in a row" if failures > 1 else ""
         if delay is None:
             self.given_up = True
-            self._tell(f"{death}{row}: given up; {without}; {where}")
+            self._report(f"{death}{repeats}; giving up on it: {effect}; {log_hint}")
         else:
-            self._tell(f"{death}{row}: {without} until it is back; restarting it in {delay:g} s; {where}")
+            self._report(f"{death}{repeats}: {effect} until it is back; restarting it in {delay:g} s; {log_hint}")
         return delay
 
     async def _unless_ending(self, awaitable: Awaitable[object]) -> bool:

@@ -1,8 +1,8 @@
 """Run a child process (the monitor) in the terminal's foreground.
 
-The child leads its own process group, which becomes the terminal's foreground group. So Ctrl-C reaches only the child
-and not the stack, even when the terminal is not in raw mode because the child is still importing or has crashed. The
-other children have their own sessions and no terminal.
+The child leads its own process group, which becomes the terminal's foreground group. Ctrl-C therefore reaches only the
+child and not the stack. That also works while the child is still importing or after it has crashed, when the terminal
+is not in raw mode. The other children have their own sessions and no terminal.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from oven_core.errors import ProcessError, reason
 from oven_runs.process.child import PARENT_FD
 
 TERMINAL = 0
-_LEAVE = "\x1b[?1049l\x1b[?25h\x1b[?1000l\x1b[?1003l\x1b[?1006l\x1b[?1015l\x1b[?1004l\x1b[?2004l\x1b[<u\x1b[0m"
-"""Undoes the modes of a crashed screen: alternate buffer, hidden cursor, mouse, focus and paste events."""
+_RESET_SEQUENCE = "\x1b[?1049l\x1b[?25h\x1b[?1000l\x1b[?1003l\x1b[?1006l\x1b[?1015l\x1b[?1004l\x1b[?2004l\x1b[<u\x1b[0m"
+"""Escape sequence that undoes the modes of a crashed app: alternate buffer, hidden cursor, mouse, focus, paste."""
 
 
 def has_terminal() -> bool:
-    """Whether stdin and stdout are a terminal and this process is in its foreground, not a background job."""
+    """Whether stdin and stdout are a terminal, and this process is not a background job."""
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         return False
     try:
@@ -35,7 +35,7 @@ def has_terminal() -> bool:
 
 
 class Foreground:
-    """A running child that owns the terminal. `wait` restores the terminal, no matter how the child ends."""
+    """A running child process that owns the terminal. `wait` restores the terminal, no matter how the child ends."""
 
     def __init__(self, process: asyncio.subprocess.Process, pipe: int, modes: list[Any] | None) -> None:
         self._process = process
@@ -44,13 +44,13 @@ class Foreground:
 
     @classmethod
     async def start(cls, command: Sequence[str], env: Mapping[str, str]) -> Foreground:
-        """Start the child like Child.start, but with other streams and another process group. Raises ProcessError."""
+        """Start the child as the leader of a process group, with this process's streams. Raises ProcessError."""
         reader, writer = os.pipe()
         environment = {**os.environ, **env, PARENT_FD: str(reader)}
-        before = modes()
+        previous_modes = modes()
         try:
-            # Ctrl-Z before raw mode would stop the child, and no shell could continue it. It inherits this.
-            with _ignored(signal.SIGTSTP):
+            # Ctrl-Z before raw mode would stop the child, and no shell could continue it. The child inherits this.
+            with _ignore(signal.SIGTSTP):
                 process = await asyncio.create_subprocess_exec(
                     *command, env=environment, pass_fds=(reader,), process_group=0
                 )
@@ -60,7 +60,7 @@ class Foreground:
         finally:
             os.close(reader)
         _give_terminal(process.pid)
-        return cls(process, writer, before)
+        return cls(process, writer, previous_modes)
 
     @property
     def pid(self) -> int:
@@ -74,11 +74,11 @@ class Foreground:
             self._pipe = -1
             _give_terminal(os.getpgrp())
             if self._modes is not None:
-                with contextlib.suppress(termios.error), _ignored(signal.SIGTTOU):
+                with contextlib.suppress(termios.error), _ignore(signal.SIGTTOU):
                     termios.tcsetattr(TERMINAL, termios.TCSADRAIN, self._modes)
             if code != 0:
                 with contextlib.suppress(OSError):  # the terminal was closed
-                    sys.stdout.write(_LEAVE)
+                    sys.stdout.write(_RESET_SEQUENCE)
                     sys.stdout.flush()
         return code
 
@@ -100,7 +100,7 @@ def modes() -> list[Any] | None:
     return None
 
 
-def take_back(modes: list[Any] | None) -> None:
+def restore(modes: list[Any] | None) -> None:
     """Restore the terminal after a child was killed. Any thread may call this before the process exits."""
     with contextlib.suppress(OSError, termios.error):
         if modes is None or os.tcgetpgrp(TERMINAL) == os.getpgrp():
@@ -108,19 +108,20 @@ def take_back(modes: list[Any] | None) -> None:
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTTOU})
         os.tcsetpgrp(TERMINAL, os.getpgrp())
         termios.tcsetattr(TERMINAL, termios.TCSADRAIN, modes)
-        os.write(1, _LEAVE.encode())
+        os.write(1, _RESET_SEQUENCE.encode())
 
 
 def _give_terminal(group: int) -> None:
-    """Make `group` the foreground group. A background process may do that only while it ignores SIGTTOU."""
-    with contextlib.suppress(OSError), _ignored(signal.SIGTTOU):
+    """Make `group` the foreground group. A background process can do that only while it ignores SIGTTOU."""
+    with contextlib.suppress(OSError), _ignore(signal.SIGTTOU):
         os.tcsetpgrp(TERMINAL, group)
 
 
 @contextlib.contextmanager
-def _ignored(number: signal.Signals) -> Iterator[None]:
-    before = signal.signal(number, signal.SIG_IGN)
+def _ignore(number: signal.Signals) -> Iterator[None]:
+    """Ignore the signal inside this context."""
+    previous_handler = signal.signal(number, signal.SIG_IGN)
     try:
         yield
     finally:
-        signal.signal(number, before if before is not None else signal.SIG_DFL)
+        signal.signal(number, previous_handler if previous_handler is not None else signal.SIG_DFL)

@@ -61,7 +61,7 @@ def choose_best(
         restore=copies.restore,
         read=read,
         ranks=ranks,
-        reading=f"{metric.name} ({words})" if words else "",
+        score_name=f"{metric.name} ({words})" if words else "",
     )
 
 

@@ -56,7 +56,7 @@ class RateReadback:
         if hasattr(scale.optimizer, "register_step_pre_hook"):
             self._hooks = [
                 before_update(scale.optimizer, lambda first: self.before_step() if first else None),
-                scale.optimizer.register_step_post_hook(lambda *_: self.moved()),
+                scale.optimizer.register_step_post_hook(lambda *_: self.on_restore()),
             ]
 
     def announce(self, actuators: Actuators, bounds: tuple[float, float]) -> None:
@@ -84,9 +84,9 @@ class RateReadback:
 
     def write(self, scale: float) -> None:
         self.scale.write(scale)
-        self.moved()
+        self.on_restore()
 
-    def moved(self) -> None:
+    def on_restore(self) -> None:
         """Take the present rates as the expected ones."""
         self._expected = self.scale.rates()
 
@@ -102,10 +102,10 @@ class RateReadback:
     # The proof.
 
     @property
-    def sure(self) -> bool:
+    def is_certain(self) -> bool:
         return self.scale.scheduled and not self._foreign and not self._undone
 
-    def refused(self) -> str:
+    def refusal(self) -> str:
         unknown_scheduler = self.scale.has_unknown_scheduler and not self._loop_knows_scale
         if max(self._foreign, self._undone) < IN_A_ROW and not unknown_scheduler:
             return ""
@@ -126,7 +126,7 @@ class RateReadback:
             return ""
         return "" if ended and change.verdict is None and change.used else change.verdict
 
-    def lost(self) -> tuple[float, float, str] | None:
+    def take_reverted(self) -> tuple[float, float, str] | None:
         undone, self._undone_setting = self._undone_setting, None
         return undone
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from oven_core.errors import ConfigError
 from oven_core.protocol.messages import MetricSpec
 from oven_learner.actuators import Actuators
-from oven_learner.client.held_out_evaluation import Measured
+from oven_learner.client.held_out_evaluation import Measurements
 from oven_learner.client.loop_client import LoopClient
 from oven_learner.custom_loop import connect
 from oven_learner.hf.knobs.scalars import UserValues
@@ -111,7 +111,7 @@ class PolicyTrainer:
         teacher: str = "",
         optimizer: torch.optim.Optimizer | None = None,
         scheduler: Any = None,
-        evaluate: Callable[[], Measured] | None = None,
+        evaluate: Callable[[], Measurements] | None = None,
         evaluate_every: int = 20,
         metrics: tuple[MetricSpec, ...] = (),
         output_dir: Path | str | None = None,

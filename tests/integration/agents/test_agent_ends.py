@@ -190,7 +190,9 @@ async def test_a_crash_at_the_limit_says_that_it_may_be_the_limits(tmp_path: Pat
     for megabytes, expected in (("128", True), ("1000", False)):
         env = {"OVEN_AGENTS_MEMORY_MB": megabytes}
         log = tmp_path / f"{megabytes}.log"
-        child = await Child.start("crashes", [sys.executable, "-c", crash], log, env=env, foreign=True, whole=True)
+        child = await Child.start(
+            "crashes", [sys.executable, "-c", crash], log, env=env, foreign=True, kill_descendants=True
+        )
         assert await child.wait() == 128 + signal.SIGABRT
         child.close()
-        assert ("a process of agents may use 128 MB (agents_memory_mb)" in child.tail()) == expected
+        assert ("an agent process may use 128 MB (agents_memory_mb)" in child.tail()) == expected

@@ -160,7 +160,11 @@ def test_holding_needs_no_mesh_and_what_needs_one_waits_for_it(stack: Stack) -> 
     assert (held["receipt"]["actuator"], held["receipt"]["status"], held["answer"]) == ("run.hold", "applied", None)
     assert ": held (" in stack.command("status", "meshless")[1]
     code, text = stack.command("hold", "meshless")
-    assert (code, text.startswith("hold: noop at step "), "it is held already: a look" in text) == (0, True, True), text
+    assert (code, text.startswith("hold: noop at step "), "the run is already held: a look" in text) == (
+        0,
+        True,
+        True,
+    ), text
     code, text = stack.command("set", "grad.clip", "4", "--wait", "1.5")
     assert code == 3, text
     assert "set: logged as event " in text and "no answer from the mesh within 1.5 s" in text

@@ -12,9 +12,9 @@ import psutil
 from tests.integration.conftest import WAIT_S
 
 from oven_runs.process.child import Child
-from oven_runs.process.supervisor import Backoff, Restartable, Supervised
+from oven_runs.process.supervisor import Backoff, Restartable, SupervisedProcess
 
-QUICK = Backoff(first_s=0.01, factor=2, cap_s=0.03, well_s=1000, most=5)
+QUICK = Backoff(first_s=0.01, factor=2, cap_s=0.03, healthy_after_s=1000, max_failures=5)
 PAUSE = "import signal; print('error: told so'); signal.pause()"
 
 
@@ -57,12 +57,12 @@ class Stage:
 @asynccontextmanager
 async def supervising(
     folder: Path, programs: list[str], policy: Backoff = QUICK
-) -> AsyncIterator[tuple[Stage, Supervised]]:
+) -> AsyncIterator[tuple[Stage, SupervisedProcess]]:
     stage = Stage(folder, programs)
     child = await stage.start()
     stage.pids.append(child.pid)
     restartable = Restartable("p", stage.start, stage.ready, lambda: "nothing is lost")
-    supervised = Supervised(restartable, child, stage.tell, lambda _name, pid: stage.pids.append(pid), policy)
+    supervised = SupervisedProcess(restartable, child, stage.tell, lambda _name, pid: stage.pids.append(pid), policy)
     try:
         yield stage, supervised
     finally:
@@ -84,14 +84,14 @@ async def test_a_killed_process_is_reported_and_restarted(tmp_path: Path) -> Non
 async def test_a_crash_loop_is_restarted_with_growing_delays_and_given_up(tmp_path: Path) -> None:
     async with supervising(tmp_path, ["exit(7)"]) as (stage, supervised):
         await stage.until(lambda: supervised.given_up)
-        assert len(stage.pids) == QUICK.most
+        assert len(stage.pids) == QUICK.max_failures
         waits = [line.split("starting it in ")[1].split(" s")[0] for line in stage.lines[:-1]]
         assert waits == ["0.01", "0.02", "0.03", "0.03"]
-        assert "p ended (exit code 7), 5 times in a row: given up; nothing is lost; see " in stage.lines[-1]
+        assert "p ended (exit code 7), 5 times in a row; giving up on it: nothing is lost; see " in stage.lines[-1]
 
 
 async def test_delays_start_over_after_a_long_life(tmp_path: Path) -> None:
-    always_well = Backoff(first_s=0.01, well_s=0, most=2)
+    always_well = Backoff(first_s=0.01, healthy_after_s=0, max_failures=2)
     async with supervising(tmp_path, [PAUSE], always_well) as (stage, supervised):
         for life in range(4):
             psutil.Process(supervised.child.pid).kill()

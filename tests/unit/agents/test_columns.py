@@ -15,7 +15,7 @@ from oven_agents.review.columnar_window import Columns
 from oven_agents.sdk.session import KEPT, Session
 from oven_agents.sdk.window import Window
 from oven_controller.importing.declared_knobs import Knob
-from oven_controller.importing.rows import gauge
+from oven_controller.importing.rows import metric_spec
 from oven_core.protocol.messages import AgentStatus, Observation, Receipt, RunStarted
 
 RUN = RunStarted(incarnation=1, n=0, recipe="any")
@@ -128,7 +128,7 @@ def eventful(reward: bool) -> list[RunStarted | Observation | Receipt]:
             name, to, step = backs[tick]
             messages.append(receipt(tick, name).model_copy(update={"n": len(messages) + 1, "after": to}))
     names = dict.fromkeys(name for message in messages if isinstance(message, Observation) for name in message.metrics)
-    metrics = tuple(map(gauge, names))
+    metrics = tuple(map(metric_spec, names))
     actuators = tuple(knob.spec() for knob in KNOBS)
     return [RunStarted(incarnation=1, n=0, recipe="any", actuators=actuators, metrics=metrics), *messages]
 

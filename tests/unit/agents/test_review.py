@@ -24,7 +24,7 @@ from oven_agents.review.open_loop_replay import CastVote, OpenLoopReplay
 from oven_agents.review.report import Report, text_lines
 from oven_agents.review.review_command import review
 from oven_controller.cli.review import _start_change
-from oven_controller.importing.import_run import read
+from oven_controller.importing.import_run import read_source
 from oven_core.protocol.messages import MetricSpec
 from oven_runs.home.run_folder import Home
 
@@ -51,7 +51,7 @@ def table(path: Path, rows: int, *, reward: bool = False, spikes: Iterable[tuple
 
 
 def reviewed(path: Path, agents: dict[str, Base]) -> Report:
-    with read(path, {}).rows as rows:
+    with read_source(path, {}).rows as rows:
         return review(RUN, lambda: rows.events(RUN), agents, _start_change({}, [], True, list(agents)))
 
 
@@ -237,7 +237,7 @@ def test_a_kept_run_can_be_reviewed_by_name_folder_or_log(tmp_path: Path, home: 
     assert invoke("review", "elsewhere.jsonl", "--json") == 0
     assert json.loads(capsys.readouterr().out)["flags"] == seen[0]["flags"]
     assert invoke("review", "kept", "--rename", "a=b") == 2
-    assert "is for sources that `import` reads" in capsys.readouterr().err
+    assert "only with sources for `import`" in capsys.readouterr().err
 
 
 def test_rows_of_nan_and_steps_that_go_back(tmp_path: Path, capsys: Any) -> None:

@@ -318,7 +318,13 @@ def test_an_agent_that_ends_the_process_is_an_error(
     assert invoke("backtest", "mine.py", "r") == 2
     captured = capsys.readouterr()
     assert captured.err.startswith("error: mine.py") and ENDING[source] in captured.err and not captured.out
-    command = [sys.executable, "-m", "oven_controller.stack.run_process", "agent", "mine.py"]  # what `agent run` becomes
+    command = [
+        sys.executable,
+        "-m",
+        "oven_controller.stack.run_process",
+        "agent",
+        "mine.py",
+    ]  # what `agent run` becomes
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run(command, capture_output=True, text=True, env=env, cwd=tmp_path)
     assert done.returncode == 2 and ENDING[source] in done.stderr

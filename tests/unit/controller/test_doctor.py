@@ -118,7 +118,9 @@ def test_the_command_prints_no_key(
     assert "fail  port         port 4222 on 127.0.0.1 is taken" in output and "not ready" in output
     assert "OPENAI_API_KEY set" in output and "secret" not in output
 
-    monkeypatch.setattr(doctor, "run_checks", lambda _home, _port: [Check("python", "ok", "3.11.0"), doctor.check_keys([])])
+    monkeypatch.setattr(
+        doctor, "run_checks", lambda _home, _port: [Check("python", "ok", "3.11.0"), doctor.check_keys([])]
+    )
     with pytest.raises(SystemExit) as ended:
         run(["doctor", "--json"])
     report = json.loads(capsys.readouterr().out)

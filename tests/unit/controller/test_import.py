@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 from tests.support.attached import THIRD_PARTY, trainer
 from tests.support.own_home import invoke, own_home
 
-from oven_controller.importing.importer import Logged
-from oven_controller.importing.rows import NO_STEP, Names, Row, gauge, metric_name, rows
-from oven_controller.importing.wandb import Axes
-from oven_controller.importing.writer import Rows, write
+from oven_controller.importing.importer import LogEntry
+from oven_controller.importing.rows import ROWS_WITHOUT_STEP, MetricNames, Row, measured_rows, metric_name, metric_spec
+from oven_controller.importing.wandb import StepAxes
+from oven_controller.importing.writer import StoredRows, write_log
 from oven_controller.stack.preflight_checks import Request
 from oven_controller.stack.up import up
 from oven_core.protocol.messages import Observation, RunEnded, RunStarted
@@ -105,7 +105,7 @@ def test_the_same_training_from_tensorboard(
 ) -> None:
     folder, history = trained
     assert invoke("import", str(folder / "runs")) == 2
-    assert "there is no log in " in capsys.readouterr().err
+    assert "has no log; choose one of " in capsys.readouterr().err
     (events,) = (folder / "runs").iterdir()
     report = imported(str(events))
     seen = observations(report)
@@ -147,7 +147,7 @@ def test_a_resumed_training_is_a_second_incarnation(
 
 
 def test_metrics_are_placed_at_the_step_of_their_axis() -> None:
-    axes = Axes()
+    axes = StepAxes()
     axes.define("", "train/*", "train/step")
     axes.define("eval/loss", "", "eval/step")
     axes.define("seen", "", "epoch")
@@ -162,9 +162,9 @@ def test_metrics_are_placed_at_the_step_of_their_axis() -> None:
     assert placed["eval/loss"] == 7
     placed = {n: s for s, values in axes.by_step({"_step": 2, "train/loss": 1.0, "eval/loss": 1.0}) for n in values}
     assert (placed["train/loss"], placed["eval/loss"]) == (10, 7), "each axis's newest value"
-    plain = Axes()
+    plain = StepAxes()
     assert plain.by_step({"_step": 4, "loss": 1.0}) == [(4, {"_step": 4, "loss": 1.0})]
-    named_ = Axes("my_step")
+    named_ = StepAxes("my_step")
     named_.define("", "*", "train/step")
     assert named_.by_step({"_step": 4, "my_step": 9, "train/step": 2, "loss": 1.0})[0][0] == 9
 
@@ -205,7 +205,7 @@ def test_tables(tmp_path: Path, imported: Callable[..., dict[str, Any]]) -> None
         '"30","nan","1","1e-4"\n"x","1","1","1"\n'
     )
     report = imported("w.csv")
-    assert report["metrics"] == {"learning_rate": 2, "loss": 2} and report["skipped"] == {NO_STEP: 1}
+    assert report["metrics"] == {"learning_rate": 2, "loss": 2} and report["skipped"] == {ROWS_WITHOUT_STEP: 1}
     assert [o.step for o in observations(report)] == [10, 30]  # nothing was measured at 20
     lines = [
         {"_step": 0, "training/global_step": 1, "critic/rewards/mean": 0.5, "_timestamp": 1_700_000_000.5},
@@ -250,23 +250,27 @@ async def test_an_imported_run_cannot_be_resumed(
 
 
 BAD: dict[str, tuple[str, bytes | None, str]] = {
-    "none": ("none.csv", None, "there is no file or folder none.csv"),
-    "empty csv": ("e.csv", b"", "it is empty"),
-    "empty jsonl": ("e.jsonl", b"", "has no measurement at any step: nothing was logged"),
+    "none": ("none.csv", None, "none.csv does not exist"),
+    "empty csv": ("e.csv", b"", "the file is empty"),
+    "empty jsonl": ("e.jsonl", b"", "has no usable measurements (nothing was logged)"),
     "empty json": ("e.json", b"", "is not JSON"),
     "empty wandb": ("run-1.wandb", b"", "is not a W&B run file"),
     "another json": ("x.json", b'{"a": 1}', "has no `log_history`"),
-    "cut json": ("x.json", b'{"log_history": [{"step": 1, "los', "was the program killed while it wrote it?"),
+    "cut json": ("x.json", b'{"log_history": [{"step": 1, "los', "was the program killed while writing it?"),
     "no log": ("x.json", b'{"log_history": []}', "nothing was logged"),
-    "no step": ("x.csv", b"loss,lr\n1,2\n", "has no column named train/global_step"),
-    "no step in any": ("x.jsonl", b'{"loss": 1}\n', "has no measurement at any step: 1 rows without a step"),
-    "no number": ("x.csv", b"step,name\n1,a\n", "1 values that are not numbers"),
-    "several runs": ("x.csv", b"Step,a - loss,b - loss\n1,2,3\n", "contains several runs: a, b"),
-    "no text": ("x.csv", b"step,loss\n1,\xff\xfe\n", "it is not CSV in UTF-8; export it in that format"),
+    "no step": ("x.csv", b"loss,lr\n1,2\n", "has no column with the step (train/global_step"),
+    "no step in any": ("x.jsonl", b'{"loss": 1}\n', "has no usable measurements (rows without a step: 1)"),
+    "no number": ("x.csv", b"step,name\n1,a\n", "values that are not numbers: 1"),
+    "several runs": ("x.csv", b"Step,a - loss,b - loss\n1,2,3\n", "contains more than one run: a, b"),
+    "no text": ("x.csv", b"step,loss\n1,\xff\xfe\n", "is not a CSV file in UTF-8"),
     "no JSON line": ("x.jsonl", b'{"step": 1, "loss": 2}\nhello\n', "line 2 is not JSON"),
     "no object": ("x.jsonl", b"[1]\n", "line 1 is not a JSON object"),
-    "another format": ("x.parquet", b"PAR1", "is none of: a history exported as .csv or .jsonl"),
-    "not a board": ("events.out.tfevents.1", b"hello, world", "has no measurement"),
+    "another format": (
+        "x.parquet",
+        b"PAR1",
+        "is not in a supported format. Supported: a history exported as .csv or .jsonl",
+    ),
+    "not a board": ("events.out.tfevents.1", b"hello, world", "has no usable measurements"),
 }
 
 
@@ -295,7 +299,7 @@ def test_any_column_is_renamed(tmp_path: Path, imported: Callable[..., dict[str,
     for name, text in (("a.jsonl", '{"iter": 4, "step": 1, "loss": 2}\n'), ("a.json", '{"log_history": [%s]}')):
         (tmp_path / name).write_text(text % '{"iter": 4, "step": 1, "loss": 2}' if "%" in text else text)
         assert imported(name, "--rename", "iter=step")["last_step"] == 4
-    for pair, message in (("itr=step", "did you mean iter"), ("x=reward", "there is no x in a.csv; its columns are ")):
+    for pair, message in (("itr=step", "did you mean iter"), ("x=reward", "a.csv has no column x; its columns are ")):
         assert invoke("import", "a.csv", "--rename", "iter=step", "--rename", pair) == 2
         assert message in capsys.readouterr().err
 
@@ -312,11 +316,11 @@ def test_declared_knobs_are_announced_and_wrong_ones_refused(
     assert specs["run.rollback"].kind == "action" and specs["optimizer.lr_scale"].risky
     assert specs["reward.weights"].value == {"a": 0.5, "b": 0.5}
     wrong = {
-        "grad.clp": "did you mean grad.clip?", "zzz": "known: optimizer.lr_scale, ",
-        "grpo.beta": "needs the run's value",
-        "grad.clip=-1": "needs the run's value, above 0", "grad.clip=x": "needs the run's value, above 0",
+        "grad.clp": "did you mean grad.clip?", "zzz": "known knobs: optimizer.lr_scale, ",
+        "grpo.beta": "must be a number above 0",
+        "grad.clip=-1": "must be a number above 0", "grad.clip=x": "must be a number above 0",
         "run.rollback=3": "write --knob run.rollback",
-        "data.mixture": "two metrics reward/*", "reward.weights=3": "has no value",
+        "data.mixture": "at least two metrics named reward/*", "reward.weights=3": "takes no value",
     }  # fmt: skip
     for knob, message in wrong.items():
         assert invoke("import", "a.csv", "--knob", knob) == 2
@@ -329,8 +333,8 @@ def test_knobs_have_the_bounds_that_attach_announces() -> None:
     from oven_learner.optim import weight_decay
     from oven_learner.optim.lr_scale import USER_BOUNDS
 
-    assert (declared_knobs.LOW, declared_knobs.HIGH) == USER_BOUNDS
-    assert declared_knobs.DECAY == weight_decay.MAX_FACTOR
+    assert (declared_knobs.LOW_FACTOR, declared_knobs.HIGH_FACTOR) == USER_BOUNDS
+    assert declared_knobs.MAX_DECAY_FACTOR == weight_decay.MAX_FACTOR
 
 
 def test_metrics_get_the_names_of_attach() -> None:
@@ -340,7 +344,7 @@ def test_metrics_get_the_names_of_attach() -> None:
         "reward": "reward", "train/train_loss": None, "train/global_step": None, "epoch": None, "_runtime": None,
     }  # fmt: skip
     assert {name: metric_name(name) for name in pairs} == pairs
-    assert gauge("eval/accuracy").better == "up" and not gauge("eval/runtime").held_out
+    assert metric_spec("eval/accuracy").better == "up" and not metric_spec("eval/runtime").held_out
 
 
 NOT_FINITE = ("NaN", "Infinity", "-Infinity")
@@ -354,21 +358,21 @@ VALUES = st.one_of(
     st.lists(st.integers(), max_size=1),
 )
 ENTRIES = st.builds(
-    Logged, st.one_of(st.integers(-2, 30), st.none()), st.dictionaries(st.sampled_from("abcd"), VALUES, max_size=4)
+    LogEntry, st.one_of(st.integers(-2, 30), st.none()), st.dictionaries(st.sampled_from("abcd"), VALUES, max_size=4)
 )
 
 
 @settings(max_examples=50)
 @given(st.lists(ENTRIES, max_size=20))
-def test_every_number_is_measured_once_at_its_own_step(entries: list[Logged]) -> None:
+def test_every_number_is_measured_once_at_its_own_step(entries: list[LogEntry]) -> None:
     skipped: Counter[str] = Counter()
-    made: list[Row] = list(rows(entries, skipped, Names()))
+    made: list[Row] = list(measured_rows(entries, skipped, MetricNames()))
     usable = [entry for entry in entries if isinstance(entry.step, int) and entry.step >= 0]
     pairs = [(e.step, k, float(v) if v in NOT_FINITE else v) for e in usable for k, v in e.values.items()]
     wanted = [(step, k, repr(v)) for step, k, v in pairs if type(v) is float]
     got = [(row.step, k, repr(v)) for row in made for k, v in row.metrics.items()]
     assert sorted(got) == sorted(wanted)
-    assert skipped[NO_STEP] == len(entries) - len(usable)
+    assert skipped[ROWS_WITHOUT_STEP] == len(entries) - len(usable)
     assert all(row.metrics for row in made)
 
 
@@ -389,9 +393,9 @@ STEPS_OF = st.lists(
 def test_a_metric_never_goes_back_within_an_incarnation(tmp_path: Path, measured: list[Row]) -> None:
     folder = RunFolder(tmp_path / "any")
     folder.path.mkdir(exist_ok=True)
-    with Rows(measured, changed=1e9) as rows:
+    with StoredRows(measured, modified_at=1e9) as rows:
         written = rows.totals
-        write(folder, rows, detail="made up")
+        write_log(folder, rows, detail="made up")
     newest: dict[str, int] = {}
     starts = 0
     seen: list[Observation] = []

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from oven_controller.notify.message import Message, Notice
-from oven_controller.notify.outbox import GAP_S, MAX_WAITING, REMEMBERED_KEYS, Outbox
+from oven_controller.notify.outbox import GAP_S, MAX_KEYS, MAX_WAITING, Outbox
 from oven_runs.settings.notifications import KINDS, Kind, Severity
 
 
@@ -25,10 +25,10 @@ def notice(number: int, kind: Kind = "applied", severity: Severity = "info") -> 
 
 
 def send(outbox: Outbox, now: float) -> Message:
-    notices = outbox.due(now)
+    notices = outbox.next_batch(now)
     assert notices
     message = Message("run", notices, outbox.omitted)
-    outbox.sent(notices, outbox.omitted, now)
+    outbox.mark_sent(notices, outbox.omitted, now)
     return message
 
 
@@ -38,11 +38,11 @@ def test_the_first_notice_is_sent_at_once_and_those_of_the_next_minute_are_merge
     assert send(outbox, 0.0).merged == 0
     for number in range(1, 31):
         outbox.add(notice(number))
-    assert outbox.due(59.9) == []
+    assert outbox.next_batch(59.9) == []
     message = send(outbox, 60.0)
     assert (message.notice.key, message.merged, len(message.notices)) == ("k30", 29, MAX_WAITING)
     assert message.text.splitlines()[:4] == ["text 30", "command 30", "and 29 more:", "- title 26 (command 26)"]
-    assert message.text.splitlines()[-1] == "- 25 older"
+    assert message.text.splitlines()[-1] == "- 25 older notices"
     assert message.fields == {
         "run": "run", "merged": 29, "key": "k30", "kind": "applied", "severity": "info", "step": 30,
         "command": "command 30",
@@ -66,8 +66,8 @@ def test_after_a_failure_nothing_is_sent_for_a_minute() -> None:
     outbox.add(notice(0))
     outbox.failed_at = 10.0
     outbox.add(notice(1, "held"))
-    assert outbox.due(69.0) == []
-    assert [n.key for n in outbox.due(70.0)] == ["k0", "k1"]
+    assert outbox.next_batch(69.0) == []
+    assert [n.key for n in outbox.next_batch(70.0)] == ["k0", "k1"]
 
 
 def test_severe_notices_are_listed_longest() -> None:
@@ -75,7 +75,7 @@ def test_severe_notices_are_listed_longest() -> None:
     outbox.add(notice(0, "advice", "warning"))
     for number in range(1, 40):
         outbox.add(notice(number))
-    assert "k0" in [n.key for n in outbox.due(0.0)]
+    assert "k0" in [n.key for n in outbox.next_batch(0.0)]
 
 
 @settings(max_examples=200, deadline=None)
@@ -94,7 +94,7 @@ def test_at_most_one_message_per_kind_and_minute_no_notice_lost_and_bounded_memo
         elif step == "restart":
             outbox = Outbox.model_validate_json(outbox.model_dump_json())
         else:
-            if not outbox.due(now):
+            if not outbox.next_batch(now):
                 continue
             if step == "fail":
                 outbox.failed_at = now
@@ -105,4 +105,4 @@ def test_at_most_one_message_per_kind_and_minute_no_notice_lost_and_bounded_memo
             sent_at.update(dict.fromkeys(kinds, now))
             arrived += 1 + message.merged
         assert arrived + outbox.count() == added
-        assert len(outbox.waiting) <= MAX_WAITING and len(outbox.keys) <= REMEMBERED_KEYS
+        assert len(outbox.waiting) <= MAX_WAITING and len(outbox.keys) <= MAX_KEYS

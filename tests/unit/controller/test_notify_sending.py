@@ -90,11 +90,11 @@ async def test_a_server_that_hangs_costs_one_attempt_and_no_notice() -> None:
         (recipient,) = resolve(NotifySettings.model_validate({"to": server.url}), {})
         sender = Delivery("r", recipient, Outbox(), lambda: saves.append(1))
         sender.outbox.add(HELD)
-        await sender.send_due()
-        await sender.send_due()
+        await sender.send_next()
+        await sender.send_next()
         assert sender.outbox.count() == 1 and len(server.posted) == 1
     sender.outbox.failed_at = None
     with WebhookServer(port=server.port) as again:
-        await sender.send_due()
+        await sender.send_next()
         assert sender.outbox.count() == 0 and len(again.posted) == 1
     assert len(saves) == 2

@@ -58,10 +58,10 @@ def test_saved_settings_refer_to_addresses_in_a_private_file(tmp_path: Path) -> 
     assert dict(saved_addresses.read(tmp_path)) == {"1": HOOK, "2": HOOK + "3"}
     file = tmp_path / "notify" / "addresses.json"
     file.chmod(0o644)
-    with pytest.raises(ConfigError, match="has mode 0644: other users may read"):
+    with pytest.raises(ConfigError, match="has mode 0644: other users can read"):
         resolve(again, {}, tmp_path)
     file.unlink()
-    with pytest.raises(ConfigError, match="not in the run's folder any more; pass it again with --notify"):
+    with pytest.raises(ConfigError, match="missing from the run's folder; pass it again with --notify"):
         resolve(again, {}, tmp_path)
 
 
@@ -97,12 +97,12 @@ def test_wrong_settings_are_refused_without_repeating_secrets(settings: dict[str
 @pytest.mark.parametrize(
     ("url", "message"),
     [
-        ("env:NOPE", "the environment variable NOPE, which notify.to (env:NOPE) needs, is not set"),
-        ("env:WRONG", "env:WRONG: the variable does not hold an address"),
-        ("env:ROUND", "env:ROUND: the variable holds another reference"),
-        (f"http://192.0.2.1/{SECRET}", "http://192.0.2.1/… has no TLS and 192.0.2.1 is another machine"),
+        ("env:NOPE", "notify.to (env:NOPE) needs the environment variable NOPE, but it is not set"),
+        ("env:WRONG", "env:WRONG: the variable does not contain an address"),
+        ("env:ROUND", "env:ROUND: the variable contains another reference"),
+        (f"http://192.0.2.1/{SECRET}", "http://192.0.2.1/… does not use TLS, so anyone between here and 192.0.2.1"),
         (f"jsons://192.0.2.1/{SECRET}?x=y\tz", "it should be an address"),
-        (f"json://192.0.2.1/{SECRET}", "json://… has no TLS and 192.0.2.1 is another machine"),
+        (f"json://192.0.2.1/{SECRET}", "json://… does not use TLS, so anyone between here and 192.0.2.1"),
         (f"slak://{SECRET}", "slak://…: apprise does not support slak://; did you mean slack://"),
         (f"slack://{SECRET}", "slack://…: apprise does not accept this slack:// address"),
     ],

@@ -46,7 +46,9 @@ def test_advice_is_repeated_once_before_it_lapses_unless_answered() -> None:
     first, second, again = notices(log)
     assert (first.kind, second.kind, again.kind) == ("advice",) * 3
     assert again.title == f"advice lapses in 10 ticks (about 60 s): {LR} 1 → 0.5"
-    assert again.step == 34 and "this still waits" in again.text and again.command == first.command
+    assert (
+        again.step == 34 and "Still waiting for approval at step 34:" in again.text and again.command == first.command
+    )
 
 
 def test_notices_of_applied_failed_and_rolled_back_changes() -> None:
@@ -80,8 +82,8 @@ def test_a_judge_that_falls_silent_or_spends_its_budget_causes_one_notice() -> N
     log.tick(2, **away)
     log.tick(2, **(away | {"rewards/critic/abstain/budget": 4.0}))
     first, again, spent = notices(log)
-    assert (first.kind, first.title, again.kind) == ("judge", "judge critic is away", "judge")
-    assert "it scored nothing (timeout)" in first.text
+    assert (first.kind, first.title, again.kind) == ("judge", "judge critic is unavailable", "judge")
+    assert "it returned no scores (timeout)" in first.text
     assert (spent.kind, spent.severity, spent.title) == ("budget", "error", "budget spent: critic")
 
 
@@ -98,7 +100,7 @@ def test_the_end_of_a_run_causes_one_notice(reason: Any, kind: str, title: str) 
     log.put("run", RunEnded(**log.stamp(), reason=reason, tick=0, step=0, detail="x", metrics={"eval/loss": 0.25}))
     (notice,) = notices(log, triggers)
     assert (notice.kind, notice.title) == (kind, title) and "eval/loss 0.25" in notice.text
-    assert triggers.went_down("failed", "exit code 1") == [] == triggers.quiet(log.now + timedelta(days=1))
+    assert triggers.stack_down("failed", "exit code 1") == [] == triggers.silence(log.now + timedelta(days=1))
 
 
 @pytest.mark.parametrize(
@@ -106,17 +108,17 @@ def test_the_end_of_a_run_causes_one_notice(reason: Any, kind: str, title: str) 
     [
         ("failed", "killed by SIGKILL", "died", "the learner died at step 3"),
         (None, "", "died", "the stack was killed at step 3"),
-        ("stopped", "exit code 0", "ended", "taken down at step 3"),
+        ("stopped", "exit code 0", "ended", "stack stopped at step 3"),
     ],
 )
 def test_a_stack_that_goes_down_without_a_logged_end_causes_a_notice(
     status: str | None, how: str, kind: str, title: str
 ) -> None:
     log, triggers = Log.running("amy"), Triggers(RUN)
-    assert triggers.went_down(status, how) == [], "nothing has begun"
+    assert triggers.stack_down(status, how) == [], "nothing has begun"
     log.tick(3)
     notices(log, triggers)
-    (notice,) = triggers.went_down(status, how)
+    (notice,) = triggers.stack_down(status, how)
     assert (notice.kind, notice.title) == (kind, title) and how in notice.text
 
 
@@ -126,10 +128,10 @@ def test_a_silent_learner_causes_one_notice_later_if_steps_are_long() -> None:
         log.tick_s = step_s
         log.tick(5)
         notices(log, triggers)
-        assert triggers.quiet(log.now + timedelta(seconds=silence_s - 2)) == []
-        (notice,) = triggers.quiet(log.now + timedelta(seconds=silence_s))
+        assert triggers.silence(log.now + timedelta(seconds=silence_s - 2)) == []
+        (notice,) = triggers.silence(log.now + timedelta(seconds=silence_s))
         assert notice.kind == "died" and "Its last message was at step 5" in notice.text
-        assert triggers.quiet(log.now + timedelta(days=1)) == []
+        assert triggers.silence(log.now + timedelta(days=1)) == []
 
 
 def test_waiting_advice_is_reported_to_a_late_watcher() -> None:

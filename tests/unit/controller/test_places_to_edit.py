@@ -102,14 +102,14 @@ NAMED = f"""
 import json
 from dataclasses import replace
 
-from oven_controller.importing.declared_knobs import declared
+from oven_controller.importing.declared_knobs import parse_knobs
 from oven_kg.graph.lint import lint
 from oven_kg.graph.graph_yaml import read
 
 records = read()
 nodes = [replace(node, changes=("{MOMENTUM}:down",)) if node.changes else node for node in records.nodes]
 faults = lint(replace(records, nodes=tuple(nodes)))
-[knob] = declared(["{MOMENTUM}=0.9"])
+[knob] = parse_knobs(["{MOMENTUM}=0.9"])
 print(json.dumps({{"knob": knob.spec().value, "unknown": [one for one in faults if "no learner announces" in one]}}))
 """
 

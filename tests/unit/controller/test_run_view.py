@@ -4,7 +4,7 @@ from datetime import timedelta
 
 from tests.support.mesh_log import LR, NOON, Log
 
-from oven_controller.stack.line_output import Headless
+from oven_controller.stack.line_output import LinePrinter
 from oven_core.protocol.events import Event
 from oven_core.protocol.messages import Decision, MetricSpec
 from oven_runs.log.run_summary import RunSummary
@@ -12,9 +12,9 @@ from oven_runs.log.run_summary import RunSummary
 
 def lines(events: list[Event], *own_agents: str) -> list[str]:
     out: list[str] = []
-    report = Headless(out.append, NOON - timedelta(seconds=1), own_agents)
+    report = LinePrinter(out.append, NOON - timedelta(seconds=1), own_agents)
     for entry in events:
-        report.event(entry)
+        report.on_event(entry)
     return [line.removeprefix("    1.0 s  ") for line in out] + report.summary()
 
 

@@ -219,7 +219,7 @@ def test_limits_and_wrong_options_are_named(tmp_path: Path, monkeypatch: pytest.
     with pytest.raises(ConfigError, match=r"g\.csv is not ConceptNet's; remove it"):
         read_files([path], languages="en")
     with pytest.raises(ConfigError, match="no edge is left of 3 rows; select more of them"):
-        read_files([path], least_weight=4.0)
+        read_files([path], min_weight=4.0)
     with pytest.raises(UnknownNameError, match="'causenet' was removed; check out the tag evidence-1"):
         read_files([path], "causenet")
 

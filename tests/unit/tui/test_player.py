@@ -17,8 +17,8 @@ from tests.support.monitor_log import recorded
 from tests.support.recorded_runs import write_run
 
 from oven_controller.importing.rows import Row
-from oven_controller.importing.writer import Rows
-from oven_controller.importing.writer import write as write_imported
+from oven_controller.importing.writer import StoredRows
+from oven_controller.importing.writer import write_log as write_imported
 from oven_core.protocol.events import Event
 from oven_core.protocol.messages import Decision
 from oven_core.security.signing import Keyring
@@ -79,7 +79,7 @@ def imported(home: Home) -> RunFolder:
     """A run made of another program's rows, resumed once."""
     rows = [Row(step, {"loss": 4 / step, "lr": 1e-3}, 1_000.0 + step) for step in (*range(1, 90), *range(60, 120))]
     folder = home.create("imported", "imported")
-    with Rows(rows, changed=0.0) as imported_rows:
+    with StoredRows(rows, modified_at=0.0) as imported_rows:
         write_imported(folder, imported_rows)
     return folder
 

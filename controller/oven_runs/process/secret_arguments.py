@@ -1,4 +1,4 @@
-"""Hide secrets in this process's own arguments, which `ps` shows to every user of the machine."""
+"""Hide secrets in this process's command-line arguments, which `ps` shows to every user of the machine."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
-_START, _END = 48, 49
+_START_FIELD, _END_FIELD = 48, 49
 """Fields of /proc/PID/stat with the addresses of the arguments in memory (proc_pid_stat(5), counted from 1)."""
 _SKIPPED_FIELDS: Final = 2
-"""The fields up to the `)` that ends the second, which may contain spaces."""
+"""Number of fields up to the closing parenthesis. It ends the second field, which may contain spaces."""
 
 
 def conceal(secrets: Iterable[str]) -> bool:
-    """Overwrite these addresses, except for the scheme, with stars. Return whether that worked (Linux only)."""
+    """Overwrite these secrets with stars, but keep the scheme of an address. Return whether it worked (Linux only)."""
     try:
         fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
-        start, end = (int(fields[number - 1 - _SKIPPED_FIELDS]) for number in (_START, _END))
+        start, end = (int(fields[number - 1 - _SKIPPED_FIELDS]) for number in (_START_FIELD, _END_FIELD))
         with open("/proc/self/mem", "r+b", buffering=0) as memory:
             memory.seek(start)
             arguments = concealed = memory.read(end - start)

@@ -1,4 +1,4 @@
-"""Open the log of a run, given by name, folder or log.jsonl, or import another program's training logs."""
+"""Open the log of a run by its name, folder or log.jsonl, or import another program's training logs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from oven_controller.importing.declared_knobs import Knob
-from oven_controller.importing.import_run import Source, read
+from oven_controller.importing.import_run import Source, read_source
 from oven_core.errors import ConfigError, UnknownNameError
 from oven_core.protocol import names
 from oven_core.protocol.events import Event
@@ -34,25 +34,28 @@ class OpenedLog(NamedTuple):
 
 
 @contextlib.contextmanager
-def opened(
+def open_log(
     source: str, renamed: Mapping[str, str] = MappingProxyType({}), knobs: Sequence[Knob] = ()
 ) -> Iterator[OpenedLog]:
-    """Open a log. `renamed` and `knobs` are for another program's logs, as in `import`.
+    """Open a log. `renamed` and `knobs` apply to another program's logs, as in `import`.
 
-    Raises ConfigError if nothing can be read, or `source` is neither a path nor a run.
+    Raises ConfigError if the source is unreadable, or if it is neither a path nor a run.
     """
     path = Path(source)
     if not path.exists():
         runs = [folder.run for folder in Home().runs()]
         if source not in runs:
-            raise ConfigError(f"there is no file or folder {source}, and {UnknownNameError('run', source, runs)}")
-    folder = _log(path) if path.exists() else Home().find(source)
+            raise ConfigError(f"{source} is not a file or folder, and {UnknownNameError('run', source, runs)}")
+    folder = _run_folder(path) if path.exists() else Home().find(source)
     if folder is not None:
         if renamed:
-            raise ConfigError(f"{source} is a run's own log: --rename is for sources that `import` reads")
-        yield OpenedLog(folder.run, _reader(folder), folder.path if (folder.path / "run.json").is_file() else None)
+            raise ConfigError(
+                f"--rename does not work with the log of a run ({source}), only with sources for `import`"
+            )
+        has_folder = (folder.path / "run.json").is_file()
+        yield OpenedLog(folder.run, _reader(folder), folder.path if has_folder else None)
         return
-    imported = read(path, renamed)
+    imported = read_source(path, renamed)
     with imported.rows:
         name = _report_name(path)
         yield OpenedLog(name, lambda: imported.rows.events(name, knobs, imported.detail), imported=imported)
@@ -64,8 +67,8 @@ def _report_name(path: Path) -> str:
     return text[:48] if names.NAME.fullmatch(text[:48]) else "run"
 
 
-def _log(path: Path) -> RunFolder | None:
-    """Return the run's folder, or a substitute if only the log file exists; None if it is not a run's log."""
+def _run_folder(path: Path) -> RunFolder | None:
+    """Return the run's folder, or a substitute if only the log file exists. None means that this is not a run's log."""
     file = path / "log.jsonl" if path.is_dir() else path
     if path.is_dir() and (path / "run.json").is_file():
         return RunFolder(path.absolute())
@@ -85,15 +88,15 @@ def _log(path: Path) -> RunFolder | None:
 
 
 def _reader(folder: RunFolder) -> Callable[[], Iterable[Event]]:
-    """Return a function that reads the run's log, verified with the keys in the folder, or else in the log."""
+    """Return a function that reads the run's log. The keys to verify it are in the folder, or else in the log."""
     pin = folder.pin() if (folder.path / "run.json").is_file() else None
 
-    async def whole_log() -> list[Event]:
+    async def read_store() -> list[Event]:
         return [event async for event in LocalRun(folder).events(exact=True)]
 
     def events() -> Iterable[Event]:
         if folder.locked() or not folder.exported():
-            return asyncio.run(whole_log())
+            return asyncio.run(read_store())
         return map(Keyring(pin).verify, log_sources.exported(folder))
 
     return events

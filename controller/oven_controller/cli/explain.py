@@ -37,7 +37,7 @@ def explain(
     decision: Annotated[
         str,
         typer.Argument(
-            help="The id of a decision or ballot, or the start of it. An actuator's name means its newest decision that "
+            help="The id of a decision or ballot, or the start of it. An actuator stands for its newest decision that "
             "passed.",
             autocompletion=completion.decisions,
         ),

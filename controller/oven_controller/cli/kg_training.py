@@ -53,7 +53,7 @@ def curriculum(
     for topic, weight in answer.weights.items():
         say(f"{weight:6.1%}  {topic}")
     for unmet in answer.unmet:
-        say(f"too early: {' builds on '.join(unmet.path)}, whose mastery is at least {unmet.bound:.0%}")
+        say(f"not ready: {' builds on '.join(unmet.path)}, whose mastery is only {unmet.bound:.0%} (lower bound)")
     return 0
 
 

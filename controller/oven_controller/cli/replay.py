@@ -152,7 +152,9 @@ async def _replay_log(folder: RunFolder, until: int | None, verify: bool) -> tup
 
 def _check_started(run: str, started: bool) -> None:
     if not started:
-        raise ConfigError(f"there is nothing to replay: the part of run {run!r}'s log that was read has no RunStarted")
+        raise ConfigError(
+            f"there is nothing to replay, because run {run!r} has no RunStarted in the part of its log that was read"
+        )
 
 
 def _lines(report: ReplayReport, signatures: Signatures, until: int | None) -> list[str]:

@@ -49,7 +49,7 @@ def first_line(resolved: Resolved) -> str:
     if start.label.startswith("DRILL"):
         return start.label
     label = start.label.rstrip(". ")
-    return f"DRILL {start.name.removeprefix('drill:')}: {label}. This problem is staged, and no agent knows it."
+    return f"DRILL {start.name.removeprefix('drill:')}: {label}. This was staged on purpose; the agents do not know it."
 
 
 def command_text(command: OperatorCommand) -> str:

@@ -183,7 +183,7 @@ class Plan:
         return environment | ({"OVEN_OTLP": self.otlp} if self.otlp else {})
 
     def attached_learner(self, *, resumed: bool) -> dict[str, str]:
-        """Return the environment of a learner that the user starts. A resumed run continues from its last checkpoint."""
+        """Return the environment of a learner that the user starts. A resumed run continues at its last checkpoint."""
         return self.environment("learner") | ({relaunch.RESUME_FROM: relaunch.LATEST} if resumed else {})
 
     def _key(self, role: str, name: str = "") -> str:

@@ -89,7 +89,7 @@ def _add(
     skipped["edges whose relation the map leaves out"] += int((~mapped).sum())
     weights = np.ones(len(mapped), np.float32) if batch.weights is None else checked_weights(batch.weights)
     heavy = weights >= min_weight
-    skipped["edges below the least weight"] += int((mapped & ~heavy).sum())
+    skipped["edges below the minimum weight"] += int((mapped & ~heavy).sum())
     rows = np.flatnonzero(mapped & heavy)
     if not len(rows):
         return

@@ -84,7 +84,7 @@ def test_a_stack_with_two_agents_to_a_process(stack: Stack) -> None:
     for name in ("one", "two", "three"):
         (stack.folder / f"{name}.py").write_text(COUNTER)
     agents = ["--set", "agents=one.py,two.py,three.py", "--set", "agents_per_process=2"]
-    up = stack.up("pooled", *agents, "--set", "recipe_options.mode=wait", until="the learner starts")
+    up = stack.up("pooled", *agents, "--set", "recipe_options.mode=wait", until="starting the learner")
     children = json.loads((stack.run_folder("pooled").path / "run.json").read_text())["children"]
     assert {name for name in children if name.startswith("agent")} == {"agents-1", "agents-2"}
     code, output = stack.command("agent", "run", "two.py", "--run", "pooled")

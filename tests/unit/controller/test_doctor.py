@@ -115,7 +115,7 @@ def test_the_command_prints_no_key(
         run(["doctor", "--port", "4222"])
     output = capsys.readouterr().out
     assert ended.value.code == 1
-    assert "fail  port         port 4222 on 127.0.0.1 is taken" in output and "not ready" in output
+    assert "fail  port         port 4222 on 127.0.0.1 is in use" in output and "not ready" in output
     assert "OPENAI_API_KEY set" in output and "secret" not in output
 
     monkeypatch.setattr(

@@ -81,7 +81,7 @@ def test_deeply_nested_input_has_a_reason() -> None:
     ("text", "words"),
     [
         (None, "no run named"),
-        ("{}", "has no measurement at any step"),
+        ("{}", "has no usable measurements"),
         ("[" * 5000 + "\n", "line 1 is not JSON"),
     ],
 )

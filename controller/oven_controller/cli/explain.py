@@ -21,8 +21,8 @@ from oven_controller.cli.options import (
 )
 from oven_core.protocol.messages import Decision, Vote
 from oven_core.security.signing import OPERATOR
+from oven_runs.access.decision_explanations import explain_decision
 from oven_runs.access.endpoint import Endpoint
-from oven_runs.access.other_ruling import explained
 from oven_runs.access.run_finder import find_run
 from oven_runs.log.announcement_text import announced, injected
 from oven_runs.log.cited_paths import cited_paths
@@ -57,9 +57,9 @@ def explain(
     """
     rules = rules_set(overrides or ())
     access = find_run(one_run(run, run_), endpoint)
-    explanation, ruling = asyncio.run(explained(access, decision, rules))
-    ruling_lines = ruling.lines() if ruling is not None else []
-    print_result(as_json, report(access.run, explanation, ruling), [*lines(explanation), *ruling_lines])
+    explanation, alternative = asyncio.run(explain_decision(access, decision, rules))
+    alternative_lines = alternative.lines() if alternative is not None else []
+    print_result(as_json, report(access.run, explanation, alternative), [*lines(explanation), *alternative_lines])
 
 
 def lines(explanation: Explanation) -> list[str]:

@@ -18,7 +18,7 @@ from oven_core.protocol.judge_spec import OFF, JudgeSpec, actuator_of
 from oven_runs.access.local_run import LocalRun
 from oven_runs.home.run_folder import Home, RunFolder
 from oven_runs.log.committee_view import CommitteeView
-from oven_runs.operator.operator_client import carried_out, new_command
+from oven_runs.operator.operator_client import execute_command, new_command
 from oven_runs.settings.committee_members import check_judge, judge_of, new_member
 from oven_runs.settings.committee_settings import CommitteeSettings
 
@@ -90,11 +90,11 @@ def swap(
     check_judge(settings, name, judge)
     access, actuator = LocalRun(folder), actuator_of(name)
     offer = new_command("offer", actuator=actuator, judge=judge, reason=reason)
-    offer_result = asyncio.run(carried_out(access, offer, settings.deadline_s + MARGIN_S))
+    offer_result = asyncio.run(execute_command(access, offer, settings.deadline_s + MARGIN_S))
     set_result = None
     if not offer_result.code:
         choice = new_command("set", actuator=actuator, value=judge.identity, reason=reason)
-        set_result = asyncio.run(carried_out(access, choice))
+        set_result = asyncio.run(execute_command(access, choice))
     result, receipt = set_result or offer_result, offer_result.receipt
     line = result.line()
     if set_result is None and receipt is not None:
@@ -201,7 +201,7 @@ def _check_member(folder: RunFolder, name: str) -> None:
 
 def _send(folder: RunFolder, as_json: bool, limit_s: float | None, **fields: Any) -> int:
     """Send a command, print its outcome, and return the exit code."""
-    result = asyncio.run(carried_out(LocalRun(folder), new_command(**fields), limit_s))
+    result = asyncio.run(execute_command(LocalRun(folder), new_command(**fields), limit_s))
     print_result(as_json, result.fields(), [result.line()])
     return result.code
 

@@ -74,7 +74,7 @@ def monitor(
     if len(names) > MAX_RUNS or (play and len(names) > 1):
         limit = "only one can be played" if play else f"at most {MAX_RUNS} can be overlaid"
         raise ConfigError(f"{len(names)} runs are named, but {limit}; name fewer runs")
-    if endpoint.completed().named:
+    if endpoint.with_environment().is_remote:
         if len(names) > 1:
             raise ConfigError(f"a server address is for one run, but {len(names)} are named; name only one")
         source = [*endpoint.arguments(), *(["--run", names[0]] if names else [])]

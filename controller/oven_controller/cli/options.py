@@ -130,6 +130,6 @@ def several_runs(arguments: list[str] | None, options: list[str] | None, *, mini
 
 def exit_if_incomplete(access: RunAccess) -> None:
     """Warn on stderr and exit with code 3 if the run is down and messages of its learner are missing from the log."""
-    if missing := access.missing():
+    if missing := access.missing_messages():
         warn(missing)
         raise typer.Exit(3)

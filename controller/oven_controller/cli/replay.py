@@ -24,7 +24,7 @@ from oven_core.security.signing import Keyring
 from oven_runs.access.local_run import LocalRun
 from oven_runs.home.run_folder import Home, RunFolder
 from oven_runs.log.counterfactual import Divergence, OpenLoop, decision_text
-from oven_runs.log.message_gaps import Numbering
+from oven_runs.log.message_gaps import GapFinder
 from oven_runs.log.replay import Replay, ReplayReport, refuse_another_version
 from oven_runs.settings.resolution import rules_in, with_rules
 
@@ -90,12 +90,12 @@ class Signatures:
         self.explain_difference = False
         """Whether the decisions agree only if signatures are verified."""
         self.by_kind: dict[str, Counter[str]] = {}
-        self._numbering = Numbering()
+        self._gap_finder = GapFinder()
 
     def count(self, event: Event) -> None:
         """Count an event that was read with the keyring."""
         if isinstance(event.body, LearnerMessage):
-            self._numbering.take(event.body)
+            self._gap_finder.feed(event.body)
         kind = names.kind(event.subject)
         if self.checked and kind not in UNSIGNED:
             fault = event.body.fault if isinstance(event.body, Malformed) else "signed"
@@ -105,14 +105,14 @@ class Signatures:
     def message_gaps(self, ended: str | None, until: int | None) -> list[str]:
         """Return lines about missing messages of the learner. `ended` is the run's end in run.json.
         `until` is the tick at which reading stopped, if any."""
-        numbering = self._numbering
+        gap_finder = self._gap_finder
         lines = []
-        if numbering.missing:
-            ranges = [f"{gap.first} to {gap.last} of incarnation {gap.incarnation}" for gap in numbering.gaps]
+        if gap_finder.missing:
+            ranges = [f"{gap.first} to {gap.last} of incarnation {gap.incarnation}" for gap in gap_finder.gaps]
             numbers = ", ".join(ranges[:MAX_GAPS])
             numbers += f", and {len(ranges) - MAX_GAPS} more gaps" if len(ranges) > MAX_GAPS else ""
-            lines.append(f"missing: {numbering.missing} messages of the learner, with the numbers {numbers}")
-        if ended == "completed" and until is None and not numbering.ended:
+            lines.append(f"missing: {gap_finder.missing} messages of the learner, with the numbers {numbers}")
+        if ended == "completed" and until is None and not gap_finder.ended:
             lines.append("missing: the run is completed, but its log has no RunEnded")
         return lines
 
@@ -144,7 +144,7 @@ class Signatures:
 async def _replay_log(folder: RunFolder, until: int | None, verify: bool) -> tuple[Replay, Signatures]:
     recomputed, signatures = Replay(folder.run), Signatures(folder, verify)
     async for event in LocalRun(folder).events(exact=True, until=until, keyring=signatures.keyring):
-        recomputed.take(event)
+        recomputed.feed(event)
         signatures.count(event)
     _check_started(folder.run, recomputed.mesh.state.started)
     return recomputed, signatures
@@ -185,12 +185,12 @@ def _mesh_report(mesh: Mesh) -> dict[str, Any]:
         "effective": dict(sorted(state.effective.items())),
         "agents": {
             name: {
-                "live": agent.live,
+                "live": agent.is_live,
                 "last_tick": agent.last_tick,
                 "cannot_fire": agent.cannot_fire,
                 "reputation": state.reputations.get(name, 1.0),
                 "trusted": list(state.trust.grants(name)),
-                "earned": state.trust.earned(name),
+                "earned": state.trust.good_outcomes(name),
             }
             for name, agent in sorted(state.agents.items())
         },
@@ -207,7 +207,7 @@ def _mesh_report(mesh: Mesh) -> dict[str, Any]:
         ],
         "in_flight": [
             {"id": flight.decision.id, "actuator": flight.decision.actuator, "value": flight.decision.value}
-            for flight in state.flying()
+            for flight in state.changes_in_flight()
         ],
         "adopted": state.adopted,
         "interventions_left": max(0, state.rules.max_interventions - state.adopted),
@@ -240,7 +240,7 @@ async def _with_other_rules(
     loop, count = OpenLoop(run, lambda logged: with_rules(logged, rules)), 0
     async for event in LocalRun(folder).events(exact=True, until=until, check=verify):
         refuse_another_version(event)
-        loop.take(event)
+        loop.feed(event)
         count += 1
     _check_started(run, loop.started)
     divergences = loop.divergences()

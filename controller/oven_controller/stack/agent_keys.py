@@ -43,7 +43,7 @@ def admit(
     info = folder.info()
     shared_keys = [user.name for user in folder.server.users() if name in user.agents]
     pids = [info.children.get(process, 0) for process in (f"agent-{name}", *shared_keys)]
-    if is_new and folder.locked() and any(map(psutil.pid_exists, filter(None, pids))):
+    if is_new and folder.is_locked() and any(map(psutil.pid_exists, filter(None, pids))):
         raise ConfigError(
             f"an agent named {name!r} is already running in {folder.run!r}; choose another name with --name"
         )
@@ -146,7 +146,7 @@ def _is_revocable(name: str, role: Role) -> bool:
 def apply_users(folder: RunFolder, key: Credentials | None, *, accepted: bool = True) -> None:
     """Make the stack's server reload its users if it is up, and wait until it accepts the key. Without `accepted`, wait
     until it refuses the key. Raises ProcessError after RELOAD_S."""
-    if folder.locked() and folder.info().port is not None:
+    if folder.is_locked() and folder.info().port is not None:
         folder.server.rewrite_users()
         if key is not None:
             asyncio.run(_reload(folder, key, accepted))

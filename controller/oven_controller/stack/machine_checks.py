@@ -335,7 +335,7 @@ def leftover_processes(home: Home) -> list[tuple[str, int, str]]:
         try:
             command = process.info["cmdline"] or []
             folder = runs.get(_run_folder(process, command))
-            if folder is None or folder.locked():
+            if folder is None or folder.is_locked():
                 continue
             if folder.info().pid in [ancestor.pid for ancestor in process.parents()]:
                 continue  # the monitor of an ended run, which a user still looks at

@@ -127,10 +127,10 @@ async def run_status(access: RunAccess, on_event: Callable[[Event], object] = la
     unread = missing = ""
     warnings: list[str] = []
     try:
-        async for event in access.events(tell=warnings.append):
+        async for event in access.events(report=warnings.append):
             view.feed(event)
             on_event(event)
-        missing = access.missing()
+        missing = access.missing_messages()
     except OvenError as error:
         unread = str(error)
     info, local = access.info(), _folder_facts(access, view, unread, warnings)

@@ -196,7 +196,7 @@ class _Stack:
             head = await bus.head(self.folder.run)
             mirror = resources.enter_context(contextlib.closing(Mirror(self.folder.export)))
             watch = await resources.enter_async_context(
-                LogWatch(bus, self.folder.run, keyring, head, self.report.on_earlier_event, self._on_event, mirror.take)
+                LogWatch(bus, self.folder.run, keyring, head, self.report.on_earlier_event, self._on_event, mirror.add)
             )
             keep_task = asyncio.create_task(self.log.keep(mirror, self.server is not None), name="keep-log")
             resources.callback(keep_task.cancel)

@@ -18,7 +18,6 @@ from oven_controller.cli.options import (
     one_run,
     with_endpoint_options,
 )
-from oven_core.errors import ConfigError
 from oven_core.protocol.codec import Malformed
 from oven_core.protocol.completion_messages import StoredGroup
 from oven_core.protocol.events import Event
@@ -51,7 +50,7 @@ def log(
     last: Annotated[
         int | None,
         typer.Option(
-            min=1, max=2000, help="With --completions: the number of newest groups.", show_default=str(LAST_GROUPS)
+            min=1, max=2000, help="Only this many of the newest events, or of the newest groups with --completions."
         ),
     ] = None,
     endpoint: Endpoint = LOCAL_ENDPOINT,
@@ -66,15 +65,22 @@ def log(
     if completions:
         asyncio.run(print_completions(access, last=last or LAST_GROUPS, as_json=as_json, follow=follow))
         return
+    asyncio.run(_print(access, as_json, follow, last))
+
+
+async def _print(access: RunAccess, as_json: bool, follow: bool, last: int | None) -> None:
+    last_seq = 0
     if last is not None:
-        raise ConfigError("--last needs --completions: add it, or omit --last")
-    asyncio.run(_print(access, as_json, follow))
-
-
-async def _print(access: RunAccess, as_json: bool, follow: bool) -> None:
+        newest_events = await access.newest(last)
+        _print_events(newest_events, as_json)
+        last_seq = newest_events[-1].seq if newest_events else 0
     if follow and access.is_up():
         async for event in access.follow():
-            _print_event(event, as_json, flush=True)
+            if event.seq > last_seq:
+                _print_event(event, as_json, flush=True)
+        return
+    if last is not None:
+        exit_if_incomplete(access)
         return
     pending: list[Event] = []
     started = False
@@ -82,11 +88,16 @@ async def _print(access: RunAccess, as_json: bool, follow: bool) -> None:
     async for event in access.events():
         pending.append(event)
         started |= isinstance(event.body, RunStarted)
-        while started and pending:
-            _print_event(pending.pop(0), as_json)
-    for event in pending:
-        _print_event(event, as_json)
+        if started:
+            _print_events(pending, as_json)
+            pending.clear()
+    _print_events(pending, as_json)
     exit_if_incomplete(access)
+
+
+def _print_events(events: list[Event], as_json: bool) -> None:
+    for event in events:
+        _print_event(event, as_json)
 
 
 def _print_event(event: Event, as_json: bool, flush: bool = False) -> None:

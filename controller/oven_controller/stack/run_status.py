@@ -127,7 +127,7 @@ async def run_status(access: RunAccess, on_event: Callable[[Event], object] = la
     unread = missing = ""
     warnings: list[str] = []
     try:
-        async for event in access.events(report=warnings.append):
+        async for event in access.events(brief=True, report=warnings.append):
             view.feed(event)
             on_event(event)
         missing = access.missing_messages()

@@ -187,7 +187,7 @@ def _check_no_change(state: State, spec: ActuatorSpec, before: Value, value: Val
 
 
 def _check_pending_advice(state: State, spec: ActuatorSpec, value: Value, newcomers: bool) -> str:
-    """Return why older advice stands in the way; empty if none does.
+    """Return why older advice blocks a new one, or an empty text.
 
     Repeating the same advice would only replace its id. Advice from newcomers never replaces older advice.
     """

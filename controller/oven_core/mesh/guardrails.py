@@ -227,7 +227,10 @@ def check_contradictions(state: State, spec: ActuatorSpec, direction: str, adopt
     """Return how this change contradicts one in flight, or one adopted together with it; empty if it does not."""
     change = change_name(spec.name, direction)
     contradictions = [
-        (own, opposed) for pair in state.rules.contradictions for own, opposed in (pair, pair[::-1]) if covers(own, change)
+        (own, opposed)
+        for pair in state.rules.contradictions
+        for own, opposed in (pair, pair[::-1])
+        if covers(own, change)
     ]
     for _, opposed in contradictions:
         if any(covers(opposed, adopted) for adopted in adopted_with):

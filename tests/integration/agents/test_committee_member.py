@@ -80,7 +80,7 @@ async def process(stack: Stack, server: EmbeddedServer, folder: Path, name: str,
         "OVEN_CREDS": str(server.folder.creds / f"{name}.nk"),
         **env,
     }
-    command = [sys.executable, "-P", "-m", "oven_controller.stack.entry", "member", "--name", name]
+    command = [sys.executable, "-P", "-m", "oven_controller.stack.run_process", "member", "--name", name]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(subprocess, "Popen", stack.popen)  # forked: an SDK takes a second to import
         child = await Child.start(name, command, folder / f"{name}.log", env=environment)
@@ -177,7 +177,7 @@ async def test_a_members_process_from_start_to_end(
             assert await child.end(grace_s=WAIT_S) == 0
         logs = "".join(child.log.read_text() for child in children.values())
     assert "abstained: auth" in logs
-    assert "does not support a JSON Schema" in logs, "what DeepSeek lacks is one sentence in its member's log"
+    assert "does not support JSON Schema" in logs, "what DeepSeek lacks is one sentence in its member's log"
     assert judge_states.read(tmp_path)["adversary"].failure == "auth"
     assert any("songs of birds" in str(body["messages"]) for body in endpoint.requests)
     assert sum(b"ScoreReply" in message for message in received) == 2

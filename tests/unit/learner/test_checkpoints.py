@@ -178,7 +178,7 @@ def test_another_model_or_a_truncated_file_is_refused_before_training(tmp_path: 
     (tmp_path / "checkpoint-12" / "optimizer.pt").write_bytes(b"")
     again, line = trainer(tmp_path), FakeLink()
     attach(again, link=line)
-    with pytest.raises(ConfigError, match=r"optimizer.pt has 0 bytes, and had \d+"):
+    with pytest.raises(ConfigError, match=r"optimizer.pt has 0 bytes, but had \d+"):
         again.train(resume_from_checkpoint=str(tmp_path / "checkpoint-12"))
     again.train(resume_from_checkpoint=True)
     assert line.observed()[0].step == 9, "True means the newest that is whole"

@@ -299,7 +299,7 @@ def test_the_memory_limit_counts_all_loaded_teachers(tmp_path: Path) -> None:
     teachers.add("a", teacher(1))
     teachers.add("b", teacher(2))
     with pytest.raises(
-        TeacherRefusedError, match=f"makes {3 * teacher_bytes:,} .* limit is {2 * teacher_bytes:,}.*limit_bytes"
+        TeacherRefusedError, match=f"and {3 * teacher_bytes:,} together .* limit is {2 * teacher_bytes:,}.*limit_bytes"
     ):
         teachers.add("c", teacher(3))
     assert (teachers.names, len(teachers), list(teachers.refused)) == (("a", "b", "c"), 2, ["c"])

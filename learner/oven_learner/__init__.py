@@ -1,6 +1,6 @@
-"""The learner's side: `import oven_learner as oven`, then `oven.attach(trainer)` or `oven.connect(...)`.
+"""Connects training to the controller: `import oven_learner as oven`, then `oven.attach(trainer)` or `oven.connect()`.
 
-The names load when they are first used: importing the package alone pulls in neither torch nor transformers.
+Names are loaded on first use, so importing the package does not import torch or transformers.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from oven_learner.actuators import Actuators as Actuators
-    from oven_learner.baking.one_call import bake as bake
+    from oven_learner.baking.bake import bake as bake
     from oven_learner.baking.oven import Oven as Oven
     from oven_learner.client.client import OvenClient as OvenClient
     from oven_learner.custom_loop import connect as connect
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from oven_learner.rewards import ModelDescription as ModelDescription
     from oven_learner.rewards import convene as convene
 
-_HOMES = {
+_MODULES = {
     "Actuators": "actuators",
     "Attachment": "hf.callback",
     "Committee": "rewards",
@@ -33,21 +33,21 @@ _HOMES = {
     "OvenClient": "client.client",
     "PromptSource": "hf.prompts",
     "attach": "hf.attach",
-    "bake": "baking.one_call",
+    "bake": "baking.bake",
     "connect": "custom_loop",
     "convene": "rewards",
 }
-__all__ = [*_HOMES]
+__all__ = [*_MODULES]
 
 
-# peft imports bitsandbytes for every script, and this module warns of missing kernels for 4-bit weights on a CPU.
+# peft always imports bitsandbytes, whose module `backends.cpu.ops` warns about missing 4-bit kernels on a CPU.
 logging.getLogger("bitsandbytes.backends.cpu.ops").setLevel(logging.ERROR)
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
 
 
 def __dir__() -> list[str]:

@@ -1,4 +1,7 @@
-"""A registry of a trainer's knobs: named getters and setters with bounds. Changes are verified by reading them back."""
+"""A registry of a trainer's knobs, which are named getters and setters with bounds.
+
+After each change, the value is read back to verify it.
+"""
 
 from __future__ import annotations
 
@@ -11,14 +14,14 @@ from typing import Any, Literal, Protocol
 from pydantic import ValidationError
 
 from oven_core.errors import ConfigError, UnknownNameError, reason
-from oven_core.mesh.actuator_values import TOLERANCE, same
+from oven_core.mesh.actuator_values import TOLERANCE, same_value
 from oven_core.protocol.judge_spec import JudgeSpec
 from oven_core.protocol.messages import ActuatorSpec, Effect, Value
 
 Status = Literal["applied", "noop", "rejected", "skipped", "expired", "unknown"]
 
-DONE: tuple[Status, ...] = ("applied", "noop")
-"""Outcomes after which the new value is active."""
+SUCCESSFUL: tuple[Status, ...] = ("applied", "noop")
+"""Outcomes after which the requested value is active."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,39 +38,44 @@ class Proof(Protocol):
     """Reports whether training has used a new setting, because other code may overwrite it first."""
 
     @property
-    def sure(self) -> bool:
-        """Whether the setting will certainly be used, so that a receipt does not have to wait."""
+    def is_certain(self) -> bool:
+        """Whether the setting will certainly be used, so that the receipt can be sent immediately."""
 
-    def refused(self) -> str:
-        """Return why no change can be made; empty if one can."""
+    def refusal(self) -> str:
+        """Return the reason why the setting cannot be changed, or an empty string."""
 
     def begin(self, before: Any) -> None:
-        """Start to watch whether a change from `before` is used."""
+        """Start watching whether training uses a change from the value `before`."""
 
     def verdict(self, *, ended: bool = False) -> str | None:
-        """Return why the change was not used; empty if it was, None while that is unknown. `ended`: no more steps will
-        come."""
+        """Return "" if training used the change, the reason if it did not, or None if it is not known yet.
 
-    def lost(self) -> tuple[Value, Value, str] | None:
-        """Return (old value, present value, why) once, if a setting was undone later."""
+        `ended` means that there are no more steps.
+        """
 
-    def moved(self) -> None:
-        """Note that a restored state has set the value."""
+    def take_reverted(self) -> tuple[Value, Value, str] | None:
+        """Return (old value, current value, reason) if other code has reverted a setting. Reports each case once."""
+
+    def on_restore(self) -> None:
+        """Accept the current value as expected, because a restored state has set it."""
 
     def close(self) -> None:
         """Stop watching."""
 
 
 class Seats(Protocol):
-    """The remote members of a committee, which operators can add and remove, and whose models they can change.
+    """The remote members of a committee. Operators can add members, remove them, and change their models.
 
-    The methods that change actuators return the names of those to be announced again. They raise OvenError with nothing
-    changed.
+    Methods that change actuators return the names of the actuators to announce again. If they raise OvenError, nothing
+    has changed.
     """
 
     def probe(self, member: str, judge: JudgeSpec, *, joins: bool = False) -> Future[str]:
-        """Ask a model a test question in the member's process. The result is empty if it gave a verdict, else why not.
-        `joins`: the process may still be starting."""
+        """Send a test question to a model in the member's process.
+
+        The result is empty if the model gave a verdict, otherwise the reason for the failure. `joins` means that the
+        process may still be starting.
+        """
 
     def offer(self, actuators: Actuators, member: str, judge: JudgeSpec) -> tuple[str, ...]:
         """Add the model to the member's choices."""
@@ -76,13 +84,13 @@ class Seats(Protocol):
         """Add a member with this share of the total weight."""
 
     def remove(self, actuators: Actuators, member: str) -> tuple[str, ...]:
-        """Remove a member; the others get its weight."""
+        """Remove a member and distribute its weight among the others."""
 
     def __contains__(self, member: str) -> bool:
-        """Whether `member` is a remote member now."""
+        """Whether `member` is currently a remote member."""
 
 
-Outcome = Value | tuple[Value, Value]
+ActionResult = Value | tuple[Value, Value]
 """The result of an action: a value, or (before, after)."""
 
 
@@ -97,13 +105,13 @@ class _Knob:
 class Actuators:
     """A registry of knobs with unique, dotted names.
 
-    RunStarted announces them. If one is added or changed later, call `OvenClient.announce`.
+    RunStarted announces them. If you add or change a knob later, call `OvenClient.announce`.
     """
 
     def __init__(self) -> None:
         self._knobs: dict[str, _Knob] = {}
         self.seats: Seats | None = None
-        """The seats of the training's committee; None without a committee."""
+        """The remote members of the committee, or None without a committee."""
 
     def scalar(
         self,
@@ -121,8 +129,8 @@ class Actuators:
     ) -> None:
         """Register a number within [low, high]. Raises ConfigError for invalid bounds or a value outside them.
 
-        With a `proof` a change counts once training has used it. `moves_own_metric`: a change moves the metric that
-        would judge it, so that only held-out data can judge it.
+        With a `proof`, a change counts only once training has used it. Set `moves_own_metric` if a change directly
+        shifts the metric that would judge it. Then only held-out data can judge the change.
         """
         _check_bounds(name, scale, low, high, read)
         spec = _announcement(
@@ -148,8 +156,11 @@ class Actuators:
         effect: Effect = "setting",
         moves_own_metric: bool = False,
     ) -> None:
-        """Register a choice between names. `unit` may say what their order means. With `effect="at_end"` it matters
-        only when the run ends. `moves_own_metric` is as for a scalar. Raises ConfigError for the effects of actions."""
+        """Register a choice between names.
+
+        `unit` may explain the order of the names. With `effect="at_end"` the choice matters only at the end of the run.
+        `moves_own_metric` has the same meaning as for a scalar. Raises ConfigError for effects that only actions have.
+        """
         spec = _announcement(
             name=name, kind="choice", choices=choices, unit=unit, effect=effect, moves_own_metric=moves_own_metric
         )
@@ -163,7 +174,8 @@ class Actuators:
         *,
         moves_own_metric: bool = False,
     ) -> None:
-        """Register shares that sum to 1, such as a data mixture. `moves_own_metric` is as for a scalar."""
+        """Register shares that sum to 1, such as a data mixture. `moves_own_metric` has the same meaning as for a
+        scalar."""
         spec = _announcement(
             name=name,
             kind="simplex",
@@ -178,18 +190,17 @@ class Actuators:
     def action(
         self,
         name: str,
-        run: Callable[[float | None], Outcome],
+        run: Callable[[float | None], ActionResult],
         *,
         unit: str = "",
         effect: Effect = "setting",
         moves_own_metric: bool = False,
     ) -> None:
-        """Register an action. The receipt has the value that `run` returns. `run` raises an error to refuse.
+        """Register an action. The receipt contains the value that `run` returns. To refuse, `run` raises an error.
 
-        `effect` describes the action. An action that measures or copies is not an intervention and has no outcome;
-        neither has one that ends or holds the run. An action that moves the weights confounds all pending outcomes, and
-        comes last in a plan. `moves_own_metric` is as for a scalar. Raises ConfigError if the two contradict each
-        other.
+        `effect` describes the action. Actions that measure, copy, or end or hold the run are not interventions and have
+        no outcome. An action that moves the weights confounds all pending outcomes and comes last in a plan.
+        `moves_own_metric` has the same meaning as for a scalar. Raises ConfigError if it contradicts `effect`.
         """
         spec = _announcement(name=name, kind="action", unit=unit, effect=effect, moves_own_metric=moves_own_metric)
         self._add(spec, lambda: None, run)  # type: ignore[arg-type]
@@ -202,16 +213,16 @@ class Actuators:
         low: float | None = None,
         high: float | None = None,
     ) -> None:
-        """Change the choices or bounds of an actuator. A simplex gets the components that it reads now.
+        """Change the choices or bounds of an actuator. For a simplex, update its components to its current value.
 
-        In a running training call `OvenClient.announce` afterwards. Raises UnknownNameError. Raises ConfigError with
-        nothing changed if the present value would not fit, a choice is not a name, or the kind has no such limits.
+        If training is running, call `OvenClient.announce` afterwards. Raises UnknownNameError. Raises ConfigError, with
+        nothing changed, for an invalid choice, or limits that exclude the current value or do not apply to the kind.
         """
         old, present = self.spec(name), self.read(name)
         if choices is not None and old.kind != "choice":
-            raise ConfigError(f"{name} is of the kind {old.kind}, which has no choices to change")
+            raise ConfigError(f"{name} is a {old.kind}, which has no choices to change")
         if (low is not None or high is not None) and old.kind != "scalar":
-            raise ConfigError(f"{name} is of the kind {old.kind}, which has no bounds to change")
+            raise ConfigError(f"{name} is a {old.kind}, which has no bounds to change")
         new: dict[str, Any] = {}
         if old.kind == "scalar":
             new = {"low": old.low if low is None else low, "high": old.high if high is None else high}
@@ -224,14 +235,14 @@ class Actuators:
             new = {"choices": tuple(present)}  # type: ignore[arg-type]
         spec = old.model_copy(update=new)
         if old.kind != "action" and (problem := misfit(spec, present)):
-            raise ConfigError(f"{name} reads {present!r} now: {problem}; set it to a value that fits first")
+            raise ConfigError(f"{name} is currently {present!r}: {problem}; first set it to an allowed value")
         self._knobs[name] = replace(self._knobs[name], spec=spec)
 
     def copy(self) -> Actuators:
-        """Return another registry with the same knobs, to which a training adds its own."""
-        copied = Actuators()
-        copied._knobs, copied.seats = dict(self._knobs), self.seats
-        return copied
+        """Return a new registry with the same knobs. A training adds its own knobs to the copy."""
+        duplicate = Actuators()
+        duplicate._knobs, duplicate.seats = dict(self._knobs), self.seats
+        return duplicate
 
     def spec(self, name: str) -> ActuatorSpec:
         """Return the announcement of the actuator, without its value. Raises UnknownNameError."""
@@ -240,7 +251,7 @@ class Actuators:
         return self._knobs[name].spec
 
     def proof(self, name: str) -> Proof | None:
-        """Return the proof that changes of the actuator are used, or None."""
+        """Return the actuator's proof, or None."""
         return self._knobs[name].proof if name in self._knobs else None
 
     def proofs(self) -> dict[str, Proof]:
@@ -254,42 +265,42 @@ class Actuators:
         return iter(self._knobs)
 
     def read(self, name: str) -> Value:
-        """Return the actuator's present value. Raises UnknownNameError."""
+        """Return the actuator's current value. Raises UnknownNameError."""
         if name not in self._knobs:
             raise UnknownNameError("actuator", name, self._knobs)
         return self._knobs[name].read()
 
     def specs(self) -> tuple[ActuatorSpec, ...]:
-        """Return the announcements with the present values."""
+        """Return the announcements with the current values."""
         return tuple(with_value(knob.spec, knob.read()) for knob in self._knobs.values())
 
     def apply(self, name: str, value: Value) -> Applied:
         """Set the value and read it back. Never raises: an error in the trainer becomes a rejection with its text."""
         knob = self._knobs.get(name)
         if knob is None:
-            return Applied("rejected", reason=f"there is no actuator {name!r}; there are {', '.join(self._knobs)}")
+            return Applied("rejected", reason=f"there is no actuator {name!r}; choose from {', '.join(self._knobs)}")
         if problem := misfit(knob.spec, value):
-            return Applied("rejected", before=_safely(knob.read), after=_safely(knob.read), reason=problem)
+            return Applied("rejected", before=_read_safely(knob), after=_read_safely(knob), reason=problem)
         if knob.spec.kind == "action":
-            return _act(knob, value)
+            return _run_action(knob, value)
         try:
             before = knob.read()
-            if same(before, value):
-                return Applied("noop", before, before, "it has that value")
-            if knob.proof is not None and (problem := knob.proof.refused()):
+            if same_value(before, value):
+                return Applied("noop", before, before, "it already has that value")
+            if knob.proof is not None and (problem := knob.proof.refusal()):
                 return Applied("rejected", before, before, problem)
             knob.write(value)
         except Exception as error:
-            return Applied("rejected", _safely(knob.read), _safely(knob.read), reason(error))
+            return Applied("rejected", _read_safely(knob), _read_safely(knob), reason(error))
         try:
             after = knob.read()
         except Exception as error:
-            return Applied("unknown", before, None, f"set, but not read back: {reason(error)}")
-        if same(after, value):
+            return Applied("unknown", before, None, f"it was set but could not be read back: {reason(error)}")
+        if same_value(after, value):
             return Applied("applied", before, after)
-        if same(after, before):
-            return Applied("rejected", before, after, "the trainer kept its value")
-        return Applied("applied", before, after, "the trainer took another value than asked for")
+        if same_value(after, before):
+            return Applied("rejected", before, after, "the trainer kept the old value")
+        return Applied("applied", before, after, "the trainer changed the requested value")
 
     def _add(
         self,
@@ -300,33 +311,33 @@ class Actuators:
     ) -> None:
         if spec.name in self._knobs:
             raise ConfigError(
-                f"the actuator {spec.name!r} is registered already; names are unique, and `update` gives one other "
-                "choices or bounds"
+                f"the actuator {spec.name!r} is already registered; choose another name, or call `update` to change "
+                "its choices or bounds"
             )
         self._knobs[spec.name] = _Knob(spec, read, write, proof)
 
 
 def _check_bounds(name: str, scale: str, low: float, high: float, read: Callable[[], float]) -> None:
-    """Raises ConfigError if the bounds are not a range, or the present value lies outside."""
+    """Raise ConfigError if the bounds are not a range, or if the current value lies outside."""
     if not (math.isfinite(low) and math.isfinite(high) and low < high) or (scale == "log" and low <= 0):
         raise ConfigError(
-            f"{name}: bounds [{low:g}, {high:g}] are no {scale} range; give low < high"
-            + (", low > 0" if scale == "log" else "")
+            f"{name}: the bounds [{low:g}, {high:g}] are not a valid {scale} range; expected finite numbers with low < "
+            + ("high and low > 0" if scale == "log" else "high")
         )
     present = read()
     if not low <= present <= high:
-        raise ConfigError(f"{name} is {present:g} now, outside its bounds [{low:g}, {high:g}]; widen them")
+        raise ConfigError(f"{name} is currently {present:g}, outside its bounds [{low:g}, {high:g}]; widen them")
 
 
 def _announcement(**fields: Any) -> ActuatorSpec:
-    """Raises ConfigError if the fields contradict each other."""
+    """Build an actuator's announcement. Raises ConfigError if the fields contradict each other."""
     try:
         return ActuatorSpec(**fields)
     except ValidationError as error:
         raise ConfigError(f"{fields['name']}: {reason(error).removeprefix('Value error, ')}") from None
 
 
-def _act(knob: _Knob, value: Value) -> Applied:
+def _run_action(knob: _Knob, value: Value) -> Applied:
     try:
         outcome = knob.write(value)
     except Exception as error:
@@ -336,18 +347,18 @@ def _act(knob: _Knob, value: Value) -> Applied:
     return Applied("applied", after=outcome)  # type: ignore[arg-type]
 
 
-def _safely(read: Callable[[], Value]) -> Value:
+def _read_safely(knob: _Knob) -> Value:
     try:
-        return read()
+        return knob.read()
     except Exception:
         return None
 
 
-def difference(each: Sequence[Applied]) -> str:
-    """Describe the difference between the outcomes of a change on the ranks; empty if there is none."""
-    first = each[0]
-    for rank, outcome in enumerate(each[1:], start=1):
-        if (outcome.status in DONE) != (first.status in DONE) or not same(outcome.after, first.after):
+def difference(outcomes: Sequence[Applied]) -> str:
+    """Describe how the outcomes of a change differ between ranks. Empty if they do not differ."""
+    first = outcomes[0]
+    for rank, outcome in enumerate(outcomes[1:], start=1):
+        if (outcome.status in SUCCESSFUL) != (first.status in SUCCESSFUL) or not same_value(outcome.after, first.after):
             return " and ".join(
                 f"rank {index} has {applied.after!r} ({applied.status}{': ' if applied.reason else ''}{applied.reason})"
                 for index, applied in ((0, first), (rank, outcome))
@@ -361,11 +372,11 @@ def with_value(spec: ActuatorSpec, value: Value) -> ActuatorSpec:
 
 
 def misfit(spec: ActuatorSpec, value: Value) -> str:
-    """Return why `value` cannot be set on the actuator; empty if it can. The mesh has checked it before."""
+    """Return the reason why the actuator cannot have this value, or an empty string. The mesh checks this as well."""
     match spec.kind:
         case "scalar":
             if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-                return f"{value!r} is no finite number"
+                return f"{value!r} is not a finite number"
             low, high = spec.low, spec.high
             if (low is not None and value < low * (1 - TOLERANCE)) or (
                 high is not None and value > high * (1 + TOLERANCE)
@@ -373,16 +384,16 @@ def misfit(spec: ActuatorSpec, value: Value) -> str:
                 return f"{value:g} is outside the bounds [{low:g}, {high:g}]"
         case "choice":
             if value not in spec.choices:
-                return f"{value!r} is none of {', '.join(spec.choices)}"
+                return f"{value!r} is not one of {', '.join(spec.choices)}"
         case "simplex":
             if not isinstance(value, Mapping) or set(value) != set(spec.choices):
-                return f"{value!r} does not name exactly {', '.join(spec.choices)}"
+                return f"{value!r} must have exactly the components {', '.join(spec.choices)}"
             if any(not 0 <= share <= 1 for share in value.values()) or abs(sum(value.values()) - 1) > 1e-3:
-                return f"shares {value} are not within [0, 1] with sum 1"
+                return f"the shares {value} must be within [0, 1] and sum to 1"
         case "action":
             if value is not None and not isinstance(value, int | float):
-                return f"{value!r} is neither a number nor nothing"
+                return f"{value!r} is not a number; give a number or no value"
     return ""
 
 
-__all__ = ["Actuators", "Applied", "Proof", "Status", "difference", "misfit", "same"]
+__all__ = ["Actuators", "Applied", "Proof", "Status", "difference", "misfit", "same_value"]

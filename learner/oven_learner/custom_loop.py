@@ -27,7 +27,7 @@ from oven_core.protocol.messages import MetricSpec
 from oven_learner import ranks
 from oven_learner.actuators import Actuators
 from oven_learner.client.best_weights import BestWeights
-from oven_learner.client.held_out_evaluation import Evaluation, Measured
+from oven_learner.client.held_out_evaluation import Evaluation, Measurements
 from oven_learner.client.loop_client import LoopClient, idle_client
 from oven_learner.client.run_start import installed_versions, next_training_name
 from oven_learner.completions.sample import Redact
@@ -51,7 +51,7 @@ def connect(
     optimizer: Any = None,
     scheduler: Any = None,
     clip: float | None = None,
-    evaluate: Callable[[], Measured] | None = None,
+    evaluate: Callable[[], Measurements] | None = None,
     evaluate_every: int = 20,
     max_steps: int | None = None,
     seconds: float | None = None,
@@ -119,7 +119,7 @@ def connect(
             if clip is not None:  # it is part of the script's training
                 from oven_learner.optim.step_gauges import Clip
 
-                idle.hooks.callback(Clip(clip, model).always(optimizer).remove)
+                idle.hooks.callback(Clip(clip, model).register(optimizer).remove)
             return idle
         link = connection.link() if connection is not None else SilentLink()
     sampling = sampling_of(connection.shown_completions if connection is not None else None, completions, redact)
@@ -164,7 +164,7 @@ def connect(
             versions=installed_versions(),
             keys=connection.keys if connection else None,
             ranks=all_ranks,
-            averaged=[spec.name for spec in own_metrics],
+            averaged_metrics=[spec.name for spec in own_metrics],
             settle=lambda: client.settle(),
             unmeasured=gauges.unmeasured if gauges is not None else {},
             best=_best_weights(model, rate, evaluation, announced, lambda: client, all_ranks),
@@ -182,9 +182,9 @@ def _snapshots(
     """None if copies do not fit into memory, or if the model is sharded."""
     from oven_learner.optim import snapshot
 
-    if snapshot.sharded(model) or (KEPT + 2) * snapshot.size(model) > snapshot.LIMIT_BYTES:
+    if snapshot.sharding(model) or (KEPT + 2) * snapshot.size(model) > snapshot.LIMIT_BYTES:
         return None
-    state = snapshot.LoopSnapshot(model, rate.scale, scheduler, lambda: client().weights_restored())
+    state = snapshot.LoopSnapshot(model, rate.scale, scheduler, lambda: client().on_weights_restored())
     # In lockstep the target of a rollback must not depend on the clock.
     credit = math.inf if lockstep else CREDIT_S
     return Snapshots(lambda: (client().step, state.take()), state.restore, credit=credit)
@@ -204,9 +204,9 @@ def _best_weights(
         return None
     from oven_learner.optim import snapshot
 
-    if snapshot.sharded(model) or not snapshot.best_fits(model, KEPT + 2):
+    if snapshot.sharding(model) or not snapshot.best_fits(model, KEPT + 2):
         return None
-    copies = snapshot.WeightCopies(model, lambda: client().weights_restored())
+    copies = snapshot.WeightCopies(model, lambda: client().on_weights_restored())
     name = metric.name
     return BestWeights(
         metric, take=copies.take, restore=copies.restore, read=lambda: evaluation.read(name), ranks=all_ranks
@@ -222,7 +222,7 @@ def _gauges(
     from oven_learner.optim.gauges import OptimizerGauges
     from oven_learner.optim.step_gauges import Clip, StepGauges
 
-    sharded = snapshot.sharded(model) if model is not None else ""
+    sharded = snapshot.sharding(model) if model is not None else ""
     without_norm = sharded if sharded and "FSDP2" not in sharded else ""  # FSDP2 computes the whole norm by itself
     if without_norm and clip is not None:
         raise ConfigError(
@@ -232,7 +232,7 @@ def _gauges(
     if clipping is not None:
         clipping.announce(knobs, USER_BOUNDS)
     decay.announce(rate.scale.optimizer, knobs)
-    gauges = OptimizerGauges(rate.scale.optimizer, model, published=published, sharded=sharded)
+    gauges = OptimizerGauges(rate.scale.optimizer, model, published=published, sharding=sharded)
     return StepGauges(
         rate,
         gauges,

@@ -16,7 +16,7 @@ from transformers import PrinterCallback
 from oven_core.protocol.messages import MetricSpec
 from oven_learner.actuators import Actuators
 from oven_learner.client.client import OvenClient
-from oven_learner.client.held_out_evaluation import Measured
+from oven_learner.client.held_out_evaluation import Measurements
 from oven_learner.hf.attach import attach
 from oven_learner.hf.callback import Attachment
 from oven_learner.hf.knobs.mixture import Mixture
@@ -50,7 +50,7 @@ class Job:
 
     trainer: Any
     """A trainer from transformers or TRL."""
-    evaluate: Callable[[], Measured]
+    evaluate: Callable[[], Measurements]
     """Measures the held-out data. Returns a value per metric, or one per example, whose mean is published."""
     evaluate_every: int
     """Optimizer steps between evaluations."""

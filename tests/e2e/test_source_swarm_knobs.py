@@ -20,7 +20,10 @@ SIZES = {
     "eval_rows": 16, "lr_warmup_steps": 0, "token_prior": "unigram", "kg_weight": 0.5, "mtp_weight": 0.2,
     "served": "int4", "max_grad_norm": 10,
 }  # fmt: skip
-OPTIONS = {"grad_clip": {"often": 1, "few": 0.5, "matters": 1}, "auxiliary_loss": {"late": 0.5}}
+OPTIONS = {
+    "grad_clip": {"min_outliers": 1, "max_outlier_share": 0.5, "min_clip_ratio": 1},
+    "auxiliary_loss": {"late_progress": 0.5},
+}
 """How many outliers fall into a window, and when a noisy term stands still, is chance: these leave it less."""
 KNOBS = {
     "knowledge": "channel.kg",

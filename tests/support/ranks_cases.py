@@ -224,7 +224,7 @@ def the_rate_is_read_back(ranks: Ranks) -> dict[str, Any]:
 
 
 def each_measures(ranks: Ranks) -> dict[str, Any]:
-    case = Case(ranks, averaged=("loss", "eval/loss", "nobody's"))
+    case = Case(ranks, averaged_metrics=("loss", "eval/loss", "nobody's"))
     mine = {"eval/loss": 5.0} if ranks.index == 1 else {}
     case.client.observe(1, {"loss": 1.0 + ranks.index, "own": float(ranks.index), **mine})
     case.client.observe(2, {"loss": float("nan") if ranks.index == 2 else 1.0})
@@ -258,7 +258,7 @@ def all_end_with_the_best(ranks: Ranks) -> dict[str, Any]:
         for step in (1, 2, 3):
             state["weight"] = step
             case.client.observe(step, {})
-            case.client.evaluated({} if ranks.index == 0 else {"eval/loss": {1: 3.0, 2: 1.0, 3: 2.0}[step]})
+            case.client.record_evaluation({} if ranks.index == 0 else {"eval/loss": {1: 3.0, 2: 1.0, 3: 2.0}[step]})
             case.client.poll()
         case.client.finish()
         results["weights"].append(state["weight"])

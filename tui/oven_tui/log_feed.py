@@ -88,14 +88,14 @@ class LogFeed:
     async def _run(self) -> None:
         while True:
             try:
-                if self._access.up():
+                if self._access.is_up():
                     if not self._last_seq:
                         await self._open(growing=True)
                     await self._follow_live()
                 else:
                     await self._show_stored_log()
             except (OvenError, NatsError, OSError, ValueError) as error:
-                up = self._access.up()
+                up = self._access.is_up()
                 if up and self._access.is_over(self._ended):
                     self._report_link("down", "")
                 elif up:
@@ -152,16 +152,16 @@ class LogFeed:
             self._report(*self._link)
 
     def _progress(self, share: float) -> None:
-        self._report("checking" if self._access.up() else "checking past", f"{share:.0%}")
+        self._report("checking" if self._access.is_up() else "checking past", f"{share:.0%}")
 
     async def _follow_live(self) -> None:
         """Follow the log until the stack is down. Raises BusError if the connection is lost."""
         signal = asyncio.Event()
-        async with self._access.connected("monitor") as bus:
+        async with self._access.connect("monitor") as bus:
             self._report_link("reading", "")
             await log_sources.listen(bus, self._access.run, signal)
             loop = asyncio.get_running_loop()
-            while self._access.up():
+            while self._access.is_up():
                 signal.clear()
                 requested_at = loop.time()
                 async for events in self._new_events(bus):
@@ -211,12 +211,12 @@ class LogFeed:
         if not self._last_seq:
             raise ConfigError(f"the log of run {self._access.run!r} is empty")
         self._report_link("down", "")
-        while not self._access.up():
+        while not self._access.is_up():
             await asyncio.sleep(POLL_S)
 
     async def _read_rest(self) -> None:
         batch: list[Event] = []
-        async for event in self._access.past(self._last_seq):
+        async for event in self._access.remaining_events(self._last_seq):
             batch.append(event)
             if len(batch) >= BATCH_EVENTS:
                 self._deliver(batch)

@@ -106,9 +106,9 @@ def show(
 
 def _accesses(run_folders: list[Path], endpoint: Endpoint, run: str | None, home: Path | None) -> list[RunAccess]:
     """Return the runs that the options name; empty for the list of runs. Raises ConfigError."""
-    if endpoint.named or (not run_folders and home is None):
-        endpoint = endpoint.completed()
-        if endpoint.named:
+    if endpoint.is_remote or (not run_folders and home is None):
+        endpoint = endpoint.with_environment()
+        if endpoint.is_remote:
             return [RemoteRun.from_endpoint(endpoint, run)]
         raise ConfigError("no run was given; pass its folder, set OVEN_RUN_DIR, or use `oven-controller monitor RUN`")
     return [LocalRun(RunFolder(folder)) for folder in run_folders]
@@ -117,7 +117,7 @@ def _accesses(run_folders: list[Path], endpoint: Endpoint, run: str | None, home
 def _closing_line(access: RunAccess, view: MonitorView) -> str:
     """Return the line that the terminal shows after the monitor is closed."""
     if isinstance(access, LocalRun):
-        state = "continues" if access.up() else f"is {access.folder.status()}"
+        state = "continues" if access.is_up() else f"is {access.folder.status()}"
         command = f"`oven-controller monitor {access.run}`"
     else:
         state = f"is {view.run.ended.reason}" if view.run.ended else "continues"

@@ -1,4 +1,4 @@
-"""Lowers the weight of an auxiliary loss term that outgrew the objective, or late in the run."""
+"""Lowers the weight of an auxiliary loss term that dominates the loss, or that is no longer useful late in the run."""
 
 from __future__ import annotations
 
@@ -14,51 +14,52 @@ KNOB, TERM, MTP = "channel.", "channel/", "channel.mtp"
 
 
 class AuxiliaryLoss(Agent):
-    """Signals: an auxiliary term (weight × term) makes up more than MOST of the loss over WINDOW steps; or the run is
-    past LATE and the term no longer falls. A term that helps at the start competes with the objective at the end.
+    """Signals: an auxiliary term (weight × term) makes up more than MAX_SHARE of the loss over WINDOW steps. Or the run
+    is past LATE_PROGRESS and the term has stopped falling. A term that helps at the start competes with the objective
+    at the end.
 
-    Actions: halves the term's weight, `channel.<name>`. It does so at most once for being late. DeepSeek-V3 lowers the
-    weight of multi-token prediction late in training (arXiv 2412.19437, §4.2: 0.3, then 0.1), and so does the system
-    that this agent comes from (0.1 to 0.05 past three quarters of the run). For that term, late in a run, the agent's
-    vote is enough.
+    Actions: halves the term's weight, `channel.<name>`. It does so only once because a run is late. DeepSeek-V3 lowers
+    the weight of multi-token prediction late in training (arXiv 2412.19437, §4.2: 0.3, then 0.1). The system that this
+    agent is based on does the same (0.1 to 0.05 past three quarters of the run). For that term, late in a run, the
+    agent's vote is enough.
 
     False alarms: their rate was not measured. For all other terms, both rules are rules of thumb. The agent's
     confidence reflects this, so it needs a second agent or a person. A term that is the objective itself, as in
     distillation, is skipped.
 
     Limits: the agent only knows terms that the trainer announces twice, as the knob `channel.<name>` and as the metric
-    `channel/<name>`. Other runs report that it cannot fire. `channel.kg` belongs to `knowledge`.
+    `channel/<name>`. Other runs report that it cannot fire. The `knowledge` agent handles `channel.kg`.
     """
 
     moves = ("channel.distill", "channel.sft", "channel.sdpo", MTP, "channel.z_loss")
-    """The terms of the shipped trainers, and one common term. The mesh needs exact names."""
+    """Terms of the shipped trainers, and one common term. The mesh needs exact names."""
     speciality = (MTP,)
-    options = dict.fromkeys(("most", "late"), SHARE)
+    options = dict.fromkeys(("max_share", "late_progress"), SHARE)
 
     WINDOW = 40
-    """Steps for the median of a term's share; the two halves show whether the term still falls. No measurement supports
-    the value. With fewer steps noise decides, with more the agent waits longer."""
-    MOST = 0.6
+    """Number of steps for the median of a term's share. The two halves show whether the term still falls. The value was
+    not measured. With fewer steps noise decides, and with more the agent waits longer."""
+    MAX_SHARE = 0.6
     """Share of the loss, 0 to 1, above which a term is too heavy. Above 0.95 it is the objective itself."""
-    LATE = 0.75
-    """Progress, 0 to 1, after which a term that no longer falls is halved, as in the system that this agent comes
-    from."""
+    LATE_PROGRESS = 0.75
+    """Progress, 0 to 1, after which a term that has stopped falling is halved, as in the system that this agent is
+    based on."""
 
     def cannot_fire(self, run: RunStarted) -> str | None:
         terms = _terms(run)
         if not terms:
             return f"the run announces no {KNOB}<name> beside a metric {TERM}<name>: it has no auxiliary loss term"
-        return (
-            None if {"loss", "reward"} & {metric.name for metric in run.metrics} else "the run publishes no objective"
-        )
+        has_objective = any(metric.name in ("loss", "reward") for metric in run.metrics)
+        return None if has_objective else "the run publishes neither loss nor reward"
 
     def vote(self, window: Window) -> Vote | None:
         for name in _terms(window.run):
-            if (vote := self._too_heavy(window, name)) is not None:
+            vote = self._halve(window, name)
+            if vote is not None:
                 return vote
         return None
 
-    def _too_heavy(self, window: Window, name: str) -> Vote | None:
+    def _halve(self, window: Window, name: str) -> Vote | None:
         knob = window.knobs[KNOB + name]
         since = window.last_change_tick(knob.spec.name)
         terms = window.series(TERM + name, after=since, last=self.WINDOW)
@@ -68,22 +69,22 @@ class AuxiliaryLoss(Agent):
         loss = median(losses)
         share = knob.number * median(terms) / loss if loss > 0 else 0.0
         half = self.WINDOW // 2
-        stalled = median(terms[half:]) >= 0.98 * median(terms[:half])
-        late = window.progress > self.LATE and stalled and not window.applied(knob.spec.name)
-        if not late and not self.MOST < share < 0.95:
+        is_flat = median(terms[half:]) >= 0.98 * median(terms[:half])
+        is_late = window.progress > self.LATE_PROGRESS and is_flat and not window.applied(knob.spec.name)
+        if not is_late and not self.MAX_SHARE < share < 0.95:
             return None
         halved = knob.bounded(knob.number / 2)
         if halved > knob.number / 1.2:
             return None
         # The loss includes the term, so it falls with the weight even if the model does not improve.
         target = held_out(window.run) or objective(window.run)
-        confidence = stands_alone if late and knob.spec.name == MTP else needs_second
+        confidence_of = stands_alone if is_late and knob.spec.name == MTP else needs_second
         why = (
             f"{name} is {share:.0%} of the loss at {window.progress:.0%} of the run"
-            f"{' and falls no more' if late else ''}: {knob.spec.name} {knob.number:.3g} → {halved:.3g}"
+            f"{' and has stopped falling' if is_late else ''}: {knob.spec.name} {knob.number:.3g} → {halved:.3g}"
         )
         return window.propose(
-            knob.spec.name, halved, confidence=confidence(window.run), why=why, target=target.name,
+            knob.spec.name, halved, confidence=confidence_of(window.run), why=why, target=target.name,
             expected_change=signed(target, 0.01), horizon=60,
         )  # fmt: skip
 

@@ -9,56 +9,60 @@ from oven_agents.sdk.alternative_plans import Alternatives, Plan, offer
 from oven_agents.sdk.window import Window
 from oven_agents.stats.confidence import needs_second, stands_alone
 from oven_agents.stats.objective import held_out, objective, signed
-from oven_agents.stats.symptoms import ECE, NULL, NULL99, calibration_drift, calibration_readings, sighted
+from oven_agents.stats.symptoms import ECE, NULL, NULL99, as_alerts, calibration_drift, calibration_readings
 from oven_core.protocol.alerts import Alert
 from oven_core.protocol.messages import MetricSpec, RunStarted
 
 LAMBDA, BETA, SCALE, ROLLBACK = "reward.calibration", "grpo.beta", "optimizer.lr_scale", "run.rollback"
-JUDGES = ("eval/brier", "eval/ece")
-"""Held-out metrics that judge the change, best first: only the Brier score is a proper score."""
+TARGETS = ("eval/brier", "eval/ece")
+"""Held-out metrics by which a change is judged, the best one first. Only the Brier score is a proper score."""
 
 
 class CalibrationDrift(Agent):
     """Signals: the expected calibration error of the newest answers exceeds the 99 % quantile of a perfect forecaster
-    with the same confidences, at two readings that share at most half of their answers, and it is not falling. The null
-    is drawn from the confidences themselves. At 250 answers it is 0.06 for spread confidences and 0.02 for equal ones,
-    so no fixed bound would do (Roelofs et al. 2022, arXiv 2012.08668, on the bias of binned errors).
+    with the same confidences. This holds at two readings that share at most half of their answers, and the error is not
+    falling. The null is drawn from the confidences themselves. At 250 answers it is 0.06 for spread confidences and
+    0.02 for equal ones, so no fixed bound would do (Roelofs et al. 2022, arXiv 2012.08668, on the bias of binned
+    errors).
 
     Actions: raises an alert for as long as the drift lasts. It offers four plans: a larger weight λ for the calibration
     term in the reward; a rollback to the last calibrated tick at half the learning rate; a larger β, because the
-    reference is calibrated if its training made it so; and a lower learning rate. With λ or a rollback, it is confident
-    enough to act alone, because the error is certain and both undo it directly.
+    reference model is calibrated if its training made it so; and a lower learning rate. The agent is confident enough
+    to act alone on λ or with a rollback, because the error is certain and both undo it directly.
 
-    False alarms: an error above the null's 99 % twice and above ECE_LEAST occurs in less than 1 % of simulated healthy
-    runs of 240 ticks. A policy that starts badly calibrated and improves raises an alert, but gets no vote.
+    False alarms: an error that twice exceeds the null's 99 % quantile and MIN_EXCESS_ECE occurs in less than 1 % of
+    simulated healthy runs of 240 ticks. A policy that starts badly calibrated and improves raises an alert, but gets no
+    vote.
 
-    Limits: needs an error and its null from the learner. It cannot tell the cause: a change of judges looks the same as
-    a change of the policy. If only the null's mean is published, the bound is 3.3 times this mean, and small drifts go
-    unnoticed.
+    Limits: the agent needs an error and its null from the learner. It does not know the cause: a change of the judges
+    looks the same as a change of the policy. If only the null's mean is published, the bound is 3.3 times this mean,
+    and small drifts go unnoticed.
     """
 
     needs = (ECE,)
     moves = (LAMBDA, ROLLBACK, SCALE, BETA)
     speciality = (LAMBDA, ROLLBACK, SCALE, BETA)
 
-    WAIT = 20
-    """Ticks without a vote after a change of its knobs. At 64 answers per step, the newest 1,000 then all follow it."""
-    FALLING = 0.01
-    """Fall of the error within WAIT / 2 ticks that counts as recovery: a third of the error of a reading of 1,000."""
-    RAISED = 2.0
-    """Factor of λ: the smallest with a visible effect within a few dozen steps. λ is at most 1."""
-    LEAST = 0.1
+    WAIT_TICKS = 20
+    """Number of ticks without a vote after a change of the agent's knobs. At 64 answers per step, the newest 1,000
+    answers then all come after the change."""
+    MIN_RECOVERY = 0.01
+    """Minimum fall of the error within WAIT_TICKS / 2 ticks that counts as a recovery: a third of the noise of a
+    reading of 1,000 answers."""
+    LAMBDA_FACTOR = 2.0
+    """Factor of λ, the smallest one with a visible effect within a few dozen steps. λ is at most 1."""
+    MIN_LAMBDA = 0.1
     """Minimum λ after a raise, 0 to 1, because multiplying 0 changes nothing."""
-    HALF = 0.5
+    RATE_FACTOR = 0.5
     """Factor of the learning rate, both with a rollback and alone."""
-    CLOSER = 2.0
-    """Factor of β, the same as in `entropy_collapse`."""
-    BETA_LEAST = 0.05
-    """Minimum β after a raise: the value in the first reports on GRPO for language models."""
+    BETA_FACTOR = 2.0
+    """Factor of β. `entropy_collapse` uses the same."""
+    MIN_BETA = 0.05
+    """Minimum β after a raise, as in the first reports on GRPO for language models."""
     GAIN = 0.03
-    """Forecast improvement of the target: the smallest excess error that raises an alert."""
+    """Forecast gain of the target: the smallest excess error that raises an alert."""
     HORIZON = 60
-    """Ticks until a change is judged: several held-out evaluations."""
+    """Number of ticks after which the forecast is judged. They contain several held-out evaluations."""
 
     def cannot_fire(self, run: RunStarted) -> str | None:
         published = {metric.name for metric in run.metrics}
@@ -67,40 +71,43 @@ class CalibrationDrift(Agent):
         return None  # without a knob it still raises alerts
 
     def alerts(self, window: Window) -> Sequence[Alert]:
-        return sighted(window, calibration_drift(calibration_readings(window)))
+        return as_alerts(window, calibration_drift(calibration_readings(window)))
 
     def vote(self, window: Window) -> Alternatives | None:
         since = window.last_change_tick(LAMBDA, ROLLBACK, SCALE, BETA)
-        if since >= 0 and window.tick < since + self.WAIT:
+        if since >= 0 and window.tick < since + self.WAIT_TICKS:
             return None
         readings = calibration_readings(window)
         sighting = calibration_drift(readings)
-        lag = int(self.WAIT / 2)
-        if sighting is None or len(readings) <= lag or readings[-1][1] < readings[-1 - lag][1] - self.FALLING:
+        lag = int(self.WAIT_TICKS / 2)
+        if sighting is None or len(readings) <= lag or readings[-1][1] < readings[-1 - lag][1] - self.MIN_RECOVERY:
             return None
         calibrated = [tick for tick, error, null in readings if error <= null]
         return self._offer(window, sighting.why, calibrated[-1] if calibrated else None)
 
     def _offer(self, window: Window, why: str, calibrated_tick: int | None) -> Alternatives | None:
         knobs, target = window.knobs, _target(window.run)
-        sure, unsure = stands_alone(window.run), needs_second(window.run)
+        high, low = stands_alone(window.run), needs_second(window.run)
         plans = []
-        if (weight := knobs.get(LAMBDA)) is not None and held_out(window.run) is not None:
-            raised = weight.bounded(max(self.RAISED * weight.number, self.LEAST))
+        weight, beta, rate = knobs.get(LAMBDA), knobs.get(BETA), knobs.get(SCALE)
+        if weight is not None and held_out(window.run) is not None:
+            raised = weight.bounded(max(self.LAMBDA_FACTOR * weight.number, self.MIN_LAMBDA))
             if raised > weight.number:
-                plans.append(("raise_calibration", {LAMBDA: raised}, sure))
+                plans.append(("raise_calibration", {LAMBDA: raised}, high))
         if calibrated_tick is not None and ROLLBACK in knobs and SCALE in knobs:
             rollback: dict[str, float] = {
                 ROLLBACK: float(calibrated_tick),
-                SCALE: knobs[SCALE].bounded(self.HALF * knobs[SCALE].number),
+                SCALE: knobs[SCALE].bounded(self.RATE_FACTOR * knobs[SCALE].number),
             }
-            plans.append(("rollback_and_cut", rollback, sure))
-        if (beta := knobs.get(BETA)) is not None:
-            closer = beta.bounded(max(self.CLOSER * beta.number, self.BETA_LEAST))
-            if closer > beta.number:
-                plans.append(("raise_beta", {BETA: closer}, unsure))
-        if (rate := knobs.get(SCALE)) is not None and (lowered := rate.bounded(self.HALF * rate.number)) < rate.number:
-            plans.append(("lower_lr", {SCALE: lowered}, unsure))
+            plans.append(("rollback_and_cut", rollback, high))
+        if beta is not None:
+            raised_beta = beta.bounded(max(self.BETA_FACTOR * beta.number, self.MIN_BETA))
+            if raised_beta > beta.number:
+                plans.append(("raise_beta", {BETA: raised_beta}, low))
+        if rate is not None:
+            lowered = rate.bounded(self.RATE_FACTOR * rate.number)
+            if lowered < rate.number:
+                plans.append(("lower_lr", {SCALE: lowered}, low))
         change = signed(target, self.GAIN)
         offered = [
             Plan.of_votes(
@@ -120,4 +127,4 @@ class CalibrationDrift(Agent):
 
 def _target(run: RunStarted) -> MetricSpec:
     announced = {spec.name: spec for spec in run.metrics if spec.held_out and spec.better != "neither"}
-    return next((announced[name] for name in JUDGES if name in announced), held_out(run) or objective(run))
+    return next((announced[name] for name in TARGETS if name in announced), held_out(run) or objective(run))

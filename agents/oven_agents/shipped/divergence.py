@@ -1,5 +1,8 @@
-"""Detects a diverging run and proposes a remedy. The signs are a loss that jumps, creeps up or is not finite, weights
-that moved without a matching update, and a huge gradient that the clip did not catch."""
+"""Detects a diverging run and proposes a remedy.
+
+The signs are a loss that jumps, rises slowly or is not finite, weights that moved without a matching update, and a huge
+gradient that was not clipped.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +18,16 @@ from oven_agents.stats.confidence import confidence
 from oven_agents.stats.evaluation_request import held_out_evidence, request_evaluation
 from oven_agents.stats.level_shift import rise
 from oven_agents.stats.objective import objective, readings, signed
-from oven_agents.stats.optimizer_gauges import LENGTH, NORM, RATE, grown, moved, shrink_share, unexplained_jump
-from oven_agents.stats.robust_statistics import noise, since
+from oven_agents.stats.optimizer_gauges import (
+    LENGTH,
+    NORM,
+    RATE,
+    growth_of,
+    log_shift,
+    shrink_share,
+    unexplained_jump,
+)
+from oven_agents.stats.robust_statistics import noise, steps_since_rise
 from oven_agents.stats.rollback_success import last_rollback_failed, rollbacks_exhausted
 from oven_core.protocol.actuator_names import EVALUATE
 from oven_core.protocol.messages import RunStarted, Vote
@@ -24,158 +35,179 @@ from oven_core.protocol.messages import RunStarted, Vote
 ROLLBACK, SCALE, SKIP, MIXTURE = "run.rollback", "optimizer.lr_scale", "data.skip", "data.mixture"
 LOSS, ALIGNMENT = "loss", "optim/grad_momentum_cos"
 GAUGES = ("loss", "grad_norm", "reward")
-LEAST_GAIN = 0.05
+DEFAULT_GAIN = 0.05
 """Forecast gain of the objective if the loss does not show how much was lost."""
-SKIPPING, CUTTING, RETURNING = "rollback_and_skip", "rollback_and_cut", "rollback"
-PASSING = "skip_batches"
+ROLLBACK_AND_SKIP, ROLLBACK_AND_CUT, ROLLBACK_ONLY = "rollback_and_skip", "rollback_and_cut", "rollback"
+SKIP_ONLY = "skip_batches"
 
 
 @dataclass(frozen=True, slots=True)
 class _Harm:
+    """Detected harm, with the remedies that may undo it."""
+
     symptom: str
     severity: float
     onset: int
     """Tick of the first sign."""
     why: str
     excess: float = 0.0
-    """Mean excess of the loss over its level in the ticks that a rollback discards."""
+    """Mean excess of the loss over its level, in the ticks that a rollback discards."""
     level: float = 0.0
     """Level of the loss, or of the reward, before the harm."""
-    order: tuple[str, ...] = (SKIPPING, CUTTING, RETURNING)
-    stubborn: bool = False
-    """The run has nothing to lose, so remedies are tried again."""
-    shows: bool = True
-    """Whether held-out data show the harm at once: not if it broke the moments or a value is not a number."""
-    sure: float = 0.75
-    """Share of such cases in which a rollback helped."""
+    remedies: tuple[str, ...] = (ROLLBACK_AND_SKIP, ROLLBACK_AND_CUT, ROLLBACK_ONLY)
+    """Remedies, the most likely first."""
+    retry: bool = False
+    """Whether remedies may be tried again, because the run has nothing to lose."""
+    visible: bool = True
+    """Whether held-out data show the harm at once. They do not if the moments are damaged or a value is not finite."""
+    confidence: float = 0.75
+    """Share of similar cases in which a rollback helped."""
 
 
 class Divergence(Agent):
-    """Signals: in this order, a gauge that is not finite; weights whose norm changed by more than the update; a
-    gradient ten times any of the last 32 that also made steps half as long again, so that no clip held it and the
-    moments remember it; a loss that jumps (three values in a row above 3σ) and does not fall back by half; a loss that
-    creeps up (a mean of ten above 4.5 standard errors and a worse held-out loss, or a mean of five above 3 and longer
-    steps). The last two need a second sign from the gradient, the step length or a held-out reading, because a loss
-    that moves alone may be reported in another unit.
+    """Signals: five signs, checked in this order. (1) A gauge is not finite. (2) The norm of the weights changed by
+    more than the update. (3) A gradient was ten times larger than any of the last 32 and made steps half as long again.
+    So no clip stopped it, and the moments still contain it. (4) The loss jumped (three values in a row above 3σ) and
+    does not fall back by half. (5) The loss rises slowly: a mean of ten above 4.5 standard errors and a worse held-out
+    loss, or a mean of five above 3 standard errors and longer steps. The last two need a second sign from the gradient,
+    the step length or a held-out reading. A loss that changes alone may be reported in another unit.
 
-    Actions: if the run can measure on request, displaced weights and a risen loss are first confirmed by a held-out
-    reading. Harm that held-out data do not show is left alone. If they lost less than OWN of the rise, the batches are
-    skipped and no step is discarded; if the loss stays high, the agent goes back only if a newer reading shows damaged
-    weights. Otherwise it offers, the most likely first: rollback and skip past the batches (PaLM, Chowdhery et al.
-    2022, arXiv 2204.02311, §5.1: only those batches with those weights made the spike); rollback and cut if the rate
-    has grown, by that factor, or if successive gradients undo each other, by CUT (neither alone repairs a rate that is
-    too high), but not while something else moves the weights; a rollback alone if weights or moments were hurt. It goes
-    back to before the most likely onset of the rise (oven_agents.stats.robust_statistics). A remedy tried within MEMORY
-    ticks is not offered again. Once rollbacks are exhausted, only a run of NaN gets an offer, and after a failed one a
+    Actions: if the run can measure on request, a held-out reading must first confirm displaced weights and a risen
+    loss. The agent ignores harm that held-out data do not show. If they lost less than WEIGHTS_SHARE of the rise, the
+    batches are skipped and no step is discarded. If the loss stays high, the agent rolls back only if a newer reading
+    shows damaged weights. Otherwise it offers these remedies, the most likely first. It offers a rollback and a skip
+    past the batches (PaLM, Chowdhery et al. 2022, arXiv 2204.02311, §5.1: only those batches with those weights caused
+    the spike). It offers a rollback and a cut by the growth of the rate if the rate has grown, or by CUT if successive
+    gradients cancel each other. Neither alone repairs a rate that is too high. There is no cut while something else
+    moves the weights. It offers a rollback alone if weights or moments were damaged. The rollback goes back to before
+    the most likely onset of the rise (oven_agents.stats.robust_statistics). A remedy that was tried within MEMORY ticks
+    is not offered again. Once rollbacks are exhausted, only a run of NaN gets an offer. After a failed rollback, a
     risen loss only leads to a cut that the steps themselves support (oven_agents.stats.rollback_success).
 
-    False alarms: on independent noise, none for a gauge that is not finite or for displaced weights (triangle
-    inequality). For a gradient below 10⁻⁵ per step times the second sign, with a log-normal spread of 0.5. For a jump
-    10⁻⁸ per step, and below 10⁻⁵ if σ is underestimated by a third. For a creeping loss 10⁻⁵ and 10⁻³ before the second
-    sign.
+    False alarms: on independent noise, there are none for a gauge that is not finite or for displaced weights (triangle
+    inequality). For a gradient, the rate is below 10⁻⁵ per step times the rate of the second sign, with a log-normal
+    spread of 0.5. For a jump it is 10⁻⁸ per step, and below 10⁻⁵ if σ is underestimated by a third. For a slow rise it
+    is 10⁻⁵ and 10⁻³ before the second sign.
 
-    Limits: under a reward (GRPO) only the first two signals count, because the loss has no level, and a gradient
-    outlier is a ratio of probabilities that comes again: of seven runs that went back from one, six were no better. The
-    agent needs snapshots from before the harm.
+    Limits: under a reward (GRPO) only the first two signals count, because the loss has no level. There a gradient
+    outlier is a ratio of probabilities, which recurs: of seven runs that rolled back because of one, six were no
+    better. The agent needs snapshots from before the harm.
     """
 
     needs = (LOSS,)
     moves = (ROLLBACK, SCALE, SKIP, EVALUATE)
     speciality = (ROLLBACK, SCALE, SKIP, EVALUATE)
-    options = dict.fromkeys(("healed", "minded", "own", "jumped", "crept", "broken", "again", "past"), SHARE)
+    options = dict.fromkeys(
+        (
+            "healed_share", "min_held_out_loss", "weights_share", "jump_confidence", "creep_confidence",
+            "nan_confidence", "second_confidence", "skip_confidence",
+        ),
+        SHARE,
+    )  # fmt: skip
 
-    HIGH = 3.0
-    """Noise deviations above its level from which a loss is high."""
-    IN_A_ROW = 3
-    """High values in a row that make a jump: at 3σ, 10⁻⁸ per step on independent noise."""
-    CREEP = 4.5
-    """Standard errors by which the mean of RECENT values must exceed the level: 10⁻⁵ on independent noise."""
-    RECENT = 10
-    """Newest ticks for a creeping loss and a gradient outlier. An older jump is the loss's new level."""
-    TELLING = 3.0
-    """Standard errors for the mean of FEW values if steps have grown longer: 10⁻³ on independent noise."""
-    FEW = 5
-    """Newest ticks that are enough if steps have grown longer."""
+    HIGH_DEVIATIONS = 3.0
+    """Minimum height of a high loss above its level, in standard deviations of the noise."""
+    JUMP_LENGTH = 3
+    """Number of consecutive high values that make a jump. At 3σ, independent noise does this with 10⁻⁸ per step."""
+    CREEP_ERRORS = 4.5
+    """Standard errors by which the mean of RECENT_TICKS values must exceed the level. Independent noise does so with
+    10⁻⁵."""
+    RECENT_TICKS = 10
+    """Number of newest ticks for a slow rise and a gradient outlier. An older jump is the new level of the loss."""
+    SHORT_CREEP_ERRORS = 3.0
+    """Standard errors for the mean of SHORT_CREEP_TICKS values if steps have become longer. Independent noise exceeds
+    them with 10⁻³."""
+    SHORT_CREEP_TICKS = 5
+    """Number of newest ticks for a slow rise if steps have become longer."""
     REFERENCE = 32
-    """Earlier ticks that give the level and the noise. More of them lag behind a falling loss."""
-    LONGER = 1.8
-    """Growth of the rate, or of a step's length, from which it is the cause. Less would often be noise of the
+    """Number of earlier ticks for the level and the noise. More would lag behind a falling loss."""
+    CAUSAL_GROWTH = 1.8
+    """Minimum growth of the rate, or of a step's length, at which it is the cause. Smaller growth is often noise of the
     length."""
-    HEALED = 0.5
-    """Share of a jump's height, 0 to 1, below which it heals by itself."""
-    MINDED = 0.004
-    """Share of a held-out reading, 0 to 1, that chance accounts for; set after the fourth held-out run."""
-    OWN = 0.3
-    """Share of the loss's rise, 0 to 1, that held-out quality loses if the weights are to blame. Both are shares of
-    their level. Below it, skipping the batches did about as well as going back."""
-    OUTLIER = 10.0
-    """Multiple of the largest norm of REFERENCE ticks. Log-normal noise with a spread of 0.5 gets there below 10⁻⁵."""
-    HELD = 1.5
-    """Growth of the step length after the outlier; otherwise a clip held the gradient."""
-    BEFORE = 2
-    """Ticks before the first sign to go back to. Weights may have been hurt a step before the loss shows it."""
+    HEALED_SHARE = 0.5
+    """Share of its height, 0 to 1, below which a jump recovers by itself."""
+    MIN_HELD_OUT_LOSS = 0.004
+    """Minimum share of a held-out reading, 0 to 1, that must be lost beyond chance. Set after the fourth held-out
+    run."""
+    WEIGHTS_SHARE = 0.3
+    """Share of the loss's rise, 0 to 1, that held-out quality must lose if the weights are damaged. Both are relative
+    to their levels. Below it, skipping the batches worked about as well as a rollback."""
+    OUTLIER_FACTOR = 10.0
+    """Multiple of the largest norm of REFERENCE ticks above which a norm is an outlier. Log-normal noise with a spread
+    of 0.5 exceeds it with less than 10⁻⁵."""
+    UNCLIPPED_GROWTH = 1.5
+    """Minimum growth of the step length after an outlier. If it is smaller, the gradient was clipped."""
+    ROLLBACK_MARGIN = 2
+    """Number of ticks before the first sign to roll back to. Weights may be damaged one step before the loss shows
+    it."""
     CUT = 8.0
-    """Factor of the cut if the rate had not grown. With a rollback it undid 0.90 of the harm of a rate 25 times too
-    high."""
-    PASSED = 100
-    """Batches to skip. PaLM skipped 200 to 500 of a far longer run."""
+    """Factor of the cut if the rate has not grown. With a rollback, it undid 90 % of the harm when the rate was 25
+    times too high."""
+    SKIPPED_BATCHES = 100
+    """Number of batches to skip. PaLM skipped 200 to 500 in a far longer run."""
     MEMORY = 60
-    """Ticks for which a remedy counts as tried. With fewer, data that stay harder get the same remedy again; with more,
-    a second fault gets none."""
-    SOON = 8
-    """Ticks after a rollback in which new harm must have been in the snapshot. Then it goes further back, once."""
+    """Number of ticks for which a remedy counts as tried. With fewer, data that stay hard get the same remedy again.
+    With more, a second fault gets none."""
+    RELAPSE_TICKS = 8
+    """Number of ticks after a rollback in which new harm comes from a damaged snapshot. Then the agent goes back
+    further, once."""
     HORIZON = 20
-    """Ticks in which the forecast is judged. What was lost comes back at once, or not at all."""
-    MOVED: ClassVar[dict[str, float]] = {NORM: 3.0, LENGTH: 6.0}
-    """Deviations by which another gauge must move with the loss. By chance, a norm is 2.5 away in one tick of ten;
-    lengths of successive steps are not independent."""
-    JUMPED = 0.7
+    """Number of ticks after which the forecast is judged. A loss is regained at once or not at all."""
+    MIN_GAUGE_SHIFT: ClassVar[dict[str, float]] = {NORM: 3.0, LENGTH: 6.0}
+    """Standard deviations by which another gauge must move together with the loss. By chance, a norm deviates by 2.5 in
+    one tick of ten. Lengths of successive steps are not independent."""
+    JUMP_CONFIDENCE = 0.7
     """Confidence for a jump, from outcomes in development."""
-    CREPT = 0.7
-    """Confidence for a creeping loss, from outcomes. Of twelve whose batches were skipped, half came true."""
-    BROKEN = 0.65
+    CREEP_CONFIDENCE = 0.7
+    """Confidence for a slow rise, from outcomes. Of twelve cases with skipped batches, half came true."""
+    NAN_CONFIDENCE = 0.65
     """Confidence for a run of NaN, also from outcomes. It may take several attempts."""
-    AGAIN = 0.7
-    """Confidence for a second remedy, also from outcomes; at most that of the signal itself."""
-    PAST = 0.65
-    """Confidence for skipped batches, also from outcomes. Their fault may continue in later batches."""
+    SECOND_CONFIDENCE = 0.7
+    """Maximum confidence for a second remedy, also from outcomes."""
+    SKIP_CONFIDENCE = 0.65
+    """Confidence for skipped batches, also from outcomes. The fault may continue in later batches."""
 
     def cannot_fire(self, run: RunStarted) -> str | None:
         if reason := super().cannot_fire(run):
             return reason
         if ROLLBACK not in {spec.name for spec in run.actuators}:
-            return f"the run announces no {ROLLBACK}: there is nothing to go back to"
+            return f"the run announces no {ROLLBACK}, so there is no snapshot to go back to"
         return None
 
     def vote(self, window: Window) -> Alternatives | Vote | None:
-        harm = self._broken(window) or self._damaged(window) or self._poisoned(window) or self._risen(window)
+        harm = (
+            self._find_nan(window)
+            or self._find_displaced_weights(window)
+            or self._find_gradient_outlier(window)
+            or self._find_risen_loss(window)
+        )
         if harm is None or (rollbacks_exhausted(window) and harm.symptom != "loss_nan"):
             return None
-        return self._weigh_evidence(window, harm) if harm.shows else self._offer(window, harm)
+        return self._weigh_evidence(window, harm) if harm.visible else self._offer(window, harm)
 
     def _weigh_evidence(self, window: Window, harm: _Harm) -> Alternatives | Vote | None:
-        """Act on a held-out reading, or ask for one."""
-        evidence = held_out_evidence(window, harm.onset, self._passed(window, harm.onset))
+        """Act on a held-out reading, or request one."""
+        evidence = held_out_evidence(window, harm.onset, self._last_skip(window, harm.onset))
         if evidence.state == "ask":
             return request_evaluation(window, harm.why)
-        if evidence.state == "wait" or (evidence.state == "known" and evidence.lost <= self.MINDED):
+        if evidence.state == "wait" or (evidence.state == "known" and evidence.lost <= self.MIN_HELD_OUT_LOSS):
             return None
         if evidence.state == "known" and not harm.excess and math.isfinite(evidence.lost):
             harm = replace(harm, excess=evidence.lost * harm.level)
         if (
             evidence.state == "known"
-            and harm.order[0] == SKIPPING
-            and evidence.lost * abs(harm.level) < self.OWN * harm.excess
+            and harm.remedies[0] == ROLLBACK_AND_SKIP
+            and evidence.lost * abs(harm.level) < self.WEIGHTS_SHARE * harm.excess
         ):
-            harm = replace(harm, order=(PASSING,), sure=self.PAST)
+            harm = replace(harm, remedies=(SKIP_ONLY,), confidence=self.SKIP_CONFIDENCE)
         return self._offer(window, harm)
 
-    def _passed(self, window: Window, onset: int) -> int:
-        """Return the tick of the last skip without a rollback since `onset`; −1 without one."""
-        backs = {receipt.tick for receipt in window.applied(ROLLBACK)}
-        return max((r.tick for r in window.applied(SKIP) if r.tick >= onset and r.tick not in backs), default=-1)
+    def _last_skip(self, window: Window, onset: int) -> int:
+        """Return the tick of the last skip since `onset` that was not part of a rollback, or −1 if there is none."""
+        rollbacks = {receipt.tick for receipt in window.applied(ROLLBACK)}
+        return max((r.tick for r in window.applied(SKIP) if r.tick >= onset and r.tick not in rollbacks), default=-1)
 
-    def _broken(self, window: Window) -> _Harm | None:
+    def _find_nan(self, window: Window) -> _Harm | None:
         gauge = next((g for g in GAUGES if not math.isfinite(window.last.metrics.get(g, 0.0))), "")
         if not gauge:
             return None
@@ -185,184 +217,202 @@ class Divergence(Agent):
                 break
             first = observation.tick
         why = f"{gauge} is not a finite number since tick {first}"
-        return _Harm("loss_nan", 1.0, first, why, stubborn=True, shows=False, sure=self.BROKEN)
+        return _Harm("loss_nan", 1.0, first, why, retry=True, visible=False, confidence=self.NAN_CONFIDENCE)
 
-    def _damaged(self, window: Window) -> _Harm | None:
+    def _find_displaced_weights(self, window: Window) -> _Harm | None:
         displacement = unexplained_jump(window, window.last_change_tick(ROLLBACK))
         if displacement is None:
             return None
-        tick, beyond = displacement
-        why = f"the norm of the weights changed by {beyond:.1%} beyond the update of tick {tick - 1}"
+        tick, excess = displacement
+        why = f"the norm of the weights changed by {excess:.1%} beyond the update of tick {tick - 1}"
         before = [
             value
             for measured_at, value in window.surviving_series(objective(window.run).name, last=self.REFERENCE)
             if measured_at < tick
         ]
         level = abs(median(before)) if before else 0.0
-        return _Harm("weights_displaced", 1.0, tick, why, level=level, order=(RETURNING,), stubborn=True)
+        return _Harm("weights_displaced", 1.0, tick, why, level=level, remedies=(ROLLBACK_ONLY,), retry=True)
 
-    def _poisoned(self, window: Window) -> _Harm | None:
-        """Look for an outlier for a few ticks, because a rollback may have to wait. The newest step's length may not
-        show it."""
+    def _find_gradient_outlier(self, window: Window) -> _Harm | None:
+        """Look for a gradient outlier in the last few ticks, because a rollback may have to wait. The length of the
+        newest step may not show it yet."""
         if objective(window.run).name != LOSS:
             return None
-        norms = window.surviving_series(NORM, last=self.REFERENCE + self.RECENT)
+        norms = window.surviving_series(NORM, last=self.REFERENCE + self.RECENT_TICKS)
         values = [value for _, value in norms]
-        if len(values) < self.REFERENCE // 2 + self.RECENT or not all(map(math.isfinite, values)):
+        if len(values) < self.REFERENCE // 2 + self.RECENT_TICKS or not all(map(math.isfinite, values)):
             return None
-        before = max(values[: -self.RECENT] + self._thrown_away(window))
-        tick, norm = next(((t, v) for t, v in norms[-self.RECENT : -1] if v > self.OUTLIER * before), (0, 0.0))
-        if not norm or grown(window, LENGTH) < self.HELD:
+        before = max(values[: -self.RECENT_TICKS] + self._discarded_norms(window))
+        tick, norm = next(
+            ((t, v) for t, v in norms[-self.RECENT_TICKS : -1] if v > self.OUTLIER_FACTOR * before), (0, 0.0)
+        )
+        if not norm or growth_of(window, LENGTH) < self.UNCLIPPED_GROWTH:
             return None
-        why = f"a gradient of norm {norm:.3g}, {norm / before:.0f} times the largest before it, got past the clip"
-        why += f" at tick {tick}"
-        order = (RETURNING, SKIPPING)
-        return _Harm("grad_norm_spike", 1.0, tick, why, order=order, stubborn=True, shows=False)
+        why = (
+            f"a gradient of norm {norm:.3g}, {norm / before:.0f} times the largest before it, was not clipped at tick "
+            f"{tick}"
+        )
+        remedies = (ROLLBACK_ONLY, ROLLBACK_AND_SKIP)
+        return _Harm("grad_norm_spike", 1.0, tick, why, remedies=remedies, retry=True, visible=False)
 
-    def _thrown_away(self, window: Window) -> list[float]:
-        """Return norms from before the last rollback. An outlier that comes again after it is not a single event."""
-        back = window.last_change_tick(ROLLBACK)
-        lately = [o for o in window.observations if back - self.REFERENCE < o.tick <= back]
-        return [norm for o in lately if math.isfinite(norm := o.metrics.get(NORM, math.nan))]
+    def _discarded_norms(self, window: Window) -> list[float]:
+        """Return norms from before the last rollback. An outlier that recurs after it is not a single event."""
+        rollback_tick = window.last_change_tick(ROLLBACK)
+        first_tick = rollback_tick - self.REFERENCE
+        norms = [o.metrics.get(NORM, math.nan) for o in window.observations if first_tick < o.tick <= rollback_tick]
+        return [norm for norm in norms if math.isfinite(norm)]
 
-    def _risen(self, window: Window) -> _Harm | None:
-        """Return harm from a risen loss. None if too little was measured since the last change that moves the loss, or
-        if the weights shrink, which is not a fault of rate or data."""
+    def _find_risen_loss(self, window: Window) -> _Harm | None:
+        """Return harm from a risen loss. Return None if there are too few measurements since the last change that
+        affects the loss."""
         if objective(window.run).name != LOSS:
             return None
-        fresh = window.last_change_tick(ROLLBACK, SCALE, SKIP)
+        since = window.last_change_tick(ROLLBACK, SCALE, SKIP)
         losses = window.surviving_series(
-            LOSS, after=window.last_change_tick(MIXTURE), last=self.REFERENCE + self.RECENT
+            LOSS, after=window.last_change_tick(MIXTURE), last=self.REFERENCE + self.RECENT_TICKS
         )
-        seen = [(tick, value) for tick, value in losses if math.isfinite(value)]
-        recent = sum(tick > fresh for tick, _ in seen)
-        if recent < self.IN_A_ROW or len(seen) < self.REFERENCE // 2:
+        finite = [(tick, value) for tick, value in losses if math.isfinite(value)]
+        new_count = sum(tick > since for tick, _ in finite)
+        if new_count < self.JUMP_LENGTH or len(finite) < self.REFERENCE // 2:
             return None
-        harm = self._jumped(window, seen) or self._crept(window, seen, recent)
-        return harm if harm and self._confirmed(window, harm.onset) else None
+        harm = self._find_jump(window, finite) or self._find_slow_rise(window, finite, new_count)
+        return harm if harm and self._is_confirmed(window, harm.onset) else None
 
-    def _confirmed(self, window: Window, onset: int) -> bool:
+    def _is_confirmed(self, window: Window, onset: int) -> bool:
         """Return whether a gradient, a step or a newer held-out reading moved with the loss. A loss that moves alone
         may be reported in another unit. True if neither gradient nor step can be compared."""
-        deviations = [(moved(window, metric, onset), far) for metric, far in self.MOVED.items()]
-        if all(errors is None for errors, _ in deviations):
+        shifts = [(log_shift(window, metric, onset), bound) for metric, bound in self.MIN_GAUGE_SHIFT.items()]
+        if all(shift is None for shift, _ in shifts):
             return True
-        if any(errors is not None and abs(errors) > far for errors, far in deviations):
+        if any(shift is not None and abs(shift) > bound for shift, bound in shifts):
             return True
-        return _worse(window, onset)
+        return _held_out_worsened(window, onset)
 
-    def _jumped(self, window: Window, seen: list[tuple[int, float]]) -> _Harm | None:
-        values = [value for _, value in seen]
-        before = values[: -self.IN_A_ROW]
+    def _find_jump(self, window: Window, losses: list[tuple[int, float]]) -> _Harm | None:
+        values = [value for _, value in losses]
+        before = values[: -self.JUMP_LENGTH]
         level = median(before)
         spread = max(noise(before), 1e-3 * abs(level))
-        high = level + self.HIGH * spread
-        if min(values[-self.IN_A_ROW :]) <= high:
+        threshold = level + self.HIGH_DEVIATIONS * spread
+        if min(values[-self.JUMP_LENGTH :]) <= threshold:
             return None
-        count = next((i for i, value in enumerate(reversed(values)) if value <= high), len(values))
+        count = next((i for i, value in enumerate(reversed(values)) if value <= threshold), len(values))
         excess = values[-1] - level
-        if count > self.RECENT or excess < self.HEALED * (max(values[-count:]) - level):
+        if count > self.RECENT_TICKS or excess < self.HEALED_SHARE * (max(values[-count:]) - level):
             return None  # the loss has a new level, or it recovers
-        risen = since(values[-2 * self.RECENT :], level)
-        onset = seen[-risen][0]
+        rise_length = steps_since_rise(values[-2 * self.RECENT_TICKS :], level)
+        onset = losses[-rise_length][0]
         why = f"{LOSS} jumped from {level:.3g} (noise {spread:.2g}) to {values[-1]:.3g} at tick {onset} and stays"
-        severity, lost = min(1.0, excess / (8 * spread)), fmean(values[-risen - self.BEFORE + 1 :]) - level
-        return _Harm("loss_spike", severity, onset, why, lost, level, self._order(window, onset), sure=self.JUMPED)
+        severity = min(1.0, excess / (8 * spread))
+        mean_excess = fmean(values[-rise_length - self.ROLLBACK_MARGIN + 1 :]) - level
+        remedies = self._remedies(window, onset)
+        return _Harm("loss_spike", severity, onset, why, mean_excess, level, remedies, confidence=self.JUMP_CONFIDENCE)
 
-    def _crept(self, window: Window, seen: list[tuple[int, float]], recent: int) -> _Harm | None:
-        values = [value for _, value in seen]
-        longer = grown(window, LENGTH) >= self.LONGER
-        if longer and recent >= self.FEW and rise(values[-self.REFERENCE :], self.FEW) > self.TELLING:
-            count = self.FEW
-        elif recent >= self.RECENT and rise(values, self.RECENT) > self.CREEP and (longer or _worse(window)):
-            count = self.RECENT
+    def _find_slow_rise(self, window: Window, losses: list[tuple[int, float]], new_count: int) -> _Harm | None:
+        values = [value for _, value in losses]
+        steps_grew = growth_of(window, LENGTH) >= self.CAUSAL_GROWTH
+        short_rise = rise(values[-self.REFERENCE :], self.SHORT_CREEP_TICKS)
+        if steps_grew and new_count >= self.SHORT_CREEP_TICKS and short_rise > self.SHORT_CREEP_ERRORS:
+            count = self.SHORT_CREEP_TICKS
+        elif new_count < self.RECENT_TICKS or rise(values, self.RECENT_TICKS) <= self.CREEP_ERRORS:
+            return None
+        elif steps_grew or _held_out_worsened(window):
+            count = self.RECENT_TICKS
         else:
             return None
         level = median(values[:-count])
         excess = math.fsum(values[-count:]) / count - level
         why = f"{LOSS} rose from {level:.3g} to a mean of {level + excess:.3g} over {count} ticks"
-        onset = seen[-since(values[-2 * self.RECENT :], level)][0]
-        return _Harm("loss_creeps_up", 0.6, onset, why, excess, level, self._order(window, onset), sure=self.CREPT)
+        onset = losses[-steps_since_rise(values[-2 * self.RECENT_TICKS :], level)][0]
+        remedies = self._remedies(window, onset)
+        return _Harm("loss_creeps_up", 0.6, onset, why, excess, level, remedies, confidence=self.CREEP_CONFIDENCE)
 
-    def _order(self, window: Window, onset: int) -> tuple[str, ...]:
-        if grown(window, RATE) >= self.LONGER:
-            return (CUTTING, SKIPPING)
-        if grown(window, LENGTH) >= self.LONGER and RETURNING not in self._tried(window, onset):
-            return (RETURNING,)  # the rate is unchanged, so the moments were damaged; they go back with the weights
-        return (SKIPPING, CUTTING)
+    def _remedies(self, window: Window, onset: int) -> tuple[str, ...]:
+        if growth_of(window, RATE) >= self.CAUSAL_GROWTH:
+            return (ROLLBACK_AND_CUT, ROLLBACK_AND_SKIP)
+        if growth_of(window, LENGTH) >= self.CAUSAL_GROWTH and ROLLBACK_ONLY not in self._tried(window, onset):
+            return (ROLLBACK_ONLY,)  # the rate is unchanged, so the moments are damaged; a rollback restores them, too
+        return (ROLLBACK_AND_SKIP, ROLLBACK_AND_CUT)
 
     def _offer(self, window: Window, harm: _Harm) -> Alternatives | None:
         if shrink_share(window) > 0.5:
-            return None  # the cause is weight decay, and neither rate nor data
+            return None  # the cause is weight decay, not the rate or the data
         tried = self._tried(window, harm.onset)
         symptoms = {harm.symptom: harm.severity}
         cosines = window.series(ALIGNMENT, after=harm.onset - 1)
-        if len(cosines) >= self.IN_A_ROW and median(cosines) < -0.2:
+        if len(cosines) >= self.JUMP_LENGTH and median(cosines) < -0.2:
             symptoms["gradients_opposed"] = 0.5
-        evident = harm.stubborn or "gradients_opposed" in symptoms or grown(window, LENGTH) >= self.LONGER
+        steps_grew = growth_of(window, LENGTH) >= self.CAUSAL_GROWTH
+        may_cut = harm.retry or "gradients_opposed" in symptoms or steps_grew
         if unexplained_jump(window, window.tick - self.MEMORY, self.MEMORY):
-            evident = False  # no step caused it, and further steps repair the weights
-        again = last_rollback_failed(window) and not harm.stubborn
+            may_cut = False  # no step caused the harm, and further steps repair the weights
+        no_rollback = last_rollback_failed(window) and not harm.retry
         plans = [
             self._plan(window, remedy, harm)
-            for remedy in sorted(harm.order, key=lambda remedy: remedy in tried)
-            if (harm.stubborn or remedy not in tried)
-            and (evident or remedy != CUTTING)
-            and not (again and remedy not in (CUTTING, PASSING))
+            for remedy in sorted(harm.remedies, key=lambda remedy: remedy in tried)
+            if (harm.retry or remedy not in tried)
+            and (may_cut or remedy != ROLLBACK_AND_CUT)
+            and not (no_rollback and remedy not in (ROLLBACK_AND_CUT, SKIP_ONLY))
         ]
         return offer(plans, symptoms)
 
     def _tried(self, window: Window, onset: int) -> set[str]:
-        """Return the remedies of the last MEMORY ticks, by what changed together with the rollback. A single rollback
-        to a damaged snapshot does not count."""
-        backs = {r.tick for r in window.applied(ROLLBACK) if r.tick > window.tick - self.MEMORY}
-        with_cut = {r.tick for r in window.applied(SCALE)} & backs
+        """Return the remedies of the last MEMORY ticks, from the changes that were made together with a rollback. A
+        single rollback to a damaged snapshot does not count."""
+        rollbacks = {r.tick for r in window.applied(ROLLBACK) if r.tick > window.tick - self.MEMORY}
+        with_cut = {r.tick for r in window.applied(SCALE)} & rollbacks
         skipped = {r.tick for r in window.applied(SKIP) if r.tick > window.tick - self.MEMORY}
-        with_skip = skipped & backs
-        remedies = {CUTTING} if with_cut else set()
-        remedies |= {SKIPPING} if with_skip else set()
-        remedies |= {PASSING} if skipped - backs else set()
-        return remedies | ({RETURNING} if backs and (len(backs) > 1 or self._hurt(window, onset) is None) else set())
+        with_skip = skipped & rollbacks
+        remedies = {ROLLBACK_AND_CUT} if with_cut else set()
+        remedies |= {ROLLBACK_AND_SKIP} if with_skip else set()
+        remedies |= {SKIP_ONLY} if skipped - rollbacks else set()
+        if len(rollbacks) > 1 or (rollbacks and self._damaged_snapshot(window, onset) is None):
+            remedies.add(ROLLBACK_ONLY)
+        return remedies
 
-    def _hurt(self, window: Window, onset: int) -> int | None:
-        """Return the tick of the last rollback's snapshot if harm began again so SOON that the snapshot was damaged."""
+    def _damaged_snapshot(self, window: Window, onset: int) -> int | None:
+        """Return the tick of the last rollback's snapshot if harm began again within RELAPSE_TICKS, which means that
+        the snapshot was damaged. Return None otherwise."""
         back = next(reversed(window.applied(ROLLBACK)), None)
-        if back is None or not back.tick < onset <= back.tick + self.SOON or not isinstance(back.after, float):
+        if back is None or not back.tick < onset <= back.tick + self.RELAPSE_TICKS or not isinstance(back.after, float):
             return None
         return max((o.tick for o in window.observations if o.tick <= back.tick and o.step <= back.after), default=None)
 
     def _plan(self, window: Window, remedy: str, harm: _Harm) -> Plan:
-        """Return the plan of a remedy, empty if the run lacks one of its knobs, so that no half remedy is applied."""
-        hurt = self._hurt(window, harm.onset) if remedy == RETURNING and not harm.stubborn else None
-        back = max(0, harm.onset - self.BEFORE if hurt is None else hurt - 1)
-        wanted = [] if remedy == PASSING else [(ROLLBACK, float(back), f"back to tick {back}")]
-        if remedy in (SKIPPING, PASSING):
+        """Return the plan of a remedy. It is empty if the run lacks one of its knobs, because half a remedy is
+        harmful."""
+        snapshot = self._damaged_snapshot(window, harm.onset) if remedy == ROLLBACK_ONLY and not harm.retry else None
+        back = max(0, harm.onset - self.ROLLBACK_MARGIN if snapshot is None else snapshot - 1)
+        changes = [] if remedy == SKIP_ONLY else [(ROLLBACK, float(back), f"back to tick {back}")]
+        if remedy in (ROLLBACK_AND_SKIP, SKIP_ONLY):
             if SKIP not in window.knobs:
                 return Plan(remedy, ())
-            wanted.append((SKIP, float(self.PASSED), f"past {self.PASSED} batches"))
-        if remedy == CUTTING:
+            changes.append((SKIP, float(self.SKIPPED_BATCHES), f"past {self.SKIPPED_BATCHES} batches"))
+        if remedy == ROLLBACK_AND_CUT:
             if SCALE not in window.knobs:
                 return Plan(remedy, ())
-            knob, growth = window.knobs[SCALE], grown(window, RATE)
-            lowered = knob.bounded(knob.number / (growth if growth >= self.LONGER else self.CUT))
+            knob, growth = window.knobs[SCALE], growth_of(window, RATE)
+            lowered = knob.bounded(knob.number / (growth if growth >= self.CAUSAL_GROWTH else self.CUT))
             if lowered > knob.number / 1.2:
                 return Plan(remedy, ())
-            since = f", for the rate is {growth:.1f} times what it was" if growth >= self.LONGER else ""
-            wanted.append((SCALE, lowered, f"{SCALE} {knob.number:.3g} → {lowered:.3g}{since}"))
-        why = f"{harm.why}; {', '.join(text for _, _, text in wanted)}"
+            reason = f", for the rate is {growth:.1f} times what it was" if growth >= self.CAUSAL_GROWTH else ""
+            changes.append((SCALE, lowered, f"{SCALE} {knob.number:.3g} → {lowered:.3g}{reason}"))
+        why = f"{harm.why}; {', '.join(text for _, _, text in changes)}"
         target = objective(window.run)
-        gain = harm.excess or LEAST_GAIN
-        change = round(signed(target, gain), 4)
-        again = not harm.stubborn and self._tried(window, harm.onset)
-        sure = min(harm.sure, self.AGAIN) if again else harm.sure
-        sure = confidence(window, hit_rate=sure, target=target.name, gain=gain, horizon=self.HORIZON, back=back)
+        gain = harm.excess or DEFAULT_GAIN
+        expected_change = round(signed(target, gain), 4)
+        is_second = not harm.retry and self._tried(window, harm.onset)
+        hit_rate = min(harm.confidence, self.SECOND_CONFIDENCE) if is_second else harm.confidence
+        certainty = confidence(
+            window, hit_rate=hit_rate, target=target.name, gain=gain, horizon=self.HORIZON, back=back
+        )
         return Plan.of_changes(
-            window, remedy, {name: value for name, value, _ in wanted}, confidence=sure, why=why, target=target.name,
-            expected_change=change, horizon=self.HORIZON,
+            window, remedy, {name: value for name, value, _ in changes}, confidence=certainty, why=why,
+            target=target.name, expected_change=expected_change, horizon=self.HORIZON,
         )  # fmt: skip
 
 
-def _worse(window: Window, since: int = -1) -> bool:
-    """Return whether the newest held-out reading, from tick `since` or later, is worse than the one before."""
+def _held_out_worsened(window: Window, since: int = -1) -> bool:
+    """Return whether the newest held-out reading is from tick `since` or later and worse than the previous one."""
     last = readings(window, last=2)
     return len(last) == 2 and last[1][0] >= since and last[1][1] < last[0][1]

@@ -11,24 +11,24 @@ from oven_agents.stats.objective import held_out, objective, signed
 from oven_core.protocol.messages import RunStarted, Vote
 
 WEIGHT: Final = "channel.kg"
-PHASES: Final = ((0.7, 0.2), (0.4, 0.6), (0.15, 0.8))
-"""(progress at which a stage begins, share of the initial weight), latest stage first. A run that starts at 0.5 gets
-the values of the system that this agent is based on."""
+STAGES: Final = ((0.7, 0.2), (0.4, 0.6), (0.15, 0.8))
+"""(progress at which a stage begins, share of the initial weight), the latest stage first. A run that starts at 0.5
+gets the values of the system that this agent is based on."""
 
 
 class Knowledge(Agent):
-    """Signals: the run's progress, and the weight of the loss term that a graph's token scores add (`channel.kg`).
+    """Signals: the run's progress, and the weight of the loss term that uses a graph's token scores (`channel.kg`).
 
     Actions: lowers the weight in three stages, to 0.8, 0.6 and 0.2 of the first value at 15, 40 and 70 % of the run.
-    The weight makes the objective differ from the held-out metric: over 300 steps such weights gained 0.19 nats on the
-    graph's tokens and cost 0.03 bits per byte on all (three seeds, no effect shown; docs/experiments.md). So the run
-    must end by training on the objective that is measured. The agent never raises the weight: the user decides how much
-    the graph counts, and 0 stays 0.
+    The weight makes the objective differ from the held-out metric. Over 300 steps, such weights gained 0.19 nats on the
+    graph's tokens and cost 0.03 bits per byte on all tokens (three seeds, no significant effect; docs/experiments.md).
+    So the run must end by training on the objective that is measured. The agent never raises the weight. The user
+    decides how much the graph counts, and 0 stays 0.
 
-    False alarms: no metric can raise one, because progress alone decides. The system that this agent comes from did not
-    show that the schedule beats a constant weight.
+    False alarms: none, because progress alone decides. The system that this agent is based on did not show that the
+    schedule is better than a constant weight.
 
-    Limits: a run without a horizon has no progress. Once a person has set the weight to another value than one of
+    Limits: a run without a horizon has no progress. Once a person has set the weight to a value that is not one of
     these, the agent is silent.
     """
 
@@ -36,13 +36,14 @@ class Knowledge(Agent):
     speciality = (WEIGHT,)
     options = dict.fromkeys(("gain",), SHARE)
 
-    LEAST = 0.05
+    MIN_CHANGE = 0.05
     """Minimum change in a stage, as a share of the initial weight. Smaller changes would only fill the log."""
     GAIN = 0.005
     """Forecast gain, as a share of the metric's newest value. In 300 steps a constant weight cost about one
     hundredth."""
     HORIZON = 100
-    """Ticks in which the forecast is judged. In the recipe with this knob, held-out readings are 50 steps apart."""
+    """Number of ticks after which the forecast is judged. In the recipe with this knob, held-out readings are 50 steps
+    apart."""
 
     def cannot_fire(self, run: RunStarted) -> str | None:
         if all(spec.name != WEIGHT for spec in run.actuators):
@@ -51,25 +52,25 @@ class Knowledge(Agent):
                 "with --token_prior kg or FILE)"
             )
         if not run.horizon.known:
-            return "the run announces no horizon, neither steps nor seconds: it has no progress to follow"
+            return "the run announces no horizon (steps or seconds), so its progress is unknown"
         return super().cannot_fire(run)
 
     def vote(self, window: Window) -> Vote | None:
-        knob, changed = window.knobs[WEIGHT], window.applied(WEIGHT)
-        before = changed[0].before if changed else knob.number
-        first = float(before) if isinstance(before, int | float) else knob.number
-        own = [knob.bounded(round(share * first, 6)) for _, share in PHASES]
-        if any(receipt.decision_id in window.commanded and receipt.after not in own for receipt in changed):
+        knob, changes = window.knobs[WEIGHT], window.applied(WEIGHT)
+        initial = changes[0].before if changes else knob.number
+        first = float(initial) if isinstance(initial, int | float) else knob.number
+        scheduled = [knob.bounded(round(share * first, 6)) for _, share in STAGES]
+        if any(receipt.decision_id in window.commanded and receipt.after not in scheduled for receipt in changes):
             return None
-        share = next((share for since, share in PHASES if window.progress >= since), 1.0)
+        share = next((share for since, share in STAGES if window.progress >= since), 1.0)
         lowered = knob.bounded(round(share * first, 6))
-        if lowered > knob.number - self.LEAST * first or knob.number <= 0:
+        if lowered > knob.number - self.MIN_CHANGE * first or knob.number <= 0:
             return None
         target = held_out(window.run) or objective(window.run)
-        now = next(iter(window.series(target.name, last=1)), 1.0)
+        current = next(iter(window.series(target.name, last=1)), 1.0)
         return window.propose(
             WEIGHT, lowered, confidence=stands_alone(window.run), target=target.name,
-            expected_change=signed(target, self.GAIN * abs(now)), horizon=self.HORIZON,
-            why=f"{window.progress:.0%} of the run is done, and from here the graph's scores keep {share:.0%} of their "
-            f"first weight: {WEIGHT} {knob.number:.3g} → {lowered:.3g}",
+            expected_change=signed(target, self.GAIN * abs(current)), horizon=self.HORIZON,
+            why=f"{window.progress:.0%} of the run is done, so the graph's scores now keep {share:.0%} of their first "
+            f"weight: {WEIGHT} {knob.number:.3g} → {lowered:.3g}",
         )  # fmt: skip

@@ -11,48 +11,49 @@ SCALE, RATE = "optimizer.lr_scale", "learning_rate"
 
 
 class LrCooldown(Agent):
-    """Signals: a learning rate that is constant, no matter who set it, when the run passes LATE.
+    """Signals: a constant learning rate, no matter who set it, when the run passes LATE_PROGRESS.
 
-    Actions: a notice to people, and a vote for any proposal to lower the rate from then on. A constant rate keeps the
-    weights at a distance from the minimum because of its noise; a cooldown over the last fifth of a run recovers that
-    (Hägele et al. 2024, arXiv 2405.18392; MiniCPM, Hu et al. 2024, arXiv 2404.06395, §4). The agent does not propose a
-    cooldown itself. A user with a constant schedule may want to continue from this run's end, and a cooled run is a
-    worse start. No measurement shows what the user wants, so the agent can never act alone.
+    Actions: sends a notice to people, and from then on votes for any proposal to lower the rate. The noise of a
+    constant rate keeps the weights at a distance from the minimum. A cooldown over the last fifth of a run recovers the
+    loss (Hägele et al. 2024, arXiv 2405.18392; MiniCPM, Hu et al. 2024, arXiv 2404.06395, §4). The agent does not
+    propose a cooldown itself. A user with a constant schedule may want to continue from the end of this run, and a
+    cooled run is a worse start. No measurement shows what the user wants, so the agent can never act alone.
 
-    False alarms: a schedule that is meant to be constant gets one notice per run.
+    False alarms: a schedule that is constant on purpose gets one notice per run.
 
-    Limits: a run without a horizon has no last part.
+    Limits: the agent needs a run with a horizon.
     """
 
     needs = (RATE,)
     moves = (SCALE,)
-    options = dict.fromkeys(("late", "cooled"), SHARE)
+    options = dict.fromkeys(("late_progress", "cooldown_factor"), SHARE)
 
-    LATE = 0.8
-    """Progress of the run, 0 to 1, from which it is late: a cooldown over the last fifth of a run recovers the cost of
+    LATE_PROGRESS = 0.8
+    """Progress of the run, 0 to 1, from which it is late. A cooldown over the last fifth of a run recovers the cost of
     a constant rate (arXiv 2405.18392)."""
-    COOLED = 0.3
-    """Factor of the rate in the notice, between no cooldown and one to 0. The knob holds a value and not a schedule."""
-    STILL = 1.02
-    """Largest ratio of the highest rate to the lowest at which it has stood still. The rest is rounding."""
-    LEAST = 20
-    """Ticks with a rate that the second half of the window must have. Fewer may be one stage of a step schedule."""
+    COOLDOWN_FACTOR = 0.3
+    """Factor of the rate in the notice, between no cooldown and a cooldown to 0. The knob is a value, not a
+    schedule."""
+    MAX_RATE_RATIO = 1.02
+    """Maximum ratio between the highest and the lowest rate of a constant rate. It allows for rounding."""
+    MIN_TICKS = 20
+    """Minimum ticks with a rate in the second half of the window. Fewer may be one stage of a step schedule."""
 
     def cannot_fire(self, run: RunStarted) -> str | None:
         if reason := super().cannot_fire(run):
             return reason
         if not run.horizon.known:
-            return "the run announces no horizon, neither steps nor seconds: nothing is late in it"
+            return "the run announces no horizon (steps or seconds), so its last part is unknown"
         return None
 
     def vote(self, window: Window) -> Notice | None:
         before = [o for o in window.observations if not window.is_new(o.tick)]
-        if window.progress < self.LATE or not before or before[-1].progress >= self.LATE:
+        if window.progress < self.LATE_PROGRESS or not before or before[-1].progress >= self.LATE_PROGRESS:
             return None
-        ticks, knob = self._still(window), window.knobs[SCALE]
+        ticks, knob = self._constant_ticks(window), window.knobs[SCALE]
         if ticks is None:
             return None
-        cooled = knob.bounded(knob.number * self.COOLED)
+        cooled = knob.bounded(knob.number * self.COOLDOWN_FACTOR)
         if cooled > knob.number / 1.2:
             return None
         return Notice(
@@ -66,7 +67,7 @@ class LrCooldown(Agent):
         lowered = ballot.proposal if ballot.actuator == SCALE else None
         if not isinstance(lowered, int | float) or lowered > window.knobs[SCALE].number / 1.2:
             return None
-        if window.progress < self.LATE or self._still(window) is None:
+        if window.progress < self.LATE_PROGRESS or self._constant_ticks(window) is None:
             return None
         return window.answer(
             ballot,
@@ -75,10 +76,10 @@ class LrCooldown(Agent):
             why=f"{1 - window.progress:.0%} of the run is left, at a rate that never fell",
         )
 
-    def _still(self, window: Window) -> int | None:
-        """Return for how many ticks the rate has stood still; None if it moved, or if too little was measured."""
+    def _constant_ticks(self, window: Window) -> int | None:
+        """Return the number of ticks with a constant rate, or None if it changed or there are too few measurements."""
         half = window.observations[len(window.observations) // 2].tick
         rates = window.series(RATE, after=max(half, window.last_change_tick(SCALE)))
-        if len(rates) < self.LEAST or min(rates) <= 0 or max(rates) > self.STILL * min(rates):
+        if len(rates) < self.MIN_TICKS or min(rates) <= 0 or max(rates) > self.MAX_RATE_RATIO * min(rates):
             return None
         return len(rates)

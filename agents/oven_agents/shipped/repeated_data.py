@@ -15,58 +15,65 @@ SKIP, REPEATED = "data.skip", "data/repeated"
 
 
 class RepeatedData(Agent):
-    """Signals: nearly all rows of the last batches were read before, in a run that read new ones until then. That is a
-    stretch of data that occurs twice: a shard listed again, or a resume that started from the beginning.
+    """Signals: nearly all rows of the last batches were read before, in a run that had only read new rows. So a stretch
+    of the data occurs twice: a shard is listed again, or a resume started from the beginning.
 
-    Actions: proposes to skip PASSED batches. Repeated data teach little, and less each time (Muennighoff et al. 2023,
-    arXiv 2305.16264: up to four passes cost nearly nothing, many more bring nothing). So the agent is confident that
-    skipping does no harm, but not that it helps much.
+    Actions: proposes to skip SKIPPED_BATCHES batches. Repeated data teach little, and less each time (Muennighoff et
+    al. 2023, arXiv 2305.16264: up to four passes cost nearly nothing, many more bring nothing). So the agent is
+    confident that a skip does no harm, but not that it helps much.
 
-    False alarms: none on data that are read once, where the gauge is 0 whatever the noise. A run that reaches the end
-    of its data and starts again looks the same: one skip, which costs nothing there either. If the rows are still known
-    afterwards, the agent is silent.
+    False alarms: none on data that are read once, because there the gauge is 0 whatever the noise. A run that reaches
+    the end of its data and starts again looks the same. It gets one skip, which costs nothing either. If the rows after
+    the skip were also read before, the agent is silent.
 
-    Limits: it knows rows by their hash, so near-duplicates are new to it.
+    Limits: the agent recognises rows by their hash, so near-duplicates count as new.
     """
 
     needs = (REPEATED,)
     moves = (SKIP,)
     speciality = (SKIP,)
-    options = dict.fromkeys(("most", "few", "sure"), SHARE)
+    options = dict.fromkeys(("min_repeated", "max_usual_repeated", "confidence"), SHARE)
 
-    STEPS = 5
-    """Newest steps for the mean share of repeated rows. A batch or two of a small shard may repeat by chance."""
-    MOST = 0.5
-    """Share of the newest rows, 0 to 1, that must be known. A stretch may start inside a batch."""
-    FEW = 0.1
-    """Median share of repeated rows before STEPS, 0 to 1, above which the data are meant to repeat."""
+    RECENT_STEPS = 5
+    """Number of newest steps for the mean share of repeated rows. One or two batches may repeat by chance."""
+    MIN_REPEATED = 0.5
+    """Minimum share of the newest rows, 0 to 1, that are repeated. A stretch may start inside a batch."""
+    MAX_USUAL_REPEATED = 0.1
+    """Maximum median share of repeated rows before RECENT_STEPS, 0 to 1. Above it, the data repeat on purpose."""
     REFERENCE = 40
-    """Earlier steps that say what is usual, and ticks after a skip without another proposal."""
-    PASSED = 100
-    """Batches to skip. Too few leave the run in the stretch, too many cost new data. PaLM skipped 200 to 500 in a far
-    longer run (oven_agents.shipped.divergence)."""
-    SURE = 0.95
-    """Confidence before noise is counted: skipping rows that were read does no harm."""
+    """Number of earlier steps for the usual share, and of ticks after a skip without another proposal."""
+    SKIPPED_BATCHES = 100
+    """Number of batches to skip. Too few leave the run in the stretch, and too many cost new data. PaLM skipped 200 to
+    500 in a far longer run (oven_agents.shipped.divergence)."""
+    CONFIDENCE = 0.95
+    """Confidence before noise is taken into account. It is high because skipping repeated rows does no harm."""
     GAIN = 0.02
-    """Forecast gain of the target, in its unit; small, because repeated rows teach little and seldom harm."""
+    """Forecast gain of the target, in its unit. It is small because repeated rows teach little and seldom harm."""
     HORIZON = 60
-    """Ticks in which the forecast is judged: many, because the gain comes from the data that are read instead."""
+    """Number of ticks after which the forecast is judged. The gain comes slowly, from the data that are read
+    instead."""
 
     def vote(self, window: Window) -> Vote | None:
-        shares = [share for _, share in window.surviving_series(REPEATED, last=self.REFERENCE + self.STEPS)]
-        shift = newest(shares, self.STEPS)
+        shares = [share for _, share in window.surviving_series(REPEATED, last=self.REFERENCE + self.RECENT_STEPS)]
+        shift = newest(shares, self.RECENT_STEPS)
         before, now = shift.before, shift.now
-        if len(before) < self.STEPS or median(before) > self.FEW or fmean(now) < self.MOST:
+        if (
+            len(before) < self.RECENT_STEPS
+            or median(before) > self.MAX_USUAL_REPEATED
+            or fmean(now) < self.MIN_REPEATED
+        ):
             return None
         if window.applied(SKIP) and window.tick < window.last_change_tick(SKIP) + self.REFERENCE:
             return None
         target = held_out(window.run) or objective(window.run)
         why = (
-            f"{fmean(now):.0%} of the rows of the last {self.STEPS} steps were read before, {median(before):.0%} until "
-            f"then: past {self.PASSED} batches"
+            f"{fmean(now):.0%} of the rows of the last {self.RECENT_STEPS} steps were read before, "
+            f"{median(before):.0%} until then: past {self.SKIPPED_BATCHES} batches"
         )
-        sure = confidence(window, hit_rate=self.SURE, target=target.name, gain=self.GAIN, horizon=self.HORIZON)
+        certainty = confidence(
+            window, hit_rate=self.CONFIDENCE, target=target.name, gain=self.GAIN, horizon=self.HORIZON
+        )
         return window.propose(
-            SKIP, float(self.PASSED), confidence=sure, why=why, target=target.name,
+            SKIP, float(self.SKIPPED_BATCHES), confidence=certainty, why=why, target=target.name,
             expected_change=signed(target, self.GAIN), horizon=self.HORIZON, evidence=("symptom:data_repeated",),
         )  # fmt: skip

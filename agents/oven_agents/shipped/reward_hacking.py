@@ -1,4 +1,4 @@
-"""Lowers the weight of a judge that changed, or that the policy has learnt to exploit."""
+"""Lowers the weight of a judge that has changed, or that the policy has learnt to exploit."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import math
 from oven_agents.sdk.agent import SHARE, Agent
 from oven_agents.sdk.alternative_plans import Alternatives, Plan, offer
 from oven_agents.sdk.window import Window
-from oven_agents.stats.evaluation_request import available, is_recent, request_evaluation
+from oven_agents.stats.evaluation_request import can_evaluate, is_recent, request_evaluation
 from oven_agents.stats.level_shift import Shift, newest
 from oven_agents.stats.objective import held_out
 from oven_agents.stats.policy_shift import quality_dropped
@@ -17,88 +17,94 @@ from oven_core.protocol.messages import RunStarted, Value, Vote
 
 WEIGHTS, ROLLBACK, MIXTURE = "reward.weights", "run.rollback", "data.mixture"
 AGREEMENT, LENGTH = "committee/agreement", "completions/mean_length"
-LEAST_NOISE = 1e-3
-"""Smallest standard deviation of a judge's mean score, for judges that hardly vary."""
+MIN_NOISE = 1e-3
+"""Minimum standard deviation of a judge's mean score, for judges that hardly vary."""
 
 
 class RewardHacking(Agent):
-    """Signals: all judges see the same completions of a policy that moves in small steps, so their mean scores move
-    slowly and together. A judge changed if its mean jumps up from one step to the next and no other's does: learning
-    cannot cause that (an updated service, a constant answer). A fall says less, because the strictest judge falls first
-    when the policy gets worse. Judges come apart if one's mean rises while another's falls, and held-out quality falls,
-    by a new reading if the run can measure one: a proxy is optimised past its use (Gao et al. 2022, arXiv 2210.10760;
-    ensembles delay it and do not prevent it, Eisenstein et al. 2023, arXiv 2312.09244). Longer answers and lower
-    agreement are reported as well.
+    """Signals: all judges score the same completions of a policy that changes in small steps, so their mean scores move
+    slowly and together. A judge has changed if its mean jumps up from one step to the next and no other mean does.
+    Learning cannot cause this, but an updated service or a constant answer can. A fall says less, because the strictest
+    judge falls first when the policy gets worse. Judges diverge if the mean of one rises while the mean of another
+    falls, and held-out quality falls, by a new reading if the run can measure one. Then a proxy is over-optimised (Gao
+    et al. 2022, arXiv 2210.10760; ensembles delay it and do not prevent it, Eisenstein et al. 2023, arXiv 2312.09244).
+    Longer answers and lower agreement are reported as well.
 
-    Actions: the judge keeps a tenth of its share, and the rest goes to the others in proportion to theirs. If a judge
-    fell, the agent also goes back to before the two came apart.
+    Actions: the judge keeps a tenth of its share, and the others get the rest in proportion to their shares. If another
+    judge fell, the agent also rolls back to before the two diverged.
 
     False alarms: a jump is six standard errors of one judge without an overlap (one in 495 by order alone) and less
-    than half of that for any other judge: below 10⁻⁵ per step. Two judges come apart by 4 and 3 standard errors, and
-    noise that they share moves both the same way.
+    than half of this for all others, which is below 10⁻⁵ per step. Two judges diverge by 4 and 3 standard errors, and
+    shared noise moves both the same way.
 
-    Limits: judges that are all fooled together do not come apart. A judge of weight 0 is only a witness. The agent is
-    silent without a held-out metric, which judges it. reward_weights only looks at held-out quality and needs some
-    evaluations; this agent looks at every step.
+    Limits: judges that are all fooled together do not diverge. A judge of weight 0 is only a witness. The agent is
+    silent without a held-out metric. reward_weights only reads held-out quality and needs some evaluations. This agent
+    reads every step.
     """
 
     needs = ("rewards/*/mean",)
     moves = (WEIGHTS, ROLLBACK, EVALUATE)
     speciality = (WEIGHTS, ROLLBACK, EVALUATE)
-    options = dict.fromkeys(("least_jump", "least", "sure", "apart", "kept"), SHARE)
+    options = dict.fromkeys(
+        ("min_jump", "min_move", "jump_confidence", "divergence_confidence", "remaining_share"), SHARE
+    )
 
-    NOW = 4
-    """Newest steps for a jump. Four without an overlap with eight happen in one of 495 orders."""
-    BEFORE = 40
-    """Steps before NOW that must be measured, for a judge's noise."""
-    JUMP = 6.0
-    """Standard errors of its own noise beyond which a judge jumped: with the other signs below 10⁻⁵ per step."""
-    CALM = 2.5
-    """Standard errors within which every other judge must stay, so that a common movement is not blamed on one."""
-    LEAST_JUMP = 0.1
-    """Smallest jump, on a scale of 0 to 1, for judges with little noise."""
-    LATELY = 12
-    """Newest steps in which two judges come apart. A rollback goes back twice that."""
+    JUMP_STEPS = 4
+    """Number of newest steps for a jump. Four values do not overlap with eight others in one of 495 orders."""
+    NOISE_STEPS = 40
+    """Minimum number of steps before JUMP_STEPS, for a judge's noise."""
+    JUMP_ERRORS = 6.0
+    """Standard errors that a judge's jump must exceed. Together with the other signs, chance is below 10⁻⁵ per step."""
+    CALM_ERRORS = 2.5
+    """Maximum standard errors of every other judge, so that one judge is not blamed for a shared change."""
+    MIN_JUMP = 0.1
+    """Minimum jump, from 0 to 1, for judges with little noise."""
+    RECENT_STEPS = 12
+    """Number of newest steps in which two judges diverge. A rollback goes back twice as far."""
     REFERENCE = 40
-    """Steps before LATELY to compare the means with."""
-    ROSE = 4.0
-    """Standard errors by which a fooled judge's mean, longer answers and lower agreement must rise."""
-    FELL = -3.0
-    """Standard errors below which another's mean must fall. Shared noise moves both the same way."""
-    LEAST = 0.03
-    """Smallest change of both means, on a scale of 0 to 1. A certain change may still be too small to matter."""
-    SURE = 0.9
-    """Confidence for a judge that changed. Learning never moves one judge alone from one step to the next."""
-    APART = 0.7
-    """Confidence for judges that came apart: less than for a jump, because a policy may improve in one respect only."""
-    KEPT = 0.1
-    """Share of its weight, 0 to 1, that the judge keeps, so that it still counts once a person has looked at it."""
+    """Number of steps before RECENT_STEPS with which the means are compared."""
+    RISE_ERRORS = 4.0
+    """Minimum rise of a fooled judge's mean in standard errors, and minimum shift of answer length and agreement."""
+    FALL_ERRORS = -3.0
+    """Maximum shift of another judge's falling mean, in standard errors. Shared noise moves both the same way."""
+    MIN_MOVE = 0.03
+    """Minimum change of both means, from 0 to 1. A significant change may still be too small to matter."""
+    JUMP_CONFIDENCE = 0.9
+    """Confidence for a judge that changed. Learning never moves one judge alone within one step."""
+    DIVERGENCE_CONFIDENCE = 0.7
+    """Confidence for judges that diverge. It is less than for a jump, because a policy may improve in one respect
+    only."""
+    REMAINING_SHARE = 0.1
+    """Share of its weight, 0 to 1, that the judge keeps until a person has checked it."""
 
     def cannot_fire(self, run: RunStarted) -> str | None:
         if reason := super().cannot_fire(run):
             return reason
         weights = next((spec for spec in run.actuators if spec.name == WEIGHTS), None)
         if weights is None:
-            return f"the run announces no {WEIGHTS}: no judge has a weight to lose"
+            return f"the run announces no {WEIGHTS}, so no judge's weight can be lowered"
         if held_out(run) is None:
-            return "no metric is announced as held out with a direction: nothing would judge a change of the yardstick"
-        unseen = [j for j in weights.choices if f"rewards/{j}/mean" not in {metric.name for metric in run.metrics}]
-        if unseen or len(weights.choices) < 2:
-            return f"the run publishes no mean score of {', '.join(unseen)}" if unseen else "there is only one judge"
-        return None
+            return (
+                "no metric is announced as held out with a direction, so nothing shows whether new weights are better"
+            )
+        published = {metric.name for metric in run.metrics}
+        unmeasured = [judge for judge in weights.choices if f"rewards/{judge}/mean" not in published]
+        if unmeasured:
+            return f"the run publishes no mean score of {', '.join(unmeasured)}"
+        return "there is only one judge" if len(weights.choices) < 2 else None
 
     def vote(self, window: Window) -> Alternatives | Vote | None:
-        return self._changed(window) or self._diverging_judges(window)
+        return self._changed_judge(window) or self._diverging_judges(window)
 
-    def _changed(self, window: Window) -> Alternatives | None:
+    def _changed_judge(self, window: Window) -> Alternatives | None:
         shares = window.knobs[WEIGHTS].shares
-        moved = {judge: self._jump(window, judge) for judge in shares}
-        known = {judge: movement for judge, movement in moved.items() if movement is not None}
+        jumps = {judge: self._jump(window, judge) for judge in shares}
+        known = {judge: movement for judge, movement in jumps.items() if movement is not None}
         for judge, (errors, difference) in known.items():
             others = [abs(z) for witness, (z, _) in known.items() if witness != judge]
-            if errors > self.JUMP and difference > self.LEAST_JUMP and others and max(others) < self.CALM:
+            if errors > self.JUMP_ERRORS and difference > self.MIN_JUMP and others and max(others) < self.CALM_ERRORS:
                 why = (
-                    f"the mean score of {judge} jumped by {difference:+.2f} within {self.NOW} steps "
+                    f"the mean score of {judge} jumped by {difference:+.2f} within {self.JUMP_STEPS} steps "
                     f"({errors:.0f} standard errors), and no other judge's did"
                 )
                 return self._offer(window, judge, why, "judge_disagreement", None)
@@ -106,43 +112,45 @@ class RewardHacking(Agent):
 
     def _diverging_judges(self, window: Window) -> Alternatives | Vote | None:
         shares = window.knobs[WEIGHTS].shares
-        moved = {judge: self._moved(window, judge, self.LATELY, self.REFERENCE) for judge in shares}
-        known = {judge: movement for judge, movement in moved.items() if movement is not None}
-        rose = [j for j, (z, d) in known.items() if z > self.ROSE and d > self.LEAST and shares[j] > 0]
-        fell = [j for j, (z, d) in known.items() if z < self.FELL and d < -self.LEAST]
-        if not rose or not fell or not quality_dropped(window):
+        shifts = {judge: self._shift(window, judge, self.RECENT_STEPS, self.REFERENCE) for judge in shares}
+        known = {judge: movement for judge, movement in shifts.items() if movement is not None}
+        rising = [j for j, (z, d) in known.items() if z > self.RISE_ERRORS and d > self.MIN_MOVE and shares[j] > 0]
+        falling = [j for j, (z, d) in known.items() if z < self.FALL_ERRORS and d < -self.MIN_MOVE]
+        if not rising or not falling or not quality_dropped(window):
             return None
-        fooled = max(rose, key=lambda judge: known[judge][1])
+        fooled = max(rising, key=lambda judge: known[judge][1])
         why = (
-            f"the mean score of {fooled} rose by {known[fooled][1]:.2f} in {self.LATELY} steps while that of "
-            f"{', '.join(fell)} fell by {-min(known[judge][1] for judge in fell):.2f}, and held-out quality fell, too"
+            f"the mean score of {fooled} rose by {known[fooled][1]:.2f} in {self.RECENT_STEPS} steps while that of "
+            f"{', '.join(falling)} fell by {-min(known[judge][1] for judge in falling):.2f}, and held-out "
+            "quality fell, too"
         )
-        if available(window) and not is_recent(window):
+        if can_evaluate(window) and not is_recent(window):
             return request_evaluation(window, why)
-        return self._offer(window, fooled, why, "reward_up_heldout_down", window.tick - 2 * self.LATELY)
+        return self._offer(window, fooled, why, "reward_up_heldout_down", window.tick - 2 * self.RECENT_STEPS)
 
     def _offer(self, window: Window, judge: str, why: str, symptom: str, back: int | None) -> Alternatives | None:
         metric = held_out(window.run)
         shares = window.knobs[WEIGHTS].shares
         rest = 1 - shares[judge]
-        freed = shares[judge] * (1 - self.KEPT)
+        freed = shares[judge] * (1 - self.REMAINING_SHARE)
         if metric is None or shares[judge] <= 0 or rest <= 0 or freed < 0.02:
             return None
         symptoms = {symptom: 0.8}
-        for gauge, sign, named in ((LENGTH, 1, "length_drift"), (AGREEMENT, -1, "judge_disagreement")):
-            movement = self._moved(window, "", self.LATELY, self.REFERENCE, gauge)
-            if movement is not None and sign * movement[0] > self.ROSE:
-                symptoms.setdefault(named, 0.5)
+        for gauge, sign, gauge_symptom in ((LENGTH, 1, "length_drift"), (AGREEMENT, -1, "judge_disagreement")):
+            movement = self._shift(window, "", self.RECENT_STEPS, self.REFERENCE, gauge)
+            if movement is not None and sign * movement[0] > self.RISE_ERRORS:
+                symptoms.setdefault(gauge_symptom, 0.5)
         value = {j: round(s + freed * s / rest, 4) if j != judge else round(s - freed, 4) for j, s in shares.items()}
-        most = max(value, key=lambda name: value[name])
-        value[most] += 1 - math.fsum(value.values())
+        largest = max(value, key=lambda name: value[name])
+        value[largest] += 1 - math.fsum(value.values())
         why += f": {judge} keeps {value[judge]:.0%} of the weight instead of {shares[judge]:.0%}"
         gain = -0.03 if metric.better == "down" else 0.03
+        confidence = self.JUMP_CONFIDENCE if back is None else self.DIVERGENCE_CONFIDENCE
 
         def plan(remedy: str, changes: dict[str, Value]) -> Plan:
             return Plan.of_changes(
-                window, remedy, changes, confidence=self.SURE if back is None else self.APART, why=why,
-                target=metric.name, expected_change=gain, horizon=60,
+                window, remedy, changes, confidence=confidence, why=why, target=metric.name, expected_change=gain,
+                horizon=60,
             )  # fmt: skip
 
         plans = [plan("reweigh_rewards", {WEIGHTS: value})]
@@ -150,27 +158,30 @@ class RewardHacking(Agent):
             plans.insert(0, plan("rollback_and_reweigh", {ROLLBACK: float(max(0, back)), WEIGHTS: value}))
         return offer(plans, symptoms)
 
-    def _moved(
-        self, window: Window, judge: str, lately: int, reference: int, gauge: str = ""
+    def _shift(
+        self, window: Window, judge: str, recent: int, reference: int, gauge: str = ""
     ) -> tuple[float, float] | None:
-        """Return (standard errors, difference) of its newest values against the earlier ones since the last change that
-        moves them. None if too little was measured."""
+        """Return (standard errors, difference) between the newest values of a judge or a gauge and the earlier ones.
+
+        Only values since the last change that affects them count. Return None if there are too few measurements."""
         since = window.last_change_tick(WEIGHTS, "committee.*", ROLLBACK, MIXTURE)
-        values = window.series(gauge or f"rewards/{judge}/mean", after=since, last=lately + reference)
-        shift = newest(values, lately)
-        if len(shift.before) < min(reference, 2 * lately) or not all(map(math.isfinite, values)):
+        values = window.series(gauge or f"rewards/{judge}/mean", after=since, last=recent + reference)
+        shift = newest(values, recent)
+        if len(shift.before) < min(reference, 2 * recent) or not all(map(math.isfinite, values)):
             return None
-        return shift.of_means / shift.error(max(shift.noise, LEAST_NOISE)), shift.of_means
+        return shift.of_means / shift.error(max(shift.noise, MIN_NOISE)), shift.of_means
 
     def _jump(self, window: Window, judge: str) -> tuple[float, float] | None:
-        """Return (standard errors, difference) between the newest values and as many just before them. Learning moves
-        little in that time, so a trend is not a jump. Zero if they overlap with those of twice that time."""
+        """Return (standard errors, difference) between the newest values and as many just before them.
+
+        Learning changes little in that time, so a trend is not a jump. Both are 0 if the newest values overlap with
+        the twice as many values before them. Return None if there are too few measurements."""
         since = window.last_change_tick(WEIGHTS, "committee.*", ROLLBACK, MIXTURE)
-        values = window.series(f"rewards/{judge}/mean", after=since, last=self.NOW + self.BEFORE)
-        if len(values) < self.NOW + self.BEFORE or not all(map(math.isfinite, values)):
+        values = window.series(f"rewards/{judge}/mean", after=since, last=self.JUMP_STEPS + self.NOISE_STEPS)
+        if len(values) < self.JUMP_STEPS + self.NOISE_STEPS or not all(map(math.isfinite, values)):
             return None
-        before, now = values[-3 * self.NOW : -self.NOW], values[-self.NOW :]
+        before, now = values[-3 * self.JUMP_STEPS : -self.JUMP_STEPS], values[-self.JUMP_STEPS :]
         if min(now) <= max(before) and max(now) >= min(before):
             return 0.0, 0.0
-        shift = Shift(before[self.NOW :], now)
-        return shift.of_means / shift.error(max(noise(values[: -self.NOW]), LEAST_NOISE)), shift.of_means
+        shift = Shift(before[self.JUMP_STEPS :], now)
+        return shift.of_means / shift.error(max(noise(values[: -self.JUMP_STEPS]), MIN_NOISE)), shift.of_means

@@ -15,7 +15,7 @@ from oven_core.protocol.messages import RunStarted, Vote
 
 WEIGHTS, ROLLBACK, MIXTURE = "reward.weights", "run.rollback", "data.mixture"
 JUDGES = "committee.*"
-"""The model behind each committee member. A different model has different mean scores."""
+"""Actuators that replace the model of a committee member. A different model has different mean scores."""
 OVER_OPTIMISED = ("symptom:reward_up_heldout_down",)
 
 
@@ -24,14 +24,14 @@ class RewardWeights(Agent):
     then. An over-optimised proxy reward keeps rising while true quality falls (Gao et al. 2022, arXiv 2210.10760). An
     ensemble of judges delays this but does not prevent it, because all judges share some flaws (Eisenstein et al. 2023,
     arXiv 2312.09244). The agent reads evaluations since the last change of the reward weights, a judge, the mixture or
-    the policy (a rollback, for example).
+    the policy (for example by a rollback).
 
     Actions: moves half of the weight of each member whose scores rose to the members whose scores fell. A rising
-    member no longer tracks quality, and a falling one noticed the loss.
+    member no longer tracks quality, while a falling one noticed the loss.
 
-    False alarms: a member counts as moved only beyond SIGMAS standard errors. The agent is silent while held-out
-    quality is flat, because in successful training a proxy also rises to its ceiling over a plateau. A rise caused by
-    another knob looks the same.
+    False alarms: a change of a member's mean counts only beyond SIGMAS standard errors. The agent is silent while
+    held-out quality is flat, because in successful training a proxy also rises to its ceiling over a plateau. A rise
+    caused by another knob looks the same.
 
     Limits: the agent needs a held-out metric and at least one member whose scores fell. If all members are fooled, it
     is silent. It never restores weight by itself.
@@ -40,79 +40,78 @@ class RewardWeights(Agent):
     needs = ("rewards/*/mean",)
     moves = (WEIGHTS,)
     speciality = (WEIGHTS,)
-    options = dict.fromkeys(("sure", "moved", "kept", "worth"), SHARE)
+    options = dict.fromkeys(("clear_confidence", "min_change", "remaining_share", "min_moved_weight"), SHARE)
 
-    EVALUATIONS = 4
-    """Minimum held-out readings since the last change: two that fell, and two to find the best one."""
-    FALL = 0.05
+    MIN_EVALUATIONS = 4
+    """Minimum number of held-out readings since the last change: two that fell, and two to find the best one."""
+    MIN_FALL = 0.05
     """Minimum fall of the newest two readings, as a share of the best one. Smaller falls may be evaluation noise."""
     CLEAR_FALL = 0.1
-    """Fall of both readings, as a share of the best one, that makes the agent sure: twice FALL."""
-    SURE = 0.8
+    """Fall of both readings, as a share of the best one, that is clear enough to act alone: twice MIN_FALL."""
+    CLEAR_CONFIDENCE = 0.8
     """Confidence at a clear fall. A smaller fall is only a rule of thumb, and its vote needs a second agent."""
-    MOVED = 0.02
+    MIN_CHANGE = 0.02
     """Minimum change of a member's mean score, from 0 to 1. Smaller changes may be significant but do not matter."""
     SIGMAS = 3.0
-    """Standard errors that count as a move. The threshold is high because several members are tested at once."""
-    LEAST = 5
-    """Minimum steps before and after the best reading, so that the mean has an error estimate."""
-    KEPT = 0.5
+    """Standard errors that a change must exceed. The threshold is high because several members are tested at once."""
+    MIN_STEPS = 5
+    """Minimum number of steps before and after the best reading, so that the mean has an error estimate."""
+    REMAINING_SHARE = 0.5
     """Share of its weight, 0 to 1, that a fooled member keeps. It is not 0, because weight never returns by itself."""
-    WORTH = 0.05
+    MIN_MOVED_WEIGHT = 0.05
     """Minimum total weight to move. A smaller change would have no visible effect."""
 
     def cannot_fire(self, run: RunStarted) -> str | None:
         if reason := super().cannot_fire(run):
             return reason
         if held_out(run) is None:
-            return "no metric is announced as held out with a direction: nothing tells a fooled member from a good one"
+            return "no metric is announced as held out with a direction, so a fooled member looks like a good one"
         measured = {metric.name for metric in run.metrics}
-        measured |= {
-            f"rewards/{spec.name.removeprefix('committee.')}/mean" for spec in run.actuators
-        }  # includes members that joined late
+        # Members that joined late are announced as actuators only.
+        measured |= {f"rewards/{spec.name.removeprefix('committee.')}/mean" for spec in run.actuators}
         members = next(spec.choices for spec in run.actuators if spec.name == WEIGHTS)
-        unseen = [member for member in members if f"rewards/{member}/mean" not in measured]
-        return f"the run publishes no mean score of {', '.join(unseen)}" if unseen else None
+        unmeasured = [member for member in members if f"rewards/{member}/mean" not in measured]
+        return f"the run publishes no mean score of {', '.join(unmeasured)}" if unmeasured else None
 
     def vote(self, window: Window) -> Vote | None:
         metric = held_out(window.run)
-        assert metric is not None  # or cannot_fire had said so
+        assert metric is not None  # guaranteed by cannot_fire
         since = window.last_change_tick(WEIGHTS, JUDGES, ROLLBACK, MIXTURE)
         sign = -1.0 if metric.better == "down" else 1.0
         evaluations = [(o.tick, sign * o.metrics[metric.name]) for o in window.observations if metric.name in o.metrics]
         evaluations = [(tick, value) for tick, value in evaluations if tick > since and math.isfinite(value)]
-        # Vote only on the tick of a new evaluation: until the next one, the answer would be the same.
-        if len(evaluations) < self.EVALUATIONS or evaluations[-1][0] != window.tick:
+        # Vote only on the tick of a new evaluation. Until the next one, the answer would be the same.
+        if len(evaluations) < self.MIN_EVALUATIONS or evaluations[-1][0] != window.tick:
             return None
-        best_at, best = max(evaluations[:-2], key=lambda reading: reading[1])
+        best_tick, best = max(evaluations[:-2], key=lambda reading: reading[1])
         falls = [(best - value) / abs(best) if best else 0.0 for _, value in evaluations[-2:]]
-        if min(falls) < self.FALL:
+        if min(falls) < self.MIN_FALL:
             return None
         shares = window.knobs[WEIGHTS].shares
-        change = {member: self._change(window, member, since, best_at) for member in shares}
-        fooled = [m for m, moved in change.items() if moved is not None and moved > 0 and shares[m] > 0]
-        saw = [m for m, moved in change.items() if moved is not None and moved < 0]
-        if not fooled or not saw:
+        changes = {member: self._change(window, member, since, best_tick) for member in shares}
+        fooled = [m for m, change in changes.items() if change is not None and change > 0 and shares[m] > 0]
+        reliable = [m for m, change in changes.items() if change is not None and change < 0]
+        if not fooled or not reliable:
             return None
-        freed = sum(shares[member] * (1 - self.KEPT) for member in fooled)
-        target = {m: round(share * self.KEPT, 4) if m in fooled else share for m, share in shares.items()}
-        for member in saw:
-            target[member] = round(target[member] + freed / len(saw), 4)
-        target[saw[0]] += 1 - sum(target.values())
-        if variation(shares, target) < self.WORTH:
+        freed = sum(shares[member] * (1 - self.REMAINING_SHARE) for member in fooled)
+        target = {m: round(share * self.REMAINING_SHARE, 4) if m in fooled else share for m, share in shares.items()}
+        for member in reliable:
+            target[member] = round(target[member] + freed / len(reliable), 4)
+        target[reliable[0]] += 1 - sum(target.values())
+        if variation(shares, target) < self.MIN_MOVED_WEIGHT:
             return None
         movements = [
-            f"{m} {'rose' if moved > 0 else 'fell'} by {abs(moved):.2f}" for m, moved in change.items() if moved
+            f"{m} {'rose' if change > 0 else 'fell'} by {abs(change):.2f}" for m, change in changes.items() if change
         ]
         why = (
-            f"{metric.name} is {falls[0]:.0%} and {falls[1]:.0%} below its best ({sign * best:.3g} at tick {best_at}) "
-            f"in two evaluations, while of the members' mean scores {', '.join(movements)}: move {freed:.0%} of the "
-            f"weight from {', '.join(fooled)} to {', '.join(saw)}"
+            f"{metric.name} is {falls[0]:.0%} and {falls[1]:.0%} below its best ({sign * best:.3g} at tick "
+            f"{best_tick}) in two evaluations, while mean scores changed ({', '.join(movements)}): move {freed:.0%} of "
+            f"the weight from {', '.join(fooled)} to {', '.join(reliable)}"
         )
         return window.propose(
             WEIGHTS,
             target,
-            confidence=self.SURE if min(falls) >= self.CLEAR_FALL else needs_second(window.run),
+            confidence=self.CLEAR_CONFIDENCE if min(falls) >= self.CLEAR_FALL else needs_second(window.run),
             why=why,
             target=metric.name,
             expected_change=sign * abs(best) * falls[-1] / 2,
@@ -120,16 +119,16 @@ class RewardWeights(Agent):
             evidence=OVER_OPTIMISED,
         )
 
-    def _change(self, window: Window, member: str, since: int, best_at: int) -> float | None:
+    def _change(self, window: Window, member: str, since: int, best_tick: int) -> float | None:
         """Return the change of a member's mean score from before the best evaluation to the newer half of the ticks
         after it. Return 0 for noise, and None for too few measurements."""
         name = f"rewards/{member}/mean"
-        middle = (best_at + window.tick) // 2
-        before = [o.metrics[name] for o in window.observations if since < o.tick <= best_at and name in o.metrics]
+        middle = (best_tick + window.tick) // 2
+        before = [o.metrics[name] for o in window.observations if since < o.tick <= best_tick and name in o.metrics]
         after = [o.metrics[name] for o in window.observations if o.tick > middle and name in o.metrics]
-        before = before[-max(self.LEAST, len(after)) :]
-        if len(before) < self.LEAST or len(after) < self.LEAST:
+        before = before[-max(self.MIN_STEPS, len(after)) :]
+        if len(before) < self.MIN_STEPS or len(after) < self.MIN_STEPS:
             return None
-        moved = Shift(before, after).of_means
+        change = Shift(before, after).of_means
         error = math.hypot(stdev(before) / math.sqrt(len(before)), stdev(after) / math.sqrt(len(after)))
-        return moved if abs(moved) > max(self.MOVED, self.SIGMAS * error) else 0.0
+        return change if abs(change) > max(self.MIN_CHANGE, self.SIGMAS * error) else 0.0

@@ -1,4 +1,4 @@
-"""Lowers a weight decay that outweighs the gradient, or that has the wrong sign."""
+"""Lowers a weight decay that outweighs the gradient or has the wrong sign."""
 
 from __future__ import annotations
 
@@ -14,130 +14,144 @@ DECAY, ROLLBACK = gauges.DECAY, gauges.ROLLBACK
 
 
 class WeightDecay(Agent):
-    """Signals: a step consists of the gradient's part and the decay's, and only the decay's points straight at the
-    origin. At equilibrium they balance and the norm stands still (Kosson et al. 2023, arXiv 2305.17212). So if most of
-    each step's length shrinks the weights, the decay moves them. Weights without decay, usually norm gains, can hide in
-    the common norm that the others vanish, so the decay's own part of the step is read too: λ‖w‖ divided by the update
-    is √(λ/2) at equilibrium, a few hundredths for any λ in use, and half of the step only if the weights are far from
-    it. And a decay with a lost sign pushes: for a while every step leads straight away from the origin.
+    """Signals: a step consists of the gradient's part and the weight decay's part. Only the decay points straight at
+    the origin. At equilibrium the two balance and the norm stays constant (Kosson et al. 2023, arXiv 2305.17212). So if
+    most of each step's length shrinks the weights, the decay moves them. Weights without decay, usually norm gains, can
+    hide in the common norm that the other weights vanish. So the agent also reads the decay's own part of the step,
+    λ‖w‖ divided by the update. At equilibrium this is √(λ/2), a few hundredths for any usual λ. It is half of the step
+    only if the weights are far from equilibrium. A decay with the wrong sign pushes the weights: for a while, every
+    step leads straight away from the origin.
 
-    Actions: if the weights shrink, it goes back and lowers the decay, to half and then to a tenth of that; together,
-    because shrunken weights do not grow back at a fitting decay. If the decay's part is too large, it lowers the decay
-    until that part is FITTING, but not if the part was far smaller before at the same decay and the steps got shorter.
-    If the decay pushes, it goes back and lowers the decay to a tenth.
+    Actions: if the weights shrink, rolls back and lowers the decay, first to half and then to a tenth of that. The two
+    changes are one plan, because shrunken weights do not grow back at a good decay. If the decay's part is too large,
+    lowers the decay until the part is TARGET_SHARE. It does not do so if the part was far smaller before at the same
+    decay, because then the steps got shorter. If the decay pushes, rolls back and lowers the decay to a tenth.
 
     False alarms: healthy runs are all far below the threshold, because an update of Adam is nearly orthogonal to the
     weights. If the weights still shrink after two attempts, or by more than a step's length, the decay is not the
-    cause. A decay that is wrong by a small factor is not seen.
+    cause. The agent does not detect a decay that is wrong by a small factor.
 
-    Limits: the agent needs `optim/weight_norm` and `optim/update_ratio`. Weights that a user means to shrink (a late
-    phase of decay to prune) look the same.
+    Limits: the agent needs `optim/weight_norm` and `optim/update_ratio`. Weights that a user shrinks on purpose (a late
+    phase of decay for pruning) look the same.
     """
 
     needs = (gauges.WEIGHTS, gauges.LENGTH)
     moves = (DECAY, ROLLBACK)
     speciality = (DECAY, ROLLBACK)
-    options = dict.fromkeys(("mostly", "lost", "half", "tenth", "straight", "fitting", "sure"), SHARE)
+    options = dict.fromkeys(
+        ("min_share", "min_norm_change", "first_factor", "second_factor", "min_cosine", "target_share", "confidence"),
+        SHARE,
+    )
 
-    MOSTLY = 0.5
-    """Share of a step's length, 0 to 1, from which the decay moves the weights. On a tuned run it was at most 0.012."""
-    ALL = 1.1
-    """Share of a step's length above which something else moves the weights: a step shrinks them by its length at
-    most."""
-    LOST = 0.03
-    """Share of the norm, 0 to 1, that must be lost or gained. Less is not yet harm."""
-    HALF = 0.5
+    MIN_SHARE = 0.5
+    """Minimum share of a step's length, 0 to 1, at which the decay moves the weights. On a tuned run it was at most
+    0.012."""
+    MAX_SHARE = 1.1
+    """Share of a step's length above which something else moves the weights. A step shrinks them by at most its
+    length."""
+    MIN_NORM_CHANGE = 0.03
+    """Minimum share of the norm, 0 to 1, that must be lost or gained. A smaller change does no harm yet."""
+    FIRST_FACTOR = 0.5
     """Factor of the decay at the first attempt if the weights shrink."""
-    TENTH = 0.1
-    """Factor of the decay at the second attempt, and if it pushes: half was not enough, or the sign is wrong."""
-    ATTEMPTS = 2
-    """Lowerings after which another cause shrinks the weights. In `pruning_left_on` it went back seven times."""
-    STRAIGHT = 0.85
-    """Minimum cosine of step and weights for a step that points straight away from the origin: 0.88 to 1.0 with the
-    sign lost, at most 0.35 on healthy runs, 0.72 with broken moments."""
-    FITTING = 0.05
-    """Share of a step's length, 0 to 1, to which the decay is lowered: a few hundredths, as at equilibrium."""
-    BACK = 32
-    """Newest ticks to search for intact weights. A rollback goes no further back."""
-    SURE = 0.9
-    """Confidence before noise is counted. No success rate is recorded; the signs leave few other causes."""
+    SECOND_FACTOR = 0.1
+    """Factor of the decay at the second attempt, and for a decay that pushes the weights."""
+    MAX_ATTEMPTS = 2
+    """Maximum number of attempts. If the weights still shrink, there is another cause. In `pruning_left_on` the agent
+    rolled back seven times."""
+    MIN_COSINE = 0.85
+    """Minimum cosine of step and weights for a step that points straight away from the origin. It was 0.88 to 1.0 with
+    the wrong sign, at most 0.35 on healthy runs, and 0.72 with damaged moments."""
+    TARGET_SHARE = 0.05
+    """Target of the decay's share of a step's length, 0 to 1: a few hundredths, as at equilibrium."""
+    MAX_ROLLBACK = 32
+    """Maximum number of ticks to roll back, and of newest ticks to search for intact weights."""
+    CONFIDENCE = 0.9
+    """Confidence before noise is taken into account. The success rate was not measured. The signs leave few other
+    causes."""
     GAIN = 0.05
     """Forecast gain of the objective, in its unit."""
     HORIZON = 20
-    """Ticks in which the forecast is judged. Restored weights show it soon."""
+    """Number of ticks after which the forecast is judged. Restored weights show their effect soon."""
 
     def vote(self, window: Window) -> Alternatives | None:
         if DECAY not in window.knobs:
             return None
-        return self._shrinks(window) or self._pushes(window) or self._pulls(window)
+        return self._treat_shrinking(window) or self._treat_wrong_sign(window) or self._treat_large_share(window)
 
-    def _pushes(self, window: Window) -> Alternatives | None:
+    def _treat_wrong_sign(self, window: Window) -> Alternatives | None:
         cosine = gauges.outward_cosine(window)
         knob = window.knobs[DECAY]
-        if not self.STRAIGHT <= cosine <= self.ALL or knob.number <= 0 or window.last_change_tick(DECAY) >= 0:
+        if not self.MIN_COSINE <= cosine <= self.MAX_SHARE or knob.number <= 0 or window.last_change_tick(DECAY) >= 0:
             return None
-        norms = window.surviving_series(gauges.WEIGHTS, last=gauges.LATELY + 1)
-        healthy, before = norms[0]
-        if norms[-1][1] < (1 + self.LOST) * before:
+        norms = window.surviving_series(gauges.WEIGHTS, last=gauges.RECENT + 1)
+        healthy_tick, old_norm = norms[0]
+        if norms[-1][1] < (1 + self.MIN_NORM_CHANGE) * old_norm:
             return None
-        lowered = knob.bounded(knob.number * self.TENTH)
-        why = f"every step of the last {gauges.LATELY} leads straight away from the origin (cosine with the weights "
+        lowered = knob.bounded(knob.number * self.SECOND_FACTOR)
+        why = f"every step of the last {gauges.RECENT} leads straight away from the origin (cosine with the weights "
         why += f"{min(cosine, 1):.2f}): {DECAY} {knob.number:.3g} → {lowered:.3g}"
-        return self._offered(window, healthy, lowered, why, 1.0, "weights_pushed_out")
+        return self._offer(window, healthy_tick, lowered, why, 1.0, "weights_pushed_out")
 
-    def _pulls(self, window: Window) -> Alternatives | None:
+    def _treat_large_share(self, window: Window) -> Alternatives | None:
         share = gauges.decay_share(window)
         knob = window.knobs[DECAY]
-        if share < self.MOSTLY or self._shorter(window, knob.number, share):
+        if share < self.MIN_SHARE or self._steps_got_shorter(window, knob.number, share):
             return None
-        lowered = knob.bounded(knob.number * self.FITTING / share)
+        lowered = knob.bounded(knob.number * self.TARGET_SHARE / share)
         since = window.last_change_tick(DECAY, ROLLBACK)
-        seen = window.surviving_series(gauges.LENGTH, after=since, last=self.BACK)
+        lengths = window.surviving_series(gauges.LENGTH, after=since, last=self.MAX_ROLLBACK)
         part = f"weight decay makes up {min(share, 1):.0%} of each step's length"
         why = f"{part}: {DECAY} {knob.number:.3g} → {lowered:.3g}"
-        return self._offered(window, seen[0][0], lowered, why, 1.0)
+        return self._offer(window, lengths[0][0], lowered, why, 1.0)
 
-    def _shorter(self, window: Window, decay: float, share: float) -> bool:
-        """Return whether the share was far lower before at the same decay. Then the steps got shorter."""
+    def _steps_got_shorter(self, window: Window, decay: float, share: float) -> bool:
+        """Return whether the steps got shorter, so that the share was far lower before at the same decay."""
         since = window.last_change_tick(DECAY)
         rates = dict(window.surviving_series(gauges.RATE, after=since))
         lengths = window.surviving_series(gauges.LENGTH, after=since)
         shares = [rates[tick] * decay / length for tick, length in lengths if tick in rates and length > 0]
         return bool(shares) and quantile(shares, 0.1) < share / 2
 
-    def _shrinks(self, window: Window) -> Alternatives | None:
-        if not self.MOSTLY <= gauges.shrink_share(window) <= self.ALL:
+    def _treat_shrinking(self, window: Window) -> Alternatives | None:
+        if not self.MIN_SHARE <= gauges.shrink_share(window) <= self.MAX_SHARE:
             return None
-        norms = window.surviving_series(gauges.WEIGHTS, after=window.last_change_tick(DECAY, ROLLBACK), last=self.BACK)
-        if len(norms) < gauges.NOW:
+        norms = window.surviving_series(
+            gauges.WEIGHTS, after=window.last_change_tick(DECAY, ROLLBACK), last=self.MAX_ROLLBACK
+        )
+        if len(norms) < gauges.NEWEST:
             return None
         top = max(value for _, value in norms)
-        healthy = max(tick for tick, value in norms if value >= 0.99 * top)
+        healthy_tick = max(tick for tick, value in norms if value >= 0.99 * top)
         lost = 1 - norms[-1][1] / top
-        knob, tried = window.knobs[DECAY], window.applied(DECAY)
-        if lost < self.LOST or knob.number <= 0 or len(tried) >= self.ATTEMPTS:
+        knob, attempts = window.knobs[DECAY], window.applied(DECAY)
+        if lost < self.MIN_NORM_CHANGE or knob.number <= 0 or len(attempts) >= self.MAX_ATTEMPTS:
             return None
-        factor = self.TENTH if tried else self.HALF
+        factor = self.SECOND_FACTOR if attempts else self.FIRST_FACTOR
         lowered = knob.bounded(knob.number * factor)
         why = (
-            f"the weights lost {lost:.0%} of their norm in {window.tick - healthy} ticks, and "
-            f"{gauges.shrink_share(window):.0%} of each step's length goes into that: {DECAY} "
-            f"{knob.number:.3g} → "
+            f"the weights lost {lost:.0%} of their norm in {window.tick - healthy_tick} ticks, and "
+            f"{gauges.shrink_share(window):.0%} of each step's length shrinks them: {DECAY} {knob.number:.3g} → "
             f"{lowered:.3g}"
         )
-        return self._offered(window, healthy, lowered, why, min(1.0, lost * 4))
+        return self._offer(window, healthy_tick, lowered, why, min(1.0, lost * 4))
 
-    def _offered(
-        self, window: Window, healthy: int, lowered: float, why: str, severity: float, symptom: str = "weights_shrink"
+    def _offer(
+        self,
+        window: Window,
+        healthy_tick: int,
+        lowered: float,
+        why: str,
+        severity: float,
+        symptom: str = "weights_shrink",
     ) -> Alternatives | None:
         target = objective(window.run)
-        back = healthy if ROLLBACK in window.knobs else None
-        wanted = {} if back is None else {ROLLBACK: float(max(0, back - 1))}
-        sure = confidence(
-            window, hit_rate=self.SURE, target=target.name, gain=self.GAIN, horizon=self.HORIZON, back=back
+        back = healthy_tick if ROLLBACK in window.knobs else None
+        rollback = {} if back is None else {ROLLBACK: float(max(0, back - 1))}
+        certainty = confidence(
+            window, hit_rate=self.CONFIDENCE, target=target.name, gain=self.GAIN, horizon=self.HORIZON, back=back
         )
         plan = Plan.of_changes(
-            window, "lower_weight_decay", {**wanted, DECAY: lowered}, confidence=sure, why=why, target=target.name,
-            expected_change=signed(target, self.GAIN), horizon=self.HORIZON,
+            window, "lower_weight_decay", {**rollback, DECAY: lowered}, confidence=certainty, why=why,
+            target=target.name, expected_change=signed(target, self.GAIN), horizon=self.HORIZON,
         )  # fmt: skip
         return offer([plan], {symptom: severity})

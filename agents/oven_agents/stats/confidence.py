@@ -1,4 +1,4 @@
-"""An agent's confidence: the probability that its change measurably beats doing nothing."""
+"""Computes an agent's confidence, the probability that its change has a measurable benefit over no change."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from oven_core.mesh.measurements import sigma
 from oven_core.protocol.messages import RunStarted
 
 NEEDS_SECOND: Final = 0.55
-"""Confidence of a rule of thumb without measured outcomes: below a specialist's quorum by default."""
+"""Confidence of a rule of thumb without measured outcomes. By default it is below a specialist's quorum."""
 STANDS_ALONE: Final = 0.65
-"""Confidence of a change that an agent may make alone, even if noise hides most of its effect: above that quorum."""
+"""Confidence of a change that an agent may make alone, even if noise hides most of its effect. By default it is above
+a specialist's quorum."""
 MARGIN: Final = 0.05
-"""Distance of both from the quorum, so that rounding does not decide."""
-ENOUGH: Final = 8
-"""Measurements needed to estimate a spread."""
+"""Minimum distance of both values from the quorum, so that rounding does not decide."""
+MIN_SAMPLES: Final = 8
+"""Minimum number of measurements for an estimate of the noise."""
 
 
 def needs_second(run: RunStarted) -> float:
@@ -33,22 +34,25 @@ def stands_alone(run: RunStarted) -> float:
 def confidence(
     window: Window, *, hit_rate: float, target: str, gain: float, horizon: int, back: int | None = None
 ) -> float:
-    """Return `hit_rate`, the share of such changes that helped when their effect was visible, or less if noise will
-    hide the gain. Noise alone never lowers it below STANDS_ALONE or the run's quorum.
+    """Return `hit_rate`, or less if noise will hide the gain.
+
+    `hit_rate` is the share of similar changes that helped when their effect was visible. Noise alone never lowers the
+    result below STANDS_ALONE or the run's quorum. If the target is measured too rarely to estimate its noise, the
+    result is `hit_rate`.
 
     An outcome compares the target's mean over the `horizon` ticks before a change with the second half of the `horizon`
-    after it. For a rollback to tick `back`, it compares the last `horizon` discarded steps with the same steps the
-    second time. The change certainly beat doing nothing from two standard errors on, and has even odds at zero. So a
-    share `gain` / (2 · noise) of a gain, in the target's unit, is visible (oven_core.mesh.measurements;
-    docs/deciding.md). If the target is measured too rarely to know its noise, the result is `hit_rate`.
+    ticks after it. For a rollback to tick `back`, it compares the last `horizon` discarded steps with the same steps
+    after the rollback. A gain of two standard errors or more counts as certain, and a gain of zero has even odds. So
+    the visible share of a `gain` in the target's unit is `gain` / (2 · noise) (oven_core.mesh.measurements;
+    docs/deciding.md).
     """
-    seen = [value for value in window.series(target, after=window.tick - horizon) if math.isfinite(value)]
-    if len(seen) < min(ENOUGH, horizon // 2):
+    values = [value for value in window.series(target, after=window.tick - horizon) if math.isfinite(value)]
+    if len(values) < min(MIN_SAMPLES, horizon // 2):
         return hit_rate
-    before, after = float(len(seen)), max(1.0, len(seen) / 2)
+    before, after = float(len(values)), max(1.0, len(values) / 2)
     if back is not None:
-        before = after = max(1.0, len(seen) * min(1.0, (window.tick - back) / horizon))
-    noise = sigma(seen) * math.sqrt(1 / before + 1 / after)
-    shown = min(1.0, abs(gain) / (2 * noise)) if noise > 0 else 1.0
-    least = max(STANDS_ALONE, min(hit_rate, stands_alone(window.run)))
-    return round(max(least, 0.5 + (hit_rate - 0.5) * shown), 3)
+        before = after = max(1.0, len(values) * min(1.0, (window.tick - back) / horizon))
+    noise = sigma(values) * math.sqrt(1 / before + 1 / after)
+    visible_share = min(1.0, abs(gain) / (2 * noise)) if noise > 0 else 1.0
+    minimum = max(STANDS_ALONE, min(hit_rate, stands_alone(window.run)))
+    return round(max(minimum, 0.5 + (hit_rate - 0.5) * visible_share), 3)

@@ -1,7 +1,7 @@
 """Requests for a held-out reading before a change.
 
-A loss may jump because of the data, of how it is reported, or of the weights. A reading of the same weights on fixed
-data tells them apart. It costs seconds, and the wrong remedy costs steps.
+A loss may jump because of the data, the way it is reported, or the weights. A reading of the same weights on fixed data
+shows which one is the cause. It costs seconds, while the wrong remedy costs steps.
 """
 
 from __future__ import annotations
@@ -18,55 +18,60 @@ from oven_core.protocol.messages import Vote
 
 PATIENCE: Final = 5
 """Ticks within which a requested reading must arrive, and for which a reading counts as new."""
-GIVEN_UP: Final = 24
-"""Ticks after the onset from which no reading is requested."""
-ASKS: Final = 2
-"""Most requests per onset: with more, one would by chance give the answer that was hoped for."""
+REQUEST_WINDOW: Final = 24
+"""Number of ticks after the onset in which a reading may be requested."""
+MAX_REQUESTS: Final = 2
+"""Maximum requests per onset. With more, one of them would give the desired answer by chance."""
 TREND: Final = 0.5
-"""Share of the last gain between two readings that the next one is expected to continue with."""
+"""Share of the last gain between two readings that is expected again before the next one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
+    """The information that held-out readings give about a suspected change."""
+
     state: Literal["known", "ask", "wait", "unknown"]
-    """`ask`: there is no new reading, and the run can measure one. `unknown`: it cannot, or none came."""
+    """`ask`: there is no new reading, and the run can measure one. `wait`: a reading has been requested. `unknown`: the
+    run cannot measure one, or none arrived."""
     lost: float = 0.0
-    """How much worse than expected the newest reading is, as a share of the one before the onset; 0 or less: not
-    worse."""
+    """How much worse than expected the newest reading is, as a share of the last reading before the onset. It is 0 or
+    negative if the reading is not worse."""
 
 
 def held_out_evidence(window: Window, onset: int, answered: int = -1) -> Evidence:
-    """Return what held-out readings show about a change that began at tick `onset`. Only readings after `answered`, the
-    tick of a remedy, count."""
+    """Return the evidence of held-out readings about a change that began at tick `onset`. Only readings after the tick
+    `answered`, at which a remedy was applied, count."""
     before = [reading for reading in readings(window) if reading[0] < onset]
     since = [reading for reading in readings(window) if reading[0] >= onset and reading[0] > answered]
-    if not before or (not since and not available(window)):
+    if not before or (not since and not can_evaluate(window)):
         return Evidence("unknown")
     requested_at = [r.tick for r in window.applied(EVALUATE) if r.tick >= onset and r.tick > answered]
-    if since and (window.is_new(since[-1][0] + PATIENCE - 1) or len(requested_at) >= ASKS):
+    if since and (window.is_new(since[-1][0] + PATIENCE - 1) or len(requested_at) >= MAX_REQUESTS):
         return Evidence("known", _lost(before, since[-1]))
     if requested_at and not any(tick > requested_at[-1] for tick, _ in since):
         return Evidence("wait" if window.is_new(requested_at[-1] + PATIENCE - 1) else "unknown")
-    return Evidence("ask" if available(window) and window.tick - onset < GIVEN_UP else "unknown")
+    return Evidence("ask" if can_evaluate(window) and window.tick - onset < REQUEST_WINDOW else "unknown")
 
 
-def available(window: Window) -> bool:
-    """Return whether the run measures on request. A person who has to approve should see the remedy itself."""
+def can_evaluate(window: Window) -> bool:
+    """Return whether the run measures on request without a person's approval. A person who has to approve should see
+    the remedy itself."""
     return EVALUATE in window.knobs and window.run.rules.autonomy_for(EVALUATE) == "auto"
 
 
 def is_recent(window: Window) -> bool:
-    """Return whether there is a reading of the last PATIENCE ticks."""
+    """Return whether the newest reading is from the last PATIENCE ticks."""
     return any(window.is_new(tick + PATIENCE - 1) for tick, _ in readings(window, last=1))
 
 
 def request_evaluation(window: Window, why: str) -> Vote:
-    """Propose to measure, with a confidence that needs no second agent, because it changes nothing."""
+    """Propose an evaluation. It changes nothing, so its confidence is high enough to need no second agent."""
     text = f"{why}; a held-out reading tells whether it hurt"
     return window.propose(EVALUATE, None, confidence=stands_alone(window.run), why=text)
 
 
 def _lost(before: list[tuple[int, float]], newest: tuple[int, float]) -> float:
+    """Return the loss of quality in `Evidence.lost`."""
     (newest_tick, value), (tick, last) = newest, before[-1]
     if not math.isfinite(value) or not last:
         return math.inf

@@ -1,4 +1,4 @@
-"""Measures how far the newest values of a series have shifted from earlier ones, with a standard error."""
+"""Compares the newest values of a series with earlier ones: their shift, and its standard error."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from statistics import fmean, median
 
 from oven_agents.stats.robust_statistics import noise
 
-EARLIER = 8
-"""Earlier values that are needed to know their level and noise."""
+MIN_EARLIER = 8
+"""Minimum number of earlier values for an estimate of their level and noise."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shift:
-    """Two parts of one series; neither may be empty when a difference is read."""
+    """Two parts of one series. Neither may be empty when a difference is computed."""
 
     before: Sequence[float]
     now: Sequence[float]
@@ -27,10 +27,12 @@ class Shift:
 
     @property
     def of_means(self) -> float:
+        """Difference of the means."""
         return fmean(self.now) - fmean(self.before)
 
     @property
     def of_medians(self) -> float:
+        """Difference of the medians."""
         return median(self.now) - median(self.before)
 
     @property
@@ -44,12 +46,12 @@ class Shift:
 
 
 def newest(values: Sequence[float], count: int) -> Shift:
-    """Compare the last `count` values, at least one, with all before them."""
+    """Compare the last `count` values (at least one) with all earlier ones."""
     return Shift(values[:-count], values[-count:])
 
 
 def halves(values: Sequence[float]) -> Shift:
-    """Compare the later half with the earlier; of an odd number the later half has one more."""
+    """Compare the later half with the earlier one. If the number is odd, the later half has one more value."""
     return Shift(values[: len(values) // 2], values[len(values) // 2 :])
 
 
@@ -61,14 +63,16 @@ def shift_at(series: Sequence[tuple[int, float]], onset: int) -> Shift:
 def rise(values: Sequence[float], count: int) -> float:
     """Return by how many standard errors the mean of the last `count` values exceeds the median of the earlier ones.
 
-    The error comes from their `noise`, so it is too low on a falling series. Independent noise exceeds z with the
-    normal law's probability; 30 values give the noise to about 20 %, so that 4.5 is as rare as 3.6. Returns −inf for
-    fewer than EARLIER earlier values.
+    The error is computed from the noise of the earlier values, so it is too low on a falling series. Independent noise
+    exceeds a threshold with the probability of the normal law. From 30 values the noise is known to about 20 %, so 4.5
+    is only as rare as 3.6 should be. Returns −inf for fewer than MIN_EARLIER earlier values.
     """
     shift = newest(values, count)
-    if len(shift.before) < EARLIER:
+    if len(shift.before) < MIN_EARLIER:
         return -math.inf
     level = median(shift.before)
     spread = max(shift.noise, 1e-3 * abs(level), 1e-12)
-    capped = [min(max(value - level, -3 * spread), 3 * spread) for value in shift.now]  # one odd value is not a rise
+    capped = [
+        min(max(value - level, -3 * spread), 3 * spread) for value in shift.now
+    ]  # so that a single outlier is not a rise
     return math.fsum(capped) / count / shift.error(spread)

@@ -1,4 +1,4 @@
-"""Finds the metrics by which a run is judged, and their better direction, in the run's announcement."""
+"""Finds the objective and the held-out metric of a run, with the direction that is better."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ LOSS = MetricSpec(name="loss", better="down")
 
 
 def objective(run: RunStarted) -> MetricSpec:
-    """Return the reward if the run has one, else the loss. Its direction is the announced one, or the usual one."""
+    """Return the reward if the run has one, otherwise the loss, with the announced direction or else the usual one."""
     announced = {spec.name: spec for spec in run.metrics}
     usual = REWARD if "reward" in announced else LOSS
     spec = announced.get(usual.name, usual)
@@ -19,23 +19,25 @@ def objective(run: RunStarted) -> MetricSpec:
 
 
 def held_out(run: RunStarted) -> MetricSpec | None:
-    """Return the most general held-out metric: the one with the fewest parts in its name, then the first."""
+    """Return the most general held-out metric: the one whose name has the fewest parts, and the first of several."""
     return first_held_out(run.metrics)
 
 
 def signed(metric: MetricSpec, gain: float) -> float:
-    """Convert a gain to a change of the metric in its unit, or a value of `readings` to the metric's own."""
+    """Convert a gain to a change of the metric, or a value from `readings` to a value of the metric."""
     return -gain if metric.better == "down" else gain
 
 
 def readings(window: Window, last: int | None = None) -> list[tuple[int, float]]:
-    """Return (tick, value) of the held-out metric on the way to the present weights, at most the `last` ones, oldest
-    first. Higher values are better. Empty without such a metric."""
+    """Return (tick, value) of the held-out metric on the path to the current weights, oldest first.
+
+    Higher values are better. `last` limits the result to the newest readings. The list is empty if the run has no
+    held-out metric."""
     metric = held_out(window.run)
     if metric is None:
         return []
-    seen = window.surviving_series(metric.name, last=last)
-    if window.earlier and (last is None or len(seen) < last):
+    points = window.surviving_series(metric.name, last=last)
+    if window.earlier and (last is None or len(points) < last):
         before = min(observation.step for observation in window.observations)
-        seen = [(tick, value) for tick, step, value in window.earlier if step < before] + seen
-    return [(tick, signed(metric, value)) for tick, value in seen[-last if last else 0 :]]
+        points = [(tick, value) for tick, step, value in window.earlier if step < before] + points
+    return [(tick, signed(metric, value)) for tick, value in points[-last if last else 0 :]]

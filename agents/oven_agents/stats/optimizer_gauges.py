@@ -1,4 +1,4 @@
-"""Reads the optimizer's gauges to find the length of its steps, their direction, and the cause of long steps."""
+"""Reads the optimizer's gauges: the length and direction of its steps, and the share of weight decay in them."""
 
 from __future__ import annotations
 
@@ -11,50 +11,53 @@ from oven_agents.stats.level_shift import Shift, shift_at
 
 SCALE, ROLLBACK, DECAY = "optimizer.lr_scale", "run.rollback", "optimizer.weight_decay"
 LENGTH, WEIGHTS, RATE, NORM = "optim/update_ratio", "optim/weight_norm", "learning_rate", "grad_norm"
-NOW = 3
-"""Newest ticks whose median is a gauge's present level. One outlier would change fewer; more lag."""
-LATELY = 10
-"""Newest ticks that do not count as usual, because the fault may have begun in them."""
+NEWEST = 3
+"""Number of newest ticks whose median is a gauge's current level. With fewer, one outlier decides. More would lag."""
+RECENT = 10
+"""Number of newest ticks that are not part of the reference, because a fault may have begun in them."""
 REFERENCE = 32
-"""Ticks before LATELY that show what is usual; half of them must be measured."""
-LEAST_NOISE = 0.01
-"""Least deviation of a gauge's logarithm; otherwise a tiny change of a constant gauge would be many deviations."""
+"""Number of ticks before RECENT that show the usual level. At least half of them must be measured."""
+MIN_NOISE = 0.01
+"""Minimum standard deviation of a gauge's logarithm. Without it, a tiny change of a constant gauge would be many
+deviations."""
 
 
-def grown(window: Window, metric: str) -> float:
-    """Return the gauge's present level over its usual one since agents last moved the rate; 1 if it was hardly
-    measured."""
-    values = [value for _, value in _since_the_rate(window, metric)]
-    return 1.0 if len(values) < REFERENCE // 2 else Shift(values[:-LATELY], values[-NOW:]).growth
+def growth_of(window: Window, metric: str) -> float:
+    """Return the gauge's current level divided by its usual level since agents last changed the rate, or 1 if there are
+    too few measurements."""
+    values = [value for _, value in _values_since_rate_change(window, metric)]
+    return 1.0 if len(values) < REFERENCE // 2 else Shift(values[:-RECENT], values[-NEWEST:]).growth
 
 
-def moved(window: Window, metric: str, onset: int) -> float | None:
-    """Return the shift of the gauge's median logarithm at tick `onset`, in deviations of a single value; None if too
-    little was measured since the agents last moved the rate."""
-    shift = shift_at([(tick, math.log(value)) for tick, value in _since_the_rate(window, metric)], onset)
+def log_shift(window: Window, metric: str, onset: int) -> float | None:
+    """Return the shift of the gauge's median logarithm at tick `onset`, in standard deviations of a single value.
+    Return None if there are too few measurements since agents last changed the rate."""
+    shift = shift_at([(tick, math.log(value)) for tick, value in _values_since_rate_change(window, metric)], onset)
     if len(shift.before) < REFERENCE // 2 or not shift.now:
         return None
-    return shift.of_medians / max(shift.noise, LEAST_NOISE)
+    return shift.of_medians / max(shift.noise, MIN_NOISE)
 
 
-def _since_the_rate(window: Window, metric: str) -> list[tuple[int, float]]:
-    seen = window.surviving_series(metric, after=window.last_change_tick(SCALE), last=REFERENCE + LATELY)
-    return [(tick, value) for tick, value in seen if math.isfinite(value) and value > 0]
+def _values_since_rate_change(window: Window, metric: str) -> list[tuple[int, float]]:
+    points = window.surviving_series(metric, after=window.last_change_tick(SCALE), last=REFERENCE + RECENT)
+    return [(tick, value) for tick, value in points if math.isfinite(value) and value > 0]
 
 
 def shrink_share(window: Window) -> float:
-    """Return the share of the last steps' length that shrank the weights: near 1 if updates consist of weight decay,
-    about 0 if the gradient leads or nothing was measured."""
-    pairs = _pairs(window, 5)
+    """Return the share of the last steps' length that shrank the weights. It is near 1 if updates consist of weight
+    decay, and about 0 if the gradient dominates or nothing was measured."""
+    pairs = _consecutive_steps(window, 5)
     shares = [(before - after) / (length * before) for _, before, after, length in pairs if length > 0 and before > 0]
-    return median(shares) if len(shares) >= NOW else 0.0
+    return median(shares) if len(shares) >= NEWEST else 0.0
 
 
-def outward_cosine(window: Window, last: int = LATELY) -> float:
-    """Return the least cosine of the last steps with the weights: −1 for a step that only shrinks them or if it was not
-    measured, 1 for a step that only grows them, near 0 if the gradient leads. Computed by the law of cosines, so it
-    exceeds 1 if the weights moved by more than the step."""
-    pairs = _pairs(window, last)
+def outward_cosine(window: Window, last: int = RECENT) -> float:
+    """Return the minimum cosine between the last steps and the weights.
+
+    It is −1 for a step that only shrinks the weights or was not measured, 1 for a step that only grows them, and near 0
+    if the gradient dominates. It is computed by the law of cosines, so it exceeds 1 if the weights moved by more than
+    the step."""
+    pairs = _consecutive_steps(window, last)
     cosines = [
         ((after / before) ** 2 - 1 - length**2) / (2 * length) for _, before, after, length in pairs if length > 0
     ]
@@ -62,30 +65,32 @@ def outward_cosine(window: Window, last: int = LATELY) -> float:
 
 
 def decay_share(window: Window) -> float:
-    """Return weight decay's own share of the last steps' length, λ‖w‖ over that of the update (λ: rate × decay); 0 if
-    it is unknown. If some weights are not decayed, it is too high by as much."""
+    """Return the share of weight decay in the last steps' length, λ‖w‖ divided by the length of the update, with λ =
+    rate × decay. Return 0 if it is unknown. The result is too high if some weights have no decay."""
     if DECAY not in window.knobs:
         return 0.0
     decay, since = window.knobs[DECAY].number, window.last_change_tick(DECAY, ROLLBACK)
-    rates, lengths = (dict(window.surviving_series(metric, after=since, last=NOW)) for metric in (RATE, LENGTH))
+    rates, lengths = (dict(window.surviving_series(metric, after=since, last=NEWEST)) for metric in (RATE, LENGTH))
     shares = [rates[tick] * decay / length for tick, length in lengths.items() if tick in rates and length > 0]
-    return median(shares) if len(shares) == NOW else 0.0
+    return median(shares) if len(shares) == NEWEST else 0.0
 
 
-def unexplained_jump(window: Window, since: int, last: int = LATELY) -> tuple[int, float] | None:
-    """Return the last tick after `since`, among the `last` ones, at which the weights changed by more than the update,
-    and by what share of their norm; None without one. A norm changes by at most the length of the update (triangle
-    inequality), so the rest has another cause: a fault of memory, or of a restore."""
-    for tick, before, after, length in reversed(_pairs(window, last)):
+def unexplained_jump(window: Window, since: int, last: int = RECENT) -> tuple[int, float] | None:
+    """Return the newest tick at which the weights changed by more than the update, and the excess as a share of their
+    norm. Return None if there is none.
+
+    Only the `last` ticks after `since` are searched. A norm changes by at most the length of the update (triangle
+    inequality), so an excess has another cause, such as a memory fault or a faulty restore."""
+    for tick, before, after, length in reversed(_consecutive_steps(window, last)):
         change = abs(after - before) / before
         if tick > since and change > 1.5 * length + 1e-3:
             return tick, change - length
     return None
 
 
-def _pairs(window: Window, last: int) -> list[tuple[int, float, float, float]]:
-    """Return (tick, norm a step before, norm, length of the longer of the two updates over the norm) for consecutive
-    steps. The change lies within the longer update whether a gauge reads before or after it."""
+def _consecutive_steps(window: Window, last: int) -> list[tuple[int, float, float, float]]:
+    """Return (tick, previous norm, norm, relative length of the longer of the two updates) for consecutive steps. The
+    longer update bounds the change, whether a gauge is read before or after the update."""
     pairs = []
     observations = list(window.observations)[-last - 1 :]
     for earlier, later in itertools.pairwise(observations):

@@ -19,27 +19,31 @@ def quantile(values: Sequence[float], share: float) -> float:
 
 def noise(values: Sequence[float]) -> float:
     """Return the standard deviation of one value around a slow trend, from the median absolute difference of
-    neighbours; 0 for fewer than three values. 1.4826 is for a normal law, and √2 for the differencing."""
+    neighbours. Return 0 for fewer than three values. The factor 1.4826 is for a normal law, and √2 is for the
+    difference of two values."""
     steps = [abs(b - a) for a, b in itertools.pairwise(values)]
     return 1.4826 * median(steps) / math.sqrt(2) if len(steps) >= 2 else 0.0
 
 
 def bending_noise(values: Sequence[float]) -> float:
-    """Return the same around a trend that bends slowly, from second differences, which have six times the variance."""
+    """Return the standard deviation of one value around a slowly bending trend, from second differences. They have six
+    times the variance of a value."""
     bends = [abs(a - 2 * b + c) for a, b, c in zip(values, values[1:], values[2:], strict=False)]
     return 1.4826 * median(bends) / math.sqrt(6) if bends else 0.0
 
 
-def since(values: Sequence[float], level: float, lately: int = 3) -> int:
-    """Return how many of the last values came after a rise from `level`, at least 1: the most likely change point under
-    normal noise, to the mean of the last `lately` (Page 1954, "Continuous inspection schemes", Biometrika 41)."""
-    middle = (level + math.fsum(values[-lately:]) / len(values[-lately:])) / 2
+def steps_since_rise(values: Sequence[float], level: float, recent: int = 3) -> int:
+    """Return the number of values since a rise from `level`, at least 1.
+
+    This is the most likely change point under normal noise, for a rise to the mean of the last `recent` values (Page
+    1954, "Continuous inspection schemes", Biometrika 41)."""
+    middle = (level + math.fsum(values[-recent:]) / len(values[-recent:])) / 2
     excess = list(itertools.accumulate(value - middle for value in reversed(values)))
     return max(range(len(excess)), key=excess.__getitem__) + 1
 
 
 def best_level(values: Sequence[float]) -> float:
-    """Return the highest median of three neighbours, so that a single lucky step does not count."""
+    """Return the maximum median of three neighbours, so that a single lucky step does not count."""
     if len(values) <= 3:
         return median(values)
     return max(sorted(values[i : i + 3])[1] for i in range(len(values) - 2))

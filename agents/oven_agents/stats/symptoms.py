@@ -1,8 +1,8 @@
-"""Detects symptoms of trouble in a policy trained on its own completions. Each is a pure function of its series.
+"""Detects symptoms of trouble in a policy that is trained on its own completions.
 
-Each symptom starts and ends at different thresholds (hysteresis). If a gauge has no natural
-scale, bounds are relative to its first values in the window of 512 ticks. docs/benchmarks.md has the accuracy on
-simulated runs.
+Each detector is a pure function of its series. A symptom starts and ends at different thresholds (hysteresis). If a
+gauge has no natural scale, bounds are relative to its first values in the window of 512 ticks. docs/benchmarks.md has
+the accuracy on simulated runs.
 """
 
 from __future__ import annotations
@@ -23,51 +23,53 @@ ADVANTAGE = "advantage/std"
 SPREAD, EQUAL_GROUPS = "reward_std", "frac_reward_zero_std"
 ECE, NULL, NULL99 = "calibration/ece", "calibration/ece_null", "calibration/ece_null_99"
 
-RECENT: Final = 40
-"""Newest values that are searched for a symptom; one that stays between its bounds for longer has ended. The KL needs
-25, and noise does not keep the other 15 between its bounds."""
-START: Final = 10
-"""First values whose median is a gauge's start."""
-CONSTANT: Final = 0.1
-"""Standard deviation of stated confidences below which they say next to nothing. Evenly spread ones have 0.29."""
-FALLEN: Final = 0.4
-"""Share of its start below which the spread of confidences has fallen. Batches of 64 give a standard deviation to 9 %,
-and a policy that learns calibration may halve it."""
-CERTAIN: Final = 0.9
-"""Mean objective, or informativeness, above which little spread is right: nearly everything is right."""
-ALIKE: Final = 0.02
-"""Standard deviation of advantages, in the reward's unit, below which all completions look alike. Rewards between 0 and
-1 have 0.2 and more while there is something to learn."""
-EQUAL: Final = 15
-"""Ticks in a row without spread in any group of completions. By then it is not an accident of small groups."""
-SHRUNK: Final = 0.6
-"""Share of their start below which answers have shrunk. Batch means vary by 1 to 5 %, and a policy may learn to be a
-quarter shorter for good reasons."""
-RUNAWAY: Final = 3.0
-"""Growth of the KL within two dozen values when it runs away. A learning policy moves like the square root of the steps
-or slower. In a small GRPO run one step's KL varies by 47 %, a median of five by 26 %."""
-BACK: Final = 10
-"""Values between the present level of the KL and the end of its reference."""
-BEFORE: Final = 10
-"""Values whose median is the KL's reference."""
-KL_LEAST: Final = 0.6
-"""Nats per token below which the KL only grows as at the start of training, where each value is many times the one
-before. A small GRPO run at β 0.05 stays at 0.2 to 0.3 (docs/benchmarks.md)."""
-KL_ENDS: Final = 1.5
-"""Growth below which the KL no longer runs away."""
-TWICE: Final = 5
-"""Values between the two readings beyond the null. With 64 answers per step, a third of the newest 1,000 are new."""
-ECE_LEAST: Final = 0.03
-"""Calibration error beyond the null's 99 % that matters. Harmless wandering of up to three points stays below it; with
-0.02, 2 of 100 simulated healthy runs had an alert."""
+SEARCHED: Final = 40
+"""Number of newest values to search for a symptom. A symptom that stays between its bounds for longer has ended. The KL
+needs 25, and noise does not keep the other 15 between its bounds."""
+START_VALUES: Final = 10
+"""Number of first values whose median is the start level of a gauge."""
+CONSTANT_DEVIATION: Final = 0.1
+"""Standard deviation below which stated confidences are useless. Evenly spread confidences have 0.29."""
+COLLAPSED_SHARE: Final = 0.4
+"""Share of its start level below which the spread of confidences has collapsed. Batches of 64 give a standard deviation
+to 9 %, and a policy that learns calibration may halve it."""
+SOLVED_LEVEL: Final = 0.9
+"""Mean objective, or informativeness, above which little spread is right, because nearly all answers are right."""
+ALIKE_DEVIATION: Final = 0.02
+"""Standard deviation of advantages, in the reward's unit, below which all completions look alike. With rewards between
+0 and 1, it is at least 0.2 while there is something to learn."""
+EQUAL_TICKS: Final = 15
+"""Number of consecutive ticks with equal rewards in every group of completions. After so many, small groups do not
+explain it."""
+SHRUNK_SHARE: Final = 0.6
+"""Share of their start length below which answers have shrunk. Batch means vary by 1 to 5 %, and a policy may shorten
+its answers by a quarter for good reasons."""
+RUNAWAY_GROWTH: Final = 3.0
+"""Growth of the KL within two dozen values at which it runs away. The KL of a learning policy grows with the square
+root of the steps or more slowly. In a small GRPO run, one step's KL varies by 47 %, and a median of five by 26 %."""
+REFERENCE_LAG: Final = 10
+"""Number of values between the end of the KL's reference and its current level."""
+REFERENCE_LENGTH: Final = 10
+"""Number of values whose median is the KL's reference."""
+MIN_KL: Final = 0.6
+"""Minimum KL of a runaway in nats per token. Below it, growth is normal: at the start of training, each value is many
+times the previous one. A small GRPO run at β 0.05 stays at 0.2 to 0.3 (docs/benchmarks.md)."""
+KL_END_GROWTH: Final = 1.5
+"""Growth below which a runaway of the KL has ended."""
+READING_DISTANCE: Final = 5
+"""Number of values between the two readings that must exceed the null. With 64 answers per step, a third of the newest
+1,000 answers are then new."""
+MIN_EXCESS_ECE: Final = 0.03
+"""Minimum excess of the calibration error over the null's 99 % quantile. A harmless drift of up to three points stays
+below it. With 0.02, 2 of 100 simulated healthy runs had an alert."""
 NULL_FACTOR: Final = 3.3
-"""99 % of the null divided by its mean, if only the mean is published: 3.2 if all confidences are equal (2.58 / 0.80 of
-the half-normal law), 1.5 if they fill ten bins."""
+"""The null's 99 % quantile divided by its mean, for runs that only publish the mean. It is 3.2 if all confidences are
+equal (2.58 / 0.80 of the half-normal law), and 1.5 if they fill ten bins."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sighting:
-    """A present symptom: `value` is beyond `expected`."""
+    """A current symptom, with a metric whose `value` is beyond the `expected` bound."""
 
     symptom: str
     metric: str
@@ -79,15 +81,17 @@ class Sighting:
 def confidence_collapse(
     deviations: Sequence[float], start: float | None = None, informativeness: Sequence[float] = ()
 ) -> Sighting | None:
-    """Report stated confidences that are all alike, or far more so than at the start."""
-    if len(deviations) < NOW or _solved(informativeness):
+    """Report stated confidences that are almost constant, or that vary far less than at the start."""
+    if len(deviations) < LEVEL_VALUES or _is_solved(informativeness):
         return None
-    bound = max(CONSTANT, FALLEN * (start or 0.0))
-    if not below(deviations, bound, 1.3 * bound):
+    bound = max(CONSTANT_DEVIATION, COLLAPSED_SHARE * (start or 0.0))
+    if not is_below(deviations, bound, 1.3 * bound):
         return None
-    now = median(deviations[-NOW:])
+    now = median(deviations[-LEVEL_VALUES:])
     before = f" ({start:.3g} at the start)" if start is not None else ""
-    why = f"confidences have a standard deviation of {now:.3g}{before}: they tell nothing apart"
+    why = (
+        f"confidences have a standard deviation of {now:.3g}{before}: they do not distinguish right from wrong answers"
+    )
     return Sighting("confidence_collapse", CONFIDENCE, now, bound, why)
 
 
@@ -95,76 +99,86 @@ def advantages_alike(
     deviations: Sequence[float], objectives: Sequence[float] = (), metric: str = ADVANTAGE
 ) -> Sighting | None:
     """Report groups whose completions all get the same reward, so that no gradient is left."""
-    if len(deviations) < NOW or _solved(objectives) or not below(deviations, ALIKE, 2 * ALIKE):
+    if (
+        len(deviations) < LEVEL_VALUES
+        or _is_solved(objectives)
+        or not is_below(deviations, ALIKE_DEVIATION, 2 * ALIKE_DEVIATION)
+    ):
         return None
-    now = median(deviations[-NOW:])
-    why = f"advantages have a standard deviation of {now:.3g}: rewards tell no completion from another"
-    return Sighting("zero_advantage_groups", metric, now, ALIKE, why)
+    now = median(deviations[-LEVEL_VALUES:])
+    why = f"advantages have a standard deviation of {now:.3g}: the rewards do not distinguish completions"
+    return Sighting("zero_advantage_groups", metric, now, ALIKE_DEVIATION, why)
 
 
 def equal_rewards(shares: Sequence[float], rewards: Sequence[float] = ()) -> Sighting | None:
-    """Report rewards that were equal within every group for EQUAL ticks. `shares`: of groups with equal rewards. Near
-    the ceiling that is success, unless the reward never varies."""
-    if _solved(rewards) and max(rewards) > min(rewards):
+    """Report rewards that were equal within every group for EQUAL_TICKS ticks.
+
+    `shares` are the shares of groups with equal rewards. Near the ceiling this is success, unless the reward never
+    varies."""
+    if _is_solved(rewards) and max(rewards) > min(rewards):
         return None
-    if not stands(
+    if not is_active(
         len(shares),
-        lambda index: index + 1 >= EQUAL and min(shares[index + 1 - EQUAL : index + 1]) >= 1,
-        lambda index: (now := level(shares, index)) is not None and now < 1,
+        lambda index: index + 1 >= EQUAL_TICKS and min(shares[index + 1 - EQUAL_TICKS : index + 1]) >= 1,
+        lambda index: _is_level_below(shares, index, 1.0),
     ):
         return None
     levels = f" at {rewards[-1]:.3g}" if rewards else ""
     why = (
-        f"nothing is learnt: all rewards were equal within their groups for {EQUAL} ticks{levels}, so no advantage "
-        "differs from 0. Look at what the reward function returns for a few completions, at whether they are cut "
-        "before their answer (completions/clipped_ratio), and at whether prompts are too easy or too hard"
+        f"nothing is learnt: all rewards were equal within their groups for {EQUAL_TICKS} ticks{levels}, so all "
+        "advantages are 0. Check what the reward function returns for a few completions, whether completions are cut "
+        "off before their answer (completions/clipped_ratio), and whether prompts are too easy or too hard"
     )
     return Sighting("zero_advantage_groups", EQUAL_GROUPS, 1.0, 1.0, why)
 
 
 def answers_shrink(lengths: Sequence[float], start: float | None) -> Sighting | None:
     """Report completions far shorter than at the start."""
-    if start is None or not below(lengths, SHRUNK * start, 1.25 * SHRUNK * start):
+    if start is None or not is_below(lengths, SHRUNK_SHARE * start, 1.25 * SHRUNK_SHARE * start):
         return None
-    now = median(lengths[-NOW:])
+    now = median(lengths[-LEVEL_VALUES:])
     return Sighting(
-        "length_shrinks", LENGTH, now, SHRUNK * start, f"answers shrank from {start:.3g} to {now:.3g} tokens"
+        "length_shrinks", LENGTH, now, SHRUNK_SHARE * start, f"answers shrank from {start:.3g} to {now:.3g} tokens"
     )
 
 
 def kl_runaway(values: Sequence[float]) -> Sighting | None:
-    """Report a KL to the reference that grows ever faster."""
+    """Report a runaway KL to the reference model."""
 
-    def bounds(index: int, factor: float) -> tuple[float, float] | None:
-        now, end = level(values, index), index + 1 - BACK
-        if now is None or end < BEFORE:
+    def level_and_bound(index: int, factor: float) -> tuple[float, float] | None:
+        level, end = level_at(values, index), index + 1 - REFERENCE_LAG
+        if level is None or end < REFERENCE_LENGTH:
             return None
-        return now, max(KL_LEAST, factor * median(values[end - BEFORE : end]))
+        return level, max(MIN_KL, factor * median(values[end - REFERENCE_LENGTH : end]))
 
     def begins(index: int) -> bool:
-        return (pair := bounds(index, RUNAWAY)) is not None and pair[0] > pair[1]
+        pair = level_and_bound(index, RUNAWAY_GROWTH)
+        return pair is not None and pair[0] > pair[1]
 
     def ends(index: int) -> bool:
-        return (pair := bounds(index, KL_ENDS)) is not None and pair[0] < pair[1]
+        pair = level_and_bound(index, KL_END_GROWTH)
+        return pair is not None and pair[0] < pair[1]
 
-    if not stands(len(values), begins, ends):
+    if not is_active(len(values), begins, ends):
         return None
-    now, bound = bounds(len(values) - 1, RUNAWAY) or (values[-1], KL_LEAST)
-    why = f"the KL to the reference is {now:.3g} nats per token, and was {bound / RUNAWAY:.3g} or less a while before"
+    now, bound = level_and_bound(len(values) - 1, RUNAWAY_GROWTH) or (values[-1], MIN_KL)
+    reference = bound / RUNAWAY_GROWTH
+    why = f"the KL to the reference is {now:.3g} nats per token, and was {reference:.3g} or less a while before"
     return Sighting("kl_runaway", KL, now, min(bound, now), why)
 
 
 def calibration_drift(readings: Sequence[tuple[int, float, float]]) -> Sighting | None:
-    """Report a calibration error that exceeds a perfect forecaster's by more than chance, twice. `readings`: (tick,
-    error, the null's 99 %)."""
+    """Report a calibration error that exceeded the error of a perfect forecaster by more than chance, twice.
 
-    def beyond(index: int, least: float) -> bool:
-        return index >= 0 and readings[index][1] > readings[index][2] + least
+    `readings` are (tick, error, 99 % quantile of the null)."""
 
-    if not stands(
+    def exceeds(index: int, excess: float) -> bool:
+        return index >= 0 and readings[index][1] > readings[index][2] + excess
+
+    if not is_active(
         len(readings),
-        lambda index: beyond(index, ECE_LEAST) and beyond(index - TWICE, ECE_LEAST),
-        lambda index: not beyond(index, 0.0),
+        lambda index: exceeds(index, MIN_EXCESS_ECE) and exceeds(index - READING_DISTANCE, MIN_EXCESS_ECE),
+        lambda index: not exceeds(index, 0.0),
     ):
         return None
     _, error, null = readings[-1]
@@ -172,8 +186,8 @@ def calibration_drift(readings: Sequence[tuple[int, float, float]]) -> Sighting 
     return Sighting("calibration_drift", ECE, error, null, why)
 
 
-def sighted(window: Window, *sightings: Sighting | None) -> list[Alert]:
-    """Return the symptoms as an agent's alerts."""
+def as_alerts(window: Window, *sightings: Sighting | None) -> list[Alert]:
+    """Convert the sightings that are not None to alerts."""
     return [
         window.alert(
             sighting.symptom, sighting.metric, value=sighting.value, expected=sighting.expected, why=sighting.why
@@ -183,25 +197,25 @@ def sighted(window: Window, *sightings: Sighting | None) -> list[Alert]:
     ]
 
 
-def recent(window: Window, metric: str, last: int = RECENT) -> list[float]:
-    """Return the metric's newest values on the way to the present weights, without NaN."""
+def recent_values(window: Window, metric: str, last: int = SEARCHED) -> list[float]:
+    """Return the metric's newest values on the path to the current weights, without NaN."""
     return [value for _, value in window.surviving_series(metric, last=last) if not math.isnan(value)]
 
 
-def start(window: Window, metric: str) -> float | None:
-    """Return the median of the window's first START finite values; None if there are fewer."""
+def start_level(window: Window, metric: str) -> float | None:
+    """Return the median of the window's first START_VALUES finite values, or None if there are fewer."""
     observed = (observation.metrics.get(metric) for observation in window.observations)
-    first = list(islice((value for value in observed if value is not None and math.isfinite(value)), START))
-    return median(first) if len(first) == START else None
+    first = list(islice((value for value in observed if value is not None and math.isfinite(value)), START_VALUES))
+    return median(first) if len(first) == START_VALUES else None
 
 
 def calibration_readings(window: Window) -> list[tuple[int, float, float]]:
-    """Return (tick, calibration error, its null's 99 %) of the newest ticks with both; from the null's mean if only
-    that is published."""
+    """Return (tick, calibration error, 99 % quantile of its null) of the newest ticks that have both. The quantile is
+    estimated from the null's mean if the run only publishes the mean."""
     published = {spec.name for spec in window.run.metrics}
     name, factor = (NULL99, 1.0) if NULL99 in published else (NULL, NULL_FACTOR)
-    nulls = dict(window.surviving_series(name, last=RECENT))
-    points = window.surviving_series(ECE, last=RECENT)
+    nulls = dict(window.surviving_series(name, last=SEARCHED))
+    points = window.surviving_series(ECE, last=SEARCHED)
     readings = [(tick, error, factor * nulls[tick]) for tick, error in points if tick in nulls]
     return [reading for reading in readings if all(map(math.isfinite, reading))]
 
@@ -209,45 +223,51 @@ def calibration_readings(window: Window) -> list[tuple[int, float, float]]:
 def confidence_sighting(window: Window) -> Sighting | None:
     if not _publishes(window, CONFIDENCE):
         return None
-    solved = recent(window, INFORMATIVENESS, NOW)
-    return confidence_collapse(recent(window, CONFIDENCE), start(window, CONFIDENCE), solved)
+    informativeness = recent_values(window, INFORMATIVENESS, LEVEL_VALUES)
+    return confidence_collapse(recent_values(window, CONFIDENCE), start_level(window, CONFIDENCE), informativeness)
 
 
 def advantage_sighting(window: Window) -> Sighting | None:
     if not _publishes(window, ADVANTAGE):
         return None
-    return advantages_alike(recent(window, ADVANTAGE), recent(window, objective(window.run).name, NOW))
+    return advantages_alike(
+        recent_values(window, ADVANTAGE), recent_values(window, objective(window.run).name, LEVEL_VALUES)
+    )
 
 
 def equal_rewards_sighting(window: Window) -> Sighting | None:
-    """Without the share of equal groups, a mean deviation of 0 within groups says the same."""
-    shares = recent(window, EQUAL_GROUPS) or [float(spread == 0) for spread in recent(window, SPREAD)]
-    return equal_rewards(shares, recent(window, "reward"))
+    # A mean deviation of 0 within groups means the same as a share of 1.
+    shares = recent_values(window, EQUAL_GROUPS) or [float(spread == 0) for spread in recent_values(window, SPREAD)]
+    return equal_rewards(shares, recent_values(window, "reward"))
 
 
 def length_sighting(window: Window) -> Sighting | None:
-    return answers_shrink(recent(window, LENGTH), start(window, LENGTH)) if _publishes(window, LENGTH) else None
+    return (
+        answers_shrink(recent_values(window, LENGTH), start_level(window, LENGTH))
+        if _publishes(window, LENGTH)
+        else None
+    )
 
 
 def kl_sighting(window: Window) -> Sighting | None:
-    return kl_runaway(recent(window, KL)) if _publishes(window, KL) else None
+    return kl_runaway(recent_values(window, KL)) if _publishes(window, KL) else None
 
 
 def _publishes(window: Window, metric: str) -> bool:
     return any(spec.name == metric for spec in window.run.metrics)
 
 
-def _solved(values: Sequence[float]) -> bool:
-    return bool(values) and fmean(values[-NOW:]) > CERTAIN
+def _is_solved(values: Sequence[float]) -> bool:
+    return bool(values) and fmean(values[-LEVEL_VALUES:]) > SOLVED_LEVEL
 
 
-NOW: Final = 5
-"""Newest values whose median is a gauge's level: two outliers cannot change it, and it lags by three ticks."""
+LEVEL_VALUES: Final = 5
+"""Number of values whose median is a gauge's level. Two outliers cannot change it, and it lags by three ticks."""
 
 
-def stands(count: int, begins: Callable[[int], bool], ends: Callable[[int], bool]) -> bool:
-    """Return whether the condition holds at the last of `count` places, by the last place at which it began or ended.
-    False if neither ever happened."""
+def is_active(count: int, begins: Callable[[int], bool], ends: Callable[[int], bool]) -> bool:
+    """Return whether a symptom is present at the last of `count` indices. The last index at which it began or ended
+    decides. Return False if there is none."""
     for index in range(count - 1, -1, -1):
         if begins(index):
             return True
@@ -256,16 +276,20 @@ def stands(count: int, begins: Callable[[int], bool], ends: Callable[[int], bool
     return False
 
 
-def level(values: Sequence[float], index: int) -> float | None:
-    """Return the median of the NOW values up to `index`, included; None if there are fewer."""
-    return median(values[index + 1 - NOW : index + 1]) if index + 1 >= NOW else None
+def level_at(values: Sequence[float], index: int) -> float | None:
+    """Return the median of the LEVEL_VALUES values up to and including `index`, or None if there are fewer."""
+    return median(values[index + 1 - LEVEL_VALUES : index + 1]) if index + 1 >= LEVEL_VALUES else None
 
 
-def below(values: Sequence[float], begins: float, ends: float) -> bool:
-    """Return whether the level fell below `begins` and has not risen to `ends` since."""
+def is_below(values: Sequence[float], begin: float, end: float) -> bool:
+    """Return whether the level fell below `begin` and has not risen to `end` since."""
+    return is_active(
+        len(values),
+        lambda index: _is_level_below(values, index, begin),
+        lambda index: not _is_level_below(values, index, end),
+    )
 
-    def is_below(index: int, bound: float) -> bool:
-        now = level(values, index)
-        return now is not None and now < bound
 
-    return stands(len(values), lambda index: is_below(index, begins), lambda index: not is_below(index, ends))
+def _is_level_below(values: Sequence[float], index: int, bound: float) -> bool:
+    level = level_at(values, index)
+    return level is not None and level < bound

@@ -183,7 +183,7 @@ def play(trainee: Trainee, fault: Fault, arm: Arm, record: Record | None = None)
         metrics = training.train_step()
         client.observe(training.step, metrics)
         if best is not None and best.metric.name in metrics:
-            client.evaluated(metrics)
+            client.record_evaluation(metrics)
         client.poll()
         if counter.failure is not None:
             raise counter.failure

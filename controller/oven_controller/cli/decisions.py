@@ -15,8 +15,8 @@ from oven_runs.access.run_access import RunAccess
 from oven_runs.access.run_finder import find_run
 from oven_runs.log.decision_row import HEAD, DecisionFilter, line, row
 from oven_runs.log.explanation import Explanations
-from oven_runs.log.query_start import FORMS, Since
 from oven_runs.log.run_summary import Verdict
+from oven_runs.log.since import FORMS, Since
 
 
 @from_anywhere
@@ -63,7 +63,7 @@ def decisions(
 
 async def _print(access: RunAccess, criteria: DecisionFilter, follow: bool, as_json: bool) -> None:
     explanations, last_seq = Explanations(), 0
-    async for event in access.events():
+    async for event in access.events(brief=True):
         explanations.feed(event)
         last_seq = event.seq
     if not follow:  # with --follow, an unknown name may still appear

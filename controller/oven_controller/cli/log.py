@@ -10,13 +10,12 @@ from typing import Annotated
 import typer
 
 from oven_controller.cli.options import HERE, Json, RunName, SameRun, exit_if_incomplete, from_anywhere, one_run
-from oven_core.errors import ConfigError
 from oven_core.protocol.codec import Malformed
 from oven_core.protocol.completion_messages import StoredGroup
 from oven_core.protocol.events import Event
 from oven_core.protocol.messages import RunStarted
 from oven_core.terminal_text import clean, say
-from oven_runs.access.completion_reader import followed, newest
+from oven_runs.access.completion_reader import follow_groups, newest_groups
 from oven_runs.access.endpoint import Endpoint
 from oven_runs.access.run_access import RunAccess
 from oven_runs.access.run_finder import find_run
@@ -43,7 +42,7 @@ def log(
     last: Annotated[
         int | None,
         typer.Option(
-            min=1, max=2000, help="With --completions: the number of newest groups.", show_default=str(LAST_GROUPS)
+            min=1, max=2000, help="Only this many of the newest events, or of the newest groups with --completions."
         ),
     ] = None,
     endpoint: Endpoint = HERE,
@@ -58,15 +57,22 @@ def log(
     if completions:
         asyncio.run(print_completions(access, last=last or LAST_GROUPS, as_json=as_json, follow=follow))
         return
+    asyncio.run(_print(access, as_json, follow, last))
+
+
+async def _print(access: RunAccess, as_json: bool, follow: bool, last: int | None) -> None:
+    last_seq = 0
     if last is not None:
-        raise ConfigError("--last needs --completions: add it, or omit --last")
-    asyncio.run(_print(access, as_json, follow))
-
-
-async def _print(access: RunAccess, as_json: bool, follow: bool) -> None:
-    if follow and access.up():
+        for event in await access.newest(last):
+            _print_event(event, as_json)
+            last_seq = event.seq
+    if follow and access.is_up():
         async for event in access.follow():
-            _print_event(event, as_json, flush=True)
+            if event.seq > last_seq:
+                _print_event(event, as_json, flush=True)
+        return
+    if last is not None:
+        exit_if_incomplete(access)
         return
     pending, started = list[Event](), False  # an earlier version's log is refused at its RunStarted: print nothing then
     async for event in access.events():
@@ -103,10 +109,10 @@ def _short(value: object) -> str:
 
 async def print_completions(access: RunAccess, *, last: int, as_json: bool, follow: bool) -> None:
     """Print the newest sampled groups. With `follow`, print new ones until the stack is down. Raises OvenError."""
-    if not follow or not access.up():
-        _print_groups(await newest(access, last), as_json)
+    if not follow or not access.is_up():
+        _print_groups(await newest_groups(access, last), as_json)
         return
-    async with contextlib.aclosing(followed(access, last)) as batches:
+    async with contextlib.aclosing(follow_groups(access, last)) as batches:
         async for groups in batches:
             _print_groups(groups, as_json)
 

@@ -1,6 +1,6 @@
-"""The handle of a training that a script runs under the controller: swap judges and teachers, or stop it.
+"""A handle to a training under the controller. The script can swap judges and teachers, or stop the training.
 
-Swaps are operator commands. They are signed, logged and answered like commands from the command line.
+These calls are operator commands. They are signed, logged and answered like commands from the command line.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from oven_core.protocol.announcements import ActuatorAnnounced
 from oven_core.protocol.judge_spec import JudgeSpec, actuator_of
 from oven_core.protocol.messages import Receipt, RunStarted
 from oven_core.protocol.operator_messages import OperatorCommand
-from oven_learner.baking.own_stack import OwnStack, StackAddress
+from oven_learner.baking.child_stack import ChildStack, StackAddress
 from oven_learner.client.client import OvenClient
 from oven_learner.rewards import Committee
 from oven_learner.rewards.draft_verifier import DraftVerifier
@@ -31,24 +31,24 @@ from oven_runs.access.local_run import LocalRun
 from oven_runs.access.log_sources import batches
 from oven_runs.home.run_folder import RunFolder
 from oven_runs.log.command_result import CommandResult
-from oven_runs.operator.operator_client import RETRY_S, carried_out, new_command
+from oven_runs.operator.operator_client import RETRY_S, execute_command, new_command
 from oven_runs.settings.committee_members import check_judge
 from oven_runs.settings.committee_settings import CommitteeSettings, MemberSettings
 
 TEACHER = "teacher.active"
-ANSWER_S = 60.0
-"""Timeout of a command in seconds. The receipt arrives between two steps, and a step may be long."""
+COMMAND_TIMEOUT_S = 60.0
+"""Timeout of a command in seconds. Its receipt arrives between two steps, and a step may be long."""
 Result = TypeVar("Result")
 
 
 class CommandRefusedError(OvenError):
-    """The mesh or the learner rejected a command; the message gives the reason."""
+    """The mesh or the learner rejected a command. The message contains the reason."""
 
     exit_code = 1
 
 
 class Training(Protocol):
-    """The trainer interface that an Oven needs."""
+    """The interface that an Oven needs from a training."""
 
     @property
     def trainer(self) -> Any:
@@ -60,31 +60,34 @@ class Training(Protocol):
 
     @property
     def client(self) -> OvenClient | None:
-        """The client of the running training. None before training starts."""
+        """The client of the running training, or None before training starts."""
 
     def when_announced(self, call: Callable[[], object]) -> None:
-        """Register a function to call when the run has been announced."""
+        """Register a function to call once the run is announced."""
 
     def between_steps(self, call: Callable[[], object]) -> None:
-        """Run a function in the training thread after the current step, and wait for it. Re-raises its errors. Raises
-        ConfigError if training ends first."""
+        """Run a function in the training thread after the current step, and wait for it.
+
+        Re-raises its errors. Raises ConfigError if training ends first.
+        """
 
     def train(self) -> Any:
         """Train to the end."""
 
 
 class Oven:
-    """The handle that `bake` returns. Its own stack ends after training, on `close()`, or at the end of a `with`.
+    """The handle that `bake` returns.
 
-    Each swap returns the learner's Receipt, or raises CommandRefusedError with the reason. Before training starts, a
-    swap sets the initial value and returns no receipt.
+    If the script started its own stack, it ends after training, on `close()`, or at the end of a `with` block. Each
+    swap returns the learner's Receipt, or raises CommandRefusedError with the reason. Before training starts, a swap
+    sets the initial value and returns None.
     """
 
     def __init__(
         self,
         training: Training,
         address: StackAddress,
-        stack: OwnStack | None,
+        stack: ChildStack | None,
         committee: Committee,
         settings: CommitteeSettings,
         verifier: DraftVerifier | None = None,
@@ -95,27 +98,29 @@ class Oven:
         self.run_name, self.folder = address.run, address.folder
         self._training = training
         self.summary = ""
-        """The final output of this script's own stack."""
+        """The final output of the script's own stack."""
         self._stack, self._settings = stack, settings
         self.began = threading.Event()
-        """Set when training is announced. From then on, swaps are commands."""
+        """Set once training is announced. From then on, swaps are commands."""
         self._started = False
         self._ended = threading.Event()
         self._cancelled = False
-        training.when_announced(self._announced)
+        training.when_announced(self._on_announced)
 
     def run_sync(self) -> Any:
-        """Train to the end, and return the trainer's result. Raises ConfigError if an event loop is running, because it
-        would block the loop; use `await run()` there."""
+        """Train to the end, and return the trainer's result.
+
+        Raises ConfigError in a running event loop, which the call would block. Use `await run()` there.
+        """
         try:
             asyncio.get_running_loop()
         except RuntimeError:
-            return self._trained()
+            return self._train()
         raise ConfigError("run_sync() would block the running event loop; use `await oven.run()`")
 
     async def run(self) -> Any:
-        """Train in a thread. When cancelled, training ends after its current step, and its errors are raised here."""
-        training = asyncio.create_task(asyncio.to_thread(self._trained))
+        """Train in a thread. If cancelled, end training after its current step and raise its errors."""
+        training = asyncio.create_task(asyncio.to_thread(self._train))
         try:
             return await asyncio.shield(training)
         except asyncio.CancelledError:
@@ -153,20 +158,21 @@ class Oven:
         top_logprobs: int = 5,
         name: str | None = None,
     ) -> Receipt | None:
-        """Replace the model behind a judge role from the next step on. `name` selects the member if several have the
-        role.
+        """Replace a judge's model from the next step on. If several members have the role, `name` selects one.
 
         The new model first answers a test question in the member's process, which needs its API key. If it gives no
-        verdict, the old model stays, and CommandRefusedError gives the reason. Weight, role and metrics do not change.
-        Raises UnknownNameError, and ConfigError for an invalid model.
+        verdict, the old model stays, and CommandRefusedError contains the reason. Weight, role and metrics do not
+        change. Raises UnknownNameError, and ConfigError for an invalid model.
         """
-        names = [member_in(self._settings.judges, role, name)]
+        names = [find_member(self._settings.judges, role, name)]
         options = {"base_url": base_url, "key_env": key_env, "logprobs": logprobs, "top_logprobs": top_logprobs}
         return self._swap(names, provider, model, options).get(names[0])
 
     def swap_all_agents(self, *, provider: str, model: str, **options: Any) -> dict[str, Receipt]:
-        """Swap the model of every remote member, all or none, with the options of `swap_agent`. Returns one receipt per
-        member."""
+        """Replace the model of every remote member, or of none if one cannot be replaced.
+
+        `options` are those of `swap_agent`. Returns one receipt per member.
+        """
         if not self._settings.judges:
             raise ConfigError("the committee has no remote members; pass members= to bake()")
         return self._swap([*self._settings.judges], provider, model, options)
@@ -174,8 +180,8 @@ class Oven:
     def register_teacher(self, config: TeacherConfig) -> None:
         """Load another teacher and offer it as a choice from the next step on. It does not become active.
 
-        The calling thread loads it while training continues. Between two steps, or while the run is held, it scores a
-        probe. There is no timeout, because a step may be long.
+        The calling thread loads it while training continues. The teacher then scores a probe between two steps, or
+        while the run is held. There is no timeout, because a step may be long.
 
         Raises TeacherRefusedError with the reason. Raises ConfigError if this training started without a teacher or has
         ended. Raises BusError if the teacher is loaded but the log is unreachable.
@@ -186,22 +192,21 @@ class Oven:
         if not self._started:
             teachers.register(config)
             return
-        self._folder()  # fail before anything changes
+        self._operator_folder()  # fail before anything changes
         candidate = teachers.prepare(config.name, config, beside_training=True)
         self._training.between_steps(partial(teachers.admit, candidate))
 
-        def offers(body: object) -> bool:
+        def is_offer(body: object) -> bool:
             if not isinstance(body, ActuatorAnnounced):
                 return False
             return body.actuator.name == TEACHER and config.name in body.actuator.choices
 
-        in_thread(wait_for(*self._position_in_log(), offers, None, self._ended.is_set))
+        run_in_thread(wait_for_message(*self._position_in_log(), is_offer, None, self._ended.is_set))
 
     def attach_to_model(self, model: Any) -> None:
-        """Set `model.teacher` to the active teacher and `model.verifier` to the verifier, or to None if missing."""
+        """Set `model.teacher` to the active teacher and `model.verifier` to the verifier. Either may be None."""
         model.verifier = self.verifier
-        taught = self.teachers is not None and len(self.teachers)
-        model.teacher = self.teachers[self.teachers.active] if self.teachers is not None and taught else None
+        model.teacher = self.teachers[self.teachers.active] if self.teachers else None
 
     def close(self) -> None:
         """End this script's own stack. Further calls do nothing."""
@@ -214,7 +219,7 @@ class Oven:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _trained(self) -> Any:
+    def _train(self) -> Any:
         self._started = True
         self._ended.clear()
         try:
@@ -223,7 +228,7 @@ class Oven:
             self._ended.set()
             self.close()
 
-    def _announced(self) -> None:
+    def _on_announced(self) -> None:
         self.began.set()
         self._stop_if_cancelled()
 
@@ -232,79 +237,82 @@ class Oven:
             self._training.client.request_stop("cancelled by the script")
 
     def _swap(self, names: list[str], provider: str, model: str, options: Mapping[str, Any]) -> dict[str, Receipt]:
-        """Swap the model of these members, all or none."""
+        """Replace the model of all these members, or of none."""
         try:
             judge = JudgeSpec(provider=provider, model=model, **options)
         except ValidationError as error:
-            raise ConfigError(f"the judge {provider}/{model} cannot be asked: {reason(error)}") from None
+            raise ConfigError(f"the judge {provider}/{model} is invalid: {reason(error)}") from None
         for name in names:
             check_judge(self._settings, name, judge)
         if not self._started:
-            self._start_with(names, judge)
+            self._set_initial_model(names, judge)
             return {}
-        limit_s = ANSWER_S + (self.committee.remote.deadline_s if self.committee.remote else 0.0)
+        timeout_s = COMMAND_TIMEOUT_S + (self.committee.remote.deadline_s if self.committee.remote else 0.0)
         for name in names:
-            self._command(limit_s=limit_s, action="offer", actuator=actuator_of(name), judge=judge)
+            self._command(timeout_s=timeout_s, action="offer", actuator=actuator_of(name), judge=judge)
         receipts: dict[str, Receipt] = {}
         for name in names:
             receipt = self._command(action="set", actuator=actuator_of(name), value=judge.identity)
-            assert receipt is not None  # an executed choice has a receipt
+            assert receipt is not None  # an adopted choice always has a receipt
             receipts[name] = receipt
         return receipts
 
-    def _start_with(self, names: list[str], judge: JudgeSpec) -> None:
+    def _set_initial_model(self, names: list[str], judge: JudgeSpec) -> None:
         """Before training, probe the model in each member's process, and use it if all probes succeed."""
         remote = self.committee.remote
-        assert remote is not None  # it has the members
+        assert remote is not None  # there are remote members
         probes = {name: remote.probe(name, judge) for name in names}
         for name, probe in probes.items():
             try:
-                refused = probe.result(timeout=2 * remote.deadline_s)
+                refusal = probe.result(timeout=2 * remote.deadline_s)
             except TimeoutError:
-                refused = "the probe timed out"
-            if refused:
-                raise CommandRefusedError(f"{name} keeps {self.committee.judges.active(name)}: {refused}")
+                refusal = "the probe timed out"
+            if refusal:
+                raise CommandRefusedError(f"{name} keeps {self.committee.judges.active(name)}: {refusal}")
         for name in names:
             self.committee.choose_judge(name, self.committee.judges.offer(name, judge))
 
-    def _command(self, limit_s: float = ANSWER_S, **command: Any) -> Receipt | None:
-        """Execute a command, and wait for its result in the log. Returns the learner's receipt, or None for an action
-        without one. Waits until training is announced, because an earlier command would affect no run.
+    def _command(self, timeout_s: float = COMMAND_TIMEOUT_S, **command: Any) -> Receipt | None:
+        """Send a command once training is announced, and wait for its result in the log.
 
-        Raises CommandRefusedError with the reason, and BusError if no result appears in time.
+        Returns the learner's receipt, or None for an action without one. Raises CommandRefusedError with the reason,
+        and BusError if no result appears in time.
         """
         if not self._started:
-            raise ConfigError(f"training has not started, so {command['action']} has no effect yet")
+            raise ConfigError(f"{command['action']} has no effect before training has started")
         if self._ended.is_set():
-            raise CommandRefusedError(f"training has ended, so {command['action']} has no effect any more")
-        if not self.began.wait(ANSWER_S):
-            raise CommandRefusedError(f"training was not announced within {ANSWER_S:g} s, so the command was not sent")
-        result = in_thread(send(*self._position_in_log(), new_command(**command), limit_s, self._ended.is_set))
+            raise CommandRefusedError(f"{command['action']} has no effect, because training has ended")
+        if not self.began.wait(COMMAND_TIMEOUT_S):
+            raise CommandRefusedError(
+                f"training was not announced within {COMMAND_TIMEOUT_S:g} s, so the command was not sent"
+            )
+        command_sent = send_command(*self._position_in_log(), new_command(**command), timeout_s, self._ended.is_set)
+        result = run_in_thread(command_sent)
         if result.code:
             raise CommandRefusedError(result.line())
         return result.receipt
 
-    def _folder(self) -> Path:
-        """Return the run's folder. Raises ConfigError if it is not on this machine, because it contains the operator's
-        key."""
+    def _operator_folder(self) -> Path:
+        """Return the run's folder, which contains the operator's key. Raises ConfigError if it is on another
+        machine."""
         if not self.folder.is_dir():
             raise ConfigError(
-                f"run {self.run_name!r} has no folder on this machine (OVEN_RUN_DIR), which contains the operator's "
-                "key; run `oven-controller set …` where the stack runs"
+                f"the folder of run {self.run_name!r} (OVEN_RUN_DIR), which contains the operator's key, is not on "
+                "this machine; run `oven-controller set …` where the stack runs"
             )
         return self.folder
 
     def _position_in_log(self) -> tuple[LocalRun, int]:
         """Return the run, and a log sequence number before this training's announcement."""
         client = self._training.client
-        assert client is not None  # it has announced the training
-        return LocalRun(RunFolder(self._folder())), client.began_after
+        assert client is not None  # the training is announced
+        return LocalRun(RunFolder(self._operator_folder())), client.began_after
 
 
-def member_in(members: Mapping[str, MemberSettings], role: str, name: str | None) -> str:
-    """Return the member named `name`, or the only one with this role.
+def find_member(members: Mapping[str, MemberSettings], role: str, name: str | None) -> str:
+    """Return the member named `name`, or the only member with this role.
 
-    Raises UnknownNameError if there is none, and ConfigError if there are several.
+    Raises UnknownNameError if there is no such member, and ConfigError if several have the role.
     """
     if name is not None:
         if name not in members:
@@ -315,36 +323,40 @@ def member_in(members: Mapping[str, MemberSettings], role: str, name: str | None
         raise UnknownNameError("role", role, {member.role for member in members.values()})
     if len(candidates) > 1:
         raise ConfigError(
-            f"{', '.join(candidates)} judge as {role}; choose one, swap_agent({role!r}, name={candidates[0]!r}, …)"
+            f"{', '.join(candidates)} all have the role {role}; choose one: swap_agent({role!r}, "
+            f"name={candidates[0]!r}, …)"
         )
     return candidates[0]
 
 
-def in_thread(work: Coroutine[Any, Any, Result]) -> Result:
-    """Run the work in its own thread, because the calling thread may already run an event loop."""
+def run_in_thread(coroutine: Coroutine[Any, Any, Result]) -> Result:
+    """Run the coroutine in a new thread, because the calling thread may already run an event loop."""
     with ThreadPoolExecutor(1, thread_name_prefix="oven-operator") as thread:
-        return thread.submit(asyncio.run, work).result()
+        return thread.submit(asyncio.run, coroutine).result()
 
 
-async def send(
-    run: LocalRun, after: int, command: OperatorCommand, limit_s: float, ended: Callable[[], bool]
+async def send_command(
+    run: LocalRun, after: int, command: OperatorCommand, timeout_s: float, has_ended: Callable[[], bool]
 ) -> CommandResult:
-    """Execute a command once the log has a training's announcement after `after`, or stop waiting when training
-    ends."""
-    await wait_for(run, after, lambda body: isinstance(body, RunStarted), limit_s, ended)
-    return await carried_out(run, command, limit_s, ended)
+    """Send a command once a training is announced in the log after sequence number `after`.
+
+    Stops waiting when training ends.
+    """
+    await wait_for_message(run, after, lambda body: isinstance(body, RunStarted), timeout_s, has_ended)
+    return await execute_command(run, command, timeout_s, has_ended)
 
 
-async def wait_for(
+async def wait_for_message(
     run: LocalRun,
     after: int,
     matches: Callable[[object], bool],
-    limit_s: float | None,
-    ended: Callable[[], bool] = lambda: False,
+    timeout_s: float | None,
+    has_ended: Callable[[], bool] = lambda: False,
 ) -> None:
-    """Return when the log has a matching message after `after`, or when `ended` is true. Raises BusError."""
-    async with asyncio.timeout(limit_s), run.connected("operator") as bus:
-        while not ended():
+    """Wait until the log has a matching message after sequence number `after`, or until `has_ended()`. Raises
+    BusError."""
+    async with asyncio.timeout(timeout_s), run.connect("operator") as bus:
+        while not has_ended():
             async for batch in batches(bus, run.run, after):
                 if any(matches(event.body) for event in batch):
                     return

@@ -1,4 +1,4 @@
-"""Train any policy other than a text model for `bake`, with GRPO."""
+"""Trains a policy other than a text model for `bake`, with GRPO."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from oven_core.errors import ConfigError
+from oven_learner.baking.child_stack import ChildStack, StackAddress, stack_environment
 from oven_learner.baking.oven import Oven
-from oven_learner.baking.own_stack import OwnStack, StackAddress, within
 from oven_learner.baking.step_calls import StepCalls
 from oven_learner.baking.trainer_arguments import BakeArguments, check_names, save_steps
 from oven_learner.completions.sample import Redact
@@ -21,59 +21,59 @@ from oven_runs.home import relaunch
 
 log = logging.getLogger("oven.learner")
 
-BETA = 0.05
+DEFAULT_BETA = 0.05
 """Default weight of the KL term per coordinate, if there is a teacher."""
-RENAMED = {"conditions_per_step": "prompts_per_step", "max_steps": "total_steps"}
-"""Fields of PolicyTrainerConfig that have another name in `bake`."""
+RENAMED_FIELDS = {"conditions_per_step": "prompts_per_step", "max_steps": "total_steps"}
+"""Field of PolicyTrainerConfig → its name in `bake`."""
 
 
 class SteeredTrainer(PolicyTrainer):
-    """A PolicyTrainer under an Oven, for the run at `address`."""
+    """A PolicyTrainer that an Oven controls, for the run at `address`."""
 
     def __init__(self, address: StackAddress, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self._address, self._calls = address, StepCalls()
-        self._announced: Callable[[], object] = lambda: None
+        self._on_announced: Callable[[], object] = lambda: None
 
     redact: Redact | None = None
-    """Function applied to completions before people see them."""
+    """A function applied to completions before anyone sees them."""
 
     @property
     def trainer(self) -> PolicyTrainer:
         return self
 
     def when_announced(self, call: Callable[[], object]) -> None:
-        self._announced = call
+        self._on_announced = call
 
     def between_steps(self, call: Callable[[], object]) -> None:
-        self._calls.ask(call)
+        self._calls.submit(call)
 
     def train(self, **options: Any) -> None:
-        with self._calls.during_training(), within(self._address):
+        with self._calls.during_training(), stack_environment(self._address):
             self._resume()
             super().train(**{"recipe": "bake", "redact": self.redact, **options})
 
     def _resume(self) -> None:
-        """If the run is resumed, continue from the newest checkpoint. Call it after registering all teachers."""
+        """Load the newest checkpoint if the run is resumed. Called once all teachers are registered."""
         if self.output is None or not os.environ.get(relaunch.RESUME_FROM):
             return
         if (newest := checkpoint.newest(self.output)) is not None:
             checkpoint.load(self, newest)
         else:
-            log.warning("resume: %s has no complete checkpoint of this run; training starts anew", self.output)
+            log.warning("resume: %s has no complete checkpoint of this run; training starts over", self.output)
 
     def update(self, number: int, conditions: Sequence[Any]) -> dict[str, float]:
-        """Run the waiting calls from other threads, then the step."""
+        """Run waiting calls from other threads, then the step."""
         if self.client is not None:
-            self.client.while_held = self._calls.make
-        self._announced()
-        self._calls.make()
+            self.client.while_held = self._calls.run_waiting
+        self._on_announced()
+        self._calls.run_waiting()
         return super().update(number, conditions)
 
 
 def arguments(group_size: int, prompts_per_step: int, total_steps: int, extra: Mapping[str, Any]) -> dict[str, Any]:
     """Return the arguments of PolicyTrainerConfig. Raises the same errors as `check_names`."""
-    check_names(extra, (field.name for field in fields(PolicyTrainerConfig)), RENAMED, "PolicyTrainerConfig")
+    check_names(extra, (field.name for field in fields(PolicyTrainerConfig)), RENAMED_FIELDS, "PolicyTrainerConfig")
     return {
         "max_steps": total_steps,
         "group_size": group_size,
@@ -90,17 +90,17 @@ class PolicyTraining(BakeArguments):
     def __post_init__(self) -> None:
         if not isinstance(self.model, Policy):
             raise ConfigError(
-                f"a {self.model_details.get('modality', 'model')} model must be a Policy, and this is a "
+                f"a {self.model_details.get('modality', 'model')} model must be a Policy, but this is a "
                 f"{type(self.model).__name__}; define `sample` and `step_log_probs` (oven_learner.policies)"
             )
 
-    def oven(self, address: StackAddress, stack: OwnStack | None) -> Oven:
+    def oven(self, address: StackAddress, stack: ChildStack | None) -> Oven:
         """Build the training for the run at `address`. Raises ConfigError, UnknownNameError, TeacherRefusedError."""
-        described = ModelDescription.from_model(self.model, **self.model_details)
-        with within(address):
-            committee = convene(self.rules, description=described, seed=self.arguments.get("seed", 0))
+        description = ModelDescription.from_model(self.model, **self.model_details)
+        with stack_environment(address):
+            committee = convene(self.rules, description=description, seed=self.arguments.get("seed", 0))
             settings = Connection.find().committee
-        beta = self.arguments.get("beta", BETA if self.teachers else 0.0)
+        beta = self.arguments.get("beta", DEFAULT_BETA if self.teachers else 0.0)
         trainer = SteeredTrainer(
             address,
             self.model,

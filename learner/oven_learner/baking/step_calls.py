@@ -1,4 +1,4 @@
-"""Run calls from other threads in the training thread, between two steps."""
+"""Runs calls from other threads in the training thread, between two steps."""
 
 from __future__ import annotations
 
@@ -19,53 +19,53 @@ class StepCalls:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._waiting: deque[Call] = deque()
-        self._ended = ""
-        """The reason why no more steps follow."""
-        self._thread = 0
+        self._end_reason = ""
+        """The reason why no more steps will run, or empty."""
+        self._training_thread = 0
         """Id of the training thread."""
 
-    def ask(self, call: Callable[[], object]) -> None:
+    def submit(self, call: Callable[[], object]) -> None:
         """Run a function in the training thread, and wait for it. Re-raises its errors.
 
         Raises ConfigError if training has ended or ends first, or if this is the training thread.
         """
-        if threading.get_ident() == self._thread:
-            raise ConfigError("the training's own thread would wait for itself; call from another thread")
-        done: Future[object] = Future()
+        if threading.get_ident() == self._training_thread:
+            raise ConfigError("the training thread would wait for itself; call from another thread")
+        result: Future[object] = Future()
         with self._lock:
-            if self._ended:
-                raise ConfigError(self._ended)
-            self._waiting.append((call, done))
-        done.result()
+            if self._end_reason:
+                raise ConfigError(self._end_reason)
+            self._waiting.append((call, result))
+        result.result()
 
-    def make(self) -> None:
-        """Run all waiting calls, in the training thread. Exceptions that end the thread are re-raised here."""
+    def run_waiting(self) -> None:
+        """Run all waiting calls. Called in the training thread. Re-raises exceptions that end the thread."""
         while (waiting := self._next()) is not None:
-            call, done = waiting
+            call, result = waiting
             try:
-                done.set_result(call())
-            except Exception as error:  # it belongs to the caller
-                done.set_exception(error)
+                result.set_result(call())
+            except Exception as error:  # raised in the calling thread
+                result.set_exception(error)
             except BaseException as error:
-                done.set_exception(ConfigError(f"training was ended during the call ({reason(error)})"))
+                result.set_exception(ConfigError(f"training ended during the call ({reason(error)})"))
                 raise
 
     @contextmanager
     def during_training(self) -> Iterator[None]:
-        """Accept calls during a training. Calls that wait at its end or come later are rejected with the reason."""
+        """Accept calls during a training. Calls that are still waiting at the end, or come later, raise ConfigError."""
         with self._lock:
-            self._ended, self._thread = "", threading.get_ident()
-        why = "training has ended"
+            self._end_reason, self._training_thread = "", threading.get_ident()
+        end_reason = "training has ended"
         try:
             yield
         except BaseException as error:
-            why += f" ({reason(error)})"
+            end_reason += f" ({reason(error)})"
             raise
         finally:
             with self._lock:
-                self._ended, self._thread = why, 0
+                self._end_reason, self._training_thread = end_reason, 0
             while (waiting := self._next()) is not None:
-                waiting[1].set_exception(ConfigError(why))
+                waiting[1].set_exception(ConfigError(end_reason))
 
     def _next(self) -> Call | None:
         with self._lock:

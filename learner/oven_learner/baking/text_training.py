@@ -1,4 +1,4 @@
-"""Train a causal language model for `bake`, with TRL's GRPOTrainer."""
+"""Trains a causal language model for `bake`, with TRL's GRPOTrainer."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
 
 from oven_core.errors import ConfigError
+from oven_learner.baking.child_stack import ChildStack, StackAddress, stack_environment
 from oven_learner.baking.oven import Oven
-from oven_learner.baking.own_stack import OwnStack, StackAddress, within
 from oven_learner.baking.step_calls import StepCalls
 from oven_learner.baking.trainer_arguments import BakeArguments, check_names, save_steps
 from oven_learner.client.client import OvenClient
@@ -31,19 +31,19 @@ from oven_learner.teachers import Teachers
 from oven_learner.teachers.checks import rows as rows_of
 from oven_runs.settings.committee_settings import MemberSettings
 
-BETA = 0.1
+DEFAULT_BETA = 0.1
 """Default weight of the KL term, if there is a teacher."""
-RENAMED = {"num_generations": "group_size", "max_steps": "total_steps"}
-"""Arguments of GRPOConfig that have another name in `bake`."""
+RENAMED_FIELDS = {"num_generations": "group_size", "max_steps": "total_steps"}
+"""Argument of GRPOConfig → its name in `bake`."""
 VERIFIER = "verifier"
 """The verifier's name in the committee."""
-WITHOUT_ACCELERATOR = {"use_cpu": True, "bf16": False, "dataloader_pin_memory": False}
-"""Defaults without an accelerator. TRL trains in bfloat16 by default and raises ValueError on a CPU."""
+CPU_DEFAULTS = {"use_cpu": True, "bf16": False, "dataloader_pin_memory": False}
+"""Defaults on a machine without an accelerator. TRL's default is bfloat16, which raises ValueError on a CPU."""
 
 
 def arguments(group_size: int, prompts_per_step: int, total_steps: int, extra: Mapping[str, Any]) -> dict[str, Any]:
     """Return the arguments of GRPOConfig. Raises the same errors as `check_names`."""
-    check_names(extra, (field.name for field in fields(GRPOConfig) if field.init), RENAMED, "GRPOConfig")
+    check_names(extra, (field.name for field in fields(GRPOConfig) if field.init), RENAMED_FIELDS, "GRPOConfig")
     return {
         "max_steps": total_steps,
         "num_generations": group_size,
@@ -52,43 +52,44 @@ def arguments(group_size: int, prompts_per_step: int, total_steps: int, extra: M
         "save_steps": save_steps(total_steps),
         "save_total_limit": 2,
         "report_to": [],
-        **({} if torch.accelerator.is_available() else WITHOUT_ACCELERATOR),
+        **({} if torch.accelerator.is_available() else CPU_DEFAULTS),
         **extra,
         "beta": 0.0,  # otherwise the trainer loads its reference from the policy's path
     }
 
 
 def check_tokenizer(model: Any, tokenizer: Any) -> None:
-    """Raise ConfigError for a tokenizer that is not loaded, has ids outside the model's vocabulary, or cannot pad."""
-    inside = getattr(tokenizer, "tokenizer", tokenizer)  # a processor contains one
-    if not callable(getattr(inside, "get_vocab", None)):
+    """Raise ConfigError if the tokenizer is not loaded, has ids outside the model's vocabulary, or cannot pad."""
+    text_tokenizer = getattr(tokenizer, "tokenizer", tokenizer)  # a processor contains one
+    if not callable(getattr(text_tokenizer, "get_vocab", None)):
         raise ConfigError(f"tokenizer= is a {type(tokenizer).__name__}: expected a loaded tokenizer (AutoTokenizer)")
-    highest, model_rows = max(inside.get_vocab().values(), default=-1), rows_of(model)
-    if highest >= model_rows:
+    highest_id, model_rows = max(text_tokenizer.get_vocab().values(), default=-1), rows_of(model)
+    if highest_id >= model_rows:
         raise ConfigError(
-            f"the tokenizer has ids up to {highest:,} and the model has {model_rows:,} rows; use the model's own "
-            "tokenizer, or call model.resize_token_embeddings"
+            f"the tokenizer has ids up to {highest_id:,}, but the model embeds only {model_rows:,} ids; use the "
+            "model's own tokenizer, or call model.resize_token_embeddings"
         )
-    if inside.pad_token_id is None and inside.eos_token_id is None:
-        raise ConfigError("the tokenizer has neither a pad nor an end token; set tokenizer.pad_token")
+    if text_tokenizer.pad_token_id is None and text_tokenizer.eos_token_id is None:
+        raise ConfigError("the tokenizer has neither a pad token nor an end token; set tokenizer.pad_token")
 
 
-def repeated(prompts: Sequence[str], at_once: int) -> list[str]:
-    """Repeat prompts, each equally often, until they fill a generation of `at_once` prompts.
+def repeat_to_fill(prompts: Sequence[str], generation_size: int) -> list[str]:
+    """Repeat all prompts equally often until they fill whole generations of `generation_size` prompts.
 
-    TRL skips an incomplete generation, and would train on none if there are fewer prompts.
+    TRL skips an incomplete generation. With fewer prompts than that, it would not train at all.
     """
-    times = at_once // math.gcd(len(prompts), at_once) if len(prompts) < at_once else 1
-    return [*prompts] * times
+    if len(prompts) >= generation_size:
+        return [*prompts]
+    return [*prompts] * (generation_size // math.gcd(len(prompts), generation_size))
 
 
 class AttachedTraining(TrainerCallback):
-    """An attached trainer under an Oven. The Oven's callback runs after the attachment's callback."""
+    """An attached trainer that an Oven controls. This callback runs after the attachment's callback."""
 
     def __init__(self, attachment: Attachment, teachers: Teachers | None) -> None:
         self.trainer, self.teachers = attachment.trainer, teachers
         self._attachment = attachment
-        self._announced: Callable[[], object] = lambda: None
+        self._on_announced: Callable[[], object] = lambda: None
         self._calls = StepCalls()
         attachment.trainer.add_callback(self)
 
@@ -101,20 +102,20 @@ class AttachedTraining(TrainerCallback):
             return self.trainer.train()
 
     def when_announced(self, call: Callable[[], object]) -> None:
-        self._announced = call
+        self._on_announced = call
 
     def between_steps(self, call: Callable[[], object]) -> None:
-        self._calls.ask(call)
+        self._calls.submit(call)
 
     def on_train_begin(self, *_: Any, **__: Any) -> None:
-        """Tell the Oven that the run is announced. The attachment has announced it before."""
+        """Notify the Oven that the attachment has announced the run."""
         if self.client is not None:
-            self.client.while_held = self._calls.make
-        self._announced()
+            self.client.while_held = self._calls.run_waiting
+        self._on_announced()
 
     def on_step_end(self, *_: Any, **__: Any) -> None:
         """Run calls from other threads between two steps."""
-        self._calls.make()
+        self._calls.run_waiting()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,17 +125,19 @@ class TextTraining(BakeArguments):
     tokenizer: Any
     beta: float | None
     verifier: bool | str | Path
-    """Whether the committee has a DraftVerifier, or the folder or id of its sentence model."""
+    """Whether to add a DraftVerifier to the committee, or the folder or id of its sentence model."""
 
     def __post_init__(self) -> None:
         check_tokenizer(self.model, self.tokenizer)
         if self.verifier and not self.teachers:
             raise ConfigError("use_verifier= needs a teacher's answers; pass teachers=, or omit it")
 
-    def oven(self, address: StackAddress, stack: OwnStack | None) -> Oven:
-        """Build the training, attached to the run at `address`. Raises ConfigError, UnknownNameError,
-        TeacherRefusedError."""
-        with within(address):
+    def oven(self, address: StackAddress, stack: ChildStack | None) -> Oven:
+        """Build the training and attach it to the run at `address`.
+
+        Raises ConfigError, UnknownNameError or TeacherRefusedError.
+        """
+        with stack_environment(address):
             settings, verifier = Connection.find().committee, self._verifier()
             committee = self._committee(verifier, settings.members)
             trainer = self._trainer(committee, address.folder)
@@ -158,24 +161,28 @@ class TextTraining(BakeArguments):
         return DraftVerifier(sentence_encoder(None if self.verifier is True else self.verifier, device))
 
     def _committee(self, verifier: DraftVerifier | None, members: Mapping[str, MemberSettings]) -> Committee:
-        """Build the committee. All members have equal weight, except that the verifier has a tenth of the total."""
-        described = ModelDescription.from_model(self.model, self.tokenizer, **self.model_details)
+        """Build the committee. The verifier has a tenth of the total weight, and the other members share the rest
+        equally."""
+        description = ModelDescription.from_model(self.model, self.tokenizer, **self.model_details)
         rules, weights = dict(self.rules), {}
         if verifier is not None:
-            if twice := [name for name, member in members.items() if member.kind == "verifier"]:
-                raise ConfigError(f"use_verifier= and the member {twice[0]!r} are both verifiers; omit one of them")
+            verifier_members = [name for name, member in members.items() if member.kind == "verifier"]
+            if verifier_members:
+                raise ConfigError(
+                    f"use_verifier= and the member {verifier_members[0]!r} are both verifiers; omit one of them"
+                )
             weights[VERIFIER] = verifier_weight([1.0] * (len(rules) + len(members)))
             rules[VERIFIER] = verifier
-        return convene(rules, weights=weights, description=described, seed=self.arguments.get("seed", 42))
+        return convene(rules, weights=weights, description=description, seed=self.arguments.get("seed", 42))
 
     def _trainer(self, committee: Committee, folder: Path) -> Any:
-        out = {"output_dir": str(folder / "checkpoints" if folder.is_dir() else Path("checkpoints"))}
-        config = GRPOConfig(**{**out, **self.arguments})
-        assert config.generation_batch_size and config.num_generations  # TRL has set both
+        output_dir = str(folder / "checkpoints" if folder.is_dir() else Path("checkpoints"))
+        config = GRPOConfig(**{"output_dir": output_dir, **self.arguments})
+        assert config.generation_batch_size and config.num_generations  # set by TRL
         if isinstance(self.prompts, PromptSource):
             rows = self.prompts.dataset
         else:
-            prompts = repeated(self.prompts, config.generation_batch_size // config.num_generations)
+            prompts = repeat_to_fill(self.prompts, config.generation_batch_size // config.num_generations)
             rows = Dataset.from_list([{"prompt": prompt} for prompt in prompts])
         return GRPOTrainer(
             model=self.model,
@@ -190,5 +197,5 @@ class TextTraining(BakeArguments):
         for config in self.teachers:
             teachers.register(config)
         teachers.swap(self.teacher or self.teachers[0].name)
-        trainer.beta = trainer.args.beta = BETA if self.beta is None else self.beta
+        trainer.beta = trainer.args.beta = DEFAULT_BETA if self.beta is None else self.beta
         return teachers

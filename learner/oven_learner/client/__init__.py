@@ -1,1 +1,1 @@
-"""The learner's client: it publishes observations, and applies and answers the mesh's decisions."""
+"""The learner's client. It publishes observations, applies the mesh's decisions, and reports their outcomes."""

@@ -14,34 +14,34 @@ log = logging.getLogger("oven.learner")
 
 
 class Announcements:
-    """The announcements of one client. Every rank calls `add_due` and `publish` at the same steps."""
+    """The actuators that one client has to announce. Every rank calls `add_due` and `publish` at the same steps."""
 
     def __init__(self, actuators: Actuators, ranks: Ranks) -> None:
         self._actuators, self._ranks = actuators, ranks
-        self._requested: dict[str, None] = {}  # names in order, which rank 0 has not sent to the others yet
-        self._due: dict[str, None] = {}  # names that all ranks have
+        self._requested: dict[str, None] = {}  # ordered names that rank 0 has not yet sent to the other ranks
+        self._due: dict[str, None] = {}  # ordered names that all ranks have
 
     def request(self, name: str) -> None:
-        """Announce the actuator at the next step boundary. The request of rank 0 counts. Raises UnknownNameError."""
+        """Request an announcement at the next step boundary. Only rank 0's request counts. Raises UnknownNameError."""
         if name not in self._actuators:
             raise UnknownNameError("actuator", name, self._actuators)
         if self._ranks.leader:
             self._requested[name] = None
 
     def take_requests(self) -> tuple[str, ...]:
-        """Return the requests of rank 0, once, for all ranks."""
+        """Return and clear the requests of rank 0, to be sent to all ranks."""
         names, self._requested = tuple(self._requested), {}
         return names
 
     def add_due(self, names: Sequence[str]) -> None:
-        """Announce these actuators at the next `publish`."""
+        """Mark actuators to be announced by the next `publish`."""
         self._due.update(dict.fromkeys(names))
 
     def publish(self, send: Callable[[ActuatorSpec], object]) -> None:
-        """Send each due announcement with the actuator's present value.
+        """Send each due announcement with the actuator's current value. A collective if something is due.
 
-        An actuator that cannot be read, or that differs between ranks, is not announced: ranks that would act
-        differently must get no decisions for it. The process log says why. A collective if something is due.
+        Skip an actuator that cannot be read or differs between ranks, because decisions for it would have different
+        effects. Log the reason.
         """
         due, self._due = self._due, {}
         for name in due:
@@ -50,9 +50,10 @@ class Announcements:
             differing = [rank for rank, outcome in enumerate(by_rank) if outcome != by_rank[0]]
             if failure or differing:
                 why = failure or (
-                    f"ranks 0 and {differing[0]} have {by_rank[0]} and {by_rank[differing[0]]}; change it on all alike"
+                    f"ranks 0 and {differing[0]} have {by_rank[0]} and {by_rank[differing[0]]}; "
+                    "make the same change on all ranks"
                 )
-                log.error("%s is not announced: %s", name, why)
+                log.error("%s was not announced: %s", name, why)
             elif isinstance(spec := by_rank[0], ActuatorSpec):
                 log.info("announced %s", name)
                 send(spec)

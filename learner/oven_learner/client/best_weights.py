@@ -18,7 +18,7 @@ log = logging.getLogger("oven.learner")
 
 T = TypeVar("T")
 
-WITH_LAST, WITH_BEST = "last", "best"
+LAST_WEIGHTS, BEST_WEIGHTS = "last", "best"
 """The knob's choices."""
 
 
@@ -36,8 +36,8 @@ class WeightsCopy:
 class BestWeights:
     """The best weights of one training.
 
-    The weights are copied whenever an evaluation beats all earlier ones. No evaluation is added for this before the
-    end of the run. Every rank calls each method at the same steps.
+    The weights are copied whenever an evaluation beats all earlier ones. Additional evaluations run only at the end of
+    the run. Every rank calls each method at the same steps.
     """
 
     def __init__(
@@ -48,14 +48,18 @@ class BestWeights:
         restore: Callable[[Any], object],
         read: Callable[[], float],
         ranks: Ranks | None = None,
-        reading: str = "",
+        score_name: str = "",
     ) -> None:
-        """`metric` has a direction. `take` copies the weights, `restore` puts a copy back, and `read` measures the
-        metric on the held-out examples without disturbing the training. `reading` names its result; the default is the
-        metric's name."""
+        """Args:
+        metric: the metric to judge by. It has a better direction.
+        take: copies the weights.
+        restore: restores such a copy.
+        read: measures the metric on the held-out examples without affecting the training.
+        score_name: the name of the result of `read` in receipts. The default is the metric's name.
+        """
         self.metric = metric
-        self._reading = reading or metric.name
-        self.ends_with = WITH_LAST
+        self._score_name = score_name or metric.name
+        self.final_weights = LAST_WEIGHTS
         """The knob's value."""
         self._sign = -1 if metric.better == "down" else 1
         self._take, self._restore, self._read = take, restore, read
@@ -64,37 +68,38 @@ class BestWeights:
 
     def announce(self, actuators: Actuators) -> None:
         """Register `run.best`."""
-        actuators.choice(BEST, lambda: self.ends_with, self._set, (WITH_LAST, WITH_BEST), effect="at_end")
+        actuators.choice(BEST, lambda: self.final_weights, self._set, (LAST_WEIGHTS, BEST_WEIGHTS), effect="at_end")
 
-    def evaluated(self, tick: int, step: int, metrics: Mapping[str, float]) -> None:
+    def record_evaluation(self, tick: int, step: int, metrics: Mapping[str, float]) -> None:
         """Record an evaluation of the current weights. A score that is not finite is never the best."""
         name = self.metric.name
-        own = {name: metrics[name]} if name in metrics else {}
-        score = self._ranks.same(self._ranks.mean(own, (name,)).get(name, math.nan))
+        local_score = {name: metrics[name]} if name in metrics else {}
+        score = self._ranks.same(self._ranks.mean(local_score, (name,)).get(name, math.nan))
         if not math.isfinite(score) or (self._copy is not None and not self._is_better(score, self._copy.score)):
             return
         try:
             state = self._on_all_ranks(self._take)
         except RuntimeError as error:  # out of memory, most likely
-            log.warning("no copy of the best weights at step %d (%s); training continues", step, error)
+            log.warning("cannot copy the best weights at step %d (%s); training continues", step, error)
             return
         self._copy = WeightsCopy(tick, step, score, dict(metrics), state)
 
     def end(self, tick: int, step: int) -> tuple[Applied, Mapping[str, float]]:
-        """Restore the best weights if they score better than the last ones when both are measured now.
+        """Measure the best and the last weights again, and restore the best if they still score better.
 
-        Returns the outcome for the receipt, and the metrics of the restored weights; empty if the last ones stay.
+        Returns the outcome for the receipt, and the metrics of the restored weights. They are empty if the last weights
+        are kept.
         """
         best = self._copy
         if best is None:
-            return self._outcome("noop", f"no evaluation has read {self.metric.name}: the last weights stay"), {}
+            return self._outcome("noop", f"no evaluation has measured {self.metric.name}; kept the last weights"), {}
         if (best.tick, best.step) == (tick, step):
             return self._outcome("noop", f"the last weights are the best: {self.metric.name} {best.score:.4g}"), {}
         try:
             last_state = self._on_all_ranks(self._take)
             last_score = self._measure()
         except RuntimeError as error:
-            return self._outcome("rejected", f"the last weights stay, which could not be read: {error}"), {}
+            return self._outcome("rejected", f"kept the last weights, because they cannot be measured: {error}"), {}
         best_score, failure = math.nan, ""
         try:
             self._on_all_ranks(lambda: self._restore(best.state))
@@ -102,45 +107,46 @@ class BestWeights:
         except RuntimeError as error:
             failure = str(error)
         if self._is_better(best_score, last_score):
-            scores = f"{self._described(best_score)}, {last_score:.4g} at step {step}"
-            return self._outcome("applied", f"the weights of step {best.step} are put back: {scores}"), best.metrics
+            scores = f"{self._score_name} {best_score:.4g}, {last_score:.4g} at step {step}"
+            return self._outcome("applied", f"restored the weights of step {best.step}: {scores}"), best.metrics
         try:
             self._on_all_ranks(lambda: self._restore(last_state))
         except RuntimeError as error:
-            why = f"the weights of step {best.step} were put back, and the last ones cannot be: {error}"
+            why = f"restored the weights of step {best.step}, and cannot restore the last ones: {error}"
             return self._outcome("unknown", f"{why}; {failure}" if failure else why), {}
         if failure:
-            return self._outcome("rejected", f"the last weights stay: those of step {best.step} failed: {failure}"), {}
-        why = f"the last weights stay: {self._described(last_score)}, {best_score:.4g} at step {best.step}"
+            why = f"kept the last weights, because those of step {best.step} failed: {failure}"
+            return self._outcome("rejected", why), {}
+        why = f"kept the last weights: {self._score_name} {last_score:.4g}, {best_score:.4g} at step {best.step}"
         return self._outcome("noop", why), {}
 
     def _set(self, value: str) -> None:
-        self.ends_with = value
+        self.final_weights = value
 
     def _outcome(self, status: Status, why: str) -> Applied:
-        return Applied(status, self.ends_with, self.ends_with, why)
+        return Applied(status, self.final_weights, self.final_weights, why)
 
-    def _described(self, score: float) -> str:
-        return f"{self._reading} {score:.4g}"
-
-    def _is_better(self, score: float, than: float) -> bool:
-        """NaN and infinities are never better, and any finite number is better than them."""
+    def _is_better(self, score: float, other_score: float) -> bool:
+        """Compare two scores. NaN and infinities are never better, and any finite number is better than them."""
         if not math.isfinite(score):
             return False
-        return not math.isfinite(than) or self._sign * score > self._sign * than
+        return not math.isfinite(other_score) or self._sign * score > self._sign * other_score
 
     def _measure(self) -> float:
-        """Measure the metric now; the mean over the ranks."""
+        """Measure the metric, and return the mean over the ranks."""
         name = self.metric.name
-        own = self._on_all_ranks(self._read)
-        return self._ranks.same(self._ranks.mean({name: own}, (name,))[name])
+        local_score = self._on_all_ranks(self._read)
+        return self._ranks.same(self._ranks.mean({name: local_score}, (name,))[name])
 
-    def _on_all_ranks(self, do: Callable[[], T]) -> T:
-        """Return this rank's result. Raises RuntimeError on every rank if `do` failed on one."""
+    def _on_all_ranks(self, function: Callable[[], T]) -> T:
+        """Call the function on all ranks, and return this rank's result.
+
+        Raises RuntimeError on every rank if the call failed on one.
+        """
         results: list[T] = []
         failure = ""
         try:
-            results.append(do())
+            results.append(function())
         except Exception as error:
             failure = reason(error)
         if why := next((message for message in self._ranks.each(failure) if message), ""):

@@ -1,4 +1,4 @@
-"""The learner's client for the controller. The training thread calls `observe` and `poll`; the link does the rest."""
+"""The learner's client for the controller. The training thread only calls `observe` and `poll` at each step."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from oven_core.protocol.rules import Rules
 from oven_learner.actuators import Actuators, Applied
 from oven_learner.client.adopted_decisions import AdoptedDecisions
 from oven_learner.client.announcements import Announcements
-from oven_learner.client.best_weights import WITH_BEST, BestWeights
+from oven_learner.client.best_weights import BEST_WEIGHTS, BestWeights
 from oven_learner.client.commands import Commands
 from oven_learner.client.inbox import Inbox, Orders
 from oven_learner.client.run_actions import RunActions
@@ -49,14 +49,15 @@ from oven_learner.rollback.rollback_protocol import Rollback
 log = logging.getLogger("oven.learner")
 
 HOLD_POLL_S = 0.05
+"""Seconds between two polls while the run is held."""
 EndReason = Literal["completed", "stopped", "failed"]
 
 
 class OvenClient:
     """The client of one run. Call `start` once, `observe` and `poll` after each optimizer step, and `close` at the end.
 
-    `observe` and `poll` never raise because of a failing bus. `start` raises if the setup is wrong. All ranks call
-    these methods at the same steps; if one rank dies, the calls raise on the others.
+    `observe` and `poll` never raise if the bus fails. `start` raises if the setup is wrong. All ranks call these
+    methods at the same steps. If one rank dies, the calls raise on the others.
     """
 
     def __init__(
@@ -77,24 +78,25 @@ class OvenClient:
         versions: Mapping[str, str] | None = None,
         keys: Mapping[str, str] | None = None,
         ranks: Ranks | None = None,
-        averaged: Sequence[str] = (),
+        averaged_metrics: Sequence[str] = (),
         save: Callable[[], object] | None = None,
         settle: Callable[[], object] = lambda: None,
         unmeasured: Mapping[str, str] | None = None,
         best: BestWeights | None = None,
     ) -> None:
         """Args:
-        training: the name of this training among those of the script (RunStarted.training).
-        charge_rollbacks: the caller also counts the steps that rollbacks threw away when it decides when the run ends.
-        keys: signer → public key. Empty: the run is not signed, or it resumes with the keys that it has.
+        training: the name of this training, unique within the script (RunStarted.training).
+        charge_rollbacks: whether steps that rollbacks threw away count towards the length of the run. The caller
+            enforces this.
+        keys: signer → public key. Empty if the run is not signed, or resumes with its existing keys.
         ranks: the ranks of the run, each with its own client.
-        averaged: metrics whose mean over the ranks is published.
-        save: asks for a checkpoint on disk. With it `run.checkpoint` exists even where no snapshot fits into memory.
-        settle: publishes measurements that are still on their way from the device. It is called before a receipt and
-            before the end of the run, which describe a later moment.
-        unmeasured: metric → why it is missing from `metrics`.
-        best: the weights that the run may end with instead of the last ones. It adds `run.best`; the caller then calls
-            `evaluated` and `finish`.
+        averaged_metrics: metrics whose mean over the ranks is published.
+        save: requests a checkpoint on disk. It makes `run.checkpoint` available even if no snapshot fits into memory.
+        settle: publishes measurements that are still in transit from the device. Called before a receipt and before
+            the end of the run, so that the log stays in order.
+        unmeasured: metric → the reason why it is missing from `metrics`.
+        best: keeps the best weights, which can replace the last ones at the end. It adds `run.best`. The caller then
+            calls `record_evaluation` and `finish`.
         """
         self.actuators = actuators
         self.tick = 0
@@ -107,11 +109,11 @@ class OvenClient:
         self.restart = ""
         """Reason to exit and restart the process, for a rollback that it cannot do itself. Otherwise empty."""
         self.began_after = 0
-        """The log's last sequence when this incarnation connected. Its RunStarted comes later."""
+        """The log's last sequence number when this incarnation connected. Its RunStarted has a higher number."""
         self.while_held: Callable[[], object] = lambda: None
         """Called repeatedly while the run is held, for work that belongs between two steps."""
         self.out_of_time = False
-        """Whether the run stops because its time budget is used up, which is a clean end."""
+        """Whether the run stops because its time budget is used up. The run then counts as completed."""
         self._link = link
         self._training = training
         self._horizon = Horizon(max_steps=max_steps, seconds=seconds, charge_rollbacks=charge_rollbacks)
@@ -132,7 +134,7 @@ class OvenClient:
             mesh_code=mesh_code,
             versions=dict(versions or {}),
         )
-        self._ranks, self._averaged = ranks or Ranks(), tuple(averaged)
+        self._ranks, self._averaged_metrics = ranks or Ranks(), tuple(averaged_metrics)
         self._announcements = Announcements(actuators, self._ranks)
         self._commands = Commands(self, actuators, self.publish_receipt, leader=self._ranks.leader)
         self._inbox = Inbox(
@@ -140,7 +142,7 @@ class OvenClient:
             self._ranks,
             lockstep=lockstep,
             requested_announcements=self._announcements.take_requests,
-            probed_offers=self._commands.take_probed,
+            probed_offers=self._commands.take_finished_probes,
         )
         self._incarnation = 1
         self._n = 0
@@ -156,15 +158,15 @@ class OvenClient:
     def start(self, step: int = 0, values: Mapping[str, Value] | None = None) -> ResumeState:
         """Connect, announce the run, and restore the settings of earlier incarnations of the same training.
 
-        `values` are those of a checkpoint; they apply to actuators that the log says nothing of. Raises OvenError.
+        `values` come from a checkpoint. They apply to actuators whose value is not in the log. Raises OvenError.
         """
         check_rules(self._rules, self.actuators)
         past, self._training = open_log(self._link, self._ranks, self._training)
-        self._adopted.answers_at_once = self._ranks.same(self._lockstep)
+        self._adopted.answers_immediately = self._ranks.same(self._lockstep)
         self._incarnation, self.began_after = past.incarnation + 1, past.last_seq
         self.tick, self.step = past.tick, step
         if past.training not in ("", self._training):
-            self._adopted.other_training_until = past.tick
+            self._adopted.last_tick_of_previous_training = past.tick
         resume_bounds(past.announced.get(self._training, {}), self.actuators)
         resume_judges(past.offers.get(self._training, {}), self.actuators)
         resume_values({**(values or {}), **past.values.get(self._training, {})}, self.actuators, self._ranks)
@@ -190,20 +192,20 @@ class OvenClient:
     def observe(self, step: int, metrics: Mapping[str, float]) -> None:
         """Publish the metrics of one optimizer step: floats, in the announced units.
 
-        Omit missing measurements; do not send 0. NaN is sent as NaN. The call only appends to a queue: the message is
-        built and sent elsewhere.
+        Omit missing measurements instead of sending 0. NaN is sent as NaN. The call only appends to a queue. The
+        message is built and sent outside the training thread.
         """
-        self.publish(self.advance(step), step, self._ranks.mean(metrics, self._averaged))
+        self.publish(self.advance(step), step, self._ranks.mean(metrics, self._averaged_metrics))
 
     def advance(self, step: int) -> int:
-        """Return the tick of a step whose metrics are not there yet. `publish` them later, in order."""
-        self._adopted.report_used()
+        """Start the tick of a step and return it. `publish` its metrics later, in order."""
+        self._adopted.report_outcomes()
         self.tick += 1
         self.step = step
         return self.tick
 
     def publish(self, tick: int, step: int, metrics: Mapping[str, float]) -> None:
-        """Put the metrics of an advanced tick into the log."""
+        """Log the metrics of a tick that `advance` has returned."""
         self._enqueue(
             PendingObservation(self._incarnation, self._next(), tick, step, self.progress(step), dict(metrics)), True
         )
@@ -211,49 +213,49 @@ class OvenClient:
     def poll(self) -> None:
         """Receive decisions and commands, and apply those that are due between two optimizer steps.
 
-        While the run is held, the call does not return and continues to listen. In lockstep it waits for the tick to
-        close. The other ranks sleep until rank 0 has news.
+        While the run is held, the call keeps listening and does not return. In lockstep it waits for the tick to close.
+        The other ranks sleep until rank 0 has received something.
         """
-        self._obey(self._inbox.collect(self.is_time_spent, self.tick, self._commands.seen_ids))
+        self._apply_orders(self._inbox.collect(self.is_time_spent, self.tick, self._commands.seen_ids))
         while self.held and not self.stopping:
             if self._ranks.leader:
                 time.sleep(HOLD_POLL_S)
             self.while_held()
-            self._obey(self._inbox.collect(self.is_time_spent))
+            self._apply_orders(self._inbox.collect(self.is_time_spent))
         if not self.stopping:
             self._snapshot()
 
     def announce(self, name: str) -> None:
-        """Announce at the next step boundary that an actuator was added or changed (`Actuators.update`).
+        """Announce an added or changed actuator (`Actuators.update`) at the next step boundary.
 
-        All ranks call it at the same step. Before `start` it only checks the name, because RunStarted announces all
-        actuators. Raises UnknownNameError.
+        All ranks make this call at the same step. Before `start` it only checks the name, because RunStarted announces
+        all actuators. Raises UnknownNameError.
         """
         if self._started_at:
             self._announcements.request(name)
         else:
             self.actuators.spec(name)
 
-    def evaluated(self, metrics: Mapping[str, float]) -> None:
+    def record_evaluation(self, metrics: Mapping[str, float]) -> None:
         """Record the results of an evaluation of the current weights on held-out data."""
         if self._best is not None and not (self._finished or self._closed):
-            self._best.evaluated(self.tick, self.step, metrics)
+            self._best.record_evaluation(self.tick, self.step, metrics)
 
     def finish(self) -> None:
-        """Choose the final weights: with `run.best` at "best", the best ones, if they still score better.
+        """Restore the best weights if `run.best` is "best" and they still score better than the last ones.
 
-        Call it after the last step, before the weights are used or saved. A second call does nothing. The log gets a
-        receipt of `run.best` without a decision. `step` stays the last step that was trained. A run that is held, or
-        that a signal ends, keeps its last weights.
+        Call it after the last step, before the weights are used or saved. Further calls do nothing. The outcome is
+        logged as a receipt of `run.best` without a decision. `step` does not change. If the run is held, or ended by a
+        signal, it keeps its last weights.
         """
         if self._finished or self._closed:
             return
         self._finished = True
-        if self._best is None or self._best.ends_with != WITH_BEST or self.restart:
+        if self._best is None or self._best.final_weights != BEST_WEIGHTS or self.restart:
             return
         if self.held or self.stopping in signal.Signals.__members__:
             why = f"the run is held ({self.held})" if self.held else f"{self.stopping} leaves no time to evaluate"
-            applied = Applied("skipped", WITH_BEST, WITH_BEST, f"the last weights stay: {why}")
+            applied = Applied("skipped", BEST_WEIGHTS, BEST_WEIGHTS, f"kept the last weights, because {why}")
         else:
             applied, metrics = self._best.end(self.tick, self.step)
             self._final_metrics = dict(metrics)
@@ -261,16 +263,17 @@ class OvenClient:
         self.publish_receipt(applied, BEST)
 
     def request_stop(self, reason: str) -> None:
-        """Ask for a clean end after the running step.
+        """Request a clean end after the current step.
 
-        Safe in a signal handler and on any rank. All ranks stop at the same step, within two steps or seconds.
+        Can be called in a signal handler and on any rank. All ranks stop at the same step, within two steps or two
+        seconds.
         """
         self._inbox.request("stop", reason)
 
     def hold(self, reason: str) -> None:
-        """Hold the run at the next `poll`, for a reason of the learner's own, until an operator resumes it.
+        """Hold the run at the next `poll`, on the learner's own initiative, until an operator resumes it.
 
-        The log gets a receipt of `run.hold` without a decision. All ranks call it; the call of rank 0 counts.
+        This is logged as a receipt of `run.hold` without a decision. If all ranks call it, only rank 0's call counts.
         """
         self._inbox.request("hold", reason)
 
@@ -282,21 +285,22 @@ class OvenClient:
         metrics: Mapping[str, float] | None = None,
         timeout_s: float = 5.0,
     ) -> bool:
-        """Announce the end and send the queue. Return False if something stayed unsent. A second call does nothing.
+        """Announce the end and send all queued messages. Return False if some were not sent.
 
-        Without a reason the run is completed, stopped, or failed with the exception that is being handled.
+        The default for `reason` and `detail` comes from `end_reason`, with the exception that is being handled. Further
+        calls do nothing.
         """
         if self._closed:
             return True
         if reason is None:
-            reason, why = self.ending(sys.exception())
+            reason, why = self.end_reason(sys.exception())
             detail = detail or why
         self._closed = True
         self._settle_safely()
         late_orders = self._inbox.take_rest()
         for order in late_orders:
             if not isinstance(order, OperatorCommand):
-                self._adopted.take(order)
+                self._adopted.add(order)
         self._adopted.end()
         self._commands.end(late_orders)
         ended = RunEnded(
@@ -312,7 +316,7 @@ class OvenClient:
         self._enqueue(ended.model_copy)
         sent = self._link.close(timeout_s)
         if not sent:
-            log.error("the bus did not take the run's last messages within %g s; the log lacks them", timeout_s)
+            log.error("the run's last messages could not be sent within %g s; the log lacks them", timeout_s)
         return sent
 
     def position(self) -> dict[str, int]:
@@ -320,22 +324,22 @@ class OvenClient:
         return {"incarnation": self._incarnation, "n": self._n, "tick": self.tick}
 
     def progress(self, step: int) -> float:
-        """Return the share of the run that is done, 0 to 1: the larger of the shares of steps and of time."""
-        steps = step / self._horizon.max_steps if self._horizon.max_steps else 0.0
-        elapsed = time.monotonic() - self._started_at
-        seconds = elapsed / self._horizon.seconds if self._horizon.seconds else 0.0
-        return min(1.0, max(0.0, steps, seconds))
+        """Return the completed share of the run, 0 to 1, by steps or by time, whichever is larger."""
+        by_steps = step / self._horizon.max_steps if self._horizon.max_steps else 0.0
+        elapsed_s = time.monotonic() - self._started_at
+        by_time = elapsed_s / self._horizon.seconds if self._horizon.seconds else 0.0
+        return min(1.0, max(0.0, by_steps, by_time))
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
-        """Close the client: completed, stopped, or failed with the exception."""
-        reason, detail = self.ending(error)
+        """Close the client. An exception other than KeyboardInterrupt marks the run as failed."""
+        reason, detail = self.end_reason(error)
         self.close(reason, detail=detail)
 
-    def ending(self, error: BaseException | None) -> tuple[EndReason, str]:
-        """Return the reason why the run ends now, as one word and as a detailed text."""
+    def end_reason(self, error: BaseException | None) -> tuple[EndReason, str]:
+        """Return the reason why the run ends now, and its details."""
         if isinstance(error, KeyboardInterrupt):
             return "stopped", "interrupted from the keyboard"
         if error is not None:
@@ -357,8 +361,10 @@ class OvenClient:
         tick: int | None = None,
         step: int | None = None,
     ) -> None:
-        """Put the outcome of a decision or a command into the log. `tick` and `step`: when it was applied, if earlier
-        than now."""
+        """Log the outcome of a decision or a command.
+
+        Pass `tick` and `step` if it was applied earlier than now.
+        """
         ended_ns = time.time_ns()
         self._settle_safely()
         receipt = Receipt(
@@ -377,11 +383,11 @@ class OvenClient:
         self._enqueue(TracedReceipt(receipt, began_ns or ended_ns, ended_ns))
 
     def show(self, make: Parcel) -> None:
-        """Queue a group of completions for the monitor. The call only appends to a queue."""
+        """Queue a group of completions for the monitor. Never blocks."""
         self._link.show(make)
 
     def publish_message(self, kind: type[LearnerMessage], **fields: Any) -> None:
-        """Put a message of this kind into the log."""
+        """Log a message of this kind."""
         self._enqueue(partial(kind, incarnation=self._incarnation, n=self._next(), **fields))
 
     def _snapshot(self) -> None:
@@ -390,23 +396,24 @@ class OvenClient:
         try:
             self._snapshots.take_if_due(self.tick)
         except Exception as error:  # out of memory, most likely
-            log.warning("no snapshot at tick %d (%s); training continues", self.tick, reason(error))
+            log.warning("cannot take a snapshot at tick %d (%s); training continues", self.tick, reason(error))
 
-    def _obey(self, orders: Orders | None) -> None:
-        """Apply the orders from rank 0, on every rank alike."""
+    def _apply_orders(self, orders: Orders | None) -> None:
+        """Apply the orders from rank 0. All ranks do the same."""
         for order in orders.orders if orders else ():
             if isinstance(order, OperatorCommand):
-                self._commands.obey(order)
+                self._commands.execute(order)
             else:
-                self._adopted.take(order)
+                self._adopted.add(order)
         if orders:
-            self._announcements.add_due([*orders.announcements, *self._commands.carry_out(orders.offers)])
+            changed_actuators = self._commands.apply_judge_commands(orders.offers)
+            self._announcements.add_due([*orders.announcements, *changed_actuators])
         self._announcements.publish(self._announce)
         self._commands.answer()
-        self._adopted.carry_out()
-        self.stopping = self.stopping or self._adopted.ranks_differ
+        self._adopted.apply_due()
+        self.stopping = self.stopping or self._adopted.rank_difference
         if orders and orders.is_time_spent and not self.stopping:
-            self.out_of_time, self.stopping = True, "the time budget is spent"
+            self.out_of_time, self.stopping = True, "the time budget is used up"
 
     def _announce(self, spec: ActuatorSpec) -> None:
         self._settle_safely()
@@ -415,15 +422,15 @@ class OvenClient:
     def _settle_safely(self) -> None:
         try:
             self._settle()
-        except Exception:  # a device that failed; the training will raise its own error
-            log.exception("measurements on their way from the device did not arrive; the log lacks them")
+        except Exception:  # the device has failed, so training will raise its own error
+            log.exception("measurements could not be read from the device; the log lacks them")
 
     def _enqueue(self, make: Make, droppable: bool = False) -> None:
-        """Put a message onto the link. Never raises: the other ranks would wait for a rank that raised here."""
+        """Queue a message on the link. Never raises, because the other ranks would wait for this one."""
         try:
             self._link.send(make, droppable=droppable)
         except Exception:
-            log.exception("a message was not sent; training continues")
+            log.exception("cannot send a message; training continues")
 
     def _next(self) -> int:
         self._n += 1

@@ -1,7 +1,7 @@
-"""Executes commands from operators and from the learner itself, each once, and answers them with receipts.
+"""Executes each command from operators and from the learner itself once, and answers it with a receipt.
 
-Hold, resume and stop need no mesh: the learner obeys them directly. Other commands offer a model to a committee member,
-or add or remove a member. Rank 0 probes the model while training continues. The outcome takes effect at a step
+The learner executes hold, resume and stop directly, without the mesh. Judge commands offer a model to a committee
+member, or add or remove a member. Rank 0 probes the model while training continues. The outcome takes effect at a step
 boundary, on every rank.
 """
 
@@ -20,22 +20,22 @@ from oven_learner.client.run_actions import Run
 
 log = logging.getLogger("oven.learner")
 
-OBEYED = {"hold": "run.hold", "resume": "run.hold", "stop": "run.stop"}
-"""Commands that the learner obeys → the actuator in their receipts."""
-LOCAL = "local-"
+DIRECT_COMMANDS = {"hold": "run.hold", "resume": "run.hold", "stop": "run.stop"}
+"""Commands that the learner executes without the mesh → the actuator in their receipts."""
+LOCAL_PREFIX = "local-"
 """Prefix of the ids of the learner's own commands."""
-ABOUT_JUDGES = {
-    "offer": "{} answers and can be chosen",
-    "add": "{} answers and judges from the next step on",
-    "remove": "it is not asked any more, and the others have its weight",
+JUDGE_COMMAND_REASONS = {
+    "offer": "the probe of {} succeeded, and it can be chosen",
+    "add": "the probe of {} succeeded, and it judges from the next step on",
+    "remove": "it no longer judges, and the other members share its weight",
 }
-"""Action → the reason in the receipt of a successful command."""
-EXPIRED = Applied("expired", reason="the run ended first")
+"""Action → the reason in the receipt of a successful judge command."""
+EXPIRED = Applied("expired", reason="the run ended before the command was executed")
 
 
 @dataclass(frozen=True, slots=True)
 class ProbedOffer:
-    """A command about judges after its probe, with the reason for a refusal (empty if accepted)."""
+    """A judge command after its probe, with the reason if it was refused."""
 
     command: OperatorCommand
     refusal: str = ""
@@ -47,19 +47,18 @@ class Commands:
     def __init__(self, run: Run, actuators: Actuators, publish: Callable[..., None], *, leader: bool) -> None:
         """`publish(applied, actuator, *, command)` sends a receipt. Only the `leader`, rank 0, probes judges."""
         self.seen_ids: set[str] = set()
-        """Ids of commands that were obeyed or answered."""
+        """Ids of commands that were executed or answered."""
         self._run, self._actuators, self._publish, self._leader = run, actuators, publish, leader
         self._probing: dict[str, tuple[OperatorCommand, Future[str]]] = {}  # member → running probe
         self._probed: list[ProbedOffer] = []
         self._answers: list[tuple[OperatorCommand, Applied]] = []
 
     def ignore(self, ids: Iterable[str]) -> None:
-        """Ignore commands of earlier incarnations. The learner's own commands get new numbers, so they are not
-        ignored."""
-        self.seen_ids.update(command_id for command_id in ids if not command_id.startswith(LOCAL))
+        """Ignore commands of earlier incarnations, except for the learner's own, because their ids start over."""
+        self.seen_ids.update(command_id for command_id in ids if not command_id.startswith(LOCAL_PREFIX))
 
-    def obey(self, command: OperatorCommand) -> None:
-        """Obey the command, unless it was seen before. Answer it with a receipt, or begin to probe its model."""
+    def execute(self, command: OperatorCommand) -> None:
+        """Execute a new command and answer it with a receipt, or start probing its model. Ignore copies."""
         if command.id in self.seen_ids:
             return
         if command.action in JUDGES:
@@ -68,15 +67,15 @@ class Commands:
                 refusal = self._start_probe(command)
                 if refusal or command.action == "remove":
                     self._probed.append(ProbedOffer(command, refusal))
-        elif command.action in OBEYED:
-            applied = _obeyed(self._run, command)
-            local = command.id.startswith(LOCAL)
-            level, origin = (logging.WARNING, "learner") if local else (logging.INFO, "operator")
+        elif command.action in DIRECT_COMMANDS:
+            applied = _execute_directly(self._run, command)
+            is_local = command.id.startswith(LOCAL_PREFIX)
+            level, origin = (logging.WARNING, "learner") if is_local else (logging.INFO, "operator")
             log.log(level, "%s: %s, %s (%s)", origin, command.action, applied.status, applied.reason)
             self._answer(command, applied)
 
-    def take_probed(self) -> tuple[ProbedOffer, ...]:
-        """Return the commands whose probe is over, each once. Rank 0 only."""
+    def take_finished_probes(self) -> tuple[ProbedOffer, ...]:
+        """Return and remove the commands whose probe has finished. Rank 0 only."""
         for member, (command, probe) in [*self._probing.items()]:
             if probe.done():
                 del self._probing[member]
@@ -84,33 +83,35 @@ class Commands:
         probed, self._probed = tuple(self._probed), []
         return probed
 
-    def carry_out(self, offers: Iterable[ProbedOffer]) -> list[str]:
-        """Carry out commands about judges. Return the actuators that changed; `answer` waits for their
-        announcement."""
-        changed: list[str] = []
+    def apply_judge_commands(self, offers: Iterable[ProbedOffer]) -> list[str]:
+        """Apply judge commands, and return the names of the changed actuators.
+
+        Call `answer` once those actuators are announced.
+        """
+        changed_names: list[str] = []
         for offer in offers:
             command, name, why = offer.command, offer.command.actuator, offer.refusal
             before = self._read(name)
             if not why:
                 try:
-                    changed += self._change_seats(command)
+                    changed_names += self._change_seats(command)
                 except OvenError as error:
                     why = str(error)
             status: Status = "rejected" if why else "noop" if command.action == "offer" else "applied"
             identity = command.judge.identity if command.judge is not None else ""
-            why = why or ABOUT_JUDGES[command.action].format(identity)
+            why = why or JUDGE_COMMAND_REASONS[command.action].format(identity)
             log.info("%s %s: %s, %s", command.action, name, status, why)
             self._answers.append((command, Applied(status, before, self._read(name), why)))
-        return changed
+        return changed_names
 
     def answer(self) -> None:
-        """Answer the commands that were carried out."""
+        """Send the receipts of the judge commands that were applied."""
         answers, self._answers = self._answers, []
         for command, applied in answers:
             self._answer(command, applied)
 
     def end(self, late_orders: Iterable[object]) -> None:
-        """Answer the commands that are still open when the run ends. `late_orders` came too late to be obeyed."""
+        """Answer the commands that are still open when the run ends. `late_orders` arrived too late to be executed."""
         self.answer()
         for command in [command for command, _ in self._probing.values()] + [offer.command for offer in self._probed]:
             self._answer(command, EXPIRED)
@@ -123,33 +124,35 @@ class Commands:
 
     def _answer(self, command: OperatorCommand, applied: Applied) -> None:
         self.seen_ids.add(command.id)
-        if command.action == "hold" or not command.id.startswith(LOCAL):  # RunEnded answers the learner's own stop
-            self._publish(applied, OBEYED.get(command.action, command.actuator), command=command.id)
+        is_local = command.id.startswith(LOCAL_PREFIX)
+        if command.action == "hold" or not is_local:  # RunEnded answers the learner's own stop
+            self._publish(applied, DIRECT_COMMANDS.get(command.action, command.actuator), command=command.id)
 
     def _start_probe(self, command: OperatorCommand) -> str:
-        """Return the reason for a refusal, or an empty string if the command is not refused yet."""
+        """Start the probe of a judge command. Return the reason if the command is refused, otherwise an empty
+        string."""
         seats, judge, member = self._actuators.seats, command.judge, member_of(command.actuator)
         if seats is None:
             return "this training has no reward committee"
         if not member:
-            return f"{command.actuator!r} is not a committee member; write {actuator_of('NAME')}"
+            return f"{command.actuator!r} does not name a committee member; write {actuator_of('NAME')}"
         if command.action == "add" and member in seats:
-            return f"{member} is a member already; swap its model, or choose another name"
+            return f"{member} is already a member; swap its model, or choose another name"
         if command.action == "remove" and member in self._probing and member not in seats:
-            added, probe = self._probing.pop(member)
+            addition, probe = self._probing.pop(member)
             probe.cancel()
-            self._probed.append(ProbedOffer(added, "it was removed again before it had answered"))
+            self._probed.append(ProbedOffer(addition, "it was removed before its probe finished"))
         if command.action != "add" and member not in seats:
             members = [seat for name in self._actuators if (seat := member_of(name)) and seat in seats]
             return str(UnknownNameError("committee member", member, members))
         if member in self._probing:
             running = self._probing[member][0].judge
             model = running.identity if running is not None else "another model"
-            return f"{model} is being probed for {member} now; say it again when that is through"
+            return f"{model} is currently being probed for {member}; try again when the probe has finished"
         if command.action == "remove":
             return ""
         if judge is None:
-            return "no model is named"
+            return "the command does not name a model"
         try:
             self._probing[member] = (command, seats.probe(member, judge, joins=command.action == "add"))
         except Exception as error:
@@ -157,9 +160,10 @@ class Commands:
         return ""
 
     def _change_seats(self, command: OperatorCommand) -> tuple[str, ...]:
-        """Return the actuators that the command changed. Raises OvenError with nothing changed."""
+        """Apply a judge command, and return the names of the changed actuators. If it raises OvenError, nothing has
+        changed."""
         seats, judge, member = self._actuators.seats, command.judge, member_of(command.actuator)
-        assert seats is not None  # or the command would have been refused
+        assert seats is not None  # otherwise the command was refused
         if command.action == "remove":
             return seats.remove(self._actuators, member)
         assert judge is not None
@@ -172,28 +176,28 @@ class Commands:
         return str(self._actuators.read(name)) if name in self._actuators else None
 
 
-def _obeyed(run: Run, command: OperatorCommand) -> Applied:
+def _execute_directly(run: Run, command: OperatorCommand) -> Applied:
     """Hold, resume or stop the run. Return the outcome for the receipt."""
-    why = command.reason or "an operator asked for it"
+    why = command.reason or "requested by an operator"
     match command.action:
         case "hold" if run.held:
-            return Applied("noop", reason=f"it is held already: {run.held}")
+            return Applied("noop", reason=f"the run is already held: {run.held}")
         case "hold":
             run.held = why
             return Applied("applied", reason=why)
         case "resume" if not run.held:
-            return Applied("noop", reason="it is not held")
+            return Applied("noop", reason="the run is not held")
         case "resume":
             run.held = ""
             return Applied("applied", reason=f"training continues: {why}")
         case _ if run.stopping:
-            return Applied("noop", reason=f"it stops already: {run.stopping}")
+            return Applied("noop", reason=f"the run is already stopping: {run.stopping}")
     run.stopping = why
-    return Applied("applied", reason=f"it stops after this step: {why}")
+    return Applied("applied", reason=f"the run stops after this step: {why}")
 
 
 def _refusal(probe: Future[str]) -> str:
     try:
         return probe.result()
-    except BaseException as error:  # also if it was cancelled
+    except BaseException as error:  # including a cancellation
         return f"the probe failed: {reason(error)}"

@@ -1,4 +1,7 @@
-"""Broadcasts decisions and commands from the log, and the learner's own requests, to every rank between two steps."""
+"""Receives decisions and commands from the log, and broadcasts them to every rank between two steps.
+
+The learner's own requests are broadcast in the same way.
+"""
 
 from __future__ import annotations
 
@@ -12,16 +15,16 @@ from typing import Literal
 
 from oven_core.protocol.messages import Decision, StepClosed
 from oven_core.protocol.operator_messages import OperatorCommand
-from oven_learner.client.commands import LOCAL, OBEYED, ProbedOffer
+from oven_learner.client.commands import DIRECT_COMMANDS, LOCAL_PREFIX, ProbedOffer
 from oven_learner.link.link_interface import Link
 from oven_learner.ranks import Ranks
 
 log = logging.getLogger("oven.learner")
 
-LOCKSTEP_S = 30.0
-"""Timeout in seconds for a tick to close in lockstep. The learner then continues."""
-AFTER_TIMEOUT_S = 0.2
-"""Shorter timeout after a first one, until a tick closes again, so that a hanging agent costs LOCKSTEP_S only once."""
+LOCKSTEP_TIMEOUT_S = 30.0
+"""Seconds until a tick must close in lockstep. After that, the learner continues."""
+REPEATED_TIMEOUT_S = 0.2
+"""Timeout after a first one, until a tick closes again. It limits the delay that a stuck agent can cause."""
 
 Order = Decision | OperatorCommand
 
@@ -35,11 +38,11 @@ class Orders:
     announcements: tuple[str, ...] = ()
     """Actuators to announce again."""
     offers: tuple[ProbedOffer, ...] = ()
-    """Operators' offers of judges that rank 0 has probed."""
+    """Judge commands whose probe has finished on rank 0."""
 
 
 class Inbox:
-    """Reads the link on rank 0 and passes the orders to all ranks. In lockstep only rank 0 waits."""
+    """Reads the link on rank 0 and passes the orders to all ranks."""
 
     def __init__(
         self,
@@ -50,80 +53,85 @@ class Inbox:
         requested_announcements: Callable[[], tuple[str, ...]] = tuple,
         probed_offers: Callable[[], tuple[ProbedOffer, ...]] = tuple,
     ) -> None:
-        """The callables return new items on rank 0, each once."""
+        """`requested_announcements` and `probed_offers` return new items on rank 0, each once."""
         self.timeouts = 0
+        """Number of lockstep timeouts."""
         self._requested_announcements, self._probed_offers = requested_announcements, probed_offers
         self._link, self._ranks, self._lockstep = link, ranks, lockstep
-        self._patience_s = LOCKSTEP_S
+        self._timeout_s = LOCKSTEP_TIMEOUT_S
         self._closed_tick = -1
         self._numbers = itertools.count()
-        self._own_commands: list[OperatorCommand] = []
-        self._received: list[Order] = []  # from the link, not yet passed to the other ranks
+        self._local_commands: list[OperatorCommand] = []
+        self._received: list[Order] = []  # not yet passed to the other ranks
 
     def request(self, action: Literal["hold", "stop"], reason: str) -> None:
-        """Queue one of the learner's own commands. Safe in a signal handler. A stop counts from any rank, a hold from
-        rank 0."""
+        """Queue one of the learner's own commands. Can be called in a signal handler.
+
+        A stop counts from any rank, a hold only from rank 0.
+        """
         if action == "stop" or self._ranks.leader:
-            command_id = f"{LOCAL}{next(self._numbers)}"
-            self._own_commands.append(OperatorCommand(id=command_id, action=action, reason=reason))
+            command_id = f"{LOCAL_PREFIX}{next(self._numbers)}"
+            self._local_commands.append(OperatorCommand(id=command_id, action=action, reason=reason))
 
     def collect(
-        self, is_time_spent: Callable[[], bool], tick: int | None = None, answered: Container[str] = ()
+        self, is_time_spent: Callable[[], bool], tick: int | None = None, answered_ids: Container[str] = ()
     ) -> Orders | None:
         """Return the orders of rank 0 on every rank, or None if there is nothing new. A collective.
 
-        Rank 0 also decides when the time budget is spent, so that no rank stops alone. If listening fails on rank 0,
-        the other ranks still get their answer for this step. In lockstep it waits for `tick` to close, unless there is
-        a command that is not `answered`.
+        Rank 0 also decides when the time budget is used up, so that all ranks stop together. If reading the link fails
+        on rank 0, the other ranks still receive a result for this step. In lockstep, rank 0 waits for `tick` to close,
+        unless there is a command that is not in `answered_ids`.
         """
-        wants_stop = bool(self._own_commands) and not self._ranks.leader
-        return self._ranks.broadcast_if_any(partial(self._news, is_time_spent, tick, answered), asks=wants_stop)
+        wants_stop = bool(self._local_commands) and not self._ranks.leader
+        read_orders = partial(self._read_orders, is_time_spent, tick, answered_ids)
+        return self._ranks.broadcast_if_any(read_orders, wants_stop=wants_stop)
 
     def take_rest(self) -> list[Order]:
-        """Return the orders that came too late to be obeyed."""
+        """Return the orders that arrived too late to be executed."""
         self._listen(None, ())
         return self._received
 
-    def _news(self, is_time_spent: Callable[[], bool], tick: int | None, answered: Container[str]) -> Orders | None:
-        if (asker := self._ranks.asker) is not None:
-            self._ranks.asker = None
-            self.request("stop", f"rank {asker} was asked to end")
-        self._listen(tick, answered)
+    def _read_orders(
+        self, is_time_spent: Callable[[], bool], tick: int | None, answered_ids: Container[str]
+    ) -> Orders | None:
+        if (requester := self._ranks.stop_requester) is not None:
+            self._ranks.stop_requester = None
+            self.request("stop", f"rank {requester} requested a stop")
+        self._listen(tick, answered_ids)
         time_spent = is_time_spent()
-        own, self._own_commands = self._own_commands, []
+        local_commands, self._local_commands = self._local_commands, []
         received, self._received = self._received, []
         announcements, offers = self._requested_announcements(), self._probed_offers()
-        if not (own or received or time_spent or announcements or offers):
+        if not (local_commands or received or time_spent or announcements or offers):
             return None
-        return Orders((*own, *received), time_spent, announcements, offers)
+        return Orders((*local_commands, *received), time_spent, announcements, offers)
 
-    def _listen(self, tick: int | None, answered: Container[str]) -> None:
+    def _listen(self, tick: int | None, answered_ids: Container[str]) -> None:
         """Read the link. Orders that arrived before a failure are kept."""
         try:
             self._drain()
             if self._lockstep and tick is not None:
-                self._wait_for_close(tick, answered)
+                self._wait_for_close(tick, answered_ids)
         except Exception:
-            log.exception("reading from the link failed; training continues")
+            log.exception("cannot read from the link; training continues")
 
-    def _wait_for_close(self, tick: int, answered: Container[str]) -> None:
-        deadline = time.monotonic() + self._patience_s
-        while self._closed_tick < tick and time.monotonic() < deadline and not self._has_unanswered(answered):
+    def _wait_for_close(self, tick: int, answered_ids: Container[str]) -> None:
+        deadline = time.monotonic() + self._timeout_s
+        while self._closed_tick < tick and time.monotonic() < deadline and not self._has_unanswered(answered_ids):
             time.sleep(0.0005)
             self._drain()
         if self._closed_tick >= tick:
-            self._patience_s = LOCKSTEP_S
-        elif not self._has_unanswered(answered):
+            self._timeout_s = LOCKSTEP_TIMEOUT_S
+        elif not self._has_unanswered(answered_ids):
             self.timeouts += 1
-            log.warning("tick %d did not close in %g s; the run is not repeatable", tick, self._patience_s)
-            self._patience_s = AFTER_TIMEOUT_S
+            log.warning("tick %d did not close within %g s; the run is not reproducible", tick, self._timeout_s)
+            self._timeout_s = REPEATED_TIMEOUT_S
 
-    def _has_unanswered(self, answered: Container[str]) -> bool:
-        """Whether a command for the learner waits. It needs no mesh, so in lockstep it does not wait for the tick to
-        close."""
+    def _has_unanswered(self, answered_ids: Container[str]) -> bool:
+        """Whether a direct command is waiting. It does not need the mesh, and so it does not wait for the tick."""
         return any(
-            isinstance(order, OperatorCommand) and order.action in OBEYED and order.id not in answered
-            for order in (*self._own_commands, *self._received)
+            isinstance(order, OperatorCommand) and order.action in DIRECT_COMMANDS and order.id not in answered_ids
+            for order in (*self._local_commands, *self._received)
         )
 
     def _drain(self) -> None:

@@ -1,4 +1,4 @@
-"""The client for a custom training loop, and a stand-in that works without a controller."""
+"""The client for a custom training loop, with and without a controller."""
 
 from __future__ import annotations
 
@@ -26,71 +26,73 @@ log = logging.getLogger("oven.learner")
 class LoopClient(OvenClient):
     """The client that `connect` returns.
 
-    Per optimizer step call `observe`, then `poll`. Call `close` at the end, or use a `with` block.
+    Call `observe` and then `poll` at each optimizer step. Call `close` at the end, or use a `with` block.
     """
 
     gauges: StepGauges | None = None
     rate: RateReadback | None = None
     evaluation: Evaluation | None = None
     sampling: Sampling | None = None
-    """Settings for showing completions. None turns it off, as on all ranks except rank 0."""
-    _steps = 0
+    """Settings for showing completions. None if they are not shown, and on all ranks except rank 0."""
+    _step_count = 0
+    """Number of `observe` calls."""
     _last_step = 0
-    """The loop's latest step."""
+    """The last step that the loop has reported."""
     _loop_rolls_back = False
-    """Whether the loop's own step count goes back with a rollback."""
+    """Whether the loop's own step count goes back after a rollback."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.hooks = ExitStack()
-        """The hooks in the optimizer, which are removed when the client closes."""
+        """The optimizer's hooks, which are removed when the client closes."""
 
     @property
     def lr_scale(self) -> float:
-        """The factor for a loop that sets its learning rate itself, at every step.
+        """The factor by which a loop without a scheduler multiplies its learning rate, at every step.
 
-        It is 1 if `connect` was given a scheduler, whose rates contain the scale.
+        It is 1 with a scheduler, because the scheduler's rates already contain it.
         """
         return self.rate.lr_scale if self.rate is not None else 1.0
 
     def publish_first_evaluation(self, step: int) -> None:
-        """Publish the first evaluation, of the weights that the run starts from."""
+        """Publish the first evaluation, which measures the initial weights."""
         self._last_step = step
         if self.evaluation is not None:
             self._observe(step, self.evaluation.last)
-            self.evaluated(self.evaluation.last)
+            self.record_evaluation(self.evaluation.last)
 
     def observe(self, step: int, metrics: Mapping[str, float]) -> None:
         """Publish the metrics of one optimizer step: floats, in the announced units.
 
-        Metrics of hooks and of `evaluate` are added, unless `metrics` has the same name. Omit missing measurements; do
-        not send 0. NaN is sent as NaN. After a rollback `step` may count on, or continue from `client.step`.
+        Metrics of hooks and of `evaluate` are added, unless `metrics` contains the same name. Omit missing measurements
+        instead of sending 0. NaN is sent as NaN. After a rollback, `step` may keep increasing or continue from
+        `client.step`.
         """
         self._loop_rolls_back = self._loop_rolls_back or step <= self._last_step
-        counts_alike = self._loop_rolls_back or step == self.step + 1
-        step_of_weights = step if counts_alike else self.step + step - self._last_step
+        has_same_count = self._loop_rolls_back or step == self.step + 1
+        step_of_weights = step if has_same_count else self.step + step - self._last_step
         self._last_step = step
-        self._steps += 1
-        measured = None
+        self._step_count += 1
+        results = None
         if self.evaluation is not None:
-            measured = self.evaluation.measure_if_due(self._steps, is_last=step == self._horizon.max_steps)
-        self._observe(step_of_weights, {**(measured or {}), **metrics})
-        if measured is not None:
-            self.evaluated(measured)
+            results = self.evaluation.measure_if_due(self._step_count, is_last=step == self._horizon.max_steps)
+        self._observe(step_of_weights, {**(results or {}), **metrics})
+        if results is not None:
+            self.record_evaluation(results)
 
     def poll(self) -> None:
         """Receive decisions and commands, and apply those that are due, like `OvenClient.poll`.
 
-        After the last step, if `max_steps` is known, the model has the weights that the run ends with.
+        After the last step, if `max_steps` is known, the model has the run's final weights.
         """
         step_before = self.step
         super().poll()
-        spent = self._horizon.max_steps is not None and self._last_step >= self._horizon.max_steps
-        if self.stopping or (spent and self.step >= step_before):
-            self.finish()  # a loop that was just rolled back may train on
+        is_last_step = self._horizon.max_steps is not None and self._last_step >= self._horizon.max_steps
+        if self.stopping or (is_last_step and self.step >= step_before):
+            self.finish()  # not after a rollback, because the loop may continue
 
     def progress(self, step: int) -> float:
-        """Return the share of the run that is done, 0 to 1. Steps that a rollback threw away count as done."""
+        """Return the completed share of the run, 0 to 1. Steps that a rollback threw away count as completed."""
         return super().progress(step + max(0, self._last_step - self.step))
 
     def close(
@@ -103,7 +105,7 @@ class LoopClient(OvenClient):
     ) -> bool:
         """Announce the end and send the queue, like `OvenClient.close`."""
         if reason is None:
-            reason, why = self.ending(sys.exception())
+            reason, why = self.end_reason(sys.exception())
             detail = detail or why
         if reason != "failed":
             self.finish()
@@ -112,33 +114,33 @@ class LoopClient(OvenClient):
         self.hooks.close()
         return sent
 
-    def weights_restored(self) -> None:
-        """Note that a rollback has moved the weights."""
+    def on_weights_restored(self) -> None:
+        """Reset the gauges, because a rollback has changed the weights."""
         if self.gauges is not None:
             self.gauges.forget()
 
     def settle(self) -> None:
-        """Publish measurements that are still on their way from the device."""
+        """Publish measurements that are still in transit from the device."""
         if self.gauges is not None:
             self.gauges.settle()
 
     def _observe(self, step: int, metrics: Mapping[str, float]) -> None:
-        averaged = self._ranks.mean(metrics, self._averaged)
+        averaged = self._ranks.mean(metrics, self._averaged_metrics)
         tick = self.advance(step)
         if self.gauges is None:
             self.publish(tick, step, averaged)
             return
         self.gauges.end_step(tick, step, averaged)
         if self._lockstep:
-            self.gauges.settle()  # the tick closes when its observation is in the log
+            self.gauges.settle()  # the tick closes only when its observation is in the log
 
 
 class IdleClient(LoopClient):
     """A client without a controller. It publishes nothing, and stops when time runs out or on `request_stop`."""
 
     def hold(self, reason: str) -> None:
-        """Only log a warning: there is no operator to resume the run."""
-        log.warning("without a controller nothing is held: %s", reason)
+        """Only log a warning, because there is no operator to resume the run."""
+        log.warning("the run is not held, because there is no controller to resume it: %s", reason)
 
 
 def idle_client(

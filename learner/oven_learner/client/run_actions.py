@@ -1,4 +1,4 @@
-"""Actions on the run itself: hold, stop, checkpoint, roll back, and undo a rollback."""
+"""The actions that hold or stop the run, take a checkpoint, roll back, and undo a rollback."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from oven_learner.rollback.rollback_protocol import Rollback, Snapshot
 
 
 class Run(Protocol):
-    """The position and state of the run, as `OvenClient` has them. Actions may change them."""
+    """The position and state of the run, which actions may change. `OvenClient` implements it."""
 
     tick: int
     step: int
@@ -27,7 +27,8 @@ class RunActions:
     def __init__(
         self, run: Run, actuators: Actuators, snapshots: Rollback | None, save: Callable[[], object] | None
     ) -> None:
-        """Register the possible actions: a checkpoint needs `snapshots` or `save`, a rollback needs `snapshots`."""
+        """Register the available actions. A checkpoint needs `snapshots` or `save`, and a rollback needs
+        `snapshots`."""
         self._run, self._actuators, self._snapshots, self._save = run, actuators, snapshots, save
         actuators.action(HOLD, self._hold, effect="ends_or_holds")
         actuators.action(STOP, self._stop, effect="ends_or_holds")
@@ -57,8 +58,7 @@ class RunActions:
         target = now if tick is None else int(tick)
         if target > now:
             raise LookupError(
-                f"tick {target} is ahead: this run is at tick {now}; give a tick from 0 to {now}, or no value for the "
-                "newest snapshot"
+                f"tick {target} is in the future; give a tick from 0 to {now}, or no value for the newest snapshot"
             )
         return self._restore(lambda: snapshots.restore(target, now))
 
@@ -67,7 +67,7 @@ class RunActions:
         return self._restore(self._snapshots.undo)
 
     def _restore(self, restore: Callable[[], Snapshot]) -> tuple[float, float]:
-        """Return the step before and after. Settings stay, although some live in the state that was restored."""
+        """Restore a snapshot but keep the current settings. Return the step before and after."""
         run, step_before = self._run, self._run.step
         settings: dict[str, Value] = {
             spec.name: spec.value for spec in self._actuators.specs() if spec.kind != "action"
@@ -76,10 +76,10 @@ class RunActions:
         if snapshot.restart:
             why = f"rolled back from step {step_before} to step {snapshot.step}: {snapshot.restart}"
             run.restart = run.stopping = why
-            settings = {}  # the next process reads them from the log
-        for name, value in settings.items():  # for example, a weight decay lives in the optimizer's state
+            settings = {}  # the restarted process reads them from the log
+        for name, value in settings.items():  # a snapshot contains some of them, such as the optimizer's weight decay
             self._actuators.apply(name, value)
         for proof in self._actuators.proofs().values():
-            proof.moved()
+            proof.on_restore()
         run.step = snapshot.step
         return float(step_before), float(snapshot.step)

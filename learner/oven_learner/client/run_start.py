@@ -1,5 +1,7 @@
-"""Starts a run: opens its log, restores the settings of earlier incarnations, and answers their open decisions and
-commands."""
+"""Starts or resumes a run. It opens the log, and restores the settings of earlier incarnations.
+
+It also answers their open decisions and commands.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +16,8 @@ from oven_core.errors import BusError, ConfigError, OvenError, UnknownNameError,
 from oven_core.protocol.judge_spec import JudgeSpec, member_of
 from oven_core.protocol.messages import ActuatorSpec, Value
 from oven_core.protocol.rules import Rules
-from oven_learner.actuators import DONE, Actuators, Applied, difference
-from oven_learner.client.commands import OBEYED
+from oven_learner.actuators import SUCCESSFUL, Actuators, Applied, difference
+from oven_learner.client.commands import DIRECT_COMMANDS
 from oven_learner.link.link_interface import Link
 from oven_learner.link.resume_state import ResumeState
 from oven_learner.ranks import Ranks
@@ -23,13 +25,14 @@ from oven_learner.ranks import Ranks
 log = logging.getLogger("oven.learner")
 
 PACKAGES = ("oven-controller", "torch", "transformers", "accelerate", "trl")
+"""Packages whose versions are announced."""
 
-_trainings_of_run: Counter[str] = Counter()
-_trainings_of_link: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
+_trainings_by_run: Counter[str] = Counter()
+_trainings_by_link: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
 
 
 def installed_versions() -> dict[str, str]:
-    """Return package → version of the installed ones among PACKAGES, without importing them."""
+    """Return the versions of those PACKAGES that are installed, without importing them."""
     versions = {}
     for package in PACKAGES:
         try:
@@ -46,23 +49,23 @@ def next_training_name(run: str, link: Any = None) -> str:
     same way. A `link` from the caller counts as a separate run.
     """
     if link is not None:
-        _trainings_of_link[link] = _trainings_of_link.get(link, 0) + 1
-        return str(_trainings_of_link[link])
-    _trainings_of_run[run] += 1
-    return str(_trainings_of_run[run])
+        _trainings_by_link[link] = _trainings_by_link.get(link, 0) + 1
+        return str(_trainings_by_link[link])
+    _trainings_by_run[run] += 1
+    return str(_trainings_by_run[run])
 
 
 def check_rules(rules: Rules, actuators: Actuators) -> None:
-    """Raise UnknownNameError for a rule of an actuator that does not exist."""
+    """Raise UnknownNameError if a rule names an actuator that does not exist."""
     for name in rules.autonomy_of:
         if name not in actuators:
             raise UnknownNameError("actuator (in rules.autonomy_of)", name, actuators)
 
 
 def open_log(link: Link, ranks: Ranks, training: str) -> tuple[ResumeState, str]:
-    """Return the state that earlier incarnations left, and rank 0's name of this training, on every rank.
+    """Return the state of earlier incarnations and rank 0's name for this training, on every rank.
 
-    Only rank 0 connects. If it fails, every rank raises, so that none waits for the others. Raises OvenError.
+    Only rank 0 connects. If it fails, every rank raises OvenError, so that no rank waits for the others.
     """
     outcome: ResumeState | OvenError
     try:
@@ -70,7 +73,7 @@ def open_log(link: Link, ranks: Ranks, training: str) -> tuple[ResumeState, str]
     except OvenError as error:
         outcome = error
     except Exception as error:
-        outcome = BusError(f"the run's log could not be opened: {reason(error)}")
+        outcome = BusError(f"cannot open the run's log: {reason(error)}")
     outcome, training = ranks.same((outcome, training))
     if isinstance(outcome, OvenError):
         raise outcome
@@ -78,9 +81,9 @@ def open_log(link: Link, ranks: Ranks, training: str) -> tuple[ResumeState, str]
 
 
 def resume_bounds(announced: Mapping[str, ActuatorSpec], actuators: Actuators) -> None:
-    """Restore bounds that were set during the training, if the present value lies within them.
+    """Restore bounds that were changed during the training, if the current value lies within them.
 
-    Choices belong to the script: a choice that it has not registered yet cannot be chosen.
+    Choices are not restored, because the script may not have registered all of them yet.
     """
     for name, spec in announced.items():
         if name not in actuators or actuators.spec(name).kind != spec.kind or spec.kind != "scalar":
@@ -88,11 +91,11 @@ def resume_bounds(announced: Mapping[str, ActuatorSpec], actuators: Actuators) -
         try:
             actuators.update(name, low=spec.low, high=spec.high)
         except ConfigError as error:
-            log.warning("the bounds that the run announced last are not resumed: %s", error)
+            log.warning("the last announced bounds are not restored: %s", error)
 
 
 def resume_judges(offered: Mapping[str, Mapping[str, JudgeSpec]], actuators: Actuators) -> None:
-    """Restore the models that operators offered as choices, by actuator. They passed their probe back then."""
+    """Restore the models that operators offered as choices, by actuator. They have passed their probe before."""
     seats = actuators.seats
     if seats is None:
         return
@@ -103,28 +106,28 @@ def resume_judges(offered: Mapping[str, Mapping[str, JudgeSpec]], actuators: Act
 
 
 def resume_values(values: Mapping[str, Value], actuators: Actuators, ranks: Ranks) -> None:
-    """Restore settings, in the order in which the actuators were registered. Raises ConfigError if ranks differ."""
+    """Restore settings in the order of registration. Raises ConfigError if the ranks differ."""
     for name in [*actuators]:
         if name in values and actuators.spec(name).kind != "action":
             value = values[name]
             applied = actuators.apply(name, value)
-            level = logging.INFO if applied.status in DONE else logging.WARNING
+            level = logging.INFO if applied.status in SUCCESSFUL else logging.WARNING
             why = f": {applied.reason}" if applied.reason else ""
-            log.log(level, "resumed %s = %s (%s%s)", name, applied.after, applied.status, why)
-            if differs := difference(ranks.each(applied)):
-                raise ConfigError(f"{name} = {value} of the resumed run is not the same everywhere: {differs}")
+            log.log(level, "restored %s = %s (%s%s)", name, applied.after, applied.status, why)
+            if rank_difference := difference(ranks.each(applied)):
+                raise ConfigError(f"restoring {name} = {value} gave different outcomes: {rank_difference}")
 
 
 def receipts_of_unanswered(past: ResumeState) -> Iterator[tuple[Applied, str, str, str]]:
-    """Yield (outcome, actuator, decision id, command id) for each unanswered decision or command of earlier
-    incarnations.
+    """Yield (outcome, actuator, decision id, command id) for each decision or command that was never answered.
 
-    An old command is not obeyed: a run that was stopped, and is resumed, must not stop again.
+    Old commands are not executed, because a run that was stopped and is resumed must not stop again.
     """
     for decision in past.unanswered:
-        unknown = Applied("unknown", reason="the learner restarted before it answered")
+        unknown = Applied("unknown", reason="the learner restarted before it sent the receipt")
         yield unknown, decision.actuator, decision.id, ""
     for command_id, command in past.commands.items():
         if command is not None:
-            why = f"the learner restarted before it obeyed; say {command.action} again if it still holds"
-            yield Applied("unknown", reason=why), OBEYED.get(command.action, command.actuator), "", command_id
+            why = f"the learner restarted before it executed this; send {command.action} again if you still need it"
+            actuator = DIRECT_COMMANDS.get(command.action, command.actuator)
+            yield Applied("unknown", reason=why), actuator, "", command_id

@@ -15,7 +15,7 @@ from oven_core.errors import ConfigError
 from oven_core.protocol.messages import MetricSpec
 from oven_learner import ranks
 from oven_learner.actuators import Actuators
-from oven_learner.client.held_out_evaluation import Measured
+from oven_learner.client.held_out_evaluation import Measurements
 from oven_learner.client.loop_client import idle_client
 from oven_learner.completions.plain_text import as_text
 from oven_learner.completions.sample import Redact
@@ -58,7 +58,7 @@ def attach(
     recipe: str = "attached",
     training: str | None = None,
     metrics: tuple[MetricSpec, ...] = (),
-    evaluate: Callable[[], Measured] | None = None,
+    evaluate: Callable[[], Measurements] | None = None,
     evaluate_every: int = 20,
     seconds: float | None = None,
     charge_rollbacks: bool = False,

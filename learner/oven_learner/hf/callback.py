@@ -21,7 +21,7 @@ from oven_core.protocol.actuator_names import EVALUATE
 from oven_core.protocol.messages import MetricSpec
 from oven_learner.actuators import Actuators
 from oven_learner.client.client import OvenClient
-from oven_learner.client.held_out_evaluation import Measured
+from oven_learner.client.held_out_evaluation import Measurements
 from oven_learner.client.run_start import installed_versions, next_training_name
 from oven_learner.completions.sampling import Sampling
 from oven_learner.hf.checkpoints import SaveSchedule, TrainerCheckpoints
@@ -52,7 +52,7 @@ from oven_learner.link.find_controller import Connection
 from oven_learner.link.link_interface import Link, SilentLink
 from oven_learner.optim.device_readback import Readback
 from oven_learner.optim.gauges import ABSENT_IF_NAN
-from oven_learner.optim.rate_readback import IN_A_TRAINER, RateReadback
+from oven_learner.optim.rate_readback import TRAINER_REMEDY, RateReadback
 from oven_learner.ranks import Ranks
 from oven_learner.rewards.committee import Committee
 from oven_learner.rewards.judge_knobs import announce_committee
@@ -71,7 +71,7 @@ class Options:
     recipe: str
     training: str | None
     metrics: tuple[MetricSpec, ...]
-    evaluate: Callable[[], Measured] | None
+    evaluate: Callable[[], Measurements] | None
     evaluate_every: int
     seconds: float | None
     charge_rollbacks: bool
@@ -216,7 +216,7 @@ class Attachment(TrainerCallback):
         if self._user_evaluation is not None:
             first = self._user_evaluation.first()
             self.client.observe(state.global_step, first)
-            self.client.evaluated(first)
+            self.client.record_evaluation(first)
 
     def on_pre_optimizer_step(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
@@ -245,7 +245,7 @@ class Attachment(TrainerCallback):
             self.client.advance(state.global_step), state.global_step, step.metrics, step.published_names
         )
         if self._user_evaluation is not None and self._user_evaluation.newest is not None:
-            self.client.evaluated(self._user_evaluation.newest)
+            self.client.record_evaluation(self._user_evaluation.newest)
         if self._lockstep:
             self.readback.settle()  # the tick closes when its observation is in the log
         if not last:
@@ -281,9 +281,9 @@ class Attachment(TrainerCallback):
         **_: Any,
     ) -> None:
         """Keep the trainer's evaluation, which the next step publishes."""
-        measured = self._evaluation.evaluated(metrics or {})
+        measured = self._evaluation.record(metrics or {})
         if self.client is not None:
-            self.client.evaluated(measured)
+            self.client.record_evaluation(measured)
 
     def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         """Choose the final weights, announce the end, and send the rest."""
@@ -354,7 +354,7 @@ class Attachment(TrainerCallback):
         """Register the knobs that take effect in this trainer. The user's own actuators are there already."""
         trainer, actuators, options = self.trainer, self.actuators, self._options
         check_trainable(trainer)
-        RateReadback(self._rate.scale, IN_A_TRAINER).announce(actuators, options.lr_bounds)
+        RateReadback(self._rate.scale, TRAINER_REMEDY).announce(actuators, options.lr_bounds)
         scalars.announce(trainer, actuators, self._user_values, options.beta_bounds)
         announce_anchor(actuators, trainer, options.teachers, options.beta_bounds, lambda: self.client)
         for channel in self._channels:

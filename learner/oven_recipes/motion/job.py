@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.optim.lr_scheduler import LambdaLR
 
 from oven_core.protocol.messages import MetricSpec
-from oven_learner.client.held_out_evaluation import Measured
+from oven_learner.client.held_out_evaluation import Measurements
 from oven_learner.policies import (
     DiffusionPolicy,
     GaussianTrajectory,
@@ -153,10 +153,10 @@ def new_policy(settings: MotionSettings, seed: int) -> Policy:
         )
 
 
-def held_out(policy: Policy, seed: int) -> Callable[[], Measured]:
+def held_out(policy: Policy, seed: int) -> Callable[[], Measurements]:
     """Return a function that measures each clip's worth on held-out intents, always with the same noise."""
 
-    def evaluate() -> Measured:
+    def evaluate() -> Measurements:
         torch.manual_seed(seed)  # `connect` puts the generators back
         made = policy.sample(EVALUATED, EACH).outputs
         return {HELD_OUT.name: worth([text for text in EVALUATED for _ in range(EACH)], made).tolist()}

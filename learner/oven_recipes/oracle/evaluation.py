@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple
 
 from oven_core.errors import ConfigError
 from oven_core.protocol.messages import MetricSpec
-from oven_learner.client.held_out_evaluation import Measured
+from oven_learner.client.held_out_evaluation import Measurements
 from oven_learner.rewards.calibrated import parse_oracle_output
 from oven_recipes.activations.capture import MOST_TOKENS, Activation, capture
 from oven_recipes.activations.injection import ActivationInjection
@@ -65,7 +65,7 @@ class Evaluated:
     def shuffled_overall(self) -> Scores:
         return scores(scored(self.shuffled))
 
-    def measured(self) -> Measured:
+    def measured(self) -> Measurements:
         """Return the metrics: `eval/accuracy` per answer, the others as means. Calibration is missing if no answer
         parses."""
         metrics: dict[str, float | Sequence[float]] = {

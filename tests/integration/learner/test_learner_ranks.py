@@ -179,7 +179,7 @@ async def test_a_signal_to_one_rank_ends_all_cleanly_and_a_dead_rank_is_a_failur
     assert len(starts) == 2, "one learner, not one a rank"
     first, second = messages[: starts[1]], messages[starts[1] :]
     end = first[-1]
-    assert isinstance(end, RunEnded) and (end.reason, end.detail) == ("stopped", "rank 1 was asked to end")
+    assert isinstance(end, RunEnded) and (end.reason, end.detail) == ("stopped", "rank 1 requested a stop")
     assert len(weights(tmp_path, 2)) == 1
     each = [steps(tmp_path, rank)[: end.step] for rank in (0, 1)]
     assert [[row[0], row[1], row[3]] for row in each[0]] == [[row[0], row[1], row[3]] for row in each[1]]
@@ -266,18 +266,18 @@ def test_a_change_that_fails_on_one_rank_is_reverted_on_all(cases: list[dict[str
 
 def test_ranks_stop_if_an_action_had_different_outcomes(cases: list[dict[str, Any]]) -> None:
     steps, why = alike(cases, "a_rollback_fails_on_rank_2", "steps", "stopping")
-    assert steps == 1 and why.startswith("run.rollback came out differently on the ranks")
+    assert steps == 1 and why.startswith("run.rollback had different outcomes")
     assert [status for status, _ in cases[0]["a_rollback_fails_on_rank_2"]["receipts"]] == ["unknown"]
 
 
 def test_a_stop_requested_on_any_rank_ends_all_at_the_same_step(cases: list[dict[str, Any]]) -> None:
     steps, why = alike(cases, "rank_2_is_asked_to_end", "steps", "stopping")
-    assert steps < 1_000_000 and why == "rank 2 was asked to end"
+    assert steps < 1_000_000 and why == "rank 2 requested a stop"
 
 
 def test_a_time_budget_ends_all_by_the_clock_of_rank_0(cases: list[dict[str, Any]]) -> None:
     steps, why = alike(cases, "the_time_is_up", "steps", "stopping")
-    assert 1 < steps < 1_000_000 and why == "the time budget is spent"
+    assert 1 < steps < 1_000_000 and why == "the time budget is used up"
 
 
 def test_credentials_that_are_refused_are_an_error_on_all(cases: list[dict[str, Any]]) -> None:
@@ -313,5 +313,5 @@ def test_all_ranks_end_with_the_same_weights(cases: list[dict[str, Any]]) -> Non
     assert alike(cases, "all_end_with_the_best", "weights") == [[2, 3]]
     (status, why), (failed, reason) = cases[0]["all_end_with_the_best"]["said"]
     assert (status, failed) == ("applied", "rejected")
-    assert why == "the weights of step 2 are put back: eval/loss 0.6333, 1.267 at step 3"
+    assert why == "restored the weights of step 2: eval/loss 0.6333, 1.267 at step 3"
     assert "those of step 2 failed: " in reason and "the file is not on this machine" in reason

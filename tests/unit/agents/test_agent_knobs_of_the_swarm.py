@@ -117,7 +117,7 @@ def test_training_is_quantised_late_where_rounding_costs() -> None:
     turns = turned(
         Quantisation(), run("train.quantisation"), (observation(tick, **ROUNDED) for tick in range(1, STEPS))
     )
-    assert turns == [(261, "int4", Quantisation.SURE)], "past .65, and once"
+    assert turns == [(261, "int4", Quantisation.CONFIDENCE)], "past .65, and once"
     cheap = ROUNDED | {"eval__int4__bits_per_byte": 2.001}
     assert not turned(
         Quantisation(), run("train.quantisation"), (observation(tick, **cheap) for tick in range(1, STEPS))

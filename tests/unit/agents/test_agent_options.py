@@ -87,9 +87,15 @@ def test_an_option_is_there_before_the_agent_is_made(scout: str) -> None:
         ({"cut": 10**400}, "is not a finite number"),
         ({"cut": -8}, r"agent 'learning_rate': option cut = -8: it must be above 0 \(default 8.0\)"),
         ({"cut": 0}, "it must be above 0"),
-        ({"opposed": 0.05}, r"agent 'learning_rate': option opposed = 0.05: it must be below 0 \(default -0.05\)"),
+        (
+            {"max_opposed_cosine": 0.05},
+            r"agent 'learning_rate': option max_opposed_cosine = 0.05: it must be below 0 \(default -0.05\)",
+        ),
         ({"window": 8.5}, r"agent 'learning_rate': option window = 8.5: it must be a whole number \(default 8\)"),
-        ({"along": 1.5}, r"agent 'learning_rate': option along = 1.5: it must be between 0 and 1 \(default 0.85\)"),
+        (
+            {"aligned_confidence": 1.5},
+            r"agent 'learning_rate': option aligned_confidence = 1.5: it must be between 0 and 1 \(default 0.85\)",
+        ),
         ({"cut": 4, "CUT": 5}, "agent 'learning_rate': option cut is set twice"),
     ],
 )
@@ -151,10 +157,18 @@ def test_the_agent_process_sets_the_options(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(host, "Session", session)
     with pytest.raises(EnoughError):
         host.main(
-            ["learning_rate", "divergence", "--name", "a", "--name", "b", *arguments("b", (("own", 0.1), ("few", 7)))]
+            [
+                "learning_rate",
+                "divergence",
+                "--name",
+                "a",
+                "--name",
+                "b",
+                *arguments("b", (("weights_share", 0.1), ("short_creep_ticks", 7))),
+            ]
         )
-    assert (made["b"].OWN, made["b"].FEW, made["a"].CUT) == (0.1, 7, 8.0)
-    assert Divergence.OWN == 0.3
+    assert (made["b"].WEIGHTS_SHARE, made["b"].SHORT_CREEP_TICKS, made["a"].CUT) == (0.1, 7, 8.0)
+    assert Divergence.WEIGHTS_SHARE == 0.3
 
 
 def statements(path: Path) -> Iterator[tuple[ast.stmt, ast.stmt | None]]:
@@ -217,15 +231,18 @@ def test_invalid_options_of_a_users_agent_are_refused(scout: str, tmp_path: Path
 
 def test_options_persist_when_a_run_is_resumed() -> None:
     result = resolve(
-        sets=["agents=[{name: learning_rate, options: {cut: 4}}, divergence]", "agent_options.divergence.own=0.4"]
+        sets=[
+            "agents=[{name: learning_rate, options: {cut: 4}}, divergence]",
+            "agent_options.divergence.weights_share=0.4",
+        ]
     )
-    assert result.settings.agent_options == {"learning_rate": {"cut": 4}, "divergence": {"own": 0.4}}
+    assert result.settings.agent_options == {"learning_rate": {"cut": 4}, "divergence": {"weights_share": 0.4}}
     earlier = result.settings.model_dump(mode="json")
     assert resolve(earlier=earlier).settings == result.settings
     resumed = resolve(earlier=earlier, sets=["agent_options.learning_rate.cut=2"]).settings
-    assert resumed.agent_options == {"learning_rate": {"cut": 2}, "divergence": {"own": 0.4}}
+    assert resumed.agent_options == {"learning_rate": {"cut": 2}, "divergence": {"weights_share": 0.4}}
     without = resolve(earlier=earlier, sets=["agents=[divergence]"]).settings
-    assert without.agent_options == {"divergence": {"own": 0.4}}
+    assert without.agent_options == {"divergence": {"weights_share": 0.4}}
 
 
 def test_the_agent_process_refuses_an_unknown_option() -> None:
@@ -235,4 +252,4 @@ def test_the_agent_process_refuses_an_unknown_option() -> None:
     with pytest.raises(UnknownNameError, match="no option of agent 'mine' named 'cuts'; did you mean 'cut'"):
         host.main(["learning_rate", "--name", "mine", "--option", "mine.cuts=4", "--check"])
     with pytest.raises(UnknownNameError, match="no agent of this process named 'divergence'"):
-        host.main(["learning_rate", "--option", "divergence.own=4", "--check"])
+        host.main(["learning_rate", "--option", "divergence.weights_share=4", "--check"])

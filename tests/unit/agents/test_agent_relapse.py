@@ -186,9 +186,9 @@ def test_false_alarms_on_noise_are_as_rare_as_it_says(trend: str) -> None:
     for seed in range(300):
         draw = random.Random(seed)
         values = [TRENDS[trend](reading) + draw.gauss(0, 0.02) for reading in range(30)]
-        for count in range(BestCheckpoint.LEARNT + 1, len(values) + 1):
+        for count in range(BestCheckpoint.MIN_READINGS + 1, len(values) + 1):
             readings += 1
-            alarms += BestCheckpoint().lost(values[:count]) is not None
+            alarms += BestCheckpoint().lost_share(values[:count]) is not None
     assert alarms <= (0.005 if trend == "learns" else 0.008) * readings
 
 

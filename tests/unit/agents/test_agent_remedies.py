@@ -25,11 +25,11 @@ from oven_core.protocol.graph_requests import (
 )
 from oven_core.protocol.messages import AgentStatus, BallotOpened, RunStarted, Vote
 
-SKIPPING, CUTTING, RETURNING = "rollback_and_skip", "rollback_and_cut", "rollback"
+ROLLBACK_AND_SKIP, ROLLBACK_AND_CUT, ROLLBACK_ONLY = "rollback_and_skip", "rollback_and_cut", "rollback"
 CHANGES = {
-    SKIPPING: {"run.rollback": 90.0, "data.skip": 100.0},
-    CUTTING: {"run.rollback": 90.0, "optimizer.lr_scale": 0.125},
-    RETURNING: {"run.rollback": 90.0},
+    ROLLBACK_AND_SKIP: {"run.rollback": 90.0, "data.skip": 100.0},
+    ROLLBACK_AND_CUT: {"run.rollback": 90.0, "optimizer.lr_scale": 0.125},
+    ROLLBACK_ONLY: {"run.rollback": 90.0},
 }
 PATH = EvidencePath(edges=("C001", "S016"), text="loss_spike ← CAUSES ← lr_too_high", grade="D", sources=("own",))
 
@@ -87,7 +87,7 @@ def words(offer: Alternatives, graph: Callable[[str, bytes], bytes | None]) -> l
 def test_the_graphs_best_plan_is_proposed_with_its_reasons() -> None:
     graph = Graph(diagnosis(rollback_and_cut=0.9, rollback_and_skip=0.4, lower_beta=2.0))
     votes = words(alternatives(), graph)
-    assert {vote.actuator: vote.value for vote in votes} == CHANGES[CUTTING]
+    assert {vote.actuator: vote.value for vote in votes} == CHANGES[ROLLBACK_AND_CUT]
     assert votes[0].evidence[:3] == (
         "a note",
         "symptom:loss_spike",
@@ -100,7 +100,7 @@ def test_the_graphs_best_plan_is_proposed_with_its_reasons() -> None:
 
 @pytest.mark.parametrize("reply", [None, diagnosis(), diagnosis(lower_beta=2.0)], ids=["away", "empty", "another"])
 def test_without_an_answer_the_agents_first_alternative_is_used(reply: Diagnosis | None) -> None:
-    assert {vote.actuator: vote.value for vote in words(alternatives(), Graph(reply))} == CHANGES[SKIPPING]
+    assert {vote.actuator: vote.value for vote in words(alternatives(), Graph(reply))} == CHANGES[ROLLBACK_AND_SKIP]
 
 
 def test_a_plan_is_proposed_completely_or_not_at_all() -> None:

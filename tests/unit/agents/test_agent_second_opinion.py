@@ -11,8 +11,8 @@ from tests.support import runs
 
 from oven_agents.sdk.alternative_plans import Alternatives
 from oven_agents.sdk.window import Knob, Window
-from oven_agents.shipped.divergence import PASSING, RETURNING, SKIPPING, Divergence
-from oven_agents.stats.evaluation_request import ASKS, GIVEN_UP, PATIENCE, held_out_evidence
+from oven_agents.shipped.divergence import ROLLBACK_AND_SKIP, ROLLBACK_ONLY, SKIP_ONLY, Divergence
+from oven_agents.stats.evaluation_request import MAX_REQUESTS, PATIENCE, REQUEST_WINDOW, held_out_evidence
 from oven_core.protocol.actuator_names import ACTUATORS
 from oven_core.protocol.messages import Observation, Receipt, RunStarted, Vote
 from oven_core.protocol.rules import Rules
@@ -46,7 +46,9 @@ def test_without_a_recent_reading_an_evaluation_is_requested() -> None:
     assert held_out_evidence(window(ONSET + 2 + PATIENCE, BEFORE, (ONSET + 2,)), ONSET).state == "unknown", (
         "nobody measured it"
     )
-    assert held_out_evidence(window(ONSET + GIVEN_UP, BEFORE), ONSET).state == "unknown", "nobody heard the question"
+    assert held_out_evidence(window(ONSET + REQUEST_WINDOW, BEFORE), ONSET).state == "unknown", (
+        "nobody heard the question"
+    )
 
 
 @pytest.mark.parametrize(
@@ -63,7 +65,7 @@ def test_an_evaluation_expires_and_is_requested_a_limited_number_of_times() -> N
     answered = {**BEFORE, ONSET + 3: 2.53}
     late = ONSET + 3 + PATIENCE
     assert held_out_evidence(window(late, answered, (ONSET + 2,)), ONSET).state == "ask"
-    evaluations = tuple(ONSET + 2 - i for i in range(ASKS))
+    evaluations = tuple(ONSET + 2 - i for i in range(MAX_REQUESTS))
     assert held_out_evidence(window(late, answered, evaluations), ONSET).state == "known"
 
 
@@ -96,11 +98,11 @@ def remedies_of(events: list[Observation | Receipt]) -> list[str]:
 
 
 def test_a_jump_that_hurt_the_weights_is_rolled_back() -> None:
-    assert remedies_of(events(hurt=1.9)) == ["run.evaluate", SKIPPING]
+    assert remedies_of(events(hurt=1.9)) == ["run.evaluate", ROLLBACK_AND_SKIP]
 
 
 def test_a_jump_of_the_data_alone_skips_batches_without_a_rollback() -> None:
-    assert remedies_of(events(hurt=0.1)) == ["run.evaluate", PASSING]
+    assert remedies_of(events(hurt=0.1)) == ["run.evaluate", SKIP_ONLY]
 
 
 def test_a_jump_that_outlasts_its_skipped_batches_needs_another_evaluation() -> None:
@@ -117,8 +119,8 @@ def test_a_jump_that_outlasts_its_skipped_batches_needs_another_evaluation() -> 
         evaluation = runs.receipt(ONSET + 5, "run.evaluate", None, None)
         return remedies_of([*first[: passed + 1], skipped, *later[:1], evaluation, *later[1:]])
 
-    assert after_skipping(0.1) == ["run.evaluate", PASSING], "the loss means something else by now"
-    assert after_skipping(1.9) == ["run.evaluate", PASSING, SKIPPING]
+    assert after_skipping(0.1) == ["run.evaluate", SKIP_ONLY], "the loss means something else by now"
+    assert after_skipping(1.9) == ["run.evaluate", SKIP_ONLY, ROLLBACK_AND_SKIP]
 
 
 def test_a_jump_that_hurt_nothing_is_left_alone() -> None:
@@ -127,4 +129,4 @@ def test_a_jump_that_hurt_nothing_is_left_alone() -> None:
 
 def test_weights_that_moved_are_rolled_back_only_after_an_evaluation() -> None:
     assert remedies_of(events(hurt=-0.1, excess=0.0, moved=1.2)) == ["run.evaluate"], "a padding that nothing looks up"
-    assert remedies_of(events(hurt=0.5, excess=0.0, moved=1.2)) == ["run.evaluate", RETURNING]
+    assert remedies_of(events(hurt=0.5, excess=0.0, moved=1.2)) == ["run.evaluate", ROLLBACK_ONLY]

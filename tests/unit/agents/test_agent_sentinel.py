@@ -13,7 +13,7 @@ from tests.support import runs
 from tests.support.runs import receipt
 
 from oven_agents import Agent, Alternatives, Window
-from oven_agents.shipped.divergence import CUTTING, RETURNING, SKIPPING, Divergence
+from oven_agents.shipped.divergence import ROLLBACK_AND_CUT, ROLLBACK_AND_SKIP, ROLLBACK_ONLY, Divergence
 from oven_agents.shipped.grad_clip import GradClip
 from oven_agents.shipped.repeated_data import RepeatedData
 from oven_agents.shipped.weight_decay import WeightDecay
@@ -61,7 +61,7 @@ def up(by: float, **factors: float) -> Change:
 @pytest.mark.parametrize("seed", range(3))
 def test_a_jump_on_the_same_steps_is_rolled_back_and_its_batches_are_skipped(seed: int) -> None:
     tick, remedies, first = plans(Divergence(), hurt(up(2.0, norm=8.0), seed=seed))[0]
-    assert (tick, remedies) == (ONSET + 2, [SKIPPING]), "at the third high value; nothing speaks for the rate"
+    assert (tick, remedies) == (ONSET + 2, [ROLLBACK_AND_SKIP]), "at the third high value; nothing speaks for the rate"
     assert first == {"run.rollback": ONSET - 2.0, "data.skip": 100.0}
 
 
@@ -78,7 +78,9 @@ def test_a_loss_in_another_unit_waits_for_something_else_to_say_so() -> None:
 
 def test_steps_that_grew_at_the_same_rate_speak_for_the_moments() -> None:
     _, remedies, first = plans(Divergence(), hurt(up(0.6, length=5.0)))[0]
-    assert remedies == [RETURNING] and set(first) == {"run.rollback"}, "a cut would only cost: the rate is what it was"
+    assert remedies == [ROLLBACK_ONLY] and set(first) == {"run.rollback"}, (
+        "a cut would only cost: the rate is what it was"
+    )
 
 
 def test_a_jump_that_heals_by_itself_is_left_alone() -> None:
@@ -89,12 +91,12 @@ def test_a_jump_that_heals_by_itself_is_left_alone() -> None:
 def test_a_nan_is_rolled_back_at_once_and_again(gauge: str) -> None:
     broken = hurt(lambda since, metrics: {gauge: math.nan})
     tick, remedies, first = plans(Divergence(), broken)[0]
-    assert (tick, remedies) == (ONSET, [SKIPPING, CUTTING, RETURNING])
+    assert (tick, remedies) == (ONSET, [ROLLBACK_AND_SKIP, ROLLBACK_AND_CUT, ROLLBACK_ONLY])
     assert first["run.rollback"] == ONSET - 2
     events: list[Observation | Receipt] = [*broken[:ONSET], receipt(ONSET, "run.rollback"), receipt(ONSET, "data.skip")]
     events[-1] = events[-1].model_copy(update={"n": 2 * ONSET + 2})
     again = plans(Divergence(), [*events, *_after(broken[ONSET:])])
-    assert [remedies[0] for tick, remedies, _ in again if tick > ONSET][:1] == [CUTTING], "another one first"
+    assert [remedies[0] for tick, remedies, _ in again if tick > ONSET][:1] == [ROLLBACK_AND_CUT], "another one first"
 
 
 def _after(observations: list[Observation]) -> list[Observation]:
@@ -127,7 +129,7 @@ def test_the_rate_stays_while_something_else_moves_the_weights(moved: float) -> 
     again = receipt(ONSET + 8, "run.rollback", ONSET + 8, ONSET - 2)
     seen: list[Observation | Receipt] = [*hurt(change, end=ONSET + 24)]
     offered = plans(Divergence(), [*seen[: ONSET + 4], first, *seen[ONSET + 4 : ONSET + 8], again, *seen[ONSET + 8 :]])
-    assert any(CUTTING in remedies for _, remedies, _ in offered) == (moved == 1.0)
+    assert any(ROLLBACK_AND_CUT in remedies for _, remedies, _ in offered) == (moved == 1.0)
 
 
 def test_a_gradient_that_got_past_the_clip_is_seen_and_one_that_was_held_is_not() -> None:
@@ -138,7 +140,7 @@ def test_a_gradient_that_got_past_the_clip_is_seen_and_one_that_was_held_is_not(
         }
 
     first = plans(Divergence(), hurt(outlier(2.0)))[0]
-    assert (first[0], first[1][0]) == (ONSET + 1, RETURNING)
+    assert (first[0], first[1][0]) == (ONSET + 1, ROLLBACK_ONLY)
     assert not plans(Divergence(), hurt(outlier(1.0)))
 
 

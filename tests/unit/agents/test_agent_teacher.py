@@ -219,7 +219,7 @@ def test_any_events_keep_to_headroom_patience_and_bounds(
     for tick, vote in votes(events):
         last = max((changed_at for changed_at in receipts if changed_at < tick), default=0)
         assert tick - last >= LEAST
-        assert 1 - held_out >= Teacher.ROOM
+        assert 1 - held_out >= Teacher.MIN_HEADROOM
         recent = [reward for reward, _ in pairs[tick - Teacher.HALF : tick]]
-        assert sum(recent) / len(recent) <= 1 - Teacher.ROOM + 1e-9
+        assert sum(recent) / len(recent) <= 1 - Teacher.MIN_HEADROOM + 1e-9
         assert vote.value in NAMES if vote.actuator == TEACHER else 0.01 <= float(str(vote.value)) <= 10

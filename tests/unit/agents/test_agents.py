@@ -59,7 +59,7 @@ def test_no_cut_is_undone_before_it_has_shown_what_it_does() -> None:
     for tick in range(7, 40):
         session.absorb(observe(tick, reward=0.3, cos=0.6))
         proposals += [message for message in without_graph(session.react()) if isinstance(message, Vote)]
-    assert proposals and proposals[0].tick == 6 + LearningRate.REPAIR
+    assert proposals and proposals[0].tick == 6 + LearningRate.REPAIR_TICKS
 
 
 def test_a_starved_level_brings_the_mixture_back() -> None:

@@ -7,7 +7,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oven_agents.stats.level_shift import EARLIER, halves, newest, rise, shift_at
+from oven_agents.stats.level_shift import MIN_EARLIER, halves, newest, rise, shift_at
 
 VALUES = st.lists(st.floats(-1e6, 1e6), min_size=2, max_size=60)
 
@@ -23,7 +23,7 @@ def test_a_series_is_parted_without_loss(values: list[float], data: st.DataObjec
 
 def test_a_rise_needs_some_values_before_it() -> None:
     level = [1.0, 1.1, 0.9, 1.0, 1.1, 0.9, 1.0, 1.1]
-    assert len(level) == EARLIER
+    assert len(level) == MIN_EARLIER
     assert rise([*level, 9.0, 9.0], 2) > 3
     assert rise([*level[1:], 9.0, 9.0], 2) == -math.inf
 

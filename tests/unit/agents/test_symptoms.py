@@ -19,13 +19,13 @@ from oven_agents.shipped.calibration_drift import CalibrationDrift
 from oven_agents.shipped.drift import Drift
 from oven_agents.shipped.entropy_collapse import EntropyCollapse
 from oven_agents.stats.symptoms import (
-    BACK,
-    BEFORE,
+    REFERENCE_LAG,
+    REFERENCE_LENGTH,
     advantages_alike,
-    below,
     calibration_drift,
     confidence_collapse,
     equal_rewards,
+    is_below,
     kl_runaway,
 )
 from oven_core.protocol.alerts import Alert
@@ -36,7 +36,7 @@ ECE, NULL, HIGH = "calibration/ece", "calibration/ece_null", "calibration/ece_nu
 
 @given(st.lists(st.floats(0, 1), max_size=60))
 def test_a_state_ends_when_the_median_crosses_the_upper_bound(values: list[float]) -> None:
-    result = below(values, 0.3, 0.5)
+    result = is_below(values, 0.3, 0.5)
     levels = [sorted(values[index - 4 : index + 1])[2] for index in range(4, len(values))]
     state = False
     for level in levels:  # the same, forwards
@@ -83,7 +83,7 @@ def test_advantages_alike_are_one_except_at_the_ceiling() -> None:
 
 
 def test_a_kl_runs_away_when_it_triples_beyond_where_training_begins() -> None:
-    calm = [0.2] * (BACK + BEFORE)
+    calm = [0.2] * (REFERENCE_LAG + REFERENCE_LENGTH)
     assert kl_runaway([*calm, *(0.2 * 1.3**step for step in range(15))]) is not None
     assert kl_runaway([*calm, *([math.inf] * 5)]) is not None
     assert kl_runaway([0.001 * step for step in range(60)]) is None, "from nothing"

@@ -58,11 +58,11 @@ def test_a_trainer_that_raises_is_a_rejection_with_its_text() -> None:
     ("name", "value", "says"),
     [
         ("beta", 2.0, "outside the bounds"),
-        ("beta", float("nan"), "no finite number"),
-        ("beta", "high", "no finite number"),
-        ("mode", "maybe", "none of on, off"),
-        ("mixture", {"easy": 1.0}, "exactly easy, hard"),
-        ("mixture", {"easy": 0.9, "hard": 0.9}, "sum 1"),
+        ("beta", float("nan"), "not a finite number"),
+        ("beta", "high", "not a finite number"),
+        ("mode", "maybe", "not one of on, off"),
+        ("mixture", {"easy": 1.0}, "exactly the components easy, hard"),
+        ("mixture", {"easy": 0.9, "hard": 0.9}, "sum to 1"),
         ("gamma", 1.0, "no actuator 'gamma'"),
     ],
 )
@@ -82,7 +82,7 @@ def test_the_receipt_of_an_action_has_its_result() -> None:
 
 def test_registering_twice_or_out_of_bounds_is_an_error_at_start_up() -> None:
     actuators = knobs(Trainer())
-    with pytest.raises(ConfigError, match="registered already"):
+    with pytest.raises(ConfigError, match="already registered"):
         actuators.choice("mode", lambda: "on", lambda v: None, ("on",))
     with pytest.raises(ConfigError, match="outside its bounds"):
         actuators.scalar("far", lambda: 5.0, lambda v: None, low=0, high=1)

@@ -30,15 +30,15 @@ class Knobs:
 @pytest.mark.parametrize(
     ("name", "changes", "says"),
     [
-        ("mode", {"choices": ("b", "c")}, "mode reads 'a' now: 'a' is none of b, c; set it to a value that fits first"),
-        ("mode", {"choices": ()}, "'a' is none of "),
+        ("mode", {"choices": ("b", "c")}, "first set it to an allowed value"),
+        ("mode", {"choices": ()}, "'a' is not one of "),
         ("mode", {"choices": "abc"}, "the choices 'abc' are not names"),
-        ("mode", {"low": 1.0}, "the kind choice, which has no bounds to change"),
-        ("rate", {"choices": ("a",)}, "the kind scalar, which has no choices to change"),
-        ("rate", {"high": 0.5}, r"rate is 1 now, outside its bounds \[0.1, 0.5\]; widen them"),
+        ("mode", {"low": 1.0}, "choice, which has no bounds to change"),
+        ("rate", {"choices": ("a",)}, "scalar, which has no choices to change"),
+        ("rate", {"high": 0.5}, r"rate is currently 1, outside its bounds \[0.1, 0.5\]; widen them"),
         ("rate", {"low": 0.0}, "low > 0"),
-        ("mix", {"choices": ("x",)}, "the kind simplex, which has no choices to change"),
-        ("look", {"high": 1.0}, "the kind action, which has no bounds to change"),
+        ("mix", {"choices": ("x",)}, "simplex, which has no choices to change"),
+        ("look", {"high": 1.0}, "action, which has no bounds to change"),
     ],
 )
 def test_an_invalid_update_is_refused_and_changes_nothing(name: str, changes: Any, says: str) -> None:
@@ -61,7 +61,7 @@ def test_choices_and_bounds_can_be_added_and_removed() -> None:
     knobs.registry.update("mix")
     assert knobs.registry.spec("mix").choices == ("x", "z")
     knobs.shares = {"x": 0.25, "z": 0.5}
-    with pytest.raises(ConfigError, match="sum 1; set it to a value that fits first"):
+    with pytest.raises(ConfigError, match="sum to 1; first set it to an allowed value"):
         knobs.registry.update("mix")
     with pytest.raises(UnknownNameError, match="rate"):
         knobs.registry.update("rat", high=2)
@@ -121,7 +121,7 @@ def test_an_unreadable_actuator_is_not_announced_and_training_continues(caplog: 
     with caplog.at_level(logging.ERROR, "oven.learner"):
         client.observe(1, {})
         client.poll()
-    assert not announced(line) and "odd is not announced: it cannot be read: list index" in caplog.text
+    assert not announced(line) and "odd was not announced: it cannot be read: list index" in caplog.text
 
 
 def test_a_resumed_training_has_the_bounds_that_were_announced_last(caplog: pytest.LogCaptureFixture) -> None:
@@ -137,7 +137,7 @@ def test_a_resumed_training_has_the_bounds_that_were_announced_last(caplog: pyte
     narrow = wide.model_copy(update={"low": 5.0, "high": 6.0})
     with caplog.at_level(logging.WARNING, "oven.learner"):
         make(FakeLink(past=ResumeState(incarnation=1, training="1", announced={"1": {"rate": narrow}})))
-    assert "not resumed: rate is 1 now, outside its bounds" in caplog.text
+    assert "not restored: rate is currently 1, outside its bounds" in caplog.text
 
 
 def test_a_choice_that_is_not_registered_yet_is_not_resumed(
@@ -147,4 +147,4 @@ def test_a_choice_that_is_not_registered_yet_is_not_resumed(
     past = ResumeState(incarnation=1, tick=5, training="1", values={"1": {"mode": "c"}})
     with caplog.at_level(logging.WARNING, "oven.learner"):
         OvenClient(FakeLink(past=past), knobs.registry, max_steps=9).start()
-    assert knobs.mode == "a" and "'c' is none of a, b" in caplog.text
+    assert knobs.mode == "a" and "'c' is not one of a, b" in caplog.text

@@ -234,7 +234,7 @@ def test_a_time_budget_ends_the_run_cleanly(tmp_path: Path) -> None:
     attach(job, link=line, seconds=1e-6)
     job.train()
     assert job.state.global_step == 1
-    assert (ended(line).reason, ended(line).detail) == ("completed", "the time budget is spent")
+    assert (ended(line).reason, ended(line).detail) == ("completed", "the time budget is used up")
 
 
 def test_a_gauge_that_raises_does_not_stop_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,8 +25,8 @@ from oven_agents.shipped.teacher import Teacher
 from oven_core.errors import ConfigError, UnknownNameError
 from oven_core.protocol.messages import MetricSpec, RunStarted
 from oven_learner.baking import text_training
-from oven_learner.baking.oven import Oven, member_in
-from oven_learner.baking.own_stack import StackAddress
+from oven_learner.baking.child_stack import StackAddress
+from oven_learner.baking.oven import Oven, find_member
 from oven_learner.baking.policy_training import SteeredTrainer
 from oven_learner.policies import PolicyTrainerConfig
 from oven_learner.testing import FakeLink
@@ -46,12 +46,12 @@ GOOD: dict[str, Any] = {"prompts": ["a", "b"], "rules": vowels, "total_steps": 3
         ({"group_size": 1}, "group_size=1"),
         ({"rules": None}, "nothing scores"),
         ({"modality": "texts"}, "did you mean 'text'"),
-        ({"num_generations": 4}, "is called group_size= here"),
+        ({"num_generations": 4}, "is called group_size= in bake"),
         ({"beta": 0.1}, "needs a teacher"),
         ({"teachers": [{"name": "big", "model_name": "x"}], "teacher": "bog"}, "did you mean 'big'"),
         ({"teachers": ["big"]}, "teachers=, entry 1: 'big' is not a mapping"),
         ({"teachers": "nowhere.yaml"}, "cannot read the file of teachers nowhere.yaml"),
-        ({"modality": "motion"}, "must be a Policy, and this is a LlamaForCausalLM"),
+        ({"modality": "motion"}, "must be a Policy, but this is a LlamaForCausalLM"),
         ({"settings": {"rules": {"autonomie": "auto"}}}, "autonomie"),
     ],
 )
@@ -72,7 +72,7 @@ def test_unsuitable_tokenizers_are_refused(unfit: str) -> None:
         words.add_tokens([f"word{number}" for number in range(400)])
     if unfit == "endless":
         words.pad_token = words.eos_token = None
-    message = {"name": "is a str", "large": "ids up to", "endless": "neither a pad nor an end token"}[unfit]
+    message = {"name": "is a str", "large": "ids up to", "endless": "neither a pad token nor an end token"}[unfit]
     with pytest.raises(ConfigError, match=message):
         text_training.check_tokenizer(llama(), "gpt2" if unfit == "name" else words)
 
@@ -80,7 +80,7 @@ def test_unsuitable_tokenizers_are_refused(unfit: str) -> None:
 def test_ranks_do_not_start_a_stack_each(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OVEN_URL", raising=False)
     monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(ConfigError, match="each of several ranks"):
+    with pytest.raises(ConfigError, match="every rank would start"):
         oven.bake(llama(), tokenizer(), **GOOD)
 
 
@@ -183,7 +183,7 @@ def test_a_policy_in_a_resumed_run_continues_from_its_newest_checkpoint(tmp_path
 def test_settings_are_refused_for_an_existing_stack(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OVEN_URL", "nats://127.0.0.1:1")
     monkeypatch.setenv("OVEN_RUN", "there")
-    with pytest.raises(ConfigError, match="the environment names a stack"):
+    with pytest.raises(ConfigError, match="the environment already names a stack"):
         oven.bake(llama(), tokenizer(), **GOOD, run="mine")
 
 
@@ -202,11 +202,11 @@ MEMBERS = {
 
 
 def test_a_swap_means_the_member_in_the_role_or_by_its_name() -> None:
-    assert member_in(MEMBERS, "adversary", None) == "tricks"
-    assert member_in(MEMBERS, "critic", "seek") == "seek"
-    with pytest.raises(ConfigError, match="sonnet, seek judge as critic; choose one"):
-        member_in(MEMBERS, "critic", None)
+    assert find_member(MEMBERS, "adversary", None) == "tricks"
+    assert find_member(MEMBERS, "critic", "seek") == "seek"
+    with pytest.raises(ConfigError, match="sonnet, seek all have the role critic; choose one"):
+        find_member(MEMBERS, "critic", None)
     with pytest.raises(UnknownNameError, match="no role named 'critics'; did you mean 'critic'"):
-        member_in(MEMBERS, "critics", None)
+        find_member(MEMBERS, "critics", None)
     with pytest.raises(UnknownNameError, match="no member of the committee named 'seeker'; did you mean 'seek'"):
-        member_in(MEMBERS, "critic", "seeker")
+        find_member(MEMBERS, "critic", "seeker")

@@ -95,7 +95,7 @@ def test_a_trainer_ends_with_its_best_weights(tmp_path: Path, options: dict[str,
     assert [receipt.status for receipt in line.receipts()] == ["applied", "applied"]
     assert (line.receipts()[0].before, line.receipts()[0].after) == ("last", "best")
     last_receipt, metric = last_word(line), "eval/mse" if "evaluate" in options else "eval/loss"
-    assert last_receipt.reason.startswith(f"the weights of step {AT} are put back: {metric} "), last_receipt.reason
+    assert last_receipt.reason.startswith(f"restored the weights of step {AT}: {metric} "), last_receipt.reason
     assert (last_receipt.before, last_receipt.after, last_receipt.step) == ("best", "best", 12)
     assert equal(weights(watch.trainer), watch.seen[AT]) and not equal(watch.seen[AT], watch.seen[12])
     readings = [seen.metrics[metric] for seen in line.observed() if metric in seen.metrics]
@@ -179,7 +179,7 @@ def test_a_loop_has_its_best_weights_after_the_last_poll() -> None:
             before(step, client)
             client.observe(step, {"loss": loop.step()})
             client.poll()
-        best = next(step for step in (0, 3, 6) if f"of step {step} " in line.receipts()[-1].reason)
+        best = next(step for step in (0, 3, 6) if f"of step {step}: " in line.receipts()[-1].reason)
         assert equal(loop.weights(), seen[best]), "before the loop's own last lines"
     receipt = last_word(line)
     assert receipt.status == "applied" and receipt.step == STEPS == client.step
@@ -219,10 +219,10 @@ def test_a_loop_that_is_stopped_ends_with_its_best_and_one_that_a_signal_ends_wi
         return last_word(line), unchanged
 
     receipt, same = ended(5, "run.stop")
-    assert receipt.reason.startswith("the weights of step 0 are put back") and same == [False]
+    assert receipt.reason.startswith("restored the weights of step 0") and same == [False]
     receipt, same = ended(5, "SIGTERM")
     assert (receipt.status, same) == ("skipped", [True])
-    assert receipt.reason == "the last weights stay: SIGTERM leaves no time to evaluate"
+    assert receipt.reason == "kept the last weights, because SIGTERM leaves no time to evaluate"
 
 
 def test_a_run_that_is_held_keeps_its_last_weights() -> None:
@@ -236,7 +236,7 @@ def test_a_run_that_is_held_keeps_its_last_weights() -> None:
                     OperatorCommand(id="s", action="stop"),
                 ]
             client.poll()
-    assert last_word(line).reason == "the last weights stay: the run is held (look)"
+    assert last_word(line).reason == "kept the last weights, because the run is held (look)"
 
 
 def test_a_run_that_fails_keeps_its_last_weights_and_reads_nothing() -> None:

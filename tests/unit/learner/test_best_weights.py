@@ -49,7 +49,7 @@ def trained(model: Model, best: BestWeights, *readings: float) -> None:
     for step, reading in enumerate(readings, start=1):
         model.weight = step
         model.reads.setdefault(step, reading)
-        best.evaluated(step, step, {"eval/loss": reading})
+        best.record_evaluation(step, step, {"eval/loss": reading})
 
 
 def test_the_best_weights_are_restored_if_they_still_score_better() -> None:
@@ -59,8 +59,8 @@ def test_the_best_weights_are_restored_if_they_still_score_better() -> None:
     assert model.read == [], "nothing is evaluated for its sake before the end"
     applied, metrics = best.end(3, 3)
     assert (applied.status, model.weight, metrics) == ("applied", 2, {"eval/loss": 2.0})
-    assert applied.reason == "the weights of step 2 are put back: eval/loss 2, 2.5 at step 3"
-    assert applied.before == applied.after == best.ends_with, "the knob keeps its value"
+    assert applied.reason == "restored the weights of step 2: eval/loss 2, 2.5 at step 3"
+    assert applied.before == applied.after == best.final_weights, "the knob keeps its value"
 
 
 @pytest.mark.parametrize("then", [2.5, 2.6, math.nan, math.inf])
@@ -70,7 +70,7 @@ def test_the_last_weights_stay_if_the_best_ones_no_longer_score_better(then: flo
     trained(model, best, 3.0, 2.0, 2.5)
     applied, metrics = best.end(3, 3)
     assert (applied.status, model.weight, metrics) == ("noop", 3, {})
-    assert applied.reason == f"the last weights stay: eval/loss 2.5, {then:.4g} at step 2"
+    assert applied.reason == f"kept the last weights: eval/loss 2.5, {then:.4g} at step 2"
 
 
 def test_a_rollback_in_the_tick_of_the_best_score_still_restores_the_best_weights() -> None:
@@ -82,7 +82,9 @@ def test_a_rollback_in_the_tick_of_the_best_score_still_restores_the_best_weight
     assert (applied.status, model.weight) == ("applied", 2)
 
 
-@pytest.mark.parametrize(("fails", "words"), [(3, "which could not be read: "), (2, "those of step 2 failed: ")])
+@pytest.mark.parametrize(
+    ("fails", "words"), [(3, "because they cannot be measured: "), (2, "those of step 2 failed: ")]
+)
 def test_a_failing_evaluation_is_reported_and_the_last_weights_stay(fails: int, words: str) -> None:
     model = Model(fails_at=frozenset({fails}))
     best = model.best()
@@ -133,9 +135,9 @@ def test_without_an_evaluation_the_last_weights_stay() -> None:
     model = Model()
     best = model.best()
     trained(model, best, math.nan, math.inf)
-    best.evaluated(3, 3, {"eval/other": 1.0})
+    best.record_evaluation(3, 3, {"eval/other": 1.0})
     applied, _ = best.end(4, 4)
-    assert (applied.status, applied.reason) == ("noop", "no evaluation has read eval/loss: the last weights stay")
+    assert (applied.status, applied.reason) == ("noop", "no evaluation has measured eval/loss; kept the last weights")
 
 
 def test_the_best_weights_fit_beside_the_snapshots(monkeypatch: pytest.MonkeyPatch) -> None:

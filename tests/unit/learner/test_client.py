@@ -148,7 +148,7 @@ def test_a_rollback_to_a_future_tick_is_refused() -> None:
     refused = line.receipts()[-1]
     assert (refused.status, model.step) == ("rejected", 11)
     assert refused.reason == (
-        "tick 99999999 is ahead: this run is at tick 11; give a tick from 0 to 11, or no value for the newest snapshot"
+        "tick 99999999 is in the future; give a tick from 0 to 11, or no value for the newest snapshot"
     )
     line.incoming.append(decide(None, actuator="run.rollback", number=2, apply_at=11))
     client.poll()
@@ -255,8 +255,8 @@ def test_lockstep_waits_for_the_tick_to_close() -> None:
 
 
 def test_a_tick_that_never_closes_costs_the_long_wait_only_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("oven_learner.client.inbox.LOCKSTEP_S", 0.01)
-    monkeypatch.setattr("oven_learner.client.inbox.AFTER_TIMEOUT_S", 0.0)
+    monkeypatch.setattr("oven_learner.client.inbox.LOCKSTEP_TIMEOUT_S", 0.01)
+    monkeypatch.setattr("oven_learner.client.inbox.REPEATED_TIMEOUT_S", 0.0)
     line = FakeLink()
     client, _ = make(line, lockstep=True)
     for step in range(1, 4):

@@ -58,12 +58,12 @@ def test_each_command_to_the_learner_is_answered_once_with_its_outcome() -> None
     client.poll()
     client.poll()
     assert words(line) == [
-        ("a", "run.hold", "noop", "it is not held"),
+        ("a", "run.hold", "noop", "the run is not held"),
         ("b", "run.hold", "applied", "a look"),
-        ("c", "run.hold", "noop", "it is held already: a look"),
-        ("d", "run.hold", "applied", "training continues: an operator asked for it"),
-        ("e", "run.stop", "applied", "it stops after this step: enough"),
-        ("f", "run.stop", "noop", "it stops already: enough"),
+        ("c", "run.hold", "noop", "the run is already held: a look"),
+        ("d", "run.hold", "applied", "training continues: requested by an operator"),
+        ("e", "run.stop", "applied", "the run stops after this step: enough"),
+        ("f", "run.stop", "noop", "the run is already stopping: enough"),
     ]
     assert all(receipt.decision_id == "" for receipt in line.receipts())
     assert [receipt.n for receipt in line.receipts()] == [2, 3, 4, 5, 6, 7]
@@ -132,7 +132,7 @@ def test_after_a_restart_unanswered_commands_are_answered_as_unknown() -> None:
     client, _ = make(line)
     (receipt,) = line.receipts()
     assert (receipt.command, receipt.actuator, receipt.status, receipt.incarnation) == ("b", "run.stop", "unknown", 2)
-    assert receipt.reason == "the learner restarted before it obeyed; say stop again if it still holds"
+    assert receipt.reason == "the learner restarted before it executed this; send stop again if you still need it"
     line.incoming.extend([OperatorCommand(id="a", action="stop"), pending])
     client.poll()
     assert not client.stopping and len(line.receipts()) == 1
@@ -141,7 +141,7 @@ def test_after_a_restart_unanswered_commands_are_answered_as_unknown() -> None:
     client.poll()
     assert words(line)[1:] == [
         ("local-0", "run.hold", "applied", "no judge answers"),
-        ("c", "run.hold", "applied", "training continues: an operator asked for it"),
+        ("c", "run.hold", "applied", "training continues: requested by an operator"),
     ]
 
 
@@ -198,14 +198,14 @@ def test_commands_that_come_too_late_are_answered() -> None:
 
 
 def test_in_lockstep_a_command_does_not_wait_for_a_dead_mesh(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("oven_learner.client.inbox.LOCKSTEP_S", 1.0)
+    monkeypatch.setattr("oven_learner.client.inbox.LOCKSTEP_TIMEOUT_S", 1.0)
     line = FakeLink()
     client, _ = make(line, lockstep=True)
     client.observe(1, {})
     line.incoming.append(OperatorCommand(id="a", action="resume"))
     client.poll()
-    assert words(line) == [("a", "run.hold", "noop", "it is not held")]
-    monkeypatch.setattr("oven_learner.client.inbox.AFTER_TIMEOUT_S", 0.0)
+    assert words(line) == [("a", "run.hold", "noop", "the run is not held")]
+    monkeypatch.setattr("oven_learner.client.inbox.REPEATED_TIMEOUT_S", 0.0)
     client.observe(2, {})
     line.incoming.append(OperatorCommand(id="a", action="resume"))
     client.poll()

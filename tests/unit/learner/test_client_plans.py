@@ -28,7 +28,7 @@ def test_a_plans_rollback_is_skipped_if_its_setting_was_rejected() -> None:
     client.poll()
     receipts = {receipt.actuator: receipt for receipt in line.receipts()}
     assert model.rate == 1.0 and receipts["rate"].status == "rejected" and receipts["run.rollback"].status == "skipped"
-    assert "whole or not at all, and rate was rejected" in receipts["run.rollback"].reason
+    assert "all or nothing, and rate was rejected" in receipts["run.rollback"].reason
 
 
 def test_a_plans_setting_is_reverted_if_its_rollback_fails() -> None:

@@ -114,7 +114,7 @@ def test_a_rollback_by_restart_restores_the_data_and_drops_the_skip(
         trained(tmp_path / "out", line, **settings)
     first, back, lost = line.receipts()
     assert [first.status, back.status, lost.status] == ["applied", "applied", "rejected"]
-    assert "in the next incarnation; what is done now would be lost" in lost.reason
+    assert "in the next incarnation; an action would be lost" in lost.reason
     again = FakeLink({7: ("data.skip", 4.0)}, ResumeState(1, 6, 99, {}))
     data = batches(24)
     assert trained(tmp_path / "out", again, **settings)[:5] == [data[7], data[12], data[13], data[14], data[15]]

@@ -143,7 +143,7 @@ def test_a_failed_probe_is_refused_and_the_old_judge_stays() -> None:
     run.step()
     second = run.say("offer", judge=OTHER)
     run.step(2)
-    assert "deepseek/chat+logprobs=20 is being probed for critic now" in run.receipt(second).reason
+    assert "deepseek/chat+logprobs=20 is currently being probed for critic" in run.receipt(second).reason
     run.remote.probes[0][3].set_result("gave no verdict: auth, HTTP 401")
     run.step()
     refused = run.receipt(command)
@@ -163,7 +163,7 @@ def test_pending_probes_expire_when_the_run_ends() -> None:
     late = run.say("offer", judge=OTHER)
     run.client.close("completed")
     assert [(run.receipt(command).status, run.receipt(command).reason) for command in (command, late)] == [
-        ("expired", "the run ended first")
+        ("expired", "the run ended before the command was executed")
     ] * 2
 
 
@@ -328,9 +328,9 @@ def test_requests_name_what_was_chosen_last_and_each_change_starts_anew(words: l
     ("action", "member", "fields", "message"),
     [
         ("offer", "critik", {"judge": OTHER}, "no committee member named 'critik'; did you mean 'critic'"),
-        ("offer", "critic", {}, "no model is named"),
+        ("offer", "critic", {}, "the command does not name a model"),
         ("remove", "exact", {}, "no committee member named 'exact'"),
-        ("add", "critic", {"judge": OTHER, "value": 0.5}, "critic is a member already"),
+        ("add", "critic", {"judge": OTHER, "value": 0.5}, "critic is already a member"),
     ],
 )
 def test_an_invalid_change_of_a_judge_is_refused(

@@ -96,11 +96,11 @@ def test_a_loop_without_a_controller_obeys_its_time_budget_and_request_stop(
     with connect(optional=True, seconds=1e-9) as client:
         client.observe(1, {})
         client.poll()
-        assert client.out_of_time and client.stopping == "the time budget is spent"
+        assert client.out_of_time and client.stopping == "the time budget is used up"
     with connect(optional=True, step=5) as client:
         client.hold("no judge answers")
         client.poll()
-        assert not client.held and client.step == 5 and "nothing is held" in caplog.text
+        assert not client.held and client.step == 5 and "the run is not held" in caplog.text
         client.request_stop("SIGTERM")
         client.poll()
         assert client.stopping == "SIGTERM"

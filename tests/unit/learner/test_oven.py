@@ -14,8 +14,8 @@ from tests.support.policies import conditions, liked, made
 
 from oven_core.errors import ConfigError, TeacherRefusedError
 from oven_learner.baking import oven as baking
+from oven_learner.baking.child_stack import StackAddress
 from oven_learner.baking.oven import CommandRefusedError, Oven
-from oven_learner.baking.own_stack import StackAddress
 from oven_learner.baking.policy_training import SteeredTrainer
 from oven_learner.policies import PolicyTeachers, PolicyTrainerConfig
 from oven_learner.rewards import Committee
@@ -70,7 +70,9 @@ def test_a_teacher_is_loaded_by_the_caller_and_admitted_by_the_training(
         threads["admitted"] = threading.get_ident()
         return admit(self, candidate)
 
-    monkeypatch.setattr(baking, "in_thread", lambda waiting: waiting.close())  # no log: tests/e2e/test_bake.py has one
+    monkeypatch.setattr(
+        baking, "run_in_thread", lambda waiting: waiting.close()
+    )  # no log: tests/e2e/test_bake.py has one
     baked = oven(tmp_path)
     monkeypatch.setattr(PolicyTeachers, "_prepare", prepared)
     monkeypatch.setattr(PolicyTeachers, "_admit", admitted)
@@ -94,7 +96,7 @@ def test_a_teacher_is_loaded_by_the_caller_and_admitted_by_the_training(
     assert threads["prepared"] != threads["admitted"]
     with pytest.raises(ConfigError, match="training has ended"):
         baked.register_teacher(late("last"))
-    with pytest.raises(CommandRefusedError, match="training has ended, so set has no effect"):
+    with pytest.raises(CommandRefusedError, match="set has no effect, because training has ended"):
         baked.swap_teacher("late")
     assert baked.teachers.names == ("teacher-1", "late", "lost", "text") and baked.teachers.active == "teacher-1"
 

@@ -12,10 +12,10 @@ from oven_core.errors import ConfigError
 from oven_learner.baking.step_calls import StepCalls
 
 
-def ask_from_another_thread(calls: StepCalls, call: Callable[[], object]) -> Future[None]:
+def submit_from_another_thread(calls: StepCalls, call: Callable[[], object]) -> Future[None]:
     """Returns once it waits."""
     thread = ThreadPoolExecutor(1)
-    future = thread.submit(calls.ask, call)
+    future = thread.submit(calls.submit, call)
     thread.shutdown(wait=False)
     while not calls._waiting and not future.done():  # noqa: SLF001
         pass
@@ -28,12 +28,12 @@ def test_it_is_called_in_the_trainings_thread_and_the_asker_gets_what_it_raised(
     def wrong() -> None:
         raise ConfigError("the asker's")
 
-    futures = [ask_from_another_thread(calls, lambda: seen.append(threading.get_ident()))]  # before training begins
+    futures = [submit_from_another_thread(calls, lambda: seen.append(threading.get_ident()))]  # before training begins
     with calls.during_training():
-        calls.make()
-        futures.append(ask_from_another_thread(calls, wrong))
-        calls.make()
-        calls.make()
+        calls.run_waiting()
+        futures.append(submit_from_another_thread(calls, wrong))
+        calls.run_waiting()
+        calls.run_waiting()
     assert seen == [threading.get_ident()] and futures[0].result() is None
     with pytest.raises(ConfigError, match="the asker's"):
         futures[1].result()
@@ -42,13 +42,13 @@ def test_it_is_called_in_the_trainings_thread_and_the_asker_gets_what_it_raised(
 def test_calls_are_rejected_when_training_ends() -> None:
     calls, seen = StepCalls(), []
     with calls.during_training():
-        waiting = ask_from_another_thread(calls, lambda: seen.append(1))
-    for late in (waiting, ask_from_another_thread(calls, lambda: seen.append(2))):
+        waiting = submit_from_another_thread(calls, lambda: seen.append(1))
+    for late in (waiting, submit_from_another_thread(calls, lambda: seen.append(2))):
         with pytest.raises(ConfigError, match=r"^training has ended$"):
             late.result()
     with calls.during_training():
-        again = ask_from_another_thread(calls, lambda: seen.append(3))
-        calls.make()
+        again = submit_from_another_thread(calls, lambda: seen.append(3))
+        calls.run_waiting()
     assert again.result() is None and seen == [3]
 
 
@@ -58,7 +58,7 @@ def test_the_error_that_ended_training_is_raised_to_later_callers() -> None:
 
     def train() -> None:
         with calls.during_training():
-            futures.append(ask_from_another_thread(calls, lambda: None))
+            futures.append(submit_from_another_thread(calls, lambda: None))
             raise MemoryError("no room on the device")
 
     with pytest.raises(MemoryError):
@@ -77,8 +77,8 @@ def test_an_interrupt_during_a_call_is_the_trainings_and_no_asker_waits_for_ever
 
     def train() -> None:
         with calls.during_training():
-            futures.extend(ask_from_another_thread(calls, call) for call in (interrupted, lambda: None))
-            calls.make()
+            futures.extend(submit_from_another_thread(calls, call) for call in (interrupted, lambda: None))
+            calls.run_waiting()
 
     with pytest.raises(KeyboardInterrupt):
         train()
@@ -91,7 +91,7 @@ def test_an_interrupt_during_a_call_is_the_trainings_and_no_asker_waits_for_ever
 def test_calls_from_the_trainings_own_thread_are_refused() -> None:
     calls = StepCalls()
     with calls.during_training(), pytest.raises(ConfigError, match="would wait for itself"):
-        calls.ask(lambda: None)
+        calls.submit(lambda: None)
 
 
 def test_asking_while_training_ends_is_answered_in_every_order() -> None:
@@ -101,7 +101,7 @@ def test_asking_while_training_ends_is_answered_in_every_order() -> None:
         def asker(calls: StepCalls = calls, start: threading.Barrier = start) -> str:
             start.wait()
             try:
-                calls.ask(lambda: None)
+                calls.submit(lambda: None)
             except ConfigError as error:
                 return str(error)
             return "called"
@@ -110,5 +110,5 @@ def test_asking_while_training_ends_is_answered_in_every_order() -> None:
             with calls.during_training():
                 futures = [threads.submit(asker) for _ in range(4)]
                 start.wait()
-                calls.make()
+                calls.run_waiting()
             assert {future.result() for future in futures} <= {"called", "training has ended"}

@@ -85,7 +85,9 @@ async def test_the_list_is_newest_first_opens_runs_and_overlays_marked_ones(home
         await pilot.press("escape", "space", "j", "space")
         assert len(app.query_one(RunList).marked) == 2
         await pilot.press("question_mark")
-        await until(pilot, lambda: isinstance(app.screen, HelpScreen) and "Mark two to four runs for an overlay" in text(app))
+        await until(
+            pilot, lambda: isinstance(app.screen, HelpScreen) and "Mark two to four runs for an overlay" in text(app)
+        )
         app.show_rows()  # new rows come while a page is over the list
         await pilot.press("escape", "enter")
     assert app.return_value == RunSelection(("second", "first"), False, ("second", "first"))

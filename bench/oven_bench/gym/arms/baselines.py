@@ -13,7 +13,7 @@ from oven_bench.fixed_rules import Change
 from oven_bench.gym.arms.alarm_rules import QUIET, Knobs, RuleArm, rollback_and_skip
 from oven_core.protocol.actuator_names import BEST
 from oven_core.protocol.messages import Observation, RunStarted
-from oven_learner.client.best_weights import WITH_BEST
+from oven_learner.client.best_weights import BEST_WEIGHTS
 
 
 class LossSpike:
@@ -170,7 +170,7 @@ class BestCheckpoint:
         if self._requested:
             return []
         self._requested = True
-        return [(BEST, WITH_BEST)]
+        return [(BEST, BEST_WEIGHTS)]
 
 
 ARMS: Sequence[RuleArm] = (

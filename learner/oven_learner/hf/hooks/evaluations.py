@@ -74,7 +74,7 @@ class TrainerEvaluation(StepHook):
         name = (self._trainer.args.metric_for_best_model or "loss").removeprefix("eval_")
         return EVAL + name if name != "loss" else ""
 
-    def evaluated(self, metrics: Mapping[str, Any]) -> dict[str, float]:
+    def record(self, metrics: Mapping[str, Any]) -> dict[str, float]:
         """Keep an evaluation of the trainer. Return its metrics under their announced names: `eval/loss`, or
         `eval/NAME_loss` with several sets.
 

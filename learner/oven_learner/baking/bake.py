@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from oven_core.errors import ConfigError, UnknownNameError
 from oven_core.protocol.messages import MetricSpec
-from oven_learner.baking.own_stack import OwnStack, StackAddress
-from oven_learner.client.held_out_evaluation import Measured
+from oven_learner.baking.child_stack import ChildStack, StackAddress
+from oven_learner.client.held_out_evaluation import Measurements
 from oven_learner.completions.sample import Redact
 from oven_learner.rewards.scores import RewardFunction
 
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from oven_learner.hf.prompts import PromptSource
     from oven_learner.teachers import TeacherConfig
 
-    AnyTeachers = Mapping[str, Any] | Sequence[TeacherConfig | Mapping[str, Any]] | Path | str
+    TeacherArgument = Mapping[str, Any] | Sequence[TeacherConfig | Mapping[str, Any]] | Path | str
 
 log = logging.getLogger(__name__)
-ONLY_OBSERVE = "settings={'rules': {'autonomy': 'observe'}}"
+OBSERVE_SETTINGS = "settings={'rules': {'autonomy': 'observe'}}"
 MODALITIES = ("text", "motion", "image", "audio", "video", "trajectory", "other")
 """Kinds of model output. TRL trains text models; all other models are trained as a Policy."""
 
@@ -47,10 +47,10 @@ def bake(
     prompts_per_step: int = 4,
     total_steps: int,
     teacher: str | None = None,
-    teachers: AnyTeachers = (),
+    teachers: TeacherArgument = (),
     rules: RewardFunction | Mapping[str, RewardFunction] | None = None,
     members: Mapping[str, Mapping[str, Any]] | None = None,
-    evaluate: Callable[[], Measured] | None = None,
+    evaluate: Callable[[], Measurements] | None = None,
     metrics: Sequence[MetricSpec] = (),
     redact: Redact | None = None,
     settings: Mapping[str, Any] | None = None,
@@ -60,26 +60,31 @@ def bake(
 ) -> Oven:
     """Set up a training under the controller in one call: `bake(...).run_sync()`.
 
-    `prompts` are a list, or a PromptSource with topics. A PromptSource's topic weights become a knob, and it accepts
-    new prompts during training. `rules` are reward functions by name. `members` are a committee's remote judges, in the
-    format of the settings. Judges receive `name`, `architecture`, `domain`, `description`, `output_format` and
-    `scoring_guidance` as the model's description. `teachers`, weakest first, are models by name, a list of
-    TeacherConfigs or of mappings as in YAML, or the path of such a YAML file. `teacher` is the initially active one;
-    the default is the first. TRL trains text models, and the remaining arguments go to GRPOConfig. Any other modality
-    needs a Policy as its model, and the remaining arguments go to PolicyTrainerConfig.
+    TRL trains text models, and the remaining arguments go to GRPOConfig. Any other modality needs a Policy as its
+    model, and the remaining arguments go to PolicyTrainerConfig.
 
-    `evaluate` measures on held-out data. `metrics` give each metric's maximum and whether higher or lower is better.
-    The reward's maximum is 1.
+    If the environment does not name a stack, a child process runs one and ends with the script. It changes the
+    training's knobs (`auto`) unless you pass `settings={"rules": {"autonomy": "observe"}}`. A resumed run keeps its
+    autonomy level.
 
-    `redact` maps text to text. It is applied to every prompt and completion before people see it. A setting enables
-    this display: `settings={"completions": {"every": 10}}`.
-
-    `use_verifier` adds a member that compares answers with the active teacher's answer, with a tenth of the weight. Its
-    value may be the folder or id of the sentence model.
-
-    If no stack is named in the environment, a child process runs one with `settings`, `members` and the name `run`.
-    `resume` continues that run. The stack ends with the script. It changes the training's knobs (`auto`) unless
-    `settings={"rules": {"autonomy": "observe"}}` disables that. A resumed run keeps its autonomy level.
+    Args:
+        name, architecture, domain, description, output_format, scoring_guidance: the model's description for judges.
+        use_verifier: add a member that compares answers with the active teacher's answer, with a tenth of the weight.
+            The value may also be the folder or id of the sentence model.
+        prompts: a list, or a PromptSource with topics. With a PromptSource, the weights of the topics become a knob,
+            and new prompts can be added during training.
+        teacher: the teacher that is active at the start. The default is the first.
+        teachers: weakest first. A mapping from name to model, a list of TeacherConfigs or of mappings as in YAML, or
+            the path of such a YAML file.
+        rules: reward functions by name.
+        members: remote judges of the committee, in the format of the settings.
+        evaluate: a function that measures metrics on held-out data.
+        metrics: for each metric, its maximum and whether higher or lower is better. The reward's maximum is 1.
+        redact: a function from text to text, applied to every prompt and completion before anyone sees it. To show
+            completions, pass `settings={"completions": {"every": 10}}`.
+        settings: the settings of a new stack.
+        run: the name of the run on a new stack.
+        resume: continue that run.
 
     Raises ConfigError or UnknownNameError for invalid arguments, before the first step.
     """
@@ -87,30 +92,30 @@ def bake(
     _check_sizes(prompts, group_size, prompts_per_step, total_steps)
     if not rules and not members:
         raise ConfigError("nothing scores the model's answers; pass rules=, members=, or both")
-    taught = _configs(teachers, tokenizer)
-    names = [config.name for config in taught]
+    teacher_configs = _teacher_configs(teachers, tokenizer)
+    names = [config.name for config in teacher_configs]
     if teacher is not None and teacher not in names:
         raise UnknownNameError("teacher", teacher, names)
-    if trainer_args.get("beta") and not taught:
+    if trainer_args.get("beta") and not teacher_configs:
         raise ConfigError(f"beta={trainer_args['beta']:g} needs a teacher; pass teachers=, or omit beta=")
     address = _address_in_environment()
     if address is not None and (settings or members or run or resume):
         raise ConfigError(
-            f"the environment names a stack (run {address.run!r}), and settings=, members=, run= and resume= are for a "
-            "new one; omit them, or unset OVEN_URL"
+            f"the environment already names a stack (run {address.run!r}), but settings=, members=, run= and resume= "
+            "configure a new one; omit them, or unset OVEN_URL"
         )
     if address is None and int(os.environ.get("WORLD_SIZE") or 1) > 1:
-        raise ConfigError("each of several ranks would start its own stack; use `oven-controller run -- torchrun …`")
-    stack = None if address is not None else OwnStack(_configured(settings, members, resume), run, resume)
+        raise ConfigError("every rank would start its own stack; use `oven-controller run -- torchrun …`")
+    stack = None if address is not None else ChildStack(_stack_settings(settings, members, resume), run, resume)
     try:
         common: dict[str, Any] = {
             "model": model,
             "prompts": prompts,
             "rules": {getattr(rules, "__name__", "rule"): rules} if callable(rules) else rules or {},
-            "teachers": taught,
+            "teachers": teacher_configs,
             "teacher": teacher,
             "evaluate": evaluate,
-            "metrics": _announced(metrics),
+            "metrics": _with_reward(metrics),
             "redact": redact,
             "model_details": {
                 "name": name,
@@ -143,7 +148,7 @@ def bake(
             training = policy_training.PolicyTraining(**common, arguments=options)
         if stack is not None:
             address = stack.address()
-        assert address is not None  # one of the two exists
+        assert address is not None  # there is an existing stack or a new one
         return training.oven(address, stack)
     except BaseException:
         if stack is not None:
@@ -157,9 +162,9 @@ def _check_model(model: Any, tokenizer: Any, modality: str, use_verifier: bool |
     if not callable(getattr(model, "parameters", None)):
         raise ConfigError(f"model= is a {type(model).__name__}: expected a loaded model")
     if modality == "text" and tokenizer is None:
-        raise ConfigError("text models need a tokenizer: bake(model, tokenizer, …)")
+        raise ConfigError("a text model needs a tokenizer: bake(model, tokenizer, …)")
     if modality != "text" and use_verifier:
-        raise ConfigError(f"the verifier compares texts, and the modality is {modality!r}; omit use_verifier=")
+        raise ConfigError(f"the verifier compares texts, but the modality is {modality!r}; omit use_verifier=")
 
 
 def _check_sizes(prompts: Any, group_size: int, prompts_per_step: int, total_steps: int) -> None:
@@ -168,13 +173,13 @@ def _check_sizes(prompts: Any, group_size: int, prompts_per_step: int, total_ste
         raise ConfigError("prompts= must be a list with at least one prompt, or a PromptSource")
     if group_size < 2 or prompts_per_step < 1 or total_steps < 1:
         raise ConfigError(
-            f"group_size={group_size}, prompts_per_step={prompts_per_step}, total_steps={total_steps}: give 2 or more "
-            "completions per group, which are compared, and 1 or more prompts and steps"
+            f"group_size={group_size}, prompts_per_step={prompts_per_step}, total_steps={total_steps}: a group needs "
+            "at least 2 completions to compare; prompts_per_step and total_steps must be at least 1"
         )
 
 
-def _announced(metrics: Sequence[MetricSpec]) -> tuple[MetricSpec, ...]:
-    """Return the metrics plus the reward, which ranges from 0 to 1 like the members' scores."""
+def _with_reward(metrics: Sequence[MetricSpec]) -> tuple[MetricSpec, ...]:
+    """Add the reward to the metrics. It ranges from 0 to 1 like the members' scores."""
     names = {spec.name for spec in metrics}
     return tuple(metrics) if "reward" in names else (*metrics, MetricSpec(name="reward", better="up", ceiling=1.0))
 
@@ -184,24 +189,25 @@ def _address_in_environment() -> StackAddress | None:
     return StackAddress(run, Path(folder or os.devnull), {}) if url and run else None
 
 
-def _configured(
+def _stack_settings(
     settings: Mapping[str, Any] | None, members: Mapping[str, Mapping[str, Any]] | None, resume: bool
 ) -> dict[str, Any]:
-    configured = dict(settings or {})
-    rules = configured.get("rules") or {}
+    """Add the members and the default autonomy level to the settings."""
+    complete = dict(settings or {})
+    rules = complete.get("rules") or {}
     if not resume and isinstance(rules, Mapping) and "autonomy" not in rules:
-        configured["rules"] = {"autonomy": "auto", **rules}
-        log.warning("the controller changes the knobs of this training; to only observe, pass %s", ONLY_OBSERVE)
+        complete["rules"] = {"autonomy": "auto", **rules}
+        log.warning("the controller may change the knobs of this training; to only observe, pass %s", OBSERVE_SETTINGS)
     if members:
-        configured["committee"] = {
-            **configured.get("committee", {}),
+        complete["committee"] = {
+            **complete.get("committee", {}),
             "members": {key: dict(member) for key, member in members.items()},
         }
-    return configured
+    return complete
 
 
-def _configs(teachers: AnyTeachers, tokenizer: Any) -> Sequence[TeacherConfig]:
-    """Return the TeacherConfigs, weakest first. Models given by name get the policy's tokenizer."""
+def _teacher_configs(teachers: TeacherArgument, tokenizer: Any) -> Sequence[TeacherConfig]:
+    """Return the TeacherConfigs, weakest first. In a mapping from name to model, models use the policy's tokenizer."""
     if not isinstance(teachers, str | Path) and not teachers:
         return ()
     from oven_learner.teachers import TeacherConfig, read_teachers, teachers_of

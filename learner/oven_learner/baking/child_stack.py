@@ -1,7 +1,7 @@
-"""Start a stack from a script: `up --no-learner` runs as a child process and ends with the script.
+"""Start a stack from a script. `up --no-learner` runs as a child process and ends with the script.
 
-The child's standard input is a pipe. If the script is killed, the kernel closes the pipe, and the stack ends as on
-Ctrl-C. If the stack is killed, the script continues training.
+The child's standard input is a pipe. If the script is killed, the kernel closes the pipe, and the stack shuts down as
+on Ctrl-C. If the stack is killed, the script continues training.
 """
 
 from __future__ import annotations
@@ -20,27 +20,27 @@ from typing import Any
 
 from oven_core.errors import ConfigError, ProcessError
 
-READY_S = 120.0
-"""Timeout in seconds until the stack is ready for its learner."""
-GRACE_S = 30.0
-"""Timeout of the shutdown in seconds, including the copy of the log."""
+START_TIMEOUT_S = 120.0
+"""Seconds until the stack must be ready for its learner."""
+SHUTDOWN_TIMEOUT_S = 30.0
+"""Seconds until the shutdown must be complete, including the copy of the log."""
 
 
 @dataclass(frozen=True, slots=True)
 class StackAddress:
-    """The run, folder and environment of a stack, from `up --no-learner --json`."""
+    """The run, folder and environment variables of a stack, as printed by `up --no-learner --json`."""
 
     run: str
     folder: Path
     environment: Mapping[str, str]
 
 
-class OwnStack:
-    """A stack in a child process. It starts in the background, so that the script can build its trainer meanwhile."""
+class ChildStack:
+    """A stack in a child process. It starts in the background while the script builds its trainer."""
 
     def __init__(self, settings: Mapping[str, Any], run: str | None = None, resume: bool = False) -> None:
         """`settings` are in the format of a configuration file. `run` names the run, and `resume` continues it."""
-        self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115  it lives as long as the child
+        self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115  stays open until the child has ended
         self._address: StackAddress | None = None
         with tempfile.NamedTemporaryFile("w", suffix=".json", delete=False) as config:
             json.dump(settings, config)
@@ -58,11 +58,13 @@ class OwnStack:
         )
 
     def address(self) -> StackAddress:
-        """Wait until the stack is ready for a learner. If it ends instead, raises ConfigError or ProcessError with its
-        output."""
+        """Wait until the stack is ready for a learner, and return its address.
+
+        Raises ConfigError or ProcessError with the stack's output if it does not start.
+        """
         if self._address is None:
-            announced = json.loads(self._first_line())
-            self._address = StackAddress(announced["run"], Path(announced["folder"]), announced["environment"])
+            fields = json.loads(self._first_line())
+            self._address = StackAddress(fields["run"], Path(fields["folder"]), fields["environment"])
             self._config.unlink(missing_ok=True)
         return self._address
 
@@ -72,12 +74,15 @@ class OwnStack:
         return self._process.pid
 
     def end(self) -> str:
-        """End the stack as on Ctrl-C, and wait. Returns the run's summary or other output; "" on further calls."""
+        """Shut down the stack as on Ctrl-C, and wait for it.
+
+        Returns the run's summary, or the error output if there is none. Further calls return "".
+        """
         if self._errors.closed:
             return ""
         self._config.unlink(missing_ok=True)
         try:
-            out, _ = self._process.communicate(timeout=GRACE_S)
+            out, _ = self._process.communicate(timeout=SHUTDOWN_TIMEOUT_S)
         except subprocess.TimeoutExpired:
             self._process.kill()  # its children end with it
             out, _ = self._process.communicate()
@@ -88,16 +93,16 @@ class OwnStack:
     def _first_line(self) -> str:
         out = self._process.stdout
         assert out is not None
-        ready, _, _ = select.select([out], [], [], READY_S)
+        ready, _, _ = select.select([out], [], [], START_TIMEOUT_S)
         line = out.readline() if ready else ""
         if line:
             return line
         output = self.end()
         if not ready:
-            raise ProcessError(f"the stack was not ready within {READY_S:g} s; its output:\n{output}")
+            raise ProcessError(f"the stack was not ready within {START_TIMEOUT_S:g} s; its output:\n{output}")
         code = self._process.returncode
-        wrong = ConfigError if code == ConfigError.exit_code else ProcessError
-        raise wrong(f"the stack did not start (exit code {code}):\n{output}")
+        error_class = ConfigError if code == ConfigError.exit_code else ProcessError
+        raise error_class(f"the stack did not start (exit code {code}):\n{output}")
 
     def _error_output(self) -> str:
         self._errors.seek(0)
@@ -105,7 +110,7 @@ class OwnStack:
 
 
 def _summary(out: str) -> str:
-    """Return the summary from the output of `up --json`, which prints an object at the start and one at the end."""
+    """Return the summary from the output of `up --json`, which prints one object at the start and one at the end."""
     for line in reversed(out.splitlines()):
         with contextlib.suppress(json.JSONDecodeError):
             return "\n".join(json.loads(line).get("summary", ()))
@@ -113,13 +118,13 @@ def _summary(out: str) -> str:
 
 
 @contextlib.contextmanager
-def within(address: StackAddress) -> Iterator[None]:
-    """Set the stack's environment in this process during the context, for attached trainers and judges."""
-    before = {name: os.environ.get(name) for name in address.environment}
+def stack_environment(address: StackAddress) -> Iterator[None]:
+    """Set the stack's environment variables in this process during the context, for attached trainers and judges."""
+    previous = {name: os.environ.get(name) for name in address.environment}
     os.environ.update(address.environment)
     try:
         yield
     finally:
-        for name in before:
+        for name in previous:
             os.environ.pop(name, None)
-        os.environ.update({name: value for name, value in before.items() if value is not None})
+        os.environ.update({name: value for name, value in previous.items() if value is not None})

@@ -119,7 +119,7 @@ class BestCheckpoint(Agent):
         return [window.alert(symptom, metric.name, value=new, expected=old, why=why)]
 
     def is_past_best(self, values: Sequence[float]) -> bool:
-        """Return whether the newest readings are all clearly worse than the best one.
+        """Return whether the newest readings are all much worse than the best one.
 
         The loss must exceed MIN_RELATIVE_LOSS of the best reading, the noise, and MIN_FALL_RATIO times the largest fall
         before it. A slow rise counts, unlike in `lost_share`."""
@@ -204,7 +204,7 @@ class BestCheckpoint(Agent):
         return sum(1 for _ in takewhile(lambda prefix: self.lost_share(prefix) is not None, shorter))
 
     def lost_share(self, values: Sequence[float], times: float = 1.0) -> float | None:
-        """Return the share of what was learnt that the newest reading has clearly lost, or None.
+        """Return the share of what was learnt that the newest reading has lost beyond the limits, or None.
 
         `times` multiplies the limits. `values` are at least four values, oldest first, where higher is better."""
         max_count = max(1, min(self.MAX_AVERAGED, len(values) - self.MIN_READINGS))

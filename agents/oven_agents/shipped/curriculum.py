@@ -115,7 +115,7 @@ class Curriculum(Agent):
             waiting=frozenset(level for level in shares if not is_open[level]),
             floor=self.FLOOR,
             first=starved[0],
-            least=self.MIN_MOVE,
+            min_change=self.MIN_MOVE,
             question=CurriculumRequest(
                 mastery=tuple(_mastery(level, values) for level, values in rewards.items()),
                 threshold=self.MIN_PREREQUISITE_REWARD,

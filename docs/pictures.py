@@ -22,7 +22,7 @@ from textual.pilot import Pilot
 
 from oven_core.protocol.events import Event
 from oven_core.protocol.messages import Decision, Observation
-from oven_runs.access.log_sources import exported
+from oven_runs.access.log_sources import exported_events
 from oven_runs.home.run_folder import RunFolder
 from oven_tui.app import MonitorApp
 from oven_tui.widgets.decision_list import Decisions
@@ -191,7 +191,7 @@ class _Recorded(MonitorApp):
 
 
 async def record(folder: RunFolder) -> None:
-    events = list(exported(folder))
+    events = list(exported_events(folder))
     last = max(event.body.tick for event in events if isinstance(event.body, Observation))
     decided = [e.body.tick for e in events if isinstance(e.body, Decision) and e.body.verdict == "adopted"]
     stops = sorted({*range(1, last, TICKS_A_FRAME), *decided, *(tick + 1 for tick in decided), last + 1})

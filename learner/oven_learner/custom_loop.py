@@ -119,7 +119,7 @@ def connect(
             if clip is not None:  # it is part of the script's training
                 from oven_learner.optim.step_gauges import Clip
 
-                idle.hooks.callback(Clip(clip, model).always(optimizer).remove)
+                idle.hooks.callback(Clip(clip, model).register(optimizer).remove)
             return idle
         link = connection.link() if connection is not None else SilentLink()
     sampling = sampling_of(connection.shown_completions if connection is not None else None, completions, redact)
@@ -182,7 +182,7 @@ def _snapshots(
     """None if copies do not fit into memory, or if the model is sharded."""
     from oven_learner.optim import snapshot
 
-    if snapshot.sharded(model) or (KEPT + 2) * snapshot.size(model) > snapshot.LIMIT_BYTES:
+    if snapshot.sharding(model) or (KEPT + 2) * snapshot.size(model) > snapshot.LIMIT_BYTES:
         return None
     state = snapshot.LoopSnapshot(model, rate.scale, scheduler, lambda: client().on_weights_restored())
     # In lockstep the target of a rollback must not depend on the clock.
@@ -204,7 +204,7 @@ def _best_weights(
         return None
     from oven_learner.optim import snapshot
 
-    if snapshot.sharded(model) or not snapshot.best_fits(model, KEPT + 2):
+    if snapshot.sharding(model) or not snapshot.best_fits(model, KEPT + 2):
         return None
     copies = snapshot.WeightCopies(model, lambda: client().on_weights_restored())
     name = metric.name
@@ -222,7 +222,7 @@ def _gauges(
     from oven_learner.optim.gauges import OptimizerGauges
     from oven_learner.optim.step_gauges import Clip, StepGauges
 
-    sharded = snapshot.sharded(model) if model is not None else ""
+    sharded = snapshot.sharding(model) if model is not None else ""
     without_norm = sharded if sharded and "FSDP2" not in sharded else ""  # FSDP2 computes the whole norm by itself
     if without_norm and clip is not None:
         raise ConfigError(
@@ -232,7 +232,7 @@ def _gauges(
     if clipping is not None:
         clipping.announce(knobs, USER_BOUNDS)
     decay.announce(rate.scale.optimizer, knobs)
-    gauges = OptimizerGauges(rate.scale.optimizer, model, published=published, sharded=sharded)
+    gauges = OptimizerGauges(rate.scale.optimizer, model, published=published, sharding=sharded)
     return StepGauges(
         rate,
         gauges,

@@ -28,7 +28,7 @@ from torch import Tensor
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from oven_core.errors import ConfigError
-from oven_learner.random_state import undisturbed
+from oven_learner.random_state import preserved_state
 from oven_runs.home.probe_set import Probe, ProbeSet
 
 SYMBOLS = 257
@@ -89,7 +89,7 @@ class PolicyReading:
     def read(self, model: Any) -> Reading:
         """Measure the model. Its weights and modes and the random generators are unchanged afterwards."""
         bits, size, divergence, places = 0.0, 0, 0.0, 0
-        with undisturbed(model):
+        with preserved_state(model):
             model.eval()
             for text in self._texts:
                 logits = _logits(model, text)  # (C, V), each row predicting its token

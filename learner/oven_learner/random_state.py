@@ -1,6 +1,6 @@
-"""Copy and restore the state of the random generators of Python, NumPy and torch.
+"""Functions that save and restore the state of the random generators of Python, NumPy and torch.
 
-No library is imported for this: one that is not loaded has no state yet.
+They import neither NumPy nor torch. A library that is not imported has no state yet.
 """
 
 from __future__ import annotations
@@ -12,26 +12,27 @@ from contextlib import contextmanager
 from typing import Any
 
 State = dict[str, Any]
-"""Generator → its state."""
+"""Name of a generator → its state."""
 GetAndSet = tuple[Callable[[], Any], Callable[[Any], object]]
+"""Functions that return and set the state of a generator."""
 
 
-def take() -> State:
+def capture() -> State:
     """Return the state of all generators that are in use."""
     return {name: get() for name, (get, _) in _generators().items()}
 
 
 def restore(state: State) -> None:
-    """Restore the generators in `state`. Others stay as they are."""
+    """Restore the generators in `state`. Others stay unchanged."""
     generators = _generators()
     for name, value in state.items():
         generators[name][1](value)
 
 
 @contextmanager
-def undisturbed(model: Any) -> Iterator[None]:
-    """Restore the random generators and the training modes of the model's parts after measuring something."""
-    state = take()
+def preserved_state(model: Any) -> Iterator[None]:
+    """Restore the random generators and the training modes of the model's modules at the end of the block."""
+    state = capture()
     modes = {module: module.training for module in model.modules()} if hasattr(model, "modules") else {}
     try:
         yield
@@ -42,7 +43,7 @@ def undisturbed(model: Any) -> Iterator[None]:
 
 
 def _generators() -> dict[str, GetAndSet]:
-    """Return the functions that get and set each loaded generator's state."""
+    """Return the functions that get and set the state of each generator whose library is imported."""
     generators: dict[str, GetAndSet] = {"python": (random.getstate, random.setstate)}
     numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
     if numpy is not None:

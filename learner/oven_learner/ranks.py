@@ -1,8 +1,9 @@
-"""Training on several ranks. Rank 0 talks to the bus, and every rank gets the same messages at the same step.
+"""Communication between the ranks of a run, so that every rank gets the same messages at the same step.
 
-Messages use a separate gloo group from the gradients. That group is on CPU, so that no rank waits for its device. It
-is never used between two collectives of the trainer. A step costs one broadcast of 16 bytes, and messages follow in a
-second one. Rank 0 asks the other ranks for their requests at most once per second.
+Only rank 0 is connected to the bus. Messages use their own gloo group, separate from the gradients. That group is on
+the CPU, so that no rank waits for its device. It is never used between two collectives of the trainer. A step costs one
+broadcast of 16 bytes, and any messages follow in a second one. Rank 0 collects the requests of the other ranks at most
+once per second.
 """
 
 from __future__ import annotations
@@ -26,19 +27,19 @@ log = logging.getLogger("oven.learner")
 
 T = TypeVar("T")
 
-ASK_S = 1.0
-"""Seconds between two rounds of requests from the other ranks. Gathering them costs as much as the broadcast."""
+REQUEST_INTERVAL_S = 1.0
+"""Seconds between two collections of requests from the other ranks. A collection costs as much as the broadcast."""
 
 
 class Ranks:
-    """The ranks of one run. A single process waits for nothing.
+    """The ranks of one run. In a single process no method waits.
 
-    Every method is a collective: all ranks call the same methods in the same order. If a peer is dead the method
-    raises, as the trainer's own next collective would.
+    Every method is a collective, so all ranks must call the same methods in the same order. If a peer has died, the
+    method raises an error, as the trainer's next collective would.
     """
 
     def __init__(self, group: Any = None) -> None:
-        """`group`: a group of torch.distributed with all ranks, for tensors on CPU; None for a single process."""
+        """`group` is a torch.distributed group of all ranks, for tensors on the CPU, or None for a single process."""
         self._group = group
         if group is not None:  # a single process needs no torch
             import torch
@@ -46,22 +47,22 @@ class Ranks:
             self._torch, self._distributed = torch, torch.distributed
         self.index = rank() if group is not None else 0
         self.count = world() if group is not None else 1
-        self.asker: int | None = None
-        """The rank that asked for a stop in the last round, known on rank 0."""
-        self._last_round_at = 0.0
+        self.stop_requester: int | None = None
+        """Rank that requested a stop in the last collection of requests. Only set on rank 0."""
+        self._last_collection_at = 0.0
 
     @classmethod
     def join(cls, timeout_s: float | None = None, *, processes: int | None = None) -> Ranks:
-        """Make a group of all processes of torch.distributed.
+        """Create a group of all processes of torch.distributed.
 
-        `timeout_s`: how long rank 0 may keep the others waiting between two steps; torch's default is half an hour.
-        `processes`: the trainer's own count of processes. Raises ConfigError if the ranks cannot reach each other over
-        TCP, or the counts differ.
+        `timeout_s` limits how long the other ranks wait for rank 0 between two steps. The default is torch's half hour.
+        `processes` is the trainer's own count of processes. Raises ConfigError if the ranks cannot reach each other
+        over TCP, or if the counts differ.
         """
         if processes is not None and processes != world():
             raise ConfigError(
-                f"the trainer counts {processes} processes and torch.distributed {world()}: decisions would reach only "
-                "some; start them by torchrun or `accelerate launch`"
+                f"the trainer counts {processes} processes, but torch.distributed has {world()}, so decisions would "
+                "not reach all of them; start them with torchrun or `accelerate launch`"
             )
         if world() == 1:
             return cls()
@@ -72,41 +73,42 @@ class Ranks:
             return cls(distributed.new_group(backend="gloo", timeout=timeout))
         except RuntimeError as error:
             raise ConfigError(
-                f"the {world()} ranks cannot reach each other over TCP, by which they agree on decisions: {error}; set "
-                "GLOO_SOCKET_IFNAME to the network interface by which the nodes see each other"
+                f"the {world()} ranks cannot reach each other over TCP, which they use to agree on decisions: {error}; "
+                "set GLOO_SOCKET_IFNAME to the network interface that connects the nodes"
             ) from error
 
     @property
     def leader(self) -> bool:
+        """Whether this process is rank 0."""
         return self.index == 0
 
     def same(self, value: T) -> T:
         """Return rank 0's value on every rank."""
         return self._broadcast_bytes(pickle.dumps(value) if self.leader else b"") if self._group is not None else value
 
-    def broadcast_if_any(self, get_news: Callable[[], T | None], *, asks: bool = False) -> T | None:
-        """Return rank 0's news on every rank; None if there are none.
+    def broadcast_if_any(self, get_news: Callable[[], T | None], *, wants_stop: bool = False) -> T | None:
+        """Return rank 0's news on every rank, or None if there is none.
 
-        Only rank 0 calls `get_news`. If that raises, there are no news and all ranks continue. `asks`: this rank wants
-        a stop; rank 0 finds it in `asker` within a second.
+        Only rank 0 calls `get_news`. If it raises an error, there is no news and all ranks continue. `wants_stop` says
+        whether this rank requests a stop. Rank 0 then finds the request in `stop_requester` within a second.
         """
         if self._group is None:
             return _or_default(get_news, None)
-        packed, is_round = b"", False
+        packed, collects_requests = b"", False
         if self.leader:
             packed = _or_default(partial(_packed, get_news), b"")
-            is_round = time.monotonic() >= self._last_round_at + ASK_S
-        # On the CPU: torch's default device may be a GPU.
-        head = self._torch.tensor([len(packed), int(is_round)], device="cpu")
-        self._distributed.broadcast(head, src=0, group=self._group)
-        size, is_round = head.tolist()
+            collects_requests = time.monotonic() >= self._last_collection_at + REQUEST_INTERVAL_S
+        # The device is explicit, because torch's default device may be a GPU.
+        header = self._torch.tensor([len(packed), int(collects_requests)], device="cpu")
+        self._distributed.broadcast(header, src=0, group=self._group)
+        size, collects_requests = header.tolist()
         news: T | None = self._broadcast_bytes(packed, size) if size else None
-        if is_round:
-            self._gather_requests(asks)
+        if collects_requests:
+            self._gather_requests(wants_stop)
         return news
 
     def each(self, value: T) -> list[T]:
-        """Return every rank's value, in the order of ranks."""
+        """Return the values of all ranks, in rank order."""
         if self._group is None:
             return [value]
         values: list[Any] = [None] * self.count
@@ -114,30 +116,30 @@ class Ranks:
         return values
 
     def mean(self, metrics: Mapping[str, float], names: Sequence[str]) -> Mapping[str, float]:
-        """Replace, on rank 0, the metrics in `names` with the mean over the ranks that measured them.
+        """On rank 0, replace the metrics in `names` with their means over the ranks that measured them.
 
-        `names` are the same on every rank. The other ranks get their own metrics back.
+        `names` must be the same on every rank. The other ranks get their own metrics back.
         """
         if self._group is None or not names:
             return metrics
         metrics = floats(metrics)
-        own = self._torch.tensor(
+        values_and_counts = self._torch.tensor(
             [(metrics[name], 1.0) if name in metrics else (0.0, 0.0) for name in names],
             dtype=self._torch.float64,
             device="cpu",
-        )  # (names, value and count)
-        parts = [self._torch.empty_like(own) for _ in range(self.count)] if self.leader else None
-        self._distributed.gather(own, parts, dst=0, group=self._group)
-        if parts is None:
+        )  # (names, 2)
+        gathered = [self._torch.empty_like(values_and_counts) for _ in range(self.count)] if self.leader else None
+        self._distributed.gather(values_and_counts, gathered, dst=0, group=self._group)
+        if gathered is None:
             return metrics
-        total = self._torch.stack(parts).sum(0).tolist()
-        means = {name: value / count for name, (value, count) in zip(names, total, strict=True) if count}
+        totals = self._torch.stack(gathered).sum(0).tolist()
+        means = {name: value / count for name, (value, count) in zip(names, totals, strict=True) if count}
         return {**metrics, **means}
 
     def mean_on_device(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Return a scalar's mean over the ranks, in float32 on its own device.
+        """Return the mean of a scalar over the ranks, in float32 on its own device.
 
-        It uses the trainer's own group, so that only the reader of the mean waits for the device.
+        This uses the trainer's own group, so that only the reader of the mean waits for the device.
         """
         if self._group is None:
             return tensor
@@ -145,19 +147,19 @@ class Ranks:
         self._distributed.all_reduce(total)
         return total / self.count
 
-    def _gather_requests(self, asks: bool) -> None:
-        own = self._torch.tensor([asks], device="cpu")
-        answers = [self._torch.empty_like(own) for _ in range(self.count)] if self.leader else None
-        self._distributed.gather(own, answers, dst=0, group=self._group)
-        self._last_round_at = time.monotonic()
-        if answers is not None:
-            self.asker = next((index for index, answer in enumerate(answers) if answer.item()), None)
+    def _gather_requests(self, wants_stop: bool) -> None:
+        request = self._torch.tensor([wants_stop], device="cpu")
+        requests = [self._torch.empty_like(request) for _ in range(self.count)] if self.leader else None
+        self._distributed.gather(request, requests, dst=0, group=self._group)
+        self._last_collection_at = time.monotonic()
+        if requests is not None:
+            self.stop_requester = next((index for index, flag in enumerate(requests) if flag.item()), None)
 
     def _broadcast_bytes(self, packed: bytes, size: int | None = None) -> Any:
         if size is None:
-            head = self._torch.tensor([len(packed)], device="cpu")
-            self._distributed.broadcast(head, src=0, group=self._group)
-            size = int(head.item())
+            header = self._torch.tensor([len(packed)], device="cpu")
+            self._distributed.broadcast(header, src=0, group=self._group)
+            size = int(header.item())
         body = self._torch.frombuffer(bytearray(packed or bytes(size)), dtype=self._torch.uint8)
         self._distributed.broadcast(body, src=0, group=self._group)
         return pickle.loads(body.numpy().tobytes())
@@ -177,17 +179,19 @@ def _or_default(get_news: Callable[[], T], default: T) -> T:
 
 
 def rank() -> int:
+    """Return this process's rank, or 0 without torch.distributed."""
     distributed = _distributed()
     return distributed.get_rank() if distributed else 0
 
 
 def world() -> int:
+    """Return the number of ranks, or 1 without torch.distributed."""
     distributed = _distributed()
     return distributed.get_world_size() if distributed else 1
 
 
 def barrier() -> None:
-    """Wait for all ranks. A collective; it does nothing in a single process."""
+    """Wait for all ranks. This is a collective, and it does nothing in a single process."""
     from torch import distributed
 
     if world() > 1:
@@ -195,7 +199,10 @@ def barrier() -> None:
 
 
 def gather_rows(value: T, rows: int) -> tuple[range, list[T]]:
-    """Return which of all ranks' rows are this rank's, and every rank's value in order. A collective."""
+    """Return the range of this rank's rows among the rows of all ranks, and the values of all ranks in rank order.
+
+    `rows` is the number of this rank's rows. This is a collective.
+    """
     from torch import distributed
 
     gathered: list[Any] = [None] * world()
@@ -205,15 +212,15 @@ def gather_rows(value: T, rows: int) -> tuple[range, list[T]]:
 
 
 def from_leader(value: T) -> T:
-    """Return rank 0's value on every rank, through the trainer's own group. A collective."""
+    """Return rank 0's value on every rank, through the trainer's own group. This is a collective."""
     if world() == 1:
         return value
     from torch import distributed
 
-    box: list[Any] = [value]
-    distributed.broadcast_object_list(box, src=0)
-    same: T = box[0]
-    return same
+    values: list[Any] = [value]
+    distributed.broadcast_object_list(values, src=0)
+    leader_value: T = values[0]
+    return leader_value
 
 
 def _distributed() -> Any:

@@ -90,7 +90,7 @@ def test_a_run_with_a_late_teacher_is_killed_and_resumed_on_three_meshes(oven: O
     process.kill()
     process.communicate(timeout=60)
     gone, survivors = psutil.wait_procs(family, timeout=60)
-    assert not survivors and len(gone) == len(family) and not run.locked(), (
+    assert not survivors and len(gone) == len(family) and not run.is_locked(), (
         "nothing is left of a script that was killed"
     )
     assert replay(oven.events("late"), "late").same

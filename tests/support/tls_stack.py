@@ -9,7 +9,7 @@ import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from oven_runs.access.log_sources import exported
+from oven_runs.access.log_sources import exported_events
 from oven_runs.home.run_folder import RunFolder
 from oven_runs.server.embedded import binary, free_port
 
@@ -127,7 +127,8 @@ class TlsStack:
 
     def authors(self) -> list[tuple[str, str]]:
         """Return (type, author) of the operators' messages in the exported log."""
-        return [(event.body.type, event.author) for event in exported(self.folder) if ".operator." in event.subject]  # type: ignore[union-attr]
+        events = [event for event in exported_events(self.folder) if ".operator." in event.subject]
+        return [(event.body.type, event.author) for event in events]  # type: ignore[union-attr]
 
 
 def _until(true: Any, what: str) -> None:

@@ -81,14 +81,14 @@ class Feed:
     async def _run(self) -> None:
         while True:
             try:
-                if self._access.up():
+                if self._access.is_up():
                     if not self._last:
                         await self._open(growing=True)
                     await self._live()
                 else:
                     await self._past()
             except (OvenError, NatsError, OSError, ValueError) as error:
-                up = self._access.up()
+                up = self._access.is_up()
                 if up and self._access.is_over(self._ended):
                     self._say("down", "")
                 elif up:
@@ -143,16 +143,16 @@ class Feed:
             self._report(*self._link)
 
     def _progress(self, share: float) -> None:
-        self._report("checking" if self._access.up() else "checking past", f"{share:.0%}")
+        self._report("checking" if self._access.is_up() else "checking past", f"{share:.0%}")
 
     async def _live(self) -> None:
         """Follow the log until the stack is down. Raises BusError if the server is gone."""
         signal = asyncio.Event()
-        async with self._access.connected("monitor") as bus:
+        async with self._access.connect("monitor") as bus:
             self._say("reading", "")
             await log_sources.listen(bus, self._access.run, signal)
             loop = asyncio.get_running_loop()
-            while self._access.up():
+            while self._access.is_up():
                 signal.clear()
                 requested_at = loop.time()
                 async for events in self._news(bus):
@@ -200,12 +200,12 @@ class Feed:
         if not self._last:
             raise ConfigError(f"the log of run {self._access.run!r} is empty")
         self._say("down", "")
-        while not self._access.up():
+        while not self._access.is_up():
             await asyncio.sleep(LOOK_S)
 
     async def _read_rest(self) -> None:
         part: list[Event] = []
-        async for event in self._access.past(self._last):
+        async for event in self._access.remaining_events(self._last):
             part.append(event)
             if len(part) >= BATCH:
                 self._give(part)

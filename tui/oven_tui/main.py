@@ -104,9 +104,9 @@ def show(
 
 def _accesses(run_folders: list[Path], endpoint: Endpoint, run: str | None, home: Path | None) -> list[RunAccess]:
     """Return the named runs; none if the list is wanted. Raises ConfigError."""
-    if endpoint.named or (not run_folders and home is None):
-        endpoint = endpoint.completed()
-        if endpoint.named:
+    if endpoint.is_remote or (not run_folders and home is None):
+        endpoint = endpoint.with_environment()
+        if endpoint.is_remote:
             return [RemoteRun.from_endpoint(endpoint, run)]
         raise ConfigError(
             "which run? give its folder, or set OVEN_RUN_DIR; `oven-controller monitor RUN` finds it by name"
@@ -117,7 +117,7 @@ def _accesses(run_folders: list[Path], endpoint: Endpoint, run: str | None, home
 def _closing(access: RunAccess, view: MonitorView) -> str:
     """Return what the monitor's terminal shows after it is closed."""
     if isinstance(access, LocalRun):
-        state = "continues" if access.up() else f"is {access.folder.status()}"
+        state = "continues" if access.is_up() else f"is {access.folder.status()}"
         command = f"`oven-controller monitor {access.run}`"
     else:
         state = f"is {view.run.ended.reason}" if view.run.ended else "continues"

@@ -36,8 +36,8 @@ class OperatorSession:
         """Run until cancelled, or until the key is refused."""
         while True:
             try:
-                if self._access.up():
-                    async with OperatorClient.connected(self._access) as self._client:
+                if self._access.is_up():
+                    async with OperatorClient.connect(self._access) as self._client:
                         self._ready.set()
                         while not self._client.bus.client.is_closed:
                             await asyncio.sleep(RETRY_S)

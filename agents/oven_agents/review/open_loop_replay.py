@@ -141,7 +141,7 @@ class OpenLoopReplay:
         if event.subject in self._owners:
             self._record(self._owners[event.subject], event.body)
             return None
-        message, outputs = self._loop.take(event)
+        message, outputs = self._loop.feed(event)
         if isinstance(message, LearnerMessage):
             if (message.incarnation, message.n) <= self._latest:
                 return None

@@ -35,7 +35,7 @@ async def _no_log() -> list[Event]:
 
 
 @dataclass(frozen=True)
-class Surroundings:
+class RunContext:
     """The information about a run that a companion receives."""
 
     name: str
@@ -57,10 +57,10 @@ class Surroundings:
 
 
 @runtime_checkable
-class Companioned(Protocol):
+class HasCompanion(Protocol):
     """An agent with a companion."""
 
-    def begin(self, around: Surroundings) -> Coroutine[Any, Any, None] | None:
+    def begin(self, context: RunContext) -> Coroutine[Any, Any, None] | None:
         """Return the coroutine to run until the process ends, or None. Called once, before the first event."""
         ...
 
@@ -74,11 +74,11 @@ class Companions:
         folder = Path(os.environ.get("OVEN_RUN_DIR") or os.devnull)
         settings: dict[str, Any] | None = None
         for session in sessions:
-            if not isinstance(session.agent, Companioned):
+            if not isinstance(session.agent, HasCompanion):
                 continue
             settings = _settings(folder) if settings is None else settings
-            around = Surroundings(session.name, folder, settings, PriorClient(bus).ask, _Log(bus, run, pin).read_new)
-            companion = session.agent.begin(around)
+            context = RunContext(session.name, folder, settings, PriorClient(bus).ask, _Log(bus, run, pin).read_new)
+            companion = session.agent.begin(context)
             if companion is not None:
                 task = asyncio.create_task(_logged(session.name, companion), name=f"companion of {session.name}")
                 self._tasks.append(task)

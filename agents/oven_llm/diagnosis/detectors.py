@@ -1,6 +1,7 @@
-"""Raises alarms on a run's metrics: lasting changes with their onsets and their symptoms in the knowledge graph.
+"""Detects lasting changes in a run's metrics, and returns alarms with their onsets and symptoms.
 
-Pure and deterministic: the same series always give the same alarms, so an answer that cites one can be checked.
+Symptoms are nodes of the knowledge graph. The detectors are deterministic, so an answer that cites an alarm can be
+checked.
 """
 
 from __future__ import annotations
@@ -18,36 +19,36 @@ from oven_core.protocol.messages import MetricSpec
 from oven_llm.diagnosis.change_points import Change, cusum, page_hinkley
 
 Series = tuple[Sequence[int], Sequence[float]]
-"""Ticks and readings of one metric, oldest first. Ticks without a reading are omitted; NaN and infinity are not."""
+"""Ticks and readings of one metric, oldest first. Ticks without a reading are omitted, but NaN and infinity are not."""
 Detector = Literal["cusum", "page_hinkley", "spike", "not_finite", "apart", "held_out", "unexplained"]
 
-SPIKE: Final = 60.0
-"""Standard deviations of a spike above its neighbours. Gradient norms of healthy small batches reach 30."""
-SPIKE_FACTOR: Final = 40.0
-"""Minimum ratio of a spike to that level. In healthy runs a policy's gradient reaches 30 times the level."""
-UNEXPLAINED: Final = 3.0
-"""Minimum change of the weights' norm that no update explains, as a multiple of the largest update around it. A step
+MIN_SPIKE_SIZE: Final = 60.0
+"""Minimum size of a spike in standard deviations. Gradient norms of healthy small batches reach 30."""
+MIN_SPIKE_RATIO: Final = 40.0
+"""Minimum ratio of a spike to the level before it. In healthy runs a policy's gradient reaches 30 times the level."""
+MAX_EXPLAINED_RATIO: Final = 3.0
+"""Maximum change of the weights' norm that updates explain, as a multiple of the largest update around it. A step
 changes a norm by at most its own length, and decoupled decay adds less than that."""
 WINDOW: Final = 30
-"""Number of earlier readings that define the level below a spike."""
-CANDIDATES: Final = 8
-"""Number of largest readings to check for spikes. A level that has risen for good has more of them."""
-WORSE: Final = 0.03
-"""Share of its best reading by which a held-out metric must be worse, twice in a row: half of the variation of an
-evaluation on a few hundred examples."""
-TOGETHER: Final = 25
-"""Maximum ticks between two changes that count as simultaneous."""
-JUMP: Final = 3.0
-"""Standard deviations by which a judge's mean must jump. A policy's learning shows more slowly."""
-APART: Final = 0.05
-"""Share of its level by which a judge's mean must change for the judges to diverge."""
-MOST: Final = 64
-"""Maximum number of alarms, the strongest ones: a log of garbage must not fill a model's context."""
+"""Number of earlier readings that define the level before a spike."""
+SPIKE_CANDIDATES: Final = 8
+"""Number of the largest readings to check for spikes. After a permanent rise, more readings are that large."""
+MIN_HELD_OUT_LOSS: Final = 0.03
+"""Minimum loss of a held-out metric against its best reading, as a share, in two readings in a row. It is half of the
+variation of an evaluation on a few hundred examples."""
+SIMULTANEOUS_TICKS: Final = 25
+"""Maximum ticks between two simultaneous changes."""
+MIN_JUMP_SIZE: Final = 3.0
+"""Minimum jump of a judge's mean in standard deviations. Changes due to a policy's learning are slower."""
+MIN_JUDGE_CHANGE: Final = 0.05
+"""Minimum change of a judge's mean as a share of its level."""
+MAX_ALARMS: Final = 64
+"""Maximum number of alarms. The strongest are reported, so that a corrupt log cannot fill a model's context."""
 
 
 @dataclass(frozen=True, slots=True)
 class Alarm:
-    """A symptom and the metric that shows it."""
+    """A symptom of a problem and the metric that shows it."""
 
     detector: Detector
     metric: str
@@ -56,27 +57,31 @@ class Alarm:
     onset: int
     """Estimated tick at which the change began."""
     raised: int
-    """Tick at which the detector raised it."""
+    """Tick at which the detector raised the alarm."""
     before: float
-    """Level before."""
+    """Level before the change."""
     after: float
     """Level from the onset to the detection."""
     size: float
-    """Size of the change in standard deviations of one reading, at most LARGEST."""
+    """Size of the change in standard deviations of one reading, at most MAX_SIZE."""
 
-    def plain(self) -> dict[str, Any]:
-        """Return it for JSON, with five digits per figure."""
-        return {k: float(f"{v:.5g}") if isinstance(v, float) else v for k, v in asdict(self).items()}
+    def as_json(self) -> dict[str, Any]:
+        """Return the alarm as a JSON object with five significant digits per number."""
+        return {
+            name: float(f"{value:.5g}") if isinstance(value, float) else value for name, value in asdict(self).items()
+        }
 
 
-NORM, RATIO = "optim/weight_norm", "optim/update_ratio"
-LARGEST: Final = 999.0
-"""Maximum size of an alarm. A gauge that never moved has no noise, so its first change has an arbitrary size."""
+WEIGHT_NORM, UPDATE_RATIO = "optim/weight_norm", "optim/update_ratio"
+MAX_SIZE: Final = 999.0
+"""Maximum size of an alarm. A constant metric has no noise, so its first change would have an arbitrary size."""
 
 
 def alarms(series: Mapping[str, Series], specs: Sequence[MetricSpec]) -> list[Alarm]:
-    """Return all alarms in the order of their onsets. `specs` are the run's announced metrics; others raise no alarm,
-    because an answer could not cite them."""
+    """Return all alarms, sorted by onset. `specs`: the run's announced metrics.
+
+    Other metrics raise no alarm, because an answer could not cite them.
+    """
     better = {spec.name: spec.better for spec in specs}
     raised: list[Alarm] = []
     for name in sorted(better.keys() & series.keys()):
@@ -85,13 +90,13 @@ def alarms(series: Mapping[str, Series], specs: Sequence[MetricSpec]) -> list[Al
             raised.append(_not_finite(name, *series[name]))
         gauges = [gauge for gauge in gauges_of(name) if name != "loss" or better[name] == "down"]
         if gauges:
-            raised += _lasting(name, gauges, ticks, values)
+            raised += _lasting_changes(name, gauges, ticks, values)
         if name == "grad_norm":
             raised += _spikes(name, ticks, values)
-    raised += _displaced(series, better)
+    raised += _displaced_weights(series, better)
     raised += _diverging_judges(series, better)
-    raised += _held_out(series, specs)
-    strongest = sorted(raised, key=lambda alarm: (-alarm.size, alarm.onset, alarm.metric))[:MOST]
+    raised += _held_out_losses(series, specs)
+    strongest = sorted(raised, key=lambda alarm: (-alarm.size, alarm.onset, alarm.metric))[:MAX_ALARMS]
     return sorted(strongest, key=lambda alarm: (alarm.onset, alarm.metric, alarm.symptom))
 
 
@@ -100,12 +105,13 @@ def _finite(series: Series) -> Series:
     return [tick for tick, _ in pairs], [value for _, value in pairs]
 
 
-def _lasting(name: str, gauges: Sequence[Gauge], ticks: Sequence[int], values: Sequence[float]) -> list[Alarm]:
+def _lasting_changes(name: str, gauges: Sequence[Gauge], ticks: Sequence[int], values: Sequence[float]) -> list[Alarm]:
     changes = cusum(values)
     strongest: dict[str, Alarm] = {}
     for gauge in gauges:
         drift = page_hinkley(values, 1) if gauge.slow and gauge.up else None
-        for change in (*changes, drift) if drift is not None else changes:
+        candidates = changes if drift is None else [*changes, drift]
+        for change in candidates:
             symptom = _symptom(gauge, change)
             if symptom and (symptom not in strongest or change.test == "cusum"):
                 alarm = _alarm(name, symptom, change, ticks)
@@ -115,15 +121,16 @@ def _lasting(name: str, gauges: Sequence[Gauge], ticks: Sequence[int], values: S
 
 
 def _symptom(gauge: Gauge, change: Change) -> str:
-    """Return the symptom of a change, empty if the change is too small."""
-    if change.size < gauge.size or abs(change.after - change.before) < gauge.by:
+    """Return the symptom of a change, or an empty string if the change is too small."""
+    if change.size < gauge.min_size or abs(change.after - change.before) < gauge.min_difference:
         return ""
     low, high = sorted((change.before, change.after))
-    if gauge.factor > 1 and not (low > 0 and high >= gauge.factor * low) and not low <= 0 < high:
+    large_ratio = high >= gauge.min_ratio * low if low > 0 else high > 0
+    if gauge.min_ratio > 1 and not large_ratio:
         return ""
     if change.sign < 0:
         return gauge.down
-    return gauge.jump if gauge.jump and change.raised - change.onset < FAST else gauge.up
+    return gauge.jump if gauge.jump and change.raised - change.onset < JUMP_READINGS else gauge.up
 
 
 def _alarm(name: str, symptom: str, change: Change, ticks: Sequence[int]) -> Alarm:
@@ -135,7 +142,7 @@ def _alarm(name: str, symptom: str, change: Change, ticks: Sequence[int]) -> Ala
         ticks[change.raised],
         change.before,
         change.after,
-        min(change.size, LARGEST),
+        min(change.size, MAX_SIZE),
     )
 
 
@@ -143,161 +150,173 @@ def _not_finite(name: str, ticks: Sequence[int], values: Sequence[float]) -> Ala
     first = next(index for index, value in enumerate(values) if not math.isfinite(value))
     finite = [value for value in values[:first] if math.isfinite(value)][-WINDOW:]
     before = median(finite) if finite else 0.0
-    return Alarm("not_finite", name, "loss_nan", ticks[first], ticks[first], before, before, LARGEST)
+    return Alarm("not_finite", name, "loss_nan", ticks[first], ticks[first], before, before, MAX_SIZE)
 
 
 def _spikes(name: str, ticks: Sequence[int], values: Sequence[float]) -> list[Alarm]:
-    """Return the largest single reading far above those before it, if there is one."""
+    """Return an alarm for the largest single reading that is far above the readings before it, if there is one."""
     if len(values) <= WINDOW:
         return []
-    for index in sorted(range(WINDOW, len(values)), key=lambda index: (-values[index], index))[:CANDIDATES]:
+    for index in sorted(range(WINDOW, len(values)), key=lambda index: (-values[index], index))[:SPIKE_CANDIDATES]:
         before = values[index - WINDOW : index]
         level = median(before)
         deviation = max(noise(before), 1e-3 * abs(level), 1e-12)
         size = (values[index] - level) / deviation
-        if size >= SPIKE and values[index] >= SPIKE_FACTOR * level:
-            tick, size = ticks[index], min(size, LARGEST)
+        if size >= MIN_SPIKE_SIZE and values[index] >= MIN_SPIKE_RATIO * level:
+            tick, size = ticks[index], min(size, MAX_SIZE)
             return [Alarm("spike", name, "grad_norm_spike", tick, tick, level, values[index], size)]
     return []
 
 
-def _displaced(series: Mapping[str, Series], better: Mapping[str, str]) -> list[Alarm]:
-    """Return the first step in which the weights' norm changed by more than the updates around it explain: something
-    else wrote to the weights."""
-    if not {NORM, RATIO} <= better.keys() & series.keys():
+def _displaced_weights(series: Mapping[str, Series], better: Mapping[str, str]) -> list[Alarm]:
+    """Return an alarm for the first step in which the weights' norm changed by more than the updates around it explain.
+
+    In that case, something else wrote to the weights.
+    """
+    if not {WEIGHT_NORM, UPDATE_RATIO} <= better.keys() & series.keys():
         return []
-    updates = dict(zip(*series[RATIO], strict=True))
-    ticks, norms = series[NORM]
+    updates = dict(zip(*series[UPDATE_RATIO], strict=True))
+    ticks, norms = series[WEIGHT_NORM]
     for index in range(WINDOW, len(ticks)):
-        tick, before, now = ticks[index], norms[index - 1], norms[index]
-        near = [updates[neighbour] for neighbour in (tick - 1, tick, tick + 1) if neighbour in updates]
-        if not near or not all(map(math.isfinite, (before, now, *near))) or before <= 0:
+        tick, before, after = ticks[index], norms[index - 1], norms[index]
+        neighbours = [updates[neighbour] for neighbour in (tick - 1, tick, tick + 1) if neighbour in updates]
+        if not neighbours or not all(map(math.isfinite, (before, after, *neighbours))) or before <= 0:
             continue
-        change, explained = abs(now - before) / before, max(near)
-        if explained > 0 and change > UNEXPLAINED * explained:
-            size = min(change / explained, LARGEST)
-            return [Alarm("unexplained", NORM, "weights_displaced", tick, tick, before, now, size)]
+        change, update = abs(after - before) / before, max(neighbours)
+        if update > 0 and change > MAX_EXPLAINED_RATIO * update:
+            size = min(change / update, MAX_SIZE)
+            return [Alarm("unexplained", WEIGHT_NORM, "weights_displaced", tick, tick, before, after, size)]
     return []
 
 
 def _diverging_judges(series: Mapping[str, Series], better: Mapping[str, str]) -> list[Alarm]:
-    """Return a judge whose mean jumps while no other's does, and levels that fall while the reward does not."""
-    diverging: list[Alarm] = []
+    """Return alarms for a judge whose mean jumps alone, and for levels that fall while the reward does not."""
     names = sorted(better.keys() & series.keys())
-    judges = {name: _changes(series[name]) for name in names if fnmatchcase(name, JUDGES)}
-    jumps = [
-        (name, ticks, change)
-        for name, changes in judges.items()
-        for ticks, change in changes
-        if change.size >= JUMP and change.raised - change.onset < FAST
-    ]
-    for name, ticks, jump in jumps if len(judges) > 1 else ():
-        onsets = [t[j.onset] for judge, t, j in jumps if judge != name and j.sign == jump.sign]
-        if jump.sign > 0 and not any(abs(onset - ticks[jump.onset]) <= TOGETHER for onset in onsets):
-            diverging.append(_alarm(name, "judges_apart", jump, ticks))
+    judges = [name for name in names if fnmatchcase(name, JUDGE_METRICS)]
+    jumps: list[tuple[str, int, Alarm]] = []  # judge, tick of the onset, alarm
+    for name in judges:
+        ticks, changes = _changes(series[name])
+        for change in changes:
+            is_jump = change.size >= MIN_JUMP_SIZE and change.raised - change.onset < JUMP_READINGS
+            if is_jump and change.sign > 0:
+                jumps.append((name, ticks[change.onset], _alarm(name, "judges_apart", change, ticks)))
+    raised: list[Alarm] = []
+    for name, onset, alarm in jumps:
+        other_onsets = [other_onset for judge, other_onset, _ in jumps if judge != name]
+        if len(judges) > 1 and not any(abs(other - onset) <= SIMULTANEOUS_TICKS for other in other_onsets):
+            raised.append(alarm)
             break
-    reward = _changes(series["reward"]) if "reward" in names else []
+    reward_falls = _falls(series["reward"], "reward") if "reward" in names else []
     for name in names:
-        if fnmatchcase(name, LEVELS):
-            for ticks, fall in _changes(series[name]):
-                together = any(r.sign < 0 and abs(t[r.onset] - ticks[fall.onset]) <= TOGETHER for t, r in reward)
-                if fall.sign < 0 and not together:
-                    diverging.append(_alarm(name, "level_forgotten", fall, ticks))
-                    break
-    return diverging
+        if not fnmatchcase(name, LEVEL_METRICS):
+            continue
+        for fall in _falls(series[name], name):
+            if not any(abs(reward.onset - fall.onset) <= SIMULTANEOUS_TICKS for reward in reward_falls):
+                raised.append(fall)
+                break
+    return raised
 
 
-def _changes(series: Series) -> list[tuple[Sequence[int], Change]]:
+def _changes(series: Series) -> tuple[Sequence[int], list[Change]]:
+    """Return the ticks of the finite readings, and the changes of at least MIN_JUDGE_CHANGE."""
     ticks, values = _finite(series)
-    return [
-        (ticks, change)
+    changes = [
+        change
         for change in cusum(values)
-        if change.size >= 1.5 and abs(change.after - change.before) >= APART * abs(change.before)
+        if change.size >= 1.5 and abs(change.after - change.before) >= MIN_JUDGE_CHANGE * abs(change.before)
     ]
+    return ticks, changes
 
 
-def _held_out(series: Mapping[str, Series], specs: Sequence[MetricSpec]) -> list[Alarm]:
-    """Return held-out metrics whose last two readings are worse than their best by more than chance. They have too few
-    readings for the other tests."""
-    worse: list[Alarm] = []
-    rewarded = any(spec.name == "reward" for spec in specs)
+def _falls(series: Series, name: str) -> list[Alarm]:
+    ticks, changes = _changes(series)
+    return [_alarm(name, "level_forgotten", change, ticks) for change in changes if change.sign < 0]
+
+
+def _held_out_losses(series: Mapping[str, Series], specs: Sequence[MetricSpec]) -> list[Alarm]:
+    """Return alarms for held-out metrics whose last two readings are significantly worse than their best reading.
+
+    These metrics have too few readings for the other tests.
+    """
+    raised: list[Alarm] = []
+    has_reward = any(spec.name == "reward" for spec in specs)
     for spec in specs:
         if not spec.held_out or spec.better == "neither" or spec.name not in series:
             continue
         sign = 1.0 if spec.better == "up" else -1.0
-        ticks, values = series[spec.name]
-        pairs = [(tick, value) for tick, value in zip(ticks, values, strict=True) if math.isfinite(value)]
-        if len(pairs) < 4:
+        ticks, values = _finite(series[spec.name])
+        if len(values) < 4:
             continue
-        best = max(range(len(pairs) - 2), key=lambda index: sign * pairs[index][1])
-        worst_of_last = max(sign * value for _, value in pairs[-2:])
-        steps = [abs(b[1] - a[1]) for a, b in pairwise(pairs[: best + 1])]
-        unit = max(median(steps) if steps else 0.0, 0.5 * WORSE * abs(pairs[best][1]), 1e-12)
-        fall = sign * pairs[best][1] - worst_of_last
-        if fall < max(WORSE * abs(pairs[best][1]), unit):
+        best_index = max(range(len(values) - 2), key=lambda index: sign * values[index])
+        best = values[best_index]
+        differences = [abs(b - a) for a, b in pairwise(values[: best_index + 1])]
+        scale = max(median(differences) if differences else 0.0, 0.5 * MIN_HELD_OUT_LOSS * abs(best), 1e-12)
+        loss = min(sign * (best - value) for value in values[-2:])
+        if loss < max(MIN_HELD_OUT_LOSS * abs(best), scale):
             continue
-        symptom = "reward_up_heldout_down" if rewarded else "heldout_loss_rises"
-        after = fmean(value for _, value in pairs[-2:])
-        worse.append(
-            Alarm("held_out", spec.name, symptom, pairs[best + 1][0], pairs[-1][0], pairs[best][1], after, fall / unit)
-        )
-    return worse
+        symptom = "reward_up_heldout_down" if has_reward else "heldout_loss_rises"
+        after, onset = fmean(values[-2:]), ticks[best_index + 1]
+        raised.append(Alarm("held_out", spec.name, symptom, onset, ticks[-1], best, after, loss / scale))
+    return raised
 
 
-FAST: Final = 8
-"""Maximum readings from onset to alarm for a jump. At 4 standard deviations per reading it takes five."""
+JUMP_READINGS: Final = 8
+"""A jump raises an alarm within fewer readings than this. At 4 standard deviations per reading it takes five."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gauge:
-    """A metric, by name or pattern, and the symptoms of its changes. An empty symptom means none."""
+    """The symptoms of changes in a metric. An empty symptom means that the change raises no alarm."""
 
     metric: str
+    """Name or pattern of the metric."""
     up: str = ""
+    """Symptom of an increase."""
     down: str = ""
+    """Symptom of a decrease."""
     jump: str = ""
-    """Replaces `up` if the change was fast."""
-    size: float = 2.0
-    """Minimum change, in standard deviations of one reading."""
-    factor: float = 1.0
+    """Symptom of a fast increase; empty: `up`."""
+    min_size: float = 2.0
+    """Minimum change in standard deviations of one reading."""
+    min_ratio: float = 1.0
     """Minimum ratio of the larger level to the smaller."""
-    by: float = 0.0
-    """Minimum difference of the levels, in the metric's unit."""
+    min_difference: float = 0.0
+    """Minimum difference of the levels in the metric's unit."""
     slow: bool = False
-    """Whether to also run the Page-Hinkley test, which finds drifts that CUSUM's level follows."""
+    """Whether to also run the Page-Hinkley test, which detects slow drifts."""
 
 
 GAUGES: Final = (
-    Gauge(metric="loss", up="loss_creeps_up", jump="loss_spike", size=2.5, factor=1.05, slow=True),
-    Gauge(metric="loss", down="loss_drops_suddenly", size=5.0, factor=1.15),
-    Gauge(metric="grad_norm", up="grad_norm_growth", size=3.0, factor=1.7),
-    Gauge(metric="grad_norm", down="grad_norm_vanishes", size=2.0, factor=3.0),
-    Gauge(metric="optim/update_ratio", up="update_ratio_high", down="update_ratio_low", size=3.0, factor=1.6),
-    Gauge(metric="optim/weight_norm", up="weight_norm_growth", size=5.0, factor=1.1),
-    Gauge(metric="optim/weight_norm", down="weights_shrink", size=5.0, factor=1.05),
-    Gauge(metric="optim/grad_momentum_cos", up="gradients_aligned", size=2.0, by=0.25),
-    Gauge(metric="optim/grad_momentum_cos", down="gradients_opposed", size=2.0, by=0.25),
-    Gauge(metric="reward", down="policy_collapse", size=1.5, factor=1.1),
-    Gauge(metric="kl", up="kl_runaway", size=2.5, factor=3.0, by=0.3),
-    Gauge(metric="entropy", up="entropy_growth", down="entropy_collapse", size=2.0, factor=1.6),
-    Gauge(metric="frac_reward_zero_std", up="zero_advantage_groups", size=2.0, by=0.2),
-    Gauge(metric="completions/mean_length", up="length_drift", down="length_shrinks", size=2.0, factor=1.15),
-    Gauge(metric="completions/clipped_ratio", up="truncated_completions", size=2.0, by=0.15),
-    Gauge(metric="clip_ratio/*", up="clip_saturated", size=2.0, by=0.1),
-    Gauge(metric="committee/abstentions", up="judge_outage", size=3.0, by=0.05),
-    Gauge(metric="committee/agreement", down="judge_disagreement", size=2.0, by=0.12),
-    Gauge(metric="data/repeated", up="data_repeated", size=3.0, by=0.1),
-    Gauge(metric="confidence/std", down="confidence_collapse", size=2.0, factor=2.0),
-    Gauge(metric="advantage/std", down="zero_advantage_groups", size=2.0, factor=3.0),
-    Gauge(metric="calibration/ece", up="calibration_drift", size=3.0, by=0.05),
-    Gauge(metric="sampling/*", up="sampling_mismatch", down="sampling_mismatch", size=4.0, by=0.02),
-    Gauge(metric="step_time", up="slow_steps", size=3.0, factor=1.3),
-    Gauge(metric="frontier/*", up="frontier_drift", size=3.0, factor=1.2),
+    Gauge(metric="loss", up="loss_creeps_up", jump="loss_spike", min_size=2.5, min_ratio=1.05, slow=True),
+    Gauge(metric="loss", down="loss_drops_suddenly", min_size=5.0, min_ratio=1.15),
+    Gauge(metric="grad_norm", up="grad_norm_growth", min_size=3.0, min_ratio=1.7),
+    Gauge(metric="grad_norm", down="grad_norm_vanishes", min_size=2.0, min_ratio=3.0),
+    Gauge(metric="optim/update_ratio", up="update_ratio_high", down="update_ratio_low", min_size=3.0, min_ratio=1.6),
+    Gauge(metric="optim/weight_norm", up="weight_norm_growth", min_size=5.0, min_ratio=1.1),
+    Gauge(metric="optim/weight_norm", down="weights_shrink", min_size=5.0, min_ratio=1.05),
+    Gauge(metric="optim/grad_momentum_cos", up="gradients_aligned", min_size=2.0, min_difference=0.25),
+    Gauge(metric="optim/grad_momentum_cos", down="gradients_opposed", min_size=2.0, min_difference=0.25),
+    Gauge(metric="reward", down="policy_collapse", min_size=1.5, min_ratio=1.1),
+    Gauge(metric="kl", up="kl_runaway", min_size=2.5, min_ratio=3.0, min_difference=0.3),
+    Gauge(metric="entropy", up="entropy_growth", down="entropy_collapse", min_size=2.0, min_ratio=1.6),
+    Gauge(metric="frac_reward_zero_std", up="zero_advantage_groups", min_size=2.0, min_difference=0.2),
+    Gauge(metric="completions/mean_length", up="length_drift", down="length_shrinks", min_size=2.0, min_ratio=1.15),
+    Gauge(metric="completions/clipped_ratio", up="truncated_completions", min_size=2.0, min_difference=0.15),
+    Gauge(metric="clip_ratio/*", up="clip_saturated", min_size=2.0, min_difference=0.1),
+    Gauge(metric="committee/abstentions", up="judge_outage", min_size=3.0, min_difference=0.05),
+    Gauge(metric="committee/agreement", down="judge_disagreement", min_size=2.0, min_difference=0.12),
+    Gauge(metric="data/repeated", up="data_repeated", min_size=3.0, min_difference=0.1),
+    Gauge(metric="confidence/std", down="confidence_collapse", min_size=2.0, min_ratio=2.0),
+    Gauge(metric="advantage/std", down="zero_advantage_groups", min_size=2.0, min_ratio=3.0),
+    Gauge(metric="calibration/ece", up="calibration_drift", min_size=3.0, min_difference=0.05),
+    Gauge(metric="sampling/*", up="sampling_mismatch", down="sampling_mismatch", min_size=4.0, min_difference=0.02),
+    Gauge(metric="step_time", up="slow_steps", min_size=3.0, min_ratio=1.3),
+    Gauge(metric="frontier/*", up="frontier_drift", min_size=3.0, min_ratio=1.2),
 )
-JUDGES: Final = "rewards/*/mean"
-"""Metrics to compare with one another: the mean of each reward function."""
-LEVELS: Final = "reward/*"
-"""Metrics with one difficulty level each."""
+JUDGE_METRICS: Final = "rewards/*/mean"
+"""Pattern of the metrics to compare with one another: the mean of each reward function."""
+LEVEL_METRICS: Final = "reward/*"
+"""Pattern of the metrics for the mean reward of one difficulty level."""
 
 
 def gauges_of(metric: str) -> tuple[Gauge, ...]:

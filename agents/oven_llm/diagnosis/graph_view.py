@@ -1,7 +1,7 @@
-"""Asks the knowledge graph about a run's alarms: ranked causes, remedies and a list of all known causes.
+"""Asks the knowledge graph about a run's alarms, and returns ranked causes, remedies and all known causes.
 
-As in oven_agents.runtime.kg_client, a generator asks the questions. It yields (endpoint, request) and receives the
-reply, or None without an answer. A process on the bus and a command can both use it.
+As in oven_agents.runtime.kg_client, a generator asks the questions, so that a process on the bus and a command can both
+use it. It yields (endpoint, request) and receives the reply, or None without a reply.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from oven_agents.sdk.alternative_plans import phase
 from oven_core.protocol.graph_requests import DiagnoseRequest, Symptom
 from oven_core.protocol.graph_requests import Diagnosis as GraphDiagnosis
 from oven_core.protocol.messages import RunStarted
-from oven_llm.diagnosis.detectors import GAUGES, LARGEST, TOGETHER, Alarm
+from oven_llm.diagnosis.detectors import GAUGES, MAX_SIZE, SIMULTANEOUS_TICKS, Alarm
 from oven_llm.diagnosis.log_context import LogContext
 from oven_llm.diagnosis.model_answer import NONE, Diagnosis, evidence
 
-Asking = Generator[tuple[str, bytes], bytes | None, "GraphView"]
-REMEDIES: Final = 8
+GraphQuestions = Generator[tuple[str, bytes], bytes | None, "GraphView"]
+MAX_REMEDIES: Final = 8
 """Maximum number of remedies."""
-FULL: Final = 10.0
-"""Standard deviations at which an alarm counts in full. A weaker symptom has a proportional severity."""
+FULL_SEVERITY_SIZE: Final = 10.0
+"""Size of an alarm with severity 1, in standard deviations. Smaller alarms have a proportional severity."""
 SYMPTOMS: Final = tuple(
     dict.fromkeys(
         [symptom for gauge in GAUGES for symptom in (gauge.up, gauge.down, gauge.jump) if symptom]
@@ -34,21 +34,21 @@ SYMPTOMS: Final = tuple(
         + ["loss_oscillates", "judge_flat", "reward_at_ceiling"]
     )
 )
-"""All symptoms that a log can show. Asking about them reveals which causes the graph has."""
+"""All symptoms that a log can show. A request with all of them returns all causes in the graph."""
 
 
 @dataclass(frozen=True)
 class GraphView:
-    """Causes and remedies as ids of graph nodes. Empty if the graph did not answer."""
+    """Causes and remedies for a run's alarms, as ids of graph nodes. Empty if the graph did not reply."""
 
     ranked: tuple[tuple[str, float], ...] = ()
-    """Causes of the alarms, most likely first, with their rank, which is not a calibrated probability."""
+    """Causes of the alarms with their ranks, most likely first. A rank is not a calibrated probability."""
     remedies: tuple[tuple[str, tuple[str, ...]], ...] = ()
-    """Remedies that this run can carry out, best first, and the knobs that they change."""
+    """Remedies that this run supports, best first, with the knobs that they change."""
     causes: frozenset[str] = frozenset()
-    """All causes for a run of this kind."""
+    """All known causes for a run of this kind."""
 
-    def plain(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, Any]:
         return {
             "ranked": [{"cause": cause, "rank": float(f"{p:.4g}")} for cause, p in self.ranked],
             "remedies": [{"remedy": remedy, "changes": list(changes)} for remedy, changes in self.remedies],
@@ -56,39 +56,45 @@ class GraphView:
         }
 
 
-def viewing(alarms: Sequence[Alarm], run: RunStarted) -> Asking:
-    """Ask two questions: which causes exist, and which of them explain the alarms."""
+def ask_graph(alarms: Sequence[Alarm], run: RunStarted) -> GraphQuestions:
+    """Request all causes, and then the causes that explain the alarms."""
     severities: dict[str, float] = {}
     for alarm in alarms:
-        severities[alarm.symptom] = max(severities.get(alarm.symptom, 0.0), min(1.0, alarm.size / FULL))
+        severities[alarm.symptom] = max(severities.get(alarm.symptom, 0.0), min(1.0, alarm.size / FULL_SEVERITY_SIZE))
     reply = yield "diagnose", _request(run, {symptom: 1.0 for symptom in SYMPTOMS}, 1)
-    everything = _parsed(reply)
-    if everything is None:
+    all_causes = _parse(reply)
+    if all_causes is None:
         return GraphView()
-    explained = _parsed((yield "diagnose", _request(run, severities, REMEDIES))) if severities else None
-    return GraphView(
-        tuple((cause.id, cause.p) for cause in explained.causes) if explained else (),
-        tuple((remedy.id, remedy.changes) for remedy in explained.remedies if not remedy.unmet) if explained else (),
-        frozenset(cause.id for cause in everything.causes),
-    )
+    causes = frozenset(cause.id for cause in all_causes.causes)
+    if not severities:
+        return GraphView(causes=causes)
+    reply = yield "diagnose", _request(run, severities, MAX_REMEDIES)
+    diagnosis = _parse(reply)
+    if diagnosis is None:
+        return GraphView(causes=causes)
+    ranked = tuple((cause.id, cause.p) for cause in diagnosis.causes)
+    remedies = tuple((remedy.id, remedy.changes) for remedy in diagnosis.remedies if not remedy.unmet)
+    return GraphView(ranked, remedies, causes)
 
 
-def by_detectors(log: LogContext, view: GraphView) -> Diagnosis:
-    """Return a diagnosis without a model: the graph's top cause, with the onset of the first alarm near the strongest
-    one. It requests no change."""
+def diagnose_without_model(log: LogContext, view: GraphView) -> Diagnosis:
+    """Return the graph's top cause as a diagnosis that requests no change.
+
+    Its onset is that of the first alarm around the strongest alarm.
+    """
     if not log.alarms or not view.ranked:
         return Diagnosis(NONE, (), "", None, None, 0.5)
-    first = _first(log.alarms)
+    first = _first_alarm(log.alarms)
     cause, rank = view.ranked[0]
     last = min(max(first.raised, first.onset), log.ticks[-1])
     return Diagnosis(cause, (evidence(log, first.metric, first.onset, last),), "", None, None, float(f"{rank:.4g}"))
 
 
-def _first(alarms: Sequence[Alarm]) -> Alarm:
-    """Return the earliest of the alarms that began together with the strongest one."""
-    strongest = max(alarms, key=lambda alarm: (min(alarm.size, LARGEST), -alarm.onset))
-    together = [alarm for alarm in alarms if abs(alarm.onset - strongest.onset) <= TOGETHER]
-    return min(together, key=lambda alarm: (alarm.onset, alarm.metric))
+def _first_alarm(alarms: Sequence[Alarm]) -> Alarm:
+    """Return the earliest alarm with about the same onset as the strongest alarm."""
+    strongest = max(alarms, key=lambda alarm: (min(alarm.size, MAX_SIZE), -alarm.onset))
+    simultaneous = [alarm for alarm in alarms if abs(alarm.onset - strongest.onset) <= SIMULTANEOUS_TICKS]
+    return min(simultaneous, key=lambda alarm: (alarm.onset, alarm.metric))
 
 
 def _request(run: RunStarted, symptoms: dict[str, float], remedies: int) -> bytes:
@@ -102,7 +108,7 @@ def _request(run: RunStarted, symptoms: dict[str, float], remedies: int) -> byte
     ).wire()
 
 
-def _parsed(reply: bytes | None) -> GraphDiagnosis | None:
+def _parse(reply: bytes | None) -> GraphDiagnosis | None:
     try:
         return None if reply is None else GraphDiagnosis.model_validate_json(reply)
     except ValidationError:

@@ -1,7 +1,7 @@
-"""Prepares a run's log for a diagnosis: settings, measurements, votes, decisions and their outcomes. Pure.
+"""Prepares a run's log for a diagnosis: settings, measurements, votes, decisions and their outcomes.
 
-Its text is untrusted: third-party agents may have written it. Invisible characters are made visible, long texts are
-cut, and all text is data. A model's conclusions are checked against the figures here, never against the text.
+The log's texts are untrusted, because third-party agents may have written them. Invisible characters are removed and
+long texts are cut. A model's conclusions are checked against the figures, never against the texts.
 """
 
 from __future__ import annotations
@@ -32,38 +32,38 @@ from oven_core.protocol.operator_messages import OperatorCommand
 from oven_llm.diagnosis.detectors import Alarm, alarms
 from oven_llm.judges.sanitize import visible
 
-TEXT: Final = 300
-"""Maximum characters of a text. A rationale's figures are in its first sentence."""
-ROWS: Final = 2000
-"""Maximum rows of each kind. The newest are kept, and a flood cannot crowd out the measurements."""
-METRICS: Final = 400
-"""Maximum announced metrics, those with a better direction first."""
+MAX_TEXT_CHARACTERS: Final = 300
+"""Maximum characters of a text. A rationale's first sentence, which contains its figures, is shorter."""
+MAX_ROWS: Final = 2000
+"""Maximum rows per table. Older rows are dropped, so that many messages cannot crowd out the measurements."""
+MAX_METRICS: Final = 400
+"""Maximum announced metrics. Metrics with a better direction come first."""
 
 
 @dataclass
 class LogContext:
-    """The content of a log, built by calling `take` for each event. The same log always gives the same bytes."""
+    """The content of a log. Call `add` for each event. The same log always results in the same content."""
 
     run: RunStarted | None = None
-    """The newest announcement."""
+    """The latest announcement of the run."""
     ended: RunEnded | None = None
     ticks: list[int] = field(default_factory=list)
     steps: list[int] = field(default_factory=list)
     series: dict[str, tuple[list[int], list[float]]] = field(default_factory=dict)
     rows: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
-    """`votes`, "decisions", "receipts", "outcomes", "commands", "alerts", "notices": oldest first."""
+    """Rows by table name (`TABLES`), oldest first."""
     starts: int = 0
     seq: int = 0
-    """Sequence of the newest event."""
+    """Sequence number of the latest event."""
     _latest: dict[str, tuple[int, int]] = field(default_factory=dict)
 
-    def take(self, event: Event) -> None:
-        """Add the next verified event of the log. Malformed and repeated events change nothing."""
+    def add(self, event: Event) -> None:
+        """Add the next verified event of the log. Malformed and repeated events are ignored."""
         self.seq = max(self.seq, event.seq)
         body = event.body
         if isinstance(body, Observation):
             if self._is_new("observation", body.incarnation, body.n):
-                self._observe(body)
+                self._add_observation(body)
         elif isinstance(body, RunStarted):
             if self._is_new("run", body.incarnation, body.n):
                 self.run, self.ended, self.starts = body, None, self.starts + 1
@@ -72,11 +72,11 @@ class LogContext:
                 self.run = with_announced(self.run, body)
         elif isinstance(body, RunEnded):
             self.ended = body
-        elif isinstance(body, LogMessage) and (kind_and_row := _row(body, event.author)) is not None:
-            kind, row = kind_and_row
-            rows = self.rows.setdefault(kind, [])
+        elif isinstance(body, LogMessage) and (table_and_row := _table_row(body, event.author)) is not None:
+            table, row = table_and_row
+            rows = self.rows.setdefault(table, [])
             rows.append({"seq": event.seq, **row})
-            del rows[:-ROWS]
+            del rows[:-MAX_ROWS]
 
     def _is_new(self, subject: str, incarnation: int, n: int) -> bool:
         if (incarnation, n) <= self._latest.get(subject, (0, -1)):
@@ -84,7 +84,7 @@ class LogContext:
         self._latest[subject] = (incarnation, n)
         return True
 
-    def _observe(self, observation: Observation) -> None:
+    def _add_observation(self, observation: Observation) -> None:
         self.ticks.append(observation.tick)
         self.steps.append(observation.step)
         for name, value in observation.metrics.items():
@@ -94,19 +94,19 @@ class LogContext:
 
     @cached_property
     def alarms(self) -> list[Alarm]:
-        """Alarms on the events added before the first access."""
+        """Alarms for the events that were added before the first access."""
         return alarms(self.series, self.started.metrics)
 
     @property
     def started(self) -> RunStarted:
-        """The newest run announcement. Raises ConfigError if the log has none."""
+        """The latest announcement of the run. Raises ConfigError if the log has none."""
         if self.run is None:
-            raise ConfigError("the log has no RunStarted, so nothing in it can be diagnosed; is it a run's log?")
+            raise ConfigError("the log has no RunStarted message and cannot be diagnosed; is it the log of a run?")
         return self.run
 
     @property
     def announced(self) -> frozenset[str]:
-        """The metrics that the run announces. No other metric may be cited."""
+        """Names of the announced metrics. An answer must not cite others."""
         return frozenset(spec.name for spec in self.started.metrics)
 
     def readings(self, metric: str, first: int, last: int) -> list[float]:
@@ -114,14 +114,16 @@ class LogContext:
         ticks, values = self.series.get(metric, ((), ()))
         return [value for tick, value in zip(ticks, values, strict=True) if first <= tick <= last]
 
-    def plain(self, ranked: Mapping[str, Any], config: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """Return the `context` of programs in the sandbox. `ranked`: the knowledge graph's view of the alarms.
-        `config`: the run's settings, if known. Raises ConfigError for a log without observations."""
+    def as_json(self, graph: Mapping[str, Any], config: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """Return the variable `context` for programs in the sandbox. Raises ConfigError for a log without observations.
+
+        `graph`: the knowledge graph's reply about the alarms. `config`: the run's settings, if known.
+        """
         run = self.started
         if not self.ticks:
             raise ConfigError(
-                "the log holds no observation, so there is nothing to diagnose; let the run make its first steps, or "
-                "give a log with measurements"
+                "the log contains no observations, so there is nothing to diagnose; wait for the run's first steps, or "
+                "use a log with measurements"
             )
         names = self._shown_metrics(run)
         return {
@@ -133,29 +135,29 @@ class LogContext:
                 "autonomy": run.rules.autonomy,
                 "versions": {_text(name): _text(version) for name, version in run.versions.items()},
             },
-            "config": _plain(config or {}),
+            "config": _json_value(config or {}),
             "metrics": {
                 spec.name: {"better": spec.better, "held_out": spec.held_out, "unit": _text(spec.unit)}
                 for spec in run.metrics
                 if spec.name in names
             },
-            "actuators": {spec.name: _knob(spec) for spec in run.actuators},
+            "actuators": {spec.name: _knob_row(spec) for spec in run.actuators},
             "ticks": self.ticks,
             "steps": self.steps,
             "observations": {name: self._column(name) for name in names},
-            "not_finite": {name: bad for name in names if (bad := self._not_finite(name))},
-            **{kind: self.rows.get(kind, []) for kind in KINDS},
-            "alarms": [alarm.plain() for alarm in self.alarms],
-            "graph": dict(ranked),
+            "not_finite": {name: ticks for name in names if (ticks := self._not_finite_ticks(name))},
+            **{table: self.rows.get(table, []) for table in TABLES},
+            "alarms": [alarm.as_json() for alarm in self.alarms],
+            "graph": dict(graph),
         }
 
     def _shown_metrics(self, run: RunStarted) -> list[str]:
-        judged = [spec.name for spec in run.metrics if spec.better != "neither"]
-        others = [spec.name for spec in run.metrics if spec.better == "neither"]
-        return [name for name in [*judged, *others] if name in self.series][:METRICS]
+        directed = [spec.name for spec in run.metrics if spec.better != "neither"]
+        undirected = [spec.name for spec in run.metrics if spec.better == "neither"]
+        return [name for name in [*directed, *undirected] if name in self.series][:MAX_METRICS]
 
     def _column(self, name: str) -> list[float | None]:
-        """Return one value per tick of `ticks`; None if it was not measured, or is not finite."""
+        """Return one value per tick of `ticks`; None if it was not measured or is not finite."""
         ticks, values = self.series[name]
         if len(ticks) == len(self.ticks):
             return [value if math.isfinite(value) else None for value in values]
@@ -163,7 +165,7 @@ class LogContext:
         column = map(by_tick.get, self.ticks)
         return [value if value is not None and math.isfinite(value) else None for value in column]
 
-    def _not_finite(self, name: str) -> list[int]:
+    def _not_finite_ticks(self, name: str) -> list[int]:
         ticks, values = self.series[name]
         return [tick for tick, value in zip(ticks, values, strict=True) if not math.isfinite(value)]
 
@@ -175,7 +177,7 @@ SHOWN_SETTINGS: Final = (
 
 
 def shown_settings(resolved: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings that a model sees."""
+    """Return the settings that the model sees."""
     return {name: resolved[name] for name in SHOWN_SETTINGS if name in resolved}
 
 
@@ -190,44 +192,49 @@ COLUMNS: Final[Mapping[type[LogMessage], tuple[str, tuple[str, ...]]]] = {
 }
 """Table and columns for each message type."""
 AUTHOR_COLUMNS: Final = ("agent", "by")
-FIELDS: Final = {"decision": "decision_id", "text": "reason"}
+"""Columns with the verified author of a message."""
+COLUMN_FIELDS: Final = {"decision": "decision_id", "text": "reason"}
 """Message fields whose names differ from their columns."""
-KINDS: Final = tuple(kind for kind, _ in COLUMNS.values())
+TABLES: Final = tuple(table for table, _ in COLUMNS.values())
 
 
-def context_of(events: Iterable[Event], *, seq: int | None = None) -> LogContext:
-    """Return the context of a log's events, up to and including the sequence `seq` if it is given."""
+def read_context(events: Iterable[Event], *, seq: int | None = None) -> LogContext:
+    """Return the context of a log's events, up to and including sequence number `seq`; None: all events."""
     context = LogContext()
     for event in events:
         if seq is not None and event.seq > seq:
             break
-        context.take(event)
+        context.add(event)
     return context
 
 
-def _row(body: LogMessage, author: str) -> tuple[str, dict[str, Any]] | None:
-    """Return a message's table and row, or None if no table stores it."""
+def _table_row(body: LogMessage, author: str) -> tuple[str, dict[str, Any]] | None:
+    """Return a message's table and row, or None if it belongs in no table."""
     if isinstance(body, AgentStatus) and body.state not in ("notice", "cannot_fire"):
         return None
-    for message, (kind, columns) in COLUMNS.items():
+    for message, (table, columns) in COLUMNS.items():
         if isinstance(body, message):
-            return kind, {
-                column: _text(author) if column in AUTHOR_COLUMNS else _plain(getattr(body, FIELDS.get(column, column)))
-                for column in columns
-            }
+            row = {}
+            for column in columns:
+                if column in AUTHOR_COLUMNS:
+                    row[column] = _text(author)
+                else:
+                    row[column] = _json_value(getattr(body, COLUMN_FIELDS.get(column, column)))
+            return table, row
     return None
 
 
-def _knob(spec: ActuatorSpec) -> dict[str, Any]:
-    return {name: _plain(getattr(spec, name)) for name in ("kind", "low", "high", "scale", "unit", "choices", "value")}
+def _knob_row(spec: ActuatorSpec) -> dict[str, Any]:
+    names = ("kind", "low", "high", "scale", "unit", "choices", "value")
+    return {name: _json_value(getattr(spec, name)) for name in names}
 
 
 def _text(text: str) -> str:
-    return " ".join(visible(text).split())[:TEXT]
+    return " ".join(visible(text).split())[:MAX_TEXT_CHARACTERS]
 
 
-def _plain(value: Any, depth: int = 6) -> Any:
-    """Return a value for JSON: texts cut, and numbers that are not finite as text."""
+def _json_value(value: Any, depth: int = 6) -> Any:
+    """Return a value for JSON. Long texts are cut, and numbers that are not finite become texts."""
     if isinstance(value, str):
         return _text(value)
     if isinstance(value, float):
@@ -237,7 +244,7 @@ def _plain(value: Any, depth: int = 6) -> Any:
     if depth == 0:
         return "…"
     if isinstance(value, Mapping):
-        return {_text(str(name)): _plain(item, depth - 1) for name, item in value.items()}
+        return {_text(str(name)): _json_value(item, depth - 1) for name, item in value.items()}
     if isinstance(value, Sequence):
-        return [_plain(item, depth - 1) for item in value]
+        return [_json_value(item, depth - 1) for item in value]
     return _text(str(value))

@@ -1,8 +1,9 @@
-"""Parses a model's diagnosis and checks it against the log. The host recomputes every figure. Pure.
+"""Parses a model's diagnosis and checks it against the log, recomputing every figure.
 
 The cause must be a node of the knowledge graph. Each piece of evidence must be an announced metric's mean over a range
-of ticks. The knob must be announced and allowed by the settings, with a value within its bounds. One error rejects the
-whole answer, because a model that invents a figure may also invent a cause."""
+of ticks. The knob must be announced and allowed by the settings, and its new value must be within its bounds. One error
+rejects the whole answer, because a model that invents a figure may also invent a cause.
+"""
 
 from __future__ import annotations
 
@@ -15,16 +16,16 @@ from typing import Any, Final, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from oven_core.errors import OvenError
-from oven_core.mesh.actuator_values import Fault, outside, shaped, show
+from oven_core.mesh.actuator_values import Fault, check_bounds, coerce, show
 from oven_core.protocol.messages import Value
 from oven_core.terminal_text import clean
 from oven_llm.diagnosis.log_context import LogContext
 
 NONE: Final = "none"
 """The cause in a healthy run."""
-CLOSE: Final = 0.005
-"""Maximum relative difference from the host's figure, so that three digits must be correct."""
-MOST: Final = 8
+TOLERANCE: Final = 0.005
+"""Maximum relative difference from the recomputed figure. About three digits must be correct."""
+MAX_EVIDENCE: Final = 8
 """Maximum pieces of evidence."""
 
 RefusalKind = Literal[
@@ -33,7 +34,7 @@ RefusalKind = Literal[
 
 
 class AnswerRefusedError(OvenError, ValueError):
-    """The answer does not match the log or the settings. Such errors are counted by `kind`."""
+    """Raised if an answer does not match the log or the settings. `kind` is used to count such errors."""
 
     def __init__(self, kind: RefusalKind, reason: str) -> None:
         super().__init__(reason)
@@ -51,14 +52,14 @@ class Evidence(_Strict):
     from_: int = Field(alias="from")
     to: int
     value: float | Literal["nan"]
-    """The mean of its readings there; "nan" if one of them is not finite."""
+    """Mean of the readings; "nan" if one of them is not finite."""
 
-    def plain(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, Any]:
         return {"metric": self.metric, "from": self.from_, "to": self.to, "value": self.value}
 
 
 class RevertIf(_Strict):
-    """Condition for reverting the change: the metric's mean is beyond a bound."""
+    """A condition for reverting a change: the metric's mean is beyond a bound."""
 
     metric: str = Field(max_length=120)
     above: float | None = None
@@ -67,19 +68,21 @@ class RevertIf(_Strict):
     @model_validator(mode="after")
     def _one_bound(self) -> RevertIf:
         if (self.above is None) == (self.below is None):
-            raise ValueError("revert_if has exactly one of above and below")
+            raise ValueError("revert_if must have either above or below")
         return self
 
-    def holds(self, value: float) -> bool:
-        """Return whether a reading is beyond the bound. A reading that is not finite always is."""
+    def is_met(self, value: float) -> bool:
+        """Return whether a value is beyond the bound. A value that is not finite always is."""
         if not math.isfinite(value):
             return True
-        return value > self.above if self.above is not None else self.below is not None and value < self.below
+        if self.above is not None:
+            return value > self.above
+        return self.below is not None and value < self.below
 
     def text(self) -> str:
-        """Return the condition as text: "loss above 4"."""
-        side = f"above {self.above:g}" if self.above is not None else f"below {self.below:g}"
-        return f"{self.metric} {side}"
+        """Return the condition as text, e.g. "loss is above 4"."""
+        bound = f"above {self.above:g}" if self.above is not None else f"below {self.below:g}"
+        return f"{self.metric} is {bound}"
 
 
 class ProposedChange(_Strict):
@@ -94,10 +97,10 @@ class ProposedChange(_Strict):
 
 
 class ModelAnswer(_Strict):
-    """The value for FINAL. `knob` and `value` are missing, or null, if nothing should be changed."""
+    """The value passed to FINAL. `knob` and `value` are missing or null if nothing should be changed."""
 
     cause: str = Field(max_length=64)
-    evidence: tuple[Evidence, ...] = Field(default=(), max_length=MOST)
+    evidence: tuple[Evidence, ...] = Field(default=(), max_length=MAX_EVIDENCE)
     knob: str | None = Field(default=None, max_length=120)
     value: float | str | dict[str, float] | None = None
     revert_if: RevertIf | None = None
@@ -106,14 +109,14 @@ class ModelAnswer(_Strict):
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """A checked answer."""
+    """An answer that has passed all checks."""
 
     cause: str
     """A node of the knowledge graph; "none" for a healthy run."""
     evidence: tuple[Evidence, ...]
-    """Evidence with the host's figures."""
+    """Evidence with the recomputed figures."""
     knob: str
-    """Empty if nothing should be changed."""
+    """The knob to change; empty if nothing should be changed."""
     value: Value
     revert_if: RevertIf | None
     confidence: float
@@ -123,11 +126,11 @@ class Diagnosis:
         """The first tick of the first piece of evidence; None without evidence."""
         return self.evidence[0].from_ if self.evidence else None
 
-    def plain(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, Any]:
         return {
             "cause": self.cause,
             "onset": self.onset,
-            "evidence": [item.plain() for item in self.evidence],
+            "evidence": [item.as_json() for item in self.evidence],
             "knob": self.knob or None,
             "value": self.value,
             "revert_if": self.revert_if.model_dump(exclude_none=True) if self.revert_if else None,
@@ -135,35 +138,40 @@ class Diagnosis:
         }
 
 
-def verified(
+def check_answer(
     answer_value: Any, log: LogContext, causes: Collection[str], knobs: Collection[str] | None = None
 ) -> Diagnosis:
-    """Return the diagnosis of an answer after checking it. `answer_value`: the value given to FINAL. `causes`: those of
-    the graph. `knobs`: those that may be changed, None for all announced ones. Raises AnswerRefusedError."""
-    answer = _parsed(answer_value)
+    """Check an answer and return its diagnosis. Raises AnswerRefusedError.
+
+    `answer_value`: the value passed to FINAL. `causes`: the causes in the knowledge graph. `knobs`: the knobs that may
+    be changed; None: all announced knobs.
+    """
+    answer = _parse(answer_value)
     if answer.cause != NONE and answer.cause not in causes:
         raise AnswerRefusedError(
-            "unknown_cause", f"the cause {_shown(answer.cause)} is not a node of the knowledge graph"
+            "unknown_cause", f"the cause {_excerpt(answer.cause)} is not a node of the knowledge graph"
         )
     if answer.cause != NONE and not answer.evidence:
-        raise AnswerRefusedError("no_evidence", f"{answer.cause} has no evidence; give a metric's mean")
-    evidence = tuple(_recomputed(item, log) for item in answer.evidence)
+        raise AnswerRefusedError("no_evidence", f"the cause {answer.cause} has no evidence; add a metric's mean")
+    evidence = tuple(_recompute(item, log) for item in answer.evidence)
     if answer.revert_if is not None and answer.revert_if.metric not in log.announced:
         raise AnswerRefusedError(
-            "not_announced", f"revert_if names {_shown(answer.revert_if.metric)}, which the run does not announce"
+            "not_announced", f"revert_if names {_excerpt(answer.revert_if.metric)}, which the run does not announce"
         )
     knob = answer.knob or ""
     if not knob and answer.value is not None:
-        raise AnswerRefusedError("schema", "the answer has a value and no knob")
-    value = _settable(knob, answer.value, log, knobs) if knob else None
+        raise AnswerRefusedError("schema", "the answer has a value but no knob")
+    value = _checked_value(knob, answer.value, log, knobs) if knob else None
     return Diagnosis(answer.cause, evidence, knob, value, answer.revert_if, answer.confidence)
 
 
 def evidence(log: LogContext, metric: str, first: int, last: int) -> Evidence:
-    """Return the host's figure. Programs can call this. Raises AnswerRefusedError if the metric is not announced or the
-    ticks contain no reading."""
+    """Return a metric's mean from the log as evidence. Programs can also call this.
+
+    Raises AnswerRefusedError if the metric is not announced or has no reading in this range of ticks.
+    """
     if metric not in log.announced:
-        raise AnswerRefusedError("not_announced", f"the run does not announce the metric {_shown(metric)}")
+        raise AnswerRefusedError("not_announced", f"the run does not announce the metric {_excerpt(metric)}")
     readings = log.readings(metric, first, last)
     if not readings:
         raise AnswerRefusedError(
@@ -174,57 +182,59 @@ def evidence(log: LogContext, metric: str, first: int, last: int) -> Evidence:
     return Evidence.model_validate({"metric": metric, "from": first, "to": last, "value": value})
 
 
-def _parsed(answer_value: Any) -> ModelAnswer:
+def _parse(answer_value: Any) -> ModelAnswer:
     try:
         return ModelAnswer.model_validate(_with_tuple(answer_value))
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-        where = ".".join(map(str, first["loc"])) or "the answer"
+        field = ".".join(map(str, first["loc"])) or "the answer"
         raise AnswerRefusedError(
-            "schema", f"the answer has {error.error_count()} errors: {where}: {first['msg']}"
+            "schema", f"invalid answer ({field}: {first['msg']}), errors in total: {error.error_count()}"
         ) from None
 
 
 def _with_tuple(answer_value: Any) -> Any:
-    """Return the value with a tuple of evidence: strict validation requires it, and JSON has no tuples."""
+    """Return the value with evidence as a tuple, which strict validation requires but JSON does not have."""
     if isinstance(answer_value, dict) and isinstance(answer_value.get("evidence"), list):
         return {**answer_value, "evidence": tuple(answer_value["evidence"])}
     return answer_value
 
 
-def _recomputed(claim: Evidence, log: LogContext) -> Evidence:
-    own = evidence(log, claim.metric, claim.from_, claim.to)
-    if isinstance(own.value, str) or isinstance(claim.value, str):
-        same = own.value == claim.value
+def _recompute(claim: Evidence, log: LogContext) -> Evidence:
+    actual = evidence(log, claim.metric, claim.from_, claim.to)
+    if isinstance(actual.value, str) or isinstance(claim.value, str):
+        matches = actual.value == claim.value
     else:
-        size = max(abs(own.value), fmean(map(abs, log.readings(claim.metric, claim.from_, claim.to))))
-        same = abs(claim.value - own.value) <= CLOSE * size + 1e-9
-    if not same:
+        size = max(abs(actual.value), fmean(map(abs, log.readings(claim.metric, claim.from_, claim.to))))
+        matches = abs(claim.value - actual.value) <= TOLERANCE * size + 1e-9
+    if not matches:
         raise AnswerRefusedError(
             "evidence_differs",
-            f"{claim.metric} from tick {claim.from_} to {claim.to} is {own.value} in the log, "
-            f"{claim.value} in the answer",
+            f"{claim.metric} from tick {claim.from_} to {claim.to} is {actual.value} in the log, "
+            f"but {claim.value} in the answer",
         )
-    return own
+    return actual
 
 
-def _settable(knob: str, value: Value, log: LogContext, knobs: Collection[str] | None) -> Value:
+def _checked_value(knob: str, value: Value, log: LogContext, knobs: Collection[str] | None) -> Value:
     spec = next((spec for spec in log.started.actuators if spec.name == knob), None)
     if spec is None:
-        raise AnswerRefusedError("not_announced", f"the run announces no actuator {_shown(knob)}")
+        raise AnswerRefusedError("not_announced", f"the run does not announce the actuator {_excerpt(knob)}")
     if knobs is not None and knob not in knobs:
-        raise AnswerRefusedError("not_allowed", f"{knob} may not be changed; allowed are {', '.join(sorted(knobs))}")
+        raise AnswerRefusedError(
+            "not_allowed", f"{knob} must not be changed; allowed knobs: {', '.join(sorted(knobs))}"
+        )
     if spec.kind == "action":
         raise AnswerRefusedError("not_allowed", f"{knob} is an action, which a diagnosis cannot request")
-    settled = shaped(spec, value)
-    fault = settled if isinstance(settled, Fault) else outside(spec, settled)
+    checked = coerce(spec, value)
+    fault = checked if isinstance(checked, Fault) else check_bounds(spec, checked)
     if fault is not None:
         kind: RefusalKind = "schema" if fault.kind == "type" else "out_of_range"
         raise AnswerRefusedError(kind, f"{knob} = {show(value)}, {fault.problem}")
-    assert not isinstance(settled, Fault)
-    return settled
+    assert not isinstance(checked, Fault)
+    return checked
 
 
-def _shown(value: object) -> str:
-    """Return the beginning of a model's text, so that messages contain little of it."""
+def _excerpt(value: object) -> str:
+    """Return the beginning of a model's text, because messages must contain little of it."""
     return repr(clean(str(value))[:60])

@@ -1,4 +1,4 @@
-"""The agent `supervisor`. A language model writes programs to analyse the log, and the agent votes on the diagnosis."""
+"""The agent `supervisor`, which has a language model diagnose the run with programs, and votes accordingly."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Coroutine
 from statistics import fmean
 from typing import Any, Final
 
-from oven_agents.runtime.companion import Surroundings
+from oven_agents.runtime.companion import RunContext
 from oven_agents.sdk.agent import Answer, Notice
 from oven_agents.sdk.alternative_plans import SYMPTOM
 from oven_agents.sdk.window import Window
@@ -17,85 +17,89 @@ from oven_core.mesh.actuator_values import show
 from oven_core.protocol.messages import RunStarted, Vote
 from oven_llm.diagnosis.companion import DiagnosisCompanion, DiagnosisRequest, DiagnosisStore
 from oven_llm.diagnosis.detectors import Alarm, alarms
-from oven_llm.diagnosis.diagnosing import DiagnosisResult, votable
+from oven_llm.diagnosis.diagnosing import DiagnosisResult, changeable_knobs
 from oven_llm.diagnosis.model_answer import NONE, Diagnosis, ProposedChange
 from oven_llm.language_models.model_agent import ModelAgent
-from oven_llm.language_models.question_desk import counted
-from oven_llm.providers.failures import ModelFailure
+from oven_llm.providers.failures import ModelFailure, format_counts
 from oven_runs.settings.language_models import SupervisorSettings
 
 log = logging.getLogger("oven.agent")
 
-LOOK: Final = 5
-"""Ticks between two checks of the alarms. A check costs milliseconds, and an alarm takes five readings anyway."""
-LEAST: Final = 40
-"""Observations before the first check: 30 for the detectors' reference, and ten to compare with it."""
+CHECK_INTERVAL: Final = 5
+"""Ticks between two checks for alarms. A check takes milliseconds, and an alarm needs at least five readings."""
+MIN_OBSERVATIONS: Final = 40
+"""Minimum observations before the first check: 30 for the detectors' reference and ten to compare with it."""
 HORIZON: Final = 40
-"""Ticks within which a change must show an effect, and may be reverted. The gym's remedies take as long."""
-RECENT: Final = 5
+"""Ticks until a change must show an effect. Remedies in the gym take this long."""
+REVERT_READINGS: Final = 5
 """Number of readings to average for revert_if, so that one outlier does not revert a change."""
-RECOVERED: Final = 0.5
-"""Share of the loss that a change is forecast to recover within the horizon."""
+RECOVERED_SHARE: Final = 0.5
+"""Forecast share of the loss that a change recovers within the horizon."""
 
 
 class Supervisor(ModelAgent[SupervisorSettings, DiagnosisRequest, DiagnosisResult]):
-    """Signals: statistical alarms on the run's metrics (a lasting change, a spike, NaN, diverging judges). A new alarm
-    is a reason to ask the model, which then reads the whole log: settings, observations, votes, decisions, receipts,
-    outcomes, commands and the knowledge graph's view of the alarms.
+    """Has a language model diagnose the run with programs, and proposes the change that it suggests.
 
-    Actions: one value for one setting of `supervisor.actuators`, or a notice with only the cause. The host recomputes
-    the evidence from the log and refuses an answer with a wrong figure. The vote is cast at a later tick, so training
-    never waits. The answer expires after `supervisor.expires` ticks, or if the knob has changed since. If the run then
-    meets the answer's revert_if, the agent proposes the former value again.
+    Signals: statistical alarms on the run's metrics (a lasting change, a spike, NaN, diverging judges). After a new
+    alarm, the agent asks the model, which reads the whole log: settings, observations, votes, decisions, receipts,
+    outcomes, commands and the knowledge graph's reply about the alarms.
 
-    False alarms: they differ between models (for a script: docs/experiments.md). So the agent is a shadow, and not
-    trusted, unless the settings say otherwise.
+    Actions: one value for one setting of `supervisor.actuators`, or a notice that states only the cause. The evidence
+    is recomputed from the log, and an answer with a wrong figure is rejected. The vote is cast at a later tick, so
+    training never waits. The answer expires after `supervisor.expires` ticks, or if the knob has changed since. If the
+    answer's revert_if is met after the change, the agent proposes the old value again.
 
-    Limits: the loop of programs over a text is Zhang et al.'s (arXiv 2512.24601). A failure is an abstention, counted
-    by kind and reported in its status. It asks at most `supervisor.diagnoses` times per run, within its budget, and
-    never without an alarm."""
+    False alarms: the rate depends on the model (for a script: docs/experiments.md). The agent is therefore an untrusted
+    shadow by default.
+
+    Limits: the loop of programs over a long text follows Zhang et al. (arXiv 2512.24601). If the model fails, the agent
+    abstains. Failures are counted by kind in its status. It asks at most `supervisor.diagnoses` times per run, within
+    its budget, and only after an alarm.
+    """
 
     unrepeatable = (
-        "asks a language model, whose answers are not in the log: `diagnoses/` in the run's folder has what it was told"
+        "asks a language model whose replies are not in the log, so its votes cannot be reproduced from a recording; "
+        "`diagnoses/` in the run's folder contains the replies"
     )
 
     def __init__(self) -> None:
         super().__init__("supervisor", SupervisorSettings(), "model")
         self._diagnoses: DiagnosisCompanion | None = None
         self._checked_tick = -1
-        self._asked_about: dict[tuple[str, str], int] = {}  # metric and symptom → tick of the newest question
-        self._standing: ProposedChange | None = None
+        self._question_ticks: dict[tuple[str, str], int] = {}  # by metric and symptom
+        self._change: ProposedChange | None = None
+        """The latest proposed change that may be reverted."""
 
-    def _companion(self, around: Surroundings, settings: SupervisorSettings) -> Coroutine[Any, Any, None]:
-        self._diagnoses = DiagnosisCompanion(around, settings, self.desk)
-        self._standing = DiagnosisStore(around.folder).newest_change()
+    def _companion(self, surroundings: RunContext, settings: SupervisorSettings) -> Coroutine[Any, Any, None]:
+        self._diagnoses = DiagnosisCompanion(surroundings, settings, self.slot)
+        self._change = DiagnosisStore(surroundings.folder).latest_change()
         return self._diagnoses.serve()
 
-    def _lacks(self, run: RunStarted) -> str | None:
-        if not votable(run, self.moves):
-            return f"the run announces none of {', '.join(self.moves)} as a setting"
+    def _obstacle(self, run: RunStarted) -> str | None:
+        if not changeable_knobs(run, self.moves):
+            return f"the run announces none of these as a setting: {', '.join(self.moves)}"
         if not any(spec.better != "neither" for spec in run.metrics):
-            return "the run announces no metric with a better direction, so that no vote could name its target"
+            return "the run announces no metric with a better direction, so a vote could not name a target"
         return None
 
     def vote(self, window: Window) -> Answer:
-        settled = self.desk.collect()
-        if settled is None:
+        answered = self.slot.collect()
+        if answered is None:
             return self._revert(window) or self._ask_if_due(window)
-        before = self._standing
-        if isinstance(settled.result, ModelFailure):
-            answer: Answer = self._abstains(settled.result)
+        previous_change = self._change
+        if isinstance(answered.result, ModelFailure):
+            answer: Answer = self._abstention(answered.result)
         else:
-            answer = self._vote_on(settled.question, settled.result, window)
+            answer = self._vote_on(answered.question, answered.result, window)
         if self._diagnoses is not None:
-            change = self._standing if self._standing is not before else None
-            self._diagnoses.used(settled.question.number, window.tick, change)
+            change = self._change if self._change is not previous_change else None
+            self._diagnoses.record_use(answered.question.number, window.tick, change)
         return answer
 
     def _vote_on(self, request: DiagnosisRequest, result: DiagnosisResult, window: Window) -> Answer:
-        """Return the vote for an answer, or the reason why there is none."""
+        """Return the vote for an answer, or a notice with the reason why there is none."""
         if result.diagnosis is None:
-            return Notice(result.kind, f"abstains: {result.why} (diagnosis {request.number}); so far {self._status}")
+            return Notice(result.kind, f"abstains: {result.reason} (diagnosis {request.number}); so far {self._status}")
         diagnosis = result.diagnosis
         if diagnosis.cause == NONE:
             return Notice("none", f"diagnosis {request.number} of tick {request.tick}: nothing is wrong")
@@ -103,15 +107,15 @@ class Supervisor(ModelAgent[SupervisorSettings, DiagnosisRequest, DiagnosisResul
             return Notice(diagnosis.cause, f"{_text(diagnosis)}; no knob would help (diagnosis {request.number})")
         if window.tick > request.tick + self._settings.expires:
             return self._discard(
-                "expired", f"the answer to the question of tick {request.tick} came at tick {window.tick}"
+                "expired", f"the reply to the question of tick {request.tick} arrived at tick {window.tick}"
             )
         knob = window.knobs.get(diagnosis.knob)
         if knob is None or knob.value != request.values.get(diagnosis.knob):
             return self._discard("superseded", f"{diagnosis.knob} has changed since tick {request.tick}")
         if diagnosis.value == knob.value:
-            return self._discard("superseded", f"{diagnosis.knob} has the proposed value already")
+            return self._discard("superseded", f"{diagnosis.knob} already has the proposed value")
         if diagnosis.revert_if is not None:
-            self._standing = ProposedChange(
+            self._change = ProposedChange(
                 knob=diagnosis.knob, value=diagnosis.value, before=knob.value, tick=window.tick,
                 revert_if=diagnosis.revert_if, cause=diagnosis.cause,
             )  # fmt: skip
@@ -119,47 +123,47 @@ class Supervisor(ModelAgent[SupervisorSettings, DiagnosisRequest, DiagnosisResul
 
     def _ask_if_due(self, window: Window) -> Notice | None:
         companion = self._diagnoses
-        if companion is None or len(window.observations) < LEAST or window.tick < self._checked_tick + LOOK:
+        if companion is None or len(window.observations) < MIN_OBSERVATIONS:
             return None
-        if not self.desk.is_due(window.tick, self._settings.every):
+        if window.tick < self._checked_tick + CHECK_INTERVAL or not self.slot.is_due(window.tick, self._settings.every):
             return None
         self._checked_tick = window.tick
-        # A metric that recovers and goes wrong again has a new onset, after the question about its first one.
+        # If a metric recovers and deteriorates again, its new onset is later than the question about the first one.
         onsets = {(alarm.metric, alarm.symptom): alarm.onset for alarm in _alarms(window)}
-        if all(onset <= self._asked_about.get(about, -1) for about, onset in onsets.items()):
+        if all(onset <= self._question_ticks.get(key, -1) for key, onset in onsets.items()):
             return None
         if companion.exhausted:
             return Notice(
-                "diagnoses", f"all {self._settings.diagnoses} of supervisor.diagnoses are used: {self._status}"
+                "diagnoses", f"reached supervisor.diagnoses, {self._settings.diagnoses} diagnoses: {self._status}"
             )
-        self._asked_about |= dict.fromkeys(onsets, window.tick)
+        self._question_ticks |= dict.fromkeys(onsets, window.tick)
         values = {name: knob.value for name, knob in window.knobs.items() if name in self.moves}
-        self.desk.post(DiagnosisRequest(companion.next_number, window.tick, values), window.tick)
+        self.slot.post(DiagnosisRequest(companion.next_number, window.tick, values), window.tick)
         return None
 
     def _revert(self, window: Window) -> Vote | None:
-        """Propose the former value if a proposed change was made and its revert_if has come true."""
-        standing = self._standing
-        if standing is None or window.tick > standing.tick + 2 * HORIZON:
-            self._standing = None
+        """Propose the old value if the proposed change was made and its revert_if is met."""
+        change = self._change
+        if change is None or window.tick > change.tick + 2 * HORIZON:
+            self._change = None
             return None
-        knob = window.knobs.get(standing.knob)
-        if knob is None or knob.changed_at is None or knob.changed_at < standing.tick or knob.value != standing.value:
+        knob = window.knobs.get(change.knob)
+        if knob is None or knob.changed_at is None or knob.changed_at < change.tick or knob.value != change.value:
             return None
-        readings = window.series(standing.revert_if.metric, after=knob.changed_at)[-RECENT:]
-        if len(readings) < min(RECENT, window.tick - knob.changed_at) or not readings:
+        readings = window.series(change.revert_if.metric, after=knob.changed_at)[-REVERT_READINGS:]
+        if len(readings) < min(REVERT_READINGS, window.tick - knob.changed_at) or not readings:
             return None
-        if not standing.revert_if.holds(fmean(readings)):
+        if not change.revert_if.is_met(fmean(readings)):
             return None
-        self._standing = None
+        self._change = None
         target = _target(window)
         return window.propose(
-            standing.knob,
-            standing.before,
+            change.knob,
+            change.before,
             confidence=0.6,
             why=(
-                f"{standing.revert_if.metric} is {fmean(readings):.4g}, and the diagnosis {standing.cause} asks to "
-                f"revert if {standing.revert_if.text()}"
+                f"{change.revert_if.metric} is {fmean(readings):.4g}, and the diagnosis {change.cause} says to "
+                f"revert the change if {change.revert_if.text()}"
             ),
             target=target,
             horizon=HORIZON,
@@ -168,11 +172,11 @@ class Supervisor(ModelAgent[SupervisorSettings, DiagnosisRequest, DiagnosisResul
     @property
     def _status(self) -> str:
         diagnoses = f"{self._diagnoses.summary}; " if self._diagnoses else ""
-        return f"{diagnoses}unused: {counted(self.unused)}"
+        return f"{diagnoses}unused: {format_counts(self.unused)}"
 
 
 def _alarms(window: Window) -> list[Alarm]:
-    """Return the alarms of the window's observations. The log has more, but this is called often."""
+    """Return the alarms of the window's observations. The whole log would be too slow, because this is called often."""
     series: dict[str, tuple[list[int], list[float]]] = {}
     for observation in window.observations:
         for name, value in observation.metrics.items():
@@ -203,7 +207,7 @@ def _proposal(window: Window, diagnosis: Diagnosis, source: str) -> Vote:
 
 
 def _forecast(window: Window, target: str, onset: int | None) -> float:
-    """Return the share RECOVERED of the target's loss since the onset, in its own unit; 0 without a measured loss."""
+    """Return the forecast recovery of the target: RECOVERED_SHARE of its loss since the onset; 0 without a loss."""
     better = next((spec.better for spec in window.run.metrics if spec.name == target), "neither")
     pairs = [
         (observation.tick, observation.metrics[target])
@@ -214,14 +218,14 @@ def _forecast(window: Window, target: str, onset: int | None) -> float:
     after = [value for tick, value in pairs if onset is not None and tick >= onset][-10:]
     if not before or not after or better == "neither":
         return 0.0
-    lost = fmean(before) - fmean(after)
-    return float(f"{RECOVERED * lost:.4g}") if (lost > 0) == (better == "up") else 0.0
+    loss = fmean(before) - fmean(after)
+    return float(f"{RECOVERED_SHARE * loss:.4g}") if (loss > 0) == (better == "up") else 0.0
 
 
 def _text(diagnosis: Diagnosis) -> str:
-    """Return the cause with its figures: "lr_too_high: optim/update_ratio 0.05 at ticks 126 to 131"."""
+    """Return the cause with its figures, e.g. "lr_too_high: optim/update_ratio 0.05 at ticks 126 to 131"."""
     figures = ", ".join(
         f"{item.metric} {show(item.value)} at ticks {item.from_} to {item.to}" for item in diagnosis.evidence[:3]
     )
-    back = f"; revert if {diagnosis.revert_if.text()}" if diagnosis.revert_if else ""
-    return f"{diagnosis.cause}: {figures}{back}"
+    revert = f"; revert if {diagnosis.revert_if.text()}" if diagnosis.revert_if else ""
+    return f"{diagnosis.cause}: {figures}{revert}"

@@ -1,13 +1,12 @@
-"""LLM judges on the reward committee. Each one is a process that answers requests on `oven.reward.<member>`.
+"""LLM judges on the reward committee. Each judge is a process that answers requests on `oven.reward.<member>`.
 
     member_process.py → member.py → member_judges.py → judge.py → ../providers/
-      NATS              deadline     which model        one group  one request
+      NATS              deadline     swaps              one group  one request
                         and counts
-    rubric_prompts.py, sanitize.py   what the judge sees, and what it must reply
-    adversarial_controls.py          whether it can be fooled
-    self_checks.py                   whether it agrees with itself
-    verdict_cache.py                 its past verdicts
+    rubric_prompts.py, sanitize.py   the prompts and the format of verdicts
+    adversarial_controls.py          hidden tests that show if a judge can be fooled
+    self_checks.py                   tests of a judge's consistency
+    verdict_cache.py                 earlier verdicts
 
-A judge that fails abstains and reports the kind of its failure (providers/failures.py). A failure never becomes a
-score.
+A judge that fails abstains and reports the kind of failure (providers/failures.py). A failure never becomes a score.
 """

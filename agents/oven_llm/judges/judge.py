@@ -1,4 +1,4 @@
-"""Asks a judge to score a group of completions. It returns one score per completion or raises ModelFailure."""
+"""Scores groups of completions with a language model as a judge."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from oven_llm import providers
 from oven_llm.judges import rubric_prompts
 from oven_llm.judges.adversarial_controls import REFERENCE, Control, Controls
 from oven_llm.judges.rubric_prompts import Rubric
-from oven_llm.judges.sanitize import LIMIT, is_degenerate, shown, visible
+from oven_llm.judges.sanitize import MAX_CHARACTERS, is_degenerate, prepare, visible
 from oven_llm.judges.self_checks import SelfChecks
 from oven_llm.providers.budget import Budget
 from oven_llm.providers.conversation import Conversation, LanguageModel, ModelReply
@@ -31,31 +31,32 @@ from oven_runs.settings.judge_providers import Catalogue, ModelEndpoint, endpoin
 
 log = logging.getLogger("oven.member")
 
-MAX_QUESTIONS: Final = 3
-"""Maximum requests for a group whose replies contain no usable verdict."""
+MAX_REQUESTS: Final = 3
+"""Maximum requests for one group if the replies contain no usable verdict."""
 
 
 @dataclass(frozen=True, slots=True)
-class Watching:
-    """Settings for a member's judges: text limits and checks."""
+class CheckSettings:
+    """Settings of a member's judges: text limits and checks."""
 
-    characters: int = LIMIT
+    characters: int = MAX_CHARACTERS
     """Maximum characters of a text that a judge sees."""
-    swapped: float = 0.0
-    """See SelfChecks, as for `asked_again_every`."""
-    asked_again_every: int = 0
+    swap_share: float = 0.0
+    """Share of groups that are scored again in reverse order."""
+    rescore_interval: int = 0
+    """Scored groups between two passes over the old groups; 0: no passes."""
     store: Path | None = None
-    """Path of the JSON file for the results of controls, without suffixes. None: they are not saved."""
+    """Path of the JSON file for the results of controls, without suffixes. None: the results are not saved."""
 
-    def controls(self, judge: str, swap: int = 0, *, of_content: bool = True) -> Controls:
-        """Return the controls for the judge of the member's `swap`-th swap. Each swap has its own file, because an
+    def controls(self, judge: str, swap: int = 0, *, scores_content: bool = True) -> Controls:
+        """Return the controls for the judge after the member's `swap`-th swap. Each swap has its own file, because an
         earlier judge may still have active requests."""
         path = self.store.with_name(f"{self.store.name}.{swap}.controls") if self.store else None
-        return Controls(f"{judge} {swap}", path, of_content=of_content)
+        return Controls(f"{judge} {swap}", path, scores_content=scores_content)
 
 
-CONTROLS_ONLY: Final = Watching()
-"""Checks with controls only: no group is scored twice, and nothing is saved."""
+CONTROLS_ONLY: Final = CheckSettings()
+"""Settings for controls only: no group is scored twice, and no results are saved."""
 
 
 class Judge:
@@ -68,16 +69,16 @@ class Judge:
         controls: Controls | None = None,
         on_call: OnCall | None = None,
         *,
-        watching: Watching = CONTROLS_ONLY,
+        checks: CheckSettings = CONTROLS_ONLY,
     ) -> None:
-        """`rubric`: a role's name stands for its standard rubric. `controls`: hidden tests; None: no tests."""
+        """`rubric`: the rubric, or a role for its standard rubric. `controls`: hidden tests; None: no tests."""
         self.model = model
         self.controls = controls
-        self.checks = SelfChecks(self._verdict, watching.swapped, watching.asked_again_every)
+        self.checks = SelfChecks(self._request_scores, checks.swap_share, checks.rescore_interval)
         self.rubric = rubric if isinstance(rubric, Rubric) else Rubric(rubric)
         self._on_call = on_call
-        self._characters = watching.characters
-        self._cut = 0
+        self._characters = checks.characters
+        self._cut_texts = 0
 
     @property
     def trusted(self) -> bool:
@@ -89,41 +90,45 @@ class Judge:
         return self.controls is not None and self.controls.quarantined
 
     def instructions(self, request: ScoreRequest) -> str:
-        """Return the system prompt: the rubric and a description of the training."""
+        """Return the system prompt, which contains the rubric and a description of the training."""
         return rubric_prompts.question(self.rubric, request.policy, "", {}, domain=request.domain).text_of("system")
 
     async def score(self, request: ScoreRequest, tally: CallTally) -> dict[str, float]:
-        """Return a score from 0 to 1 for each completion id. Raises ModelFailure; the caller bounds the time.
+        """Return a score from 0 to 1 for each completion id. Raises ModelFailure. The caller must apply a timeout.
 
-        Equal texts are shown once and share their score, because a judge's noise would tell them apart. A completion
-        that is empty, invisible or degenerate (`is_degenerate`) scores 0 and is not shown. Texts are shown in the order
-        of their ids, which are random.
+        Equal texts are shown once and share one score, because a judge's noise would give them different scores.
+        Completions that are empty, invisible or degenerate (`is_degenerate`) are not shown and score 0. Texts are shown
+        in the order of their ids, which are random.
         """
-        tally.absorb(self.checks.aside)
+        tally.absorb(self.checks.unreported)
         tally.last_fault = None
         try:
-            return await self._scored(request, tally)
+            return await self._score(request, tally)
         finally:
             tally.health = self.health
 
-    async def _scored(self, request: ScoreRequest, tally: CallTally) -> dict[str, float]:
-        prompt = self._shown(request.prompt)
-        texts = {completion.id: self._shown(completion.text) for completion in request.completions}
-        first: dict[str, str] = {}  # text → the id that it is shown with
+    async def _score(self, request: ScoreRequest, tally: CallTally) -> dict[str, float]:
+        prompt = self._prepare(request.prompt)
+        texts = {completion.id: self._prepare(completion.text) for completion in request.completions}
+        shown_ids: dict[str, str] = {}  # by text
         for key in sorted(texts):
             if texts[key] and not is_degenerate(texts[key], prompt):
-                first.setdefault(texts[key], key)
-        if not first:
+                shown_ids.setdefault(texts[key], key)
+        if not shown_ids:
             return dict.fromkeys(texts, 0.0)
-        candidates = {key: text for text, key in first.items()}
-        control = self._control(bool(request.reference))
+        candidates = {key: text for text, key in shown_ids.items()}
+        control = self._next_control(bool(request.reference))
         if control is None:
-            scores = await self._verdict(request, candidates, tally)
+            scores = await self._request_scores(request, candidates, tally)
         else:
-            scores = await self._tested(request, candidates, control, tally)
-        self.checks.saw(request, candidates, scores)
-        tally.reasons |= {key: tally.reasons.get(first[text], "") for key, text in texts.items() if text in first}
-        return {key: scores[first[text]] if text in first else 0.0 for key, text in texts.items()}
+            scores = await self._score_with_control(request, candidates, control, tally)
+        self.checks.record_scores(request, candidates, scores)
+        result = dict.fromkeys(texts, 0.0)
+        for key, text in texts.items():
+            if text in shown_ids:
+                result[key] = scores[shown_ids[text]]
+                tally.reasons[key] = tally.reasons.get(shown_ids[text], "")
+        return result
 
     @property
     def health(self) -> JudgeHealth:
@@ -136,80 +141,84 @@ class Judge:
             order_flips=findings.flips,
             change_p=findings.p,
             changes=findings.changes,
-            cut_texts=self._cut,
+            cut_texts=self._cut_texts,
         )
 
     async def close(self) -> None:
-        """End the checks and the connection."""
+        """Stop the checks and close the connection."""
         await self.checks.close()
         await self.model.close()
 
-    def _shown(self, text: str) -> str:
-        self._cut += len(visible(text).strip()) > self._characters
-        return shown(text, self._characters)
+    def _prepare(self, text: str) -> str:
+        """Return `text` as the judge sees it, and count it if it is cut."""
+        self._cut_texts += len(visible(text).strip()) > self._characters
+        return prepare(text, self._characters)
 
-    def _control(self, has_reference: bool) -> Control | None:
+    def _next_control(self, has_reference: bool) -> Control | None:
         if self.controls is None:
             return None
-        control = self.controls.due(has_reference)
+        control = self.controls.next_control(has_reference)
         if control is None and self.controls.quarantined:
-            raise ModelFailure("quarantined", "it scored known answers wrongly twice in a row")
+            raise ModelFailure("quarantined", "the judge failed its hidden tests twice in a row")
         return control
 
-    async def _tested(
+    async def _score_with_control(
         self, request: ScoreRequest, candidates: Mapping[str, str], control: Control, tally: CallTally
     ) -> dict[str, float]:
-        """Return the candidates' scores. Known answers are hidden among them under similar ids."""
+        """Return the candidates' scores. The control's texts are hidden among them under similar ids."""
         assert self.controls is not None
         length = len(next(iter(candidates)))
-        hidden: dict[str, str] = {}  # known answer → the id that it is shown with
-        shown_as = {text: key for key, text in candidates.items()}
-        known = {attack.id: self._shown(attack.text) for attack in control.attacks}
+        test_texts = {attack.id: self._prepare(attack.text) for attack in control.attacks}
         if control.reference:
-            known[REFERENCE] = self._shown(request.reference)
-        for name, text in known.items():
-            hidden[name] = shown_as.setdefault(text, _unused(length, shown_as.values()))
-        scores = await self._verdict(request, dict(sorted((key, text) for text, key in shown_as.items())), tally)
-        real = {key: scores[key] for key in candidates}
-        # A completion that equals an attack is no standard to compare the attack with.
-        honest = [score for key, score in real.items() if key not in {hidden[attack.id] for attack in control.attacks}]
-        self._check(control, {name: scores[key] for name, key in hidden.items()}, max(honest, default=0.0))
-        return real
+            test_texts[REFERENCE] = self._prepare(request.reference)
+        shown_ids = {text: key for key, text in candidates.items()}
+        hidden_ids: dict[str, str] = {}  # by name of the test text
+        for name, text in test_texts.items():
+            hidden_ids[name] = shown_ids.setdefault(text, _unused_id(length, shown_ids.values()))
+        shown = dict(sorted((key, text) for text, key in shown_ids.items()))
+        scores = await self._request_scores(request, shown, tally)
+        # A completion that equals an attack must not count as the best real answer.
+        attack_ids = {hidden_ids[attack.id] for attack in control.attacks}
+        best_score = max((scores[key] for key in candidates if key not in attack_ids), default=0.0)
+        self._check(control, {name: scores[key] for name, key in hidden_ids.items()}, best_score)
+        return {key: scores[key] for key in candidates}
 
-    def _check(self, control: Control, known: Mapping[str, float], best: float) -> None:
+    def _check(self, control: Control, scores: Mapping[str, float], best_score: float) -> None:
+        """Record a control's scores. Raises ModelFailure if the judge failed."""
         assert self.controls is not None
-        before = self.controls.quarantined
-        if self.controls.saw(control, known, best):
-            missed = ", ".join(self.controls.suspects)
+        was_quarantined = self.controls.quarantined
+        if self.controls.record_scores(control, scores, best_score):
+            suspects = ", ".join(self.controls.suspects)
             if self.controls.quarantined:
-                log.error("quarantined: it scored known answers wrongly twice in a row (%s)", missed)
+                log.error("the judge is now in quarantine: it failed two hidden tests in a row (%s)", suspects)
             else:
-                log.warning("it scored known answers wrongly (%s); the next group tests it again", missed)
-            raise ModelFailure("fooled", "it scored a known answer wrongly")
-        if before and not self.controls.quarantined:
-            log.warning("out of quarantine: it passed what it had failed on")
+                log.warning("the judge failed a hidden test (%s); the next group repeats the test", suspects)
+            raise ModelFailure("fooled", "the judge failed a hidden test")
+        if was_quarantined and not self.controls.quarantined:
+            log.warning("the judge has left quarantine: it passed the tests that it had failed")
 
-    async def _verdict(
+    async def _request_scores(
         self, request: ScoreRequest, candidates: Mapping[str, str], tally: CallTally
     ) -> dict[str, float]:
-        """Ask about the candidates in this order, and again if the reply has no usable verdict. Raises ModelFailure."""
-        complaint, prompt = "", shown(request.prompt, self._characters)
-        for retries_left in range(MAX_QUESTIONS - 1, -1, -1):
+        """Request scores for the candidates in this order. Retry if a reply is unusable. Raises ModelFailure."""
+        complaint, prompt = "", prepare(request.prompt, self._characters)
+        for retries_left in range(MAX_REQUESTS - 1, -1, -1):
             question = rubric_prompts.question(
                 self.rubric, request.policy, prompt, candidates, complaint, request.domain
             )
             try:
-                return await self._ask(question, candidates, request.deadline_s, tally)
+                return await self._send(question, candidates, request.deadline_s, tally)
             except ModelFailure as failure:
                 if failure.kind not in UNUSABLE or not retries_left:
                     raise
                 complaint = failure.detail
         raise AssertionError  # the last iteration returns or raises
 
-    async def _ask(
+    async def _send(
         self, question: Conversation, candidates: Mapping[str, str], timeout_s: float, tally: CallTally
     ) -> dict[str, float]:
-        started = time.time_ns()
+        """Send one request, read its scores and report the call."""
+        started_ns = time.time_ns()
         reply: ModelReply | None = None
         error: Kind | None = None
         scores: dict[str, float] = {}
@@ -221,33 +230,27 @@ class Judge:
         except ModelFailure as failure:
             error = failure.kind
             if error in UNUSABLE:
-                tally.fail_attempt(error)  # faults on the way were recorded for each attempt
+                tally.fail_attempt(error)  # HTTP errors were recorded for each attempt
             raise
         except asyncio.CancelledError:
             error = "timeout"
             raise
         finally:
-            if self._on_call is not None and error != "budget":  # otherwise no call was made
-                record = ModelCall(
-                    self.model,
-                    reply,
-                    error,
-                    started,
-                    tally.context,
-                    self.rubric.role,
-                    scores,
-                )
+            if self._on_call is not None and error != "budget":  # without a budget, no call is made
+                call = ModelCall(self.model, reply, error, started_ns, tally.context, self.rubric.role, scores)
                 try:
-                    self._on_call(record)
+                    self._on_call(call)
                 except Exception as problem:
-                    log.error("the listener to calls raised %s", type(problem).__name__)
+                    log.error("the callback for model calls raised %s", type(problem).__name__)
 
 
-def _unused(length: int, used: Collection[str]) -> str:
+def _unused_id(length: int, used_ids: Collection[str]) -> str:
     """Return an unused random id of this length, or longer if all short ids are in use."""
-    while (drawn := secrets.token_hex(32)[:length]) in used:
+    while True:
+        candidate = secrets.token_hex(32)[:length]
+        if candidate not in used_ids:
+            return candidate
         length += 1
-    return drawn
 
 
 @dataclass(frozen=True)
@@ -260,7 +263,7 @@ class ConfiguredJudge:
     rubric: Rubric
     top_logprobs: int
     """Alternatives per token to request; 0: none."""
-    watching: Watching = CONTROLS_ONLY
+    checks: CheckSettings = CONTROLS_ONLY
 
     @classmethod
     def look_up(
@@ -269,26 +272,26 @@ class ConfiguredJudge:
         member: MemberSettings,
         catalogue: Catalogue,
         environ: Mapping[str, str] = os.environ,
-        watching: Watching = CONTROLS_ONLY,
+        checks: CheckSettings = CONTROLS_ONLY,
     ) -> ConfiguredJudge:
-        """Raises ConfigError for an unknown provider and for a missing address, key or rubric."""
+        """Return a member's judge. Raises ConfigError for an unknown provider or a missing address, key or rubric."""
         model = endpoint_of(name, member, catalogue)
         text = read_rubric(name, member.rubric) if member.rubric else ""
         rubric = Rubric(member.role, member.domain, text)
         top_logprobs = member.top_logprobs if member.logprobs else 0
-        return cls(name, model, key_of(name, model, environ), rubric, top_logprobs, watching)
+        return cls(name, model, key_of(name, model, environ), rubric, top_logprobs, checks)
 
     def connect(self, budget: Budget | None = None, account: str = "") -> RemoteModel:
-        """Import the SDK without sending a request. Raises ConfigError as `providers.connect` does."""
+        """Import the SDK and return the model, without sending a request. Raises ConfigError like `connect`."""
         return providers.connect(self.name, self.model, self.key, self.top_logprobs, budget, account)
 
     def judge(self, endpoint: RemoteModel, swap: int = 0, on_call: OnCall | None = None) -> Judge:
         """Return a judge that calls `endpoint`, with all its checks. `swap` counts the member's swaps."""
         judge = f"{self.model.provider} {self.model.base_url} {self.model.model} {self.rubric.role}"
-        # A user's rubric may score something other than the content, as the role style does.
-        of_content = self.rubric.role != "style" and not self.rubric.text
-        controls = self.watching.controls(judge, swap, of_content=of_content)
-        return Judge(self.rubric, endpoint, controls, on_call, watching=self.watching)
+        # A user's rubric may score something other than the content, like the role "style".
+        scores_content = self.rubric.role != "style" and not self.rubric.text
+        controls = self.checks.controls(judge, swap, scores_content=scores_content)
+        return Judge(self.rubric, endpoint, controls, on_call, checks=self.checks)
 
     def __repr__(self) -> str:
         return f"ConfiguredJudge({self.name!r}, {self.model!r})"  # without the key

@@ -1,4 +1,4 @@
-"""Answers score requests sent to a committee member. It replies within the deadline and counts failures."""
+"""Answers the score requests to one committee member within their deadlines, and counts failures."""
 
 from __future__ import annotations
 
@@ -13,39 +13,41 @@ from pydantic import ValidationError
 from oven_core.protocol.committee_requests import ProbeReply, ProbeRequest, ScoreReply, ScoreRequest
 from oven_core.protocol.judge_spec import JudgeSpec
 from oven_llm.judges.sanitize import visible
-from oven_llm.providers.failures import Kind, ModelFailure
+from oven_llm.providers.failures import Kind, ModelFailure, format_counts
 from oven_llm.providers.usage import CallTally, tallied
 
 log = logging.getLogger("oven.member")
 
-CONCURRENT: Final = 16
-"""Maximum concurrent groups at the provider. Other groups wait while their deadlines run."""
-MARGIN: Final = 0.05
-"""Share of the deadline that is reserved for the reply: an abstention that arrives too late has no kind."""
+MAX_CONCURRENT: Final = 16
+"""Maximum concurrent groups at the provider. Other groups wait, and their deadlines keep running."""
+MARGIN_SHARE: Final = 0.05
+"""Share of the deadline reserved for sending the reply. If an abstention arrives too late, its reason is lost."""
 MAX_MARGIN_S: Final = 0.5
-"""Upper limit of the margin, in seconds."""
-REASON_CHARACTERS: Final = 500
-"""Length limit of a reason in a reply. The prompt asks for 25 words."""
-SUMMARY_EVERY: Final = 2000
-"""Groups between two lines of counts in the log."""
+"""Maximum seconds reserved for sending the reply."""
+MAX_REASON_CHARACTERS: Final = 500
+"""Maximum characters of a reason in a reply. The prompt asks for at most 25 words."""
+SUMMARY_INTERVAL: Final = 2000
+"""Groups between two log lines with counts."""
 
 
 class Scorer(Protocol):
-    """Scores completions for a member. `Judge` and `MemberJudges` implement it."""
+    """Scores completions for a member. Implemented by `Judge` and `MemberJudges`."""
 
     async def score(self, request: ScoreRequest, tally: CallTally) -> dict[str, float]:
         """Return a score from 0 to 1 for each completion id. Raises ModelFailure."""
 
 
 Probe: TypeAlias = Callable[[JudgeSpec, float, CallTally], Awaitable[str]]
-"""Asks another model within the given seconds and returns what it lacks. Raises ModelFailure if it gives no verdict."""
+"""Tests another model within the given seconds and returns its missing features. Raises ModelFailure on failure."""
 
 
 class Member:
-    """A member of the committee."""
+    """A committee member that answers score and probe requests."""
 
-    def __init__(self, name: str, judge: Scorer, probe: Probe | None = None, concurrent: int = CONCURRENT) -> None:
-        """`probe` None: its model cannot be swapped."""
+    def __init__(
+        self, name: str, judge: Scorer, probe: Probe | None = None, max_concurrent: int = MAX_CONCURRENT
+    ) -> None:
+        """`probe`: tests a replacement for the model; None: the model cannot be swapped."""
         self.name = name
         self.judge = judge
         self._probe = probe
@@ -54,10 +56,10 @@ class Member:
         """Groups without scores, by the kind of the last failure."""
         self.faults: Counter[Kind] = Counter()
         """Failed attempts, including those followed by a successful one."""
-        self._free = asyncio.Semaphore(concurrent)
+        self._free = asyncio.Semaphore(max_concurrent)
 
     async def answer(self, data: bytes, context: str = "") -> ScoreReply:
-        """Score a request. `context` is the trace that it arrived with. Raises only if it is cancelled."""
+        """Score the request in `data`. `context`: the request's trace. Raises only if cancelled."""
         tally = CallTally(context)
         request: ScoreRequest | None = None
         scores: dict[str, float] | None = None
@@ -67,7 +69,7 @@ class Member:
             scores = await self._score(request, tally)
         except ModelFailure as error:
             failure = error
-        except Exception as error:  # a bug; its text may contain the request
+        except Exception as error:  # a bug; the message may quote the request
             failure = ModelFailure("internal", type(error).__name__)
         self._count(tally, failure)
         return ScoreReply(
@@ -85,32 +87,33 @@ class Member:
         )
 
     async def probe(self, data: bytes) -> ProbeReply | None:
-        """Test whether another model could judge. Returns None for anything but a ProbeRequest. Never raises."""
+        """Test whether another model can judge. Return None if `data` is not a ProbeRequest. Never raises."""
         try:
             request = ProbeRequest.model_validate_json(data)
         except ValidationError:
-            log.warning("a message was dropped: it is not a ProbeRequest")
+            log.warning("dropped a message that is not a ProbeRequest")
             return None
         identity, tally = request.judge.identity, CallTally()
         try:
             if self._probe is None:
-                raise ModelFailure("not_configured", f"{self.name} cannot judge with another model")
+                raise ModelFailure("not_configured", f"the model of {self.name} cannot be replaced")
             with tallied(tally):
-                lacks = await self._probe(request.judge, _seconds(request.deadline_s), tally)
+                lacks = await self._probe(request.judge, _usable_seconds(request.deadline_s), tally)
         except ModelFailure as failure:
-            log.warning("%s was probed: %s", identity, failure)
+            log.warning("the probe of %s failed: %s", identity, failure)
             return ProbeReply(member=self.name, judge=identity, failure=failure.kind, detail=failure.detail[:500])
         except Exception as error:
             return ProbeReply(member=self.name, judge=identity, failure="internal", detail=type(error).__name__)
-        log.info("%s was probed: it answers", identity)
+        log.info("the probe of %s succeeded", identity)
         return ProbeReply(member=self.name, judge=identity, detail=lacks[:500])
 
     def summary(self) -> str:
-        """Return one line of counts."""
-        return f"{self.groups} groups; abstained: {_listed(self.abstained)}; faults on the way: {_listed(self.faults)}"
+        """Return one line with counts."""
+        abstained, faults = format_counts(self.abstained), format_counts(self.faults)
+        return f"{self.groups} groups; abstained: {abstained}; failed attempts: {faults}"
 
     async def _score(self, request: ScoreRequest, tally: CallTally) -> dict[str, float]:
-        seconds = _seconds(request.deadline_s)
+        seconds = _usable_seconds(request.deadline_s)
         started = False
         try:
             async with asyncio.timeout(seconds), self._free:
@@ -119,42 +122,44 @@ class Member:
                     return await self.judge.score(request, tally)
         except TimeoutError:
             if not started:
-                raise ModelFailure("busy", f"no turn within {seconds:.3g} s") from None
-            # Time spent on waiting out a retry-after counts as that fault, not as slowness.
-            raise ModelFailure(tally.last_fault or "timeout", f"no scores within {seconds:.3g} s") from None
+                raise ModelFailure(
+                    "busy", f"too many concurrent groups: this one did not start within {seconds:.3g} s"
+                ) from None
+            # If the judge was waiting for a retry, the failure that caused the retry is reported, not the timeout.
+            raise ModelFailure(
+                tally.last_fault or "timeout", f"the judge did not finish within {seconds:.3g} s"
+            ) from None
 
     def _count(self, tally: CallTally, failure: ModelFailure | None) -> None:
         self.groups += 1
         self.faults.update(tally.faults)
         if failure is not None:
             if not self.abstained[failure.kind]:
-                log.warning("abstains on a group: %s; further ones of this kind are counted only", failure)
+                log.warning(
+                    "abstaining on a group: %s; further failures of this kind are counted but not logged", failure
+                )
             self.abstained[failure.kind] += 1
-        if self.groups % SUMMARY_EVERY == 0:
+        if self.groups % SUMMARY_INTERVAL == 0:
             log.info("%s", self.summary())
 
 
 def _reasons(request: ScoreRequest, tally: CallTally) -> dict[str, str]:
-    """Return reasons for the requested completions only. Reasons for hidden controls would reveal them."""
+    """Return the reasons for the requested completions. Those for hidden controls would reveal the controls."""
     reasons = {completion.id: tally.reasons.get(completion.id, "") for completion in request.completions}
-    return {key: visible(reason)[:REASON_CHARACTERS] for key, reason in reasons.items() if reason}
+    return {key: visible(reason)[:MAX_REASON_CHARACTERS] for key, reason in reasons.items() if reason}
 
 
-def _seconds(deadline_s: float) -> float:
-    """Return the part of the deadline that the judge may use."""
-    return deadline_s - min(MARGIN * deadline_s, MAX_MARGIN_S)
+def _usable_seconds(deadline_s: float) -> float:
+    """Return the seconds of the deadline that the judge may use."""
+    return deadline_s - min(MARGIN_SHARE * deadline_s, MAX_MARGIN_S)
 
 
 def _request(data: bytes) -> ScoreRequest:
     try:
         request = ScoreRequest.model_validate_json(data)
     except ValidationError as error:
-        where = ".".join(str(part) for part in error.errors(include_input=False)[0]["loc"]) or "body"
-        raise ModelFailure("malformed_request", f"{where} is not valid in a ScoreRequest") from None
+        field = ".".join(str(part) for part in error.errors(include_input=False)[0]["loc"]) or "body"
+        raise ModelFailure("malformed_request", f"the field {field} of the ScoreRequest is not valid") from None
     if len({completion.id for completion in request.completions}) != len(request.completions):
-        raise ModelFailure("malformed_request", "an id appears twice")
+        raise ModelFailure("malformed_request", "two completions have the same id")
     return request
-
-
-def _listed(counts: Counter[Kind]) -> str:
-    return ", ".join(f"{kind} {count}" for kind, count in sorted(counts.items())) or "none"

@@ -1,7 +1,7 @@
-"""Manages one committee member's judges: the configured judge and those named in requests.
+"""Manages the judges of one committee member: the configured judge, and the judges that replace it in swaps.
 
-Every request names the model that must score it. This also works during a swap, and after a restart, when this process
-has forgotten earlier swaps. A model is connected on its first request.
+Every request names the model that must score it, so this also works during a swap and after a restart. A model is
+connected when the first request names it.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ from oven_runs.settings.committee_settings import CommitteeSettings
 log = logging.getLogger("oven.member")
 
 MAX_CONNECTED: Final = 2
-"""Maximum connected judges: the current one and its predecessor, which may still have active requests."""
+"""Maximum judges that stay connected while they have no requests: the current judge and its predecessor."""
 
 LookUp: TypeAlias = Callable[[JudgeSpec], ConfiguredJudge]
-"""Returns the member with another model. Raises OvenError if it cannot be configured."""
+"""Returns the member's judge with another model. Raises OvenError if it cannot be configured."""
 Key: TypeAlias = tuple[JudgeSpec | None, int]
 """A request's model (None: the configured model) and the number of the swap that chose it."""
 
 
 @dataclass
-class Connected:
-    """A connected model."""
+class ConnectedModel:
+    """A judge's configuration and the connection to its model."""
 
     configured: ConfiguredJudge
     endpoint: RemoteModel
@@ -52,112 +52,120 @@ class Connected:
 
 
 @dataclass
-class Seated:
-    """A judge, its connection and its number of active requests."""
+class ActiveJudge:
+    """A judge, its connection and the number of its requests in progress."""
 
-    model: Connected
+    model: ConnectedModel
     judge: Judge | CachedJudge
-    users: int = 0
+    requests: int = 0
 
 
 class MemberJudges:
-    """Scores requests with the judge that each one names, and probes candidates for a swap."""
+    """Scores each request with the judge that it names, and probes candidates for a swap."""
 
     def __init__(
         self,
         configured: ConfiguredJudge,
         look_up: LookUp,
         on_call: OnCall | None = None,
-        record: Callable[[ProbeResult], None] = lambda _: None,
+        on_probe: Callable[[ProbeResult], None] = lambda _: None,
         accounts: Accounts | None = None,
     ) -> None:
-        """`record` receives the probe of each model that judges after a swap. `accounts`: the judges' common budget and
-        cache; None: neither. Raises ConfigError if the configured judge's SDK is not installed, or if its price is
-        needed and unknown."""
-        self._look_up, self._on_call, self._record = look_up, on_call, record
+        """Connect the configured judge.
+
+        `on_probe` is called with the probe result of each model that judges after a swap. `accounts`: the judges'
+        common budget and cache; None: neither. Raises ConfigError if the configured judge's SDK is not installed, or if
+        its price is needed and unknown.
+        """
+        self._look_up, self._on_call, self._on_probe = look_up, on_call, on_probe
         self._accounts = accounts
-        self.first = Connected(configured, self._connect(configured))
+        self.first = ConnectedModel(configured, self._connect(configured))
         """The configured judge's model."""
-        self._seated: dict[Key, Seated] = {(None, 0): self._new(self.first, 0)}  # the most recently used is last
-        self._probed: tuple[JudgeSpec, Connected] | None = None  # its endpoint has learnt which terms are accepted
-        self._changing = asyncio.Lock()
+        self._judges: dict[Key, ActiveJudge] = {(None, 0): self._activate(self.first, 0)}  # the last used is at the end
+        self._probed: tuple[JudgeSpec, ConnectedModel] | None = None  # kept because the probe negotiated its features
+        self._lock = asyncio.Lock()
 
     async def score(self, request: ScoreRequest, tally: CallTally) -> dict[str, float]:
         """Return a score from 0 to 1 for each completion id. Raises ModelFailure."""
-        seated = await self._judge_for((request.judge, request.swap))
-        seated.users += 1
-        tally.price = partial(cost_usd, seated.model.configured.model)
+        active = await self._judge_for((request.judge, request.swap))
+        active.requests += 1
+        tally.price = partial(cost_usd, active.model.configured.model)
         try:
-            return await seated.judge.score(request, tally)
+            return await active.judge.score(request, tally)
         finally:
-            seated.users -= 1
+            active.requests -= 1
             await self._close_unused()
 
     async def probe(self, spec: JudgeSpec, timeout_s: float, tally: CallTally) -> str:
-        """Ask another model one small question. Return which requested features it lacks, in sentences; empty if none.
-        Raises ModelFailure if it cannot judge."""
+        """Ask another model one short question. Return sentences about the features that it lacks, or an empty string.
+
+        Raises ModelFailure if the model cannot judge.
+        """
         model = await self._connect_in_thread(spec)
         result = await probe(model.endpoint, model.configured.rubric, timeout_s, tally)
         if result.failure is not None:
             await model.endpoint.close()
             raise ModelFailure(result.failure, "; ".join(part for part in (result.detail, result.remedy) if part))
         model.probe = result
-        async with self._changing:
-            before, self._probed = self._probed, (spec, model)
-        if before is not None:
-            await before[1].endpoint.close()
+        async with self._lock:
+            previous, self._probed = self._probed, (spec, model)
+        if previous is not None:
+            await previous[1].endpoint.close()
         return "; ".join(result.lacks)
 
     def unreported(self) -> CallTally:
-        """Usage and faults of the judges' checks that no reply has reported yet."""
+        """Return the usage and failures of the judges' checks that no reply has reported yet."""
         tally = CallTally()
-        for seated in self._seated.values():
-            tally.absorb(seated.judge.checks.aside)
+        for active in self._judges.values():
+            tally.absorb(active.judge.checks.unreported)
         return tally
 
     async def close(self) -> None:
         """Close all connections."""
-        for seated in self._seated.values():
-            await seated.judge.close()
+        for active in self._judges.values():
+            await active.judge.close()
         if self._probed is not None:
             await self._probed[1].endpoint.close()
 
-    async def _judge_for(self, key: Key) -> Seated:
-        async with self._changing:
-            seated = self._seated.pop(key, None)
-            if seated is None:
-                seated = self._new(await self._model(key[0]), key[1])
-                for earlier in self._seated.values():  # their checks would cost money and change nothing
+    async def _judge_for(self, key: Key) -> ActiveJudge:
+        """Return the judge that a request names. A new judge ends the checks of the earlier ones."""
+        async with self._lock:
+            active = self._judges.pop(key, None)
+            if active is None:
+                active = self._activate(await self._connected_model(key[0]), key[1])
+                for earlier in self._judges.values():  # their checks would cost money for nothing
                     await earlier.judge.checks.close()
-            self._seated[key] = seated
-            return seated
+            self._judges[key] = active
+            return active
 
-    async def _model(self, spec: JudgeSpec | None) -> Connected:
+    async def _connected_model(self, spec: JudgeSpec | None) -> ConnectedModel:
         if spec is None:
-            return Connected(self.first.configured, self._connect(self.first.configured))
+            return ConnectedModel(self.first.configured, self._connect(self.first.configured))
         if self._probed is not None and self._probed[0] == spec:
             (_, model), self._probed = self._probed, None
             return model
         return await self._connect_in_thread(spec)
 
-    def _new(self, model: Connected, swap: int) -> Seated:
-        log.info("judges with %s from now on", model.configured.model.model)
+    def _activate(self, model: ConnectedModel, swap: int) -> ActiveJudge:
+        log.info("judging with %s from now on", model.configured.model.model)
         if model.probe is not None:
             model.endpoint.terms.log_lacks(model.probe.lacks)
-            self._record(model.probe)
+            self._on_probe(model.probe)
         judge = model.configured.judge(model.endpoint, swap, self._on_call)
-        return Seated(model, judge if self._accounts is None else self._accounts.cached(model.configured, judge))
+        return ActiveJudge(model, judge if self._accounts is None else self._accounts.cached(model.configured, judge))
 
     def _connect(self, configured: ConfiguredJudge) -> RemoteModel:
         return configured.connect() if self._accounts is None else self._accounts.connect(configured)
 
-    async def _connect_in_thread(self, spec: JudgeSpec) -> Connected:
-        """The first import of an SDK takes a second or two, while requests are under way. Raises ModelFailure if the
-        model cannot be configured."""
+    async def _connect_in_thread(self, spec: JudgeSpec) -> ConnectedModel:
+        """Connect a model in a thread, because the first import of an SDK takes one or two seconds.
 
-        def connect() -> Connected:
+        Raises ModelFailure if the model cannot be configured.
+        """
+
+        def connect() -> ConnectedModel:
             configured = self._look_up(spec)
-            return Connected(configured, self._connect(configured))
+            return ConnectedModel(configured, self._connect(configured))
 
         try:
             return await asyncio.to_thread(connect)
@@ -165,16 +173,17 @@ class MemberJudges:
             raise ModelFailure("not_configured", str(error)) from None
 
     async def _close_unused(self) -> None:
-        idle = [key for key, seated in [*self._seated.items()][:-MAX_CONNECTED] if not seated.users]
-        for seated in [self._seated.pop(key) for key in idle]:
-            await seated.judge.close()
+        oldest = list(self._judges.items())[:-MAX_CONNECTED]
+        unused_keys = [key for key, active in oldest if not active.requests]
+        for active in [self._judges.pop(key) for key in unused_keys]:
+            await active.judge.close()
 
 
 class Accounts:
     """A member's budget and cache, in the run's folder."""
 
     def __init__(self, name: str, committee: CommitteeSettings, run: Path) -> None:
-        """`run`: the run's folder. Raises ConfigError if the record of spending cannot be used."""
+        """Open the budget and the cache in the folder `run`. Raises ConfigError if the budget's ledger is unusable."""
         self._account = f"{JUDGES}/{name}"
         caps = (
             Cap(committee.budget, "committee.budget", JUDGES),
@@ -184,14 +193,14 @@ class Accounts:
         self._cache = VerdictCache(run / FOLDER / f"{name}.verdicts.sqlite") if committee.cache else None
 
     def connect(self, configured: ConfiguredJudge) -> RemoteModel:
-        """Connect a judge's model, charged to the member. Raises ConfigError as `providers.connect` does."""
+        """Connect a judge's model and charge its calls to the member. Raises ConfigError like `providers.connect`."""
         return configured.connect(self._budget, self._account)
 
     def cached(self, configured: ConfiguredJudge, judge: Judge) -> Judge | CachedJudge:
         """Return the judge, wrapped in the cache if there is one."""
         if self._cache is None:
             return judge
-        model, characters = configured.model, configured.watching.characters
+        model, characters = configured.model, configured.checks.characters
         identity = [model.provider, model.wire, model.base_url, model.model, configured.top_logprobs, characters]
         return CachedJudge(judge, self._cache, json.dumps(identity))
 

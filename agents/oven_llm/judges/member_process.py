@@ -1,4 +1,4 @@
-"""Runs a committee member's process. Its NATS connection has permission only to answer the learner."""
+"""Runs the process of a committee member. Its NATS connection may only answer requests from the learner."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from oven_core.protocol.judge_spec import JudgeSpec
 from oven_core.protocol.messages import Message
 from oven_core.security.credentials import Credentials
 from oven_core.telemetry import tracing
-from oven_llm.judges.judge import ConfiguredJudge, Watching
+from oven_llm.judges.judge import CheckSettings, ConfiguredJudge
 from oven_llm.judges.member import Member
 from oven_llm.judges.member_judges import Accounts, MemberJudges
 from oven_llm.judges.probe import ProbeResult, probe, probe_committee
@@ -36,14 +36,14 @@ from oven_runs.settings.judge_providers import NO_KEY, catalogue
 
 log = logging.getLogger("oven.member")
 
-MAX_WAITING: Final = 512
+MAX_PENDING: Final = 512
 """Maximum pending requests. Further requests are dropped and miss their deadlines."""
 GRACE_S: Final = 2.0
-"""Grace period in seconds for active requests when the process ends."""
+"""Seconds that requests in progress may take when the process ends."""
 
 
 def main(args: list[str]) -> int:
-    """Entry point of a member's process."""
+    """Run a member's process with these command-line arguments."""
     app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
     app.command()(judge)
     app(args, prog_name="member")
@@ -53,10 +53,13 @@ def main(args: list[str]) -> int:
 def judge(
     name: Annotated[str, typer.Option(help="the member's name in `committee.members`")] = "",
     probe_all: Annotated[
-        bool, typer.Option("--probe", help="probe each judge of the committee on stdin once, and print the results")
+        bool,
+        typer.Option(
+            "--probe", help="read a committee from stdin, probe each of its judges once and print the results"
+        ),
     ] = False,
 ) -> None:
-    """Answer the learner until the process gets a signal to end."""
+    """Answer the learner until the process receives SIGTERM or SIGINT."""
     if probe_all:
         probe_committee()
         return
@@ -65,50 +68,55 @@ def judge(
     folder = Path(os.environ["OVEN_RUN_DIR"])
     configured = configured_member(folder / "config.json", name)
     if configured.key == NO_KEY:
-        log.info("no key_env is set: %s is asked without a key", configured.model.base_url)
+        log.info("key_env is not set: %s is called without an API key", configured.model.base_url)
     credentials = Credentials.from_environment()
 
-    def record(result: ProbeResult) -> None:
+    def save_probe(result: ProbeResult) -> None:
         try:
             judge_states.write(folder, name, result.as_json())
         except OSError as error:
-            log.warning("the result of the probe cannot be saved, and is in this log only: %s", reason(error))
+            log.warning("could not save the result of the probe, which is only in this log: %s", reason(error))
 
     tracing.start(f"member-{name}", os.environ["OVEN_RUN"])
     look_up = partial(configured_member, folder / "config.json", name)
     accounts = Accounts(name, committee_settings(folder / "config.json"), folder)
-    judges = MemberJudges(configured, look_up, genai.trace, record, accounts)
+    judges = MemberJudges(configured, look_up, genai.trace, save_probe, accounts)
     try:
-        asyncio.run(host(configured, judges, os.environ["OVEN_URL"], credentials, record))
+        asyncio.run(host(configured, judges, os.environ["OVEN_URL"], credentials, save_probe))
     finally:
         accounts.close()
         tracing.shutdown()
 
 
 def configured_member(config: Path, name: str, spec: JudgeSpec | None = None) -> ConfiguredJudge:
-    """Return the judge with this name. With `spec`, it uses that model instead. Raises ConfigError if `config` cannot
-    be read or the judge cannot be configured, and UnknownNameError if there is no such member."""
+    """Return the judge of the member `name`, with the model `spec` if one is passed.
+
+    Raises ConfigError if `config` cannot be read or the judge cannot be configured, and UnknownNameError if the
+    committee has no such member.
+    """
     committee = committee_settings(config)
     if name not in committee.members:
         raise UnknownNameError("committee member", name, committee.members)
     member = committee.members[name]
     if spec is not None:
         member = with_judge(member, spec)
-    watching = Watching(
+    checks = CheckSettings(
         characters=committee.characters,
-        swapped=committee.swapped,
-        asked_again_every=committee.asked_again_every,
+        swap_share=committee.swapped,
+        rescore_interval=committee.asked_again_every,
         store=config.parent / judge_states.FOLDER / name,
     )
-    return ConfiguredJudge.look_up(name, member, catalogue(committee.providers), watching=watching)
+    return ConfiguredJudge.look_up(name, member, catalogue(committee.providers), checks=checks)
 
 
 def committee_settings(config: Path) -> CommitteeSettings:
-    """Return the committee's settings. Raises ConfigError if `config` cannot be read."""
+    """Return the committee's settings from a run's config file. Raises ConfigError if it cannot be read."""
     try:
         return CommitteeSettings.model_validate(json.loads(config.read_text())["committee"])
     except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
-        raise ConfigError(f"{config} holds no committee ({reason(error)}); was it written by `up`?") from error
+        raise ConfigError(
+            f"{config} does not contain the settings of a committee ({reason(error)}); was it written by `up`?"
+        ) from error
 
 
 async def host(
@@ -116,18 +124,18 @@ async def host(
     judges: MemberJudges,
     url: str,
     credentials: Credentials | None,
-    record: Callable[[ProbeResult], None] = lambda _: None,
+    on_probe: Callable[[ProbeResult], None] = lambda _: None,
 ) -> None:
-    """Answer until SIGTERM or SIGINT, then give active requests a short grace period. `record` receives the probe."""
+    """Answer until SIGTERM or SIGINT, then give active requests a short grace period. `on_probe` gets the result."""
     stop = asyncio.Event()
-    asyncio.get_running_loop().set_exception_handler(_without_content)
+    asyncio.get_running_loop().set_exception_handler(_log_without_content)
     call_at_end(stop.set)
     name = configured.name
     member = Member(name, judges, judges.probe)
-    probing = asyncio.create_task(probe_first(configured, judges, record), name="probe")  # nothing waits for it
+    probing = asyncio.create_task(probe_first(configured, judges, on_probe), name="probe")
     try:
         async with Bus.connect(url, credentials, name=name, timeout_s=PATIENT_S) as bus:
-            log.info("%s judges as %s with %s", name, configured.rubric.role, configured.model.model)
+            log.info("%s is judging as %s with %s", name, configured.rubric.role, configured.model.model)
             await serve(member, bus, stop)
     finally:
         await end(probing)
@@ -136,16 +144,23 @@ async def host(
         log.info("%s", member.summary())
 
 
-async def probe_first(configured: ConfiguredJudge, judges: MemberJudges, record: Callable[[ProbeResult], None]) -> None:
-    """Probe the configured judge and log its missing features. A judge that fails now is still asked for scores."""
+async def probe_first(
+    configured: ConfiguredJudge, judges: MemberJudges, on_probe: Callable[[ProbeResult], None]
+) -> None:
+    """Probe the configured judge and log its missing features. A judge that fails the probe still gets requests."""
     endpoint = judges.first.endpoint
     result = await probe(endpoint, configured.rubric)
     if result.failure is not None:
-        log.error("probed, and cannot judge now: %s (%s); %s", result.failure, result.detail, result.remedy)
+        log.error(
+            "the probe failed, so the model cannot judge at the moment: %s (%s); %s",
+            result.failure,
+            result.detail,
+            result.remedy,
+        )
     endpoint.terms.log_lacks(result.lacks)
     if result.can_judge:
-        log.info("probed: it judges, after %.1f s", result.latency_s)
-    record(result)
+        log.info("the probe succeeded after %.1f s", result.latency_s)
+    on_probe(result)
 
 
 async def serve(member: Member, bus: Bus, stop: asyncio.Event) -> None:
@@ -159,19 +174,18 @@ async def serve(member: Member, bus: Bus, stop: asyncio.Event) -> None:
             reply = await member.probe(message.data)
         else:
             reply = await member.answer(message.data, tracing.context_of(message.headers))
-        with contextlib.suppress(
-            NatsError, OSError
-        ):  # the server is down, and the requester has lost its connection too
-            if reply is not None:
-                await bus.publish(message.reply, reply.wire())
+        if reply is None:
+            return
+        with contextlib.suppress(NatsError, OSError):  # without a server, the learner cannot receive the reply either
+            await bus.publish(message.reply, reply.wire())
 
     async def receive(message: Msg) -> None:
-        # An empty message only checks for a listener, and its delivery is the answer. A reply subject that is not an
-        # inbox could make this process publish on another process's subject.
+        # An empty message only checks that a listener exists, and needs no reply. A reply subject that is not an inbox
+        # could make this process publish on another process's subject.
         if not message.data or not message.reply.startswith("_INBOX_."):
             return
-        if len(tasks) >= MAX_WAITING:
-            log.warning("a request was dropped: %d wait already", len(tasks))
+        if len(tasks) >= MAX_PENDING:
+            log.warning("dropped a request because %d are pending", len(tasks))
             return
         task = asyncio.create_task(respond(message))
         tasks.add(task)
@@ -190,6 +204,6 @@ async def serve(member: Member, bus: Bus, stop: asyncio.Event) -> None:
         await end(*late)
 
 
-def _without_content(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """Log errors without tracebacks, which asyncio's own handler prints: an exception's text may quote a request."""
+def _log_without_content(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Log an error without its traceback, because an exception's message may quote a request."""
     log.error("%s (%s)", context.get("message", "error"), type(context.get("exception")).__name__)

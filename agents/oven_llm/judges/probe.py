@@ -1,6 +1,6 @@
-"""Tests a judge with one real call: whether it can judge, and which requested features its endpoint lacks.
+"""Probes a judge with one real call, which shows if it can judge and which requested features its endpoint lacks.
 
-A member probes its judge when it starts; `oven-controller doctor --judges` probes all judges (`probe_committee`).
+A member probes its judge when it starts. `oven-controller doctor --judges` probes all judges (`probe_committee`).
 """
 
 from __future__ import annotations
@@ -26,34 +26,34 @@ from oven_llm.providers.usage import CallTally, Usage, cost_usd, tallied
 from oven_runs.settings.committee_settings import CommitteeSettings, MemberSettings
 from oven_runs.settings.judge_providers import Catalogue, ModelEndpoint, SchemaMode, catalogue
 
-PROBE_S: Final = 30.0
-"""Timeout of the call with its retries, in seconds. A reasoning model is slow even for two short answers."""
+TIMEOUT_S: Final = 30.0
+"""Timeout in seconds of the call with its retries. A reasoning model is slow even for two short answers."""
 MARK: Final = "mark"
-"""A property that only the schema requires. A reply contains it if the endpoint enforced the schema."""
-TASK: Final = "How many days has a week?"
+"""Name of a property that only the schema requires. A reply contains it only if the endpoint enforces the schema."""
+TASK: Final = "How many days are in a week?"
 ANSWERS: Final = ("Seven.", "A week has nine days.")
 
 
 @dataclass(frozen=True)
 class ProbeResult:
-    """The result of one call. It contains no text from the endpoint."""
+    """The result of a probe. It contains no text from the endpoint."""
 
     provider: str
     """The provider's name in the settings."""
     model: str
     latency_s: float
     failure: Kind | None = None
-    """Why the model cannot judge; None if it can."""
+    """The reason why the model cannot judge; None if it can."""
     detail: str = ""
     remedy: str = ""
     schema: SchemaMode | None = None
-    """The schema mode of its replies; None if unknown, because there was no complete reply."""
+    """Schema mode of the replies; None if unknown, because there was no complete reply."""
     top_logprobs: int = 0
-    """Alternatives per token that it returned; 0: none, or not requested."""
+    """Number of alternatives returned per token; 0: none, or not requested."""
     usd_per_million: tuple[float, float] | None = None
     """Price of input and output tokens; None if unknown."""
     lacks: tuple[str, ...] = ()
-    """A sentence for each requested feature that it does not provide."""
+    """A sentence for each requested feature that the endpoint does not provide."""
     usage: Usage | None = None
     """The billed usage of the call; None if the endpoint did not report it or did not reply."""
 
@@ -68,48 +68,47 @@ class ProbeResult:
 async def probe(
     endpoint: RemoteModel,
     rubric: Rubric | None = None,
-    timeout_s: float = PROBE_S,
+    timeout_s: float = TIMEOUT_S,
     tally: CallTally | None = None,
 ) -> ProbeResult:
-    """Ask one question as a judge would, and return within `timeout_s`. `tally` records the cost.
+    """Send one request like a judge's, and return the result within `timeout_s`. `tally` records the cost.
 
-    No failure of the endpoint raises. The endpoint remembers which features were refused, so probe the instance that
-    will judge.
+    A failure of the endpoint is part of the result and does not raise. The endpoint remembers refused features, so
+    probe the instance that will judge.
     """
     tally = CallTally() if tally is None else tally
     ids = tuple(secrets.token_hex(6) for _ in ANSWERS)
     mark = secrets.token_hex(4)
-    question = _marked(
+    question = _add_mark(
         rubric_prompts.question(rubric or Rubric(), "", TASK, dict(zip(ids, ANSWERS, strict=True))), mark
     )
     model, terms = endpoint.settings, endpoint.terms
     result = ProbeResult(model.provider, model.model, 0.0, usd_per_million=usd_per_million(model))
-    started = time.monotonic()
+    started_s = time.monotonic()
     reply: ModelReply | None = None
     try:
         with tallied(tally):
             async with asyncio.timeout(timeout_s):
                 reply = await endpoint.ask(question, timeout_s)
         reply.require_complete()
-        text, held = _without_mark(reply.text, mark)
-        terms.schema_ignored = terms.now.schema == "strict" and not held
+        text, has_mark = _remove_mark(reply.text, mark)
+        terms.schema_ignored = terms.now.schema == "strict" and not has_mark
         schema = "none" if terms.schema_ignored else terms.now.schema
-        result = replace(result, schema=schema, top_logprobs=_alternatives(reply))
+        result = replace(result, schema=schema, top_logprobs=_max_alternatives(reply))
         rubric_prompts.read_verdict(text, ids)
     except (TimeoutError, ModelFailure) as error:
-        failure = (
-            error
-            if isinstance(error, ModelFailure)
-            else ModelFailure(tally.last_fault or "timeout", f"no answer within {timeout_s:g} s")
-        )
+        if isinstance(error, ModelFailure):
+            failure = error
+        else:
+            failure = ModelFailure(tally.last_fault or "timeout", f"no reply within {timeout_s:g} s")
         result = replace(result, failure=failure.kind, detail=failure.detail, remedy=_remedy(failure.kind, model))
     lacks = terms.lacks()
     if result.usd_per_million is None:
         lacks += (
-            f"the price of {model.model} is unknown: its cost is not counted, and no budget in USD can include it",
+            f"the price of {model.model} is unknown: its cost is not counted, and a budget in USD cannot include it",
         )
     usage = reply.usage if reply is not None else None
-    return replace(result, latency_s=time.monotonic() - started, lacks=lacks, usage=usage)
+    return replace(result, latency_s=time.monotonic() - started_s, lacks=lacks, usage=usage)
 
 
 def usd_per_million(model: ModelEndpoint) -> tuple[float, float] | None:
@@ -121,62 +120,65 @@ def usd_per_million(model: ModelEndpoint) -> tuple[float, float] | None:
     return input_usd * 1e6 / tokens, output_usd * 1e6 / tokens
 
 
-def _marked(question: Conversation, mark: str) -> Conversation:
+def _add_mark(question: Conversation, mark: str) -> Conversation:
     schema = dict(question.schema or {})
     schema["properties"] = {**schema["properties"], MARK: {"type": "string", "enum": [mark]}}
     schema["required"] = [*schema["required"], MARK]
     return replace(question, schema=schema)
 
 
-def _without_mark(text: str, mark: str) -> tuple[str, bool]:
-    """Return the reply without the mark, and whether it had the mark."""
+def _remove_mark(text: str, mark: str) -> tuple[str, bool]:
+    """Return the reply without the mark, and whether the reply contained it."""
     value: Any = None
-    with contextlib.suppress(ValueError, RecursionError):  # the reply may have a fence, which `read_verdict` removes
+    with contextlib.suppress(ValueError, RecursionError):  # `read_verdict` removes a code fence
         value = json.loads(text)
     if not isinstance(value, dict) or value.get(MARK) != mark:
         return text, False
-    return json.dumps({key: part for key, part in value.items() if key != MARK}), True
+    del value[MARK]
+    return json.dumps(value), True
 
 
-def _alternatives(reply: ModelReply) -> int:
+def _max_alternatives(reply: ModelReply) -> int:
     return max((len(token.top) for token in reply.logprobs or ()), default=0)
 
 
 def _remedy(kind: Kind, model: ModelEndpoint) -> str:
-    """Return a suggested fix for a failure, for the user."""
+    """Return a suggestion for the user that may fix a failure."""
     match kind:
         case "auth" if not model.key_env:
-            return "the endpoint needs a key: name the variable that holds it with key_env"
+            return "the endpoint requires an API key: set key_env to the environment variable with the key"
         case "auth":
-            return f"check the key in {model.key_env}, and the account's credit and rights"
+            return f"check the API key in {model.key_env} and the account's credit and permissions"
         case "not_found":
-            return f"check `model` ({model.model}) and the address {model.base_url}"
+            return f"check `model` ({model.model}) and `base_url` ({model.base_url})"
         case "bad_request":
-            return "the endpoint refuses even a plain question: check `model`, its context length and the address"
+            return "the endpoint rejects even a plain request: check `model`, its context length and `base_url`"
         case "connection":
-            return f"check that {model.base_url} can be reached from here"
+            return f"check that {model.base_url} is reachable from this machine"
         case "timeout":
-            return "the endpoint is slow or hangs: try again, or use a faster model"
+            return "the endpoint is slow or stuck: try again, or use a faster model"
         case "rate_limit" | "overloaded" | "server_error":
-            return "try again later; until then the member abstains"
+            return "try again later; the member abstains until then"
         case "budget":
-            return "raise the cap, or remove the judge"
+            return "raise the cap or remove the judge"
         case "bad_response":
             server = f"the server at {model.base_url}"
-            return f"{server} does not speak the API of {model.wire}: check the address and `provider`"
+            return f"{server} does not implement the {model.wire} API: check `base_url` and `provider`"
         case "refusal":
-            return "the model refuses to judge: use another one"
+            return "the model refuses to judge: use another model"
         case "truncated":
-            return "the model used up its tokens before the verdict: use one that reasons less"
+            return "the model used all its tokens before the verdict: use a model that reasons less"
         case _:
-            better = "use a stronger one, or one that supports a JSON Schema"
-            return f"the model does not follow the form of a verdict: {better}"
+            advice = "use a stronger model, or one that supports JSON Schema"
+            return f"the model does not return verdicts in the required format: {advice}"
 
 
 def probe_committee() -> None:
-    """Read a committee's settings as JSON from stdin, probe all judges at once, and print the results by member as
-    JSON. Keys come from the environment, so that neither the command line nor a file contains them."""
-    logging.getLogger("oven.member").setLevel(logging.CRITICAL)  # the results include what is missing
+    """Read a committee's settings as JSON from stdin, probe all judges concurrently, and print the results as JSON.
+
+    API keys come from the environment, so that neither the command line nor a file contains them.
+    """
+    logging.getLogger("oven.member").setLevel(logging.CRITICAL)  # the printed results include the missing features
     committee = CommitteeSettings.model_validate_json(sys.stdin.buffer.read())
     providers = catalogue(committee.providers)
 

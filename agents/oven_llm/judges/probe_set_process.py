@@ -1,7 +1,7 @@
-"""Runs a one-time process that fetches replies for the frontier calibrator and writes them to the run's folder.
+"""Runs a one-time process that fetches a frontier model's replies and writes them to the run's folder.
 
-The learner reads the file once it exists, and does not wait for it. A resumed run or a restarted stack finds it again.
-Prompts and replies are in that file only: neither logs nor spans contain them.
+The learner's calibrator reads the file once it exists, and does not wait for it. A resumed run uses the existing file.
+Only that file contains prompts and replies. Logs and spans do not.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ from oven_runs.settings.judge_providers import CALIBRATOR, catalogue, endpoint_o
 
 log = logging.getLogger("oven.probes")
 
-CONCURRENT: Final = 4
-"""Maximum concurrent prompts. A low value is enough because nothing waits for the replies."""
+MAX_CONCURRENT: Final = 4
+"""Maximum concurrent prompts. The value is low because nothing waits for the replies."""
 TIMEOUT_S: Final = 300.0
-"""Timeout of one prompt in seconds, including the SDK's retries and pauses requested by the provider."""
+"""Timeout in seconds of one prompt, including retries and the pauses that a provider requests."""
 MIN_SHARE: Final = 0.5
-"""Minimum share of prompts with a reply. Fewer replies would be a different set of prompts."""
+"""Minimum share of prompts with a reply. With fewer, the metrics would describe a different set of prompts."""
 SYSTEM: Final = "Answer the user."
 
 
 def main(args: list[str]) -> int:
-    """Entry point of the process."""
+    """Run the process with these command-line arguments."""
     app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
     app.command()(fetch)
     app(args, prog_name="probes")
@@ -56,26 +56,29 @@ def fetch() -> None:
     try:
         existing = probe_set.read(folder, key)
     except ConfigError as error:
-        log.warning("%s; it is fetched again", error)
+        log.warning("%s; fetching the probe set again", error)
         existing = None
     if existing is not None:
-        log.info("the %d answers of %s exist already", len(existing.probes), settings.model)
+        log.info("the run's folder already contains %d replies of %s", len(existing.probes), settings.model)
         return
     fetched = asyncio.run(_connect_and_fetch(settings, providers_file, prompts))
     try:
         probe_set.write(folder, key, fetched)
     except OSError as error:
-        raise ProcessError(f"the probe set cannot be written to {folder}: {reason(error)}") from error
+        raise ProcessError(f"could not write the probe set to {folder}: {reason(error)}") from error
     if fetched.lacks:
         log.warning("%s", fetched.lacks)
-    log.info("%d answers of %s were saved", len(fetched.probes), settings.model)
+    log.info("saved %d replies of %s", len(fetched.probes), settings.model)
 
 
 def frontier_settings(config: Path) -> tuple[FrontierSettings, str]:
-    """Return the calibrator's settings and the path of the user's catalogue. Raises ConfigError if there are none."""
+    """Return the calibrator's settings and the path of the user's provider catalogue.
+
+    Raises ConfigError if `config` cannot be read or names no calibrator.
+    """
     committee = committee_settings(config)
     if not committee.frontier.model:
-        raise ConfigError("committee.frontier names no model; give provider, model and prompts")
+        raise ConfigError("committee.frontier.model is not set; set provider, model and prompts of committee.frontier")
     return committee.frontier, committee.providers
 
 
@@ -90,38 +93,40 @@ async def _connect_and_fetch(settings: FrontierSettings, providers_file: str, pr
 
 
 async def fetch_probes(endpoint: RemoteModel, prompts: Sequence[str], max_tokens: int) -> ProbeSet:
-    """Ask all prompts. Raises ProcessError if too few of them have a reply."""
-    free = asyncio.Semaphore(CONCURRENT)
+    """Send all prompts and return the replies. Raises ProcessError if too few prompts get a reply."""
+    slots = asyncio.Semaphore(MAX_CONCURRENT)
     costs: list[float | None] = []
 
-    async def ask(prompt: str) -> Probe | ModelFailure:
+    async def send(prompt: str) -> Probe | ModelFailure:
         question = Conversation.question(SYSTEM, prompt, None, max_tokens)
-        async with free:
+        async with slots:
             try:
                 reply = await endpoint.ask(question, TIMEOUT_S)
             except ModelFailure as failure:
                 return failure
         costs.append(reply.cost_usd)
         if reply.finish == "refusal" or not reply.text:
-            return ModelFailure("refusal", "no text")
+            return ModelFailure("refusal", "the reply has no text")
         return Probe(prompt=prompt, completion=reply.text, tokens=tokens_of(reply))
 
-    replies = await asyncio.gather(*(ask(prompt) for prompt in prompts))
+    replies = await asyncio.gather(*(send(prompt) for prompt in prompts))
     probes = tuple(reply for reply in replies if isinstance(reply, Probe))
     failures = [reply for reply in replies if isinstance(reply, ModelFailure)]
     cost = None if None in costs else sum(cost or 0.0 for cost in costs)
-    log.info("%d of %d prompts were answered%s", len(probes), len(prompts), f" for {cost:.4f} USD" if cost else "")
+    log.info(
+        "received replies to %d of %d prompts%s", len(probes), len(prompts), f" for {cost:.4f} USD" if cost else ""
+    )
     if not probes or len(probes) < MIN_SHARE * len(prompts):
         raise ProcessError(
-            f"{endpoint.model} answered {len(probes)} of {len(prompts)} prompts, and the first failure was: "
-            f"{failures[0]}; the frontier metrics stay absent"
+            f"{endpoint.model} replied to only {len(probes)} of {len(prompts)} prompts, and the first failure was "
+            f"{failures[0]}; there will be no frontier metrics"
         )
     lacks = _lacks(endpoint, probes, failures)
     return ProbeSet(provider=endpoint.settings.provider, model=endpoint.model, probes=probes, lacks=lacks)
 
 
 def tokens_of(reply: ModelReply) -> tuple[Token, ...]:
-    """Return the reply's tokens with their alternatives, or nothing if the tokens do not add up to its text."""
+    """Return the reply's tokens with their alternatives, or an empty tuple if the tokens do not add up to its text."""
     tokens = reply.logprobs or ()
     if b"".join(token.data for token in tokens) != reply.text.encode():
         return ()
@@ -142,11 +147,11 @@ def _lacks(endpoint: RemoteModel, probes: Sequence[Probe], failures: Sequence[Mo
     with_tokens = sum(bool(probe.tokens) for probe in probes)
     if not with_tokens:
         lacks.append(
-            f"{endpoint.model} at {endpoint.settings.provider} offers no log-probabilities: bits per byte are "
-            "measured, and no divergence"
+            f"{endpoint.model} at {endpoint.settings.provider} returns no log-probabilities: only bits per byte can be "
+            "measured, not the divergence"
         )
     elif with_tokens < len(probes):
-        lacks.append(f"{len(probes) - with_tokens} of {len(probes)} answers have no log-probabilities")
+        lacks.append(f"{len(probes) - with_tokens} of {len(probes)} replies have no log-probabilities")
     if failures:
-        lacks.append(f"{len(failures)} of {len(probes) + len(failures)} prompts have no answer ({failures[0].kind})")
+        lacks.append(f"{len(failures)} of {len(probes) + len(failures)} prompts have no reply ({failures[0].kind})")
     return "; ".join(lacks)

@@ -1,5 +1,8 @@
-"""Prompts for judges. The system prompt is the rubric alone. The policy's text reaches the judge as JSON strings in one
-block called data, with ids that the policy cannot know."""
+"""Builds the prompts for judges and reads their verdicts.
+
+The system prompt contains the rubric. The policy's texts are JSON strings in one data block of the user message, with
+ids that the policy cannot know.
+"""
 
 from __future__ import annotations
 
@@ -7,20 +10,20 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from oven_llm.judges.sanitize import capped, data_block, visible
+from oven_llm.judges.sanitize import data_block, shorten, visible
 from oven_llm.providers.conversation import Conversation
 from oven_llm.providers.failures import ModelFailure
 from oven_llm.providers.structured_reply import ReplyForm, object_schema, read_reply
 from oven_runs.settings.committee_settings import Role
 
-TOKENS = 4096
-"""Tokens reserved for reasoning in a reply."""
-TOKENS_EACH = 160
-"""Additional tokens per candidate for its verdict."""
-POLICY_CHARACTERS = 4000
-"""Length limit of the policy's description, which costs tokens in every question."""
+REASONING_TOKENS = 4096
+"""Tokens of a reply that are reserved for reasoning."""
+VERDICT_TOKENS = 160
+"""Tokens of a reply that are reserved for one candidate's verdict."""
+MAX_POLICY_CHARACTERS = 4000
+"""Maximum characters of the policy's description, which costs tokens in every request."""
 
-_OPENING: dict[Role, str] = {
+_OPENINGS: dict[Role, str] = {
     "critic": """\
 You are the critic on the reward committee of a reinforcement-learning run. A model in training gave several answers to
 one task. You score how good each answer is.
@@ -83,7 +86,7 @@ Rules for you:
 - Answer with one JSON object and nothing else: {"verdicts": [{"id": ..., "reason": ..., "score": ...}, ...]}, with
   exactly one verdict for each id of the data block. First the reason, in at most 25 words; then the score, a whole
   number from 0 to 10."""
-_TRAINED = "\n\nWhat is being trained, in the words of those who train it:\n"
+_POLICY_HEADING = "\n\nWhat is being trained, in the words of those who train it:\n"
 
 
 @dataclass(frozen=True)
@@ -92,38 +95,38 @@ class Rubric:
 
     role: Role = "critic"
     domain: str = ""
-    """A specialist's field; empty: the one that a request names."""
+    """A specialist's field; empty: the domain named in the request."""
     text: str = ""
-    """The user's instructions, which replace the role's."""
+    """The user's instructions, which replace the role's standard rubric."""
 
     def opening(self, domain: str) -> str:
-        """Return the first part of the system prompt. `domain`: the training domain of the policy, from the request."""
+        """Return the first part of the system prompt. `domain`: the policy's training domain, from the request."""
         if self.text:
             return self.text
         field = visible(self.domain or domain).strip()[:200] or _UNNAMED_FIELD
-        return _OPENING[self.role].replace("{domain}", field)
+        return _OPENINGS[self.role].replace("{domain}", field)
 
 
 def question(
     rubric: Rubric, policy: str, prompt: str, candidates: Mapping[str, str], complaint: str = "", domain: str = ""
 ) -> Conversation:
-    """Return one question about a whole group. The prompt is sent only once, and the judge can compare the answers.
+    """Return one request about a whole group, so that the prompt is sent once and the judge can compare the answers.
 
-    `prompt` and `candidates` (id → text, in the order to show) come from `sanitize.shown`. `complaint`: the error in an
-    earlier reply to the same question. `domain`: the domain of the model in training.
+    `prompt` and `candidates` are texts from `sanitize.prepare`. The candidates are keyed by id, in the order to show.
+    `complaint`: the error in an earlier reply to the same request. `domain`: the domain of the model in training.
     """
     system = rubric.opening(domain) + "\n" + _RULES
     if policy.strip():
-        system += _TRAINED + capped(visible(policy).strip(), POLICY_CHARACTERS)
+        system += _POLICY_HEADING + shorten(visible(policy).strip(), MAX_POLICY_CHARACTERS)
     data = {"task": prompt, "answers": [{"id": key, "text": text} for key, text in candidates.items()]}
     user = data_block(data)
     if complaint:
         user += f"\n\nAn earlier answer of yours to this could not be used: {complaint}. Keep to the rules."
-    return Conversation.question(system, user, SCHEMA, TOKENS + TOKENS_EACH * len(candidates))
+    return Conversation.question(system, user, SCHEMA, REASONING_TOKENS + VERDICT_TOKENS * len(candidates))
 
 
-HIGHEST: Final = 10
-"""The best score. Scores are whole numbers from 0, and are divided by it."""
+MAX_SCORE: Final = 10
+"""Maximum score of a verdict, which is a whole number from 0. Scores are divided by it."""
 
 # `enum` gives the range, because Anthropic's structured output supports no minimum and maximum. The reason comes before
 # the score, so that the score follows from it.
@@ -133,7 +136,7 @@ SCHEMA: Final = object_schema(
         "items": object_schema(
             id={"type": "string"},
             reason={"type": "string"},
-            score={"type": "integer", "enum": list(range(HIGHEST + 1))},
+            score={"type": "integer", "enum": list(range(MAX_SCORE + 1))},
         ),
     }
 )
@@ -150,19 +153,19 @@ class _Verdicts(ReplyForm):
 
 
 def read_verdict(text: str, ids: Collection[str], reasons: dict[str, str] | None = None) -> dict[str, float]:
-    """Return a score from 0 to 1 for each id, and enter the reasons into `reasons`.
+    """Return a score from 0 to 1 for each id, and add the reasons to `reasons`.
 
-    Raises ModelFailure: bad_json, schema, wrong_ids or out_of_range.
+    Raises ModelFailure of the kind bad_json, schema, wrong_ids or out_of_range.
     """
     verdicts = read_reply(text, _Verdicts).verdicts
-    scored = [verdict.id for verdict in verdicts]
-    if len(set(scored)) != len(scored) or set(scored) != set(ids):
-        missing, foreign = len(set(ids) - set(scored)), len(set(scored) - set(ids))
-        repeated = len(scored) - len(set(scored))
-        raise ModelFailure("wrong_ids", f"{missing} ids are missing, {foreign} were not asked for, {repeated} repeated")
-    outside = sum(not 0 <= verdict.score <= HIGHEST for verdict in verdicts)
+    scored_ids = [verdict.id for verdict in verdicts]
+    if sorted(scored_ids) != sorted(ids):
+        missing, unknown = len(set(ids) - set(scored_ids)), len(set(scored_ids) - set(ids))
+        repeated = len(scored_ids) - len(set(scored_ids))
+        raise ModelFailure("wrong_ids", f"{missing} ids are missing, {unknown} are unknown, {repeated} are repeated")
+    outside = sum(not 0 <= verdict.score <= MAX_SCORE for verdict in verdicts)
     if outside:
-        raise ModelFailure("out_of_range", f"{outside} scores are outside 0..{HIGHEST}")
+        raise ModelFailure("out_of_range", f"{outside} scores are outside 0..{MAX_SCORE}")
     if reasons is not None:
         reasons.update((verdict.id, verdict.reason) for verdict in verdicts)
-    return {verdict.id: verdict.score / HIGHEST for verdict in verdicts}
+    return {verdict.id: verdict.score / MAX_SCORE for verdict in verdicts}

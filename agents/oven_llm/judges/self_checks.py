@@ -1,9 +1,8 @@
-"""Checks a judge's consistency: whether the order of answers affects its scores, and whether its model has changed.
+"""Checks a judge's consistency: if the order of answers affects its scores, and if its model has changed.
 
-The judge scores some groups again in reverse order, and old groups again from time to time. These questions follow the
-group's reply, one at a time, and nothing waits for them. Findings are reported with a later reply. The usage is billed
-like any other (`aside`). Old groups are kept in memory only, so that a new process or another judge collects them
-again.
+The judge scores some groups again in reverse order, and old groups again from time to time. These requests are sent
+one at a time after the group's reply, and nothing waits for them. The findings are reported with a later reply, as is
+the usage (`unreported`). Old groups are kept in memory only, so a new process or another judge collects new ones.
 """
 
 from __future__ import annotations
@@ -25,32 +24,32 @@ from oven_llm.providers.usage import CallTally, tallied
 
 log = logging.getLogger("oven.member")
 
-OLD_GROUPS: Final = 16
-"""Groups that are scored again. If a change moves all of them, p is 2⁻¹⁶; ten moved groups are enough."""
-APART: Final = 4
-"""Scored groups between two stored ones, because groups of one batch would be alike."""
-MAX_WAITING: Final = 64
-"""Maximum questions in the queue. Further questions are dropped."""
-TIE: Final = 1e-9
-"""Scores that differ by less are a tie, whose order cannot flip."""
+MAX_OLD_GROUPS: Final = 16
+"""Number of groups that are scored again. If the scores of all of them change, p is 2⁻¹⁶. Ten groups are enough."""
+SAMPLING_INTERVAL: Final = 4
+"""One of this many scored groups is stored as an old group, because the groups of one batch are similar."""
+MAX_PENDING: Final = 64
+"""Maximum checks in the queue. Further checks are dropped."""
+TIE_TOLERANCE: Final = 1e-9
+"""Scores that differ by at most this are tied, and the order of a tied pair cannot flip."""
 ALPHA: Final = 0.001
-"""Probability of a false alarm per pass over the old groups: at most 5 % in a run with 50 passes."""
-MIN_ANSWERED: Final = 12
-"""Old groups that must have a reply: with fewer than ten, no p is below ALPHA."""
+"""Probability of a false alarm per pass over the old groups. A run with 50 passes has at most 5 %."""
+MIN_COMPARED: Final = 12
+"""Minimum old groups with all scores for a comparison. With fewer than ten, p cannot fall below ALPHA."""
 SCORE_UNIT: Final = 1000
-"""Scores are compared in whole thousandths, so that equal sums are equal."""
+"""Scores are compared in thousandths as integers, to avoid rounding errors in the sums."""
 
-Ask = Callable[[ScoreRequest, Mapping[str, str], CallTally], Awaitable[dict[str, float]]]
-"""Scores the candidates of a request, shown in this order, by id. Raises ModelFailure."""
+RequestScores = Callable[[ScoreRequest, Mapping[str, str], CallTally], Awaitable[dict[str, float]]]
+"""Returns scores by id for a request's candidates, shown in this order. Raises ModelFailure."""
 
 
 @dataclass(slots=True)
 class _OldGroup:
     request: ScoreRequest
     candidates: dict[str, str]
-    first: list[float]
-    second: list[float] | None = None
-    now: list[float] | None = None
+    first_scores: list[float]
+    second_scores: list[float] | None = None
+    new_scores: list[float] | None = None
 
 
 @dataclass(slots=True)
@@ -58,45 +57,47 @@ class Findings:
     """The results of the checks so far."""
 
     pairs: int = 0
-    flipped: int = 0
+    """Pairs of answers that were scored in both orders."""
+    flipped_pairs: int = 0
     p: float | None = None
-    """P-value of the newest pass over the old groups (`change_p_value`)."""
+    """P-value of the most recent pass over the old groups (`change_p_value`)."""
     changes: int = 0
+    """Number of detected changes of the model."""
 
     @property
     def flips(self) -> float | None:
         """Share of pairs whose order flipped."""
-        return self.flipped / self.pairs if self.pairs else None
+        return self.flipped_pairs / self.pairs if self.pairs else None
 
 
 @dataclass
 class SelfChecks:
     """The checks of one judge."""
 
-    ask: Ask
-    swapped: float = 0.05
+    request_scores: RequestScores
+    swap_share: float = 0.05
     """Share of groups that are scored again in reverse order."""
-    every: int = 160
-    """Scored groups between two passes over the old ones; 0: no passes."""
-    aside: CallTally = field(default_factory=CallTally)
-    """Usage and faults of the checks, until a reply reports them."""
+    rescore_interval: int = 160
+    """Scored groups between two passes over the old groups; 0: no passes."""
+    unreported: CallTally = field(default_factory=CallTally)
+    """Usage and failures of the checks that no reply has reported yet."""
     findings: Findings = field(default_factory=Findings)
-    _old: list[_OldGroup] = field(default_factory=list)
+    _old_groups: list[_OldGroup] = field(default_factory=list)
     _groups: int = 0
-    _since: int = 0
-    _waiting: deque[Callable[[], Awaitable[None]]] = field(default_factory=deque)
+    _groups_since_pass: int = 0
+    _pending: deque[Callable[[], Awaitable[None]]] = field(default_factory=deque)
     _worker: asyncio.Task[None] | None = None
     _closed: bool = False
 
-    def saw(self, request: ScoreRequest, candidates: Mapping[str, str], scores: Mapping[str, float]) -> None:
-        """Record a scored group. `candidates` are in the order shown, without controls."""
+    def record_scores(self, request: ScoreRequest, candidates: Mapping[str, str], scores: Mapping[str, float]) -> None:
+        """Record a scored group and queue its checks. `candidates`: in the order shown, without controls."""
         self._groups += 1
         if self._closed or len(candidates) < 2:
             return
-        if _fraction(request.group) < self.swapped:
-            self._enqueue(partial(self._swap, request, candidates, dict(scores)))
-        if self.every:
-            self._keep(request, candidates, scores)
+        if _fraction(request.group) < self.swap_share:
+            self._enqueue(partial(self._check_order, request, candidates, dict(scores)))
+        if self.rescore_interval:
+            self._check_change(request, candidates, scores)
 
     async def idle(self) -> None:
         """Wait until the queue is empty."""
@@ -106,109 +107,117 @@ class SelfChecks:
     async def close(self) -> None:
         """Drop the queue, because another judge replaces this one or the process ends."""
         self._closed = True
-        self._waiting.clear()
+        self._pending.clear()
         if self._worker is not None:
             self._worker.cancel()
             await asyncio.gather(self._worker, return_exceptions=True)
 
-    def _keep(self, request: ScoreRequest, candidates: Mapping[str, str], scores: Mapping[str, float]) -> None:
-        if len(self._old) < OLD_GROUPS:
-            if self._groups % APART == 0:
-                self._old.append(_OldGroup(request, dict(candidates), [scores[key] for key in candidates]))
-                if len(self._old) == OLD_GROUPS:
-                    self._since = 0
-                    for old in self._old:
-                        self._enqueue(partial(self._ask_again, old))
+    def _check_change(self, request: ScoreRequest, candidates: Mapping[str, str], scores: Mapping[str, float]) -> None:
+        """Store the group while there are too few old groups. Otherwise score the old groups again if it is time."""
+        if len(self._old_groups) < MAX_OLD_GROUPS:
+            if self._groups % SAMPLING_INTERVAL == 0:
+                self._old_groups.append(_OldGroup(request, dict(candidates), [scores[key] for key in candidates]))
+                if len(self._old_groups) == MAX_OLD_GROUPS:
+                    self._groups_since_pass = 0
+                    self._enqueue_pass()
             return
-        self._since += 1
-        if self._since >= self.every:
-            self._since = 0
-            for old in self._old:
-                old.now = None
-                self._enqueue(partial(self._ask_again, old))
+        self._groups_since_pass += 1
+        if self._groups_since_pass >= self.rescore_interval:
+            self._groups_since_pass = 0
+            for group in self._old_groups:
+                group.new_scores = None
+            self._enqueue_pass()
             self._enqueue(self._compare)
 
-    def _enqueue(self, question: Callable[[], Awaitable[None]]) -> None:
-        if len(self._waiting) >= MAX_WAITING:
-            return
-        self._waiting.append(question)
-        if self._worker is None or self._worker.done():
-            self._worker = asyncio.create_task(self._work())
+    def _enqueue_pass(self) -> None:
+        for group in self._old_groups:
+            self._enqueue(partial(self._score_again, group))
 
-    async def _work(self) -> None:
-        while self._waiting:
-            question = self._waiting.popleft()
+    def _enqueue(self, check: Callable[[], Awaitable[None]]) -> None:
+        if len(self._pending) >= MAX_PENDING:
+            return
+        self._pending.append(check)
+        if self._worker is None or self._worker.done():
+            self._worker = asyncio.create_task(self._run_checks())
+
+    async def _run_checks(self) -> None:
+        while self._pending:
+            check = self._pending.popleft()
             try:
-                await question()
+                await check()
             except ModelFailure:
-                continue  # the tally counts it; a check without a reply has no finding
-            except Exception as error:  # its text may contain the request
+                continue  # the tally counts the failure; a check without a reply has no result
+            except Exception as error:  # the message may quote the request
                 log.error("a check of the judge raised %s", type(error).__name__)
 
-    async def _swap(self, request: ScoreRequest, candidates: Mapping[str, str], scores: Mapping[str, float]) -> None:
-        swapped = await self._ask(request, dict(reversed([*candidates.items()])))
-        for first, second in itertools.combinations(candidates, 2):
-            before, after = scores[first] - scores[second], swapped[first] - swapped[second]
+    async def _check_order(
+        self, request: ScoreRequest, candidates: Mapping[str, str], scores: Mapping[str, float]
+    ) -> None:
+        reverse_scores = await self._send(request, dict(reversed([*candidates.items()])))
+        for a, b in itertools.combinations(candidates, 2):
+            before, after = scores[a] - scores[b], reverse_scores[a] - reverse_scores[b]
+            tied = min(abs(before), abs(after)) <= TIE_TOLERANCE
             self.findings.pairs += 1
-            self.findings.flipped += min(abs(before), abs(after)) > TIE and (before > 0) != (after > 0)
+            self.findings.flipped_pairs += not tied and (before > 0) != (after > 0)
 
-    async def _ask_again(self, old: _OldGroup) -> None:
-        scores = await self._ask(old.request, old.candidates)
-        ordered = [scores[key] for key in old.candidates]
-        if old.second is None:
-            old.second = ordered
+    async def _score_again(self, group: _OldGroup) -> None:
+        scores_by_id = await self._send(group.request, group.candidates)
+        scores = [scores_by_id[key] for key in group.candidates]
+        if group.second_scores is None:
+            group.second_scores = scores
         else:
-            old.now = ordered
+            group.new_scores = scores
 
     async def _compare(self) -> None:
-        answered = [old for old in self._old if old.second is not None and old.now is not None]
-        if len(answered) < MIN_ANSWERED:
+        first, second, new = [], [], []
+        for group in self._old_groups:
+            if group.second_scores is not None and group.new_scores is not None:
+                first.append(group.first_scores)
+                second.append(group.second_scores)
+                new.append(group.new_scores)
+        if len(new) < MIN_COMPARED:
             return
-        self.findings.p = change_p_value(
-            [old.first for old in answered],
-            [old.second or [] for old in answered],
-            [old.now or [] for old in answered],
-        )
+        self.findings.p = change_p_value(first, second, new)
         if self.findings.p <= ALPHA:
             self.findings.changes += 1
-            log.warning("the judge scores old groups differently than before (p = %.2g)", self.findings.p)
-            self._old.clear()  # the changed judge needs new groups to be compared with
+            log.warning("the judge now scores old groups differently (p = %.2g)", self.findings.p)
+            self._old_groups.clear()  # later comparisons need groups that the changed judge has scored
 
-    async def _ask(self, request: ScoreRequest, candidates: Mapping[str, str]) -> dict[str, float]:
+    async def _send(self, request: ScoreRequest, candidates: Mapping[str, str]) -> dict[str, float]:
         try:
             async with asyncio.timeout(request.deadline_s):
-                with tallied(self.aside):
-                    return await self.ask(request, candidates, self.aside)
+                with tallied(self.unreported):
+                    return await self.request_scores(request, candidates, self.unreported)
         except TimeoutError:
-            raise ModelFailure("timeout", "a check was not answered in time") from None
+            raise ModelFailure("timeout", "no reply to a check within the deadline") from None
 
 
 def _fraction(group: str) -> float:
-    """Return a number from 0 to 1 derived from the group's name, so that identical runs check the same groups."""
+    """Return a number from 0 to 1 that depends only on the group's name, so identical runs check the same groups."""
     return int.from_bytes(hashlib.sha256(group.encode()).digest()[:4]) / 2**32
 
 
 def change_p_value(
-    first: Sequence[Sequence[float]], second: Sequence[Sequence[float]], now: Sequence[Sequence[float]]
+    first: Sequence[Sequence[float]], second: Sequence[Sequence[float]], new: Sequence[Sequence[float]]
 ) -> float:
-    """Return the probability that an unchanged judge's scores would differ at least this much from its first scores.
+    """Return the probability that an unchanged judge's new scores differ at least this much from its first scores.
 
-    Each argument has the scores of the same groups in the same order. An unchanged judge is as far from its first
-    scores now as it was the second time, apart from noise. So the two distances are exchangeable, and each group's
-    difference is equally likely to have either sign. The sum of the differences has an exact distribution over all
-    signs (Fisher's randomization test), for any noise of the judge.
+    All arguments contain scores of the same groups in the same order. If the judge has not changed, its second and its
+    new scores differ from its first scores by the same amount, apart from noise. The two distances are then
+    exchangeable, and each group's difference is equally likely to be positive or negative. The sum of the differences
+    has an exact distribution over all signs (Fisher's randomization test), whatever the noise.
     """
-    differences = [_distance(a, c) - _distance(a, b) for a, b, c in zip(first, second, now, strict=True)]
-    sums = Counter({0: 1})  # sum → number of sign combinations that reach it
-    for size in map(abs, differences):
-        if size:
-            both: Counter[int] = Counter()
-            for value, ways in sums.items():
-                both[value + size] += ways
-                both[value - size] += ways
-            sums = both
-    total = sums.total()
-    return float(Fraction(sum(ways for value, ways in sums.items() if value >= sum(differences)), total))
+    differences = [_distance(a, c) - _distance(a, b) for a, b, c in zip(first, second, new, strict=True)]
+    combinations = Counter({0: 1})  # number of sign combinations by their sum
+    for difference in differences:
+        if difference:
+            extended: Counter[int] = Counter()
+            for value, count in combinations.items():
+                extended[value + difference] += count
+                extended[value - difference] += count
+            combinations = extended
+    at_least = sum(count for value, count in combinations.items() if value >= sum(differences))
+    return float(Fraction(at_least, combinations.total()))
 
 
 def _distance(a: Sequence[float], b: Sequence[float]) -> int:

@@ -1,6 +1,7 @@
 """Caches a judge's verdicts in a SQLite file, so that no group is paid for twice.
 
-Each member has its own file, so that no two processes write to it. It contains digests and scores, but no text or key.
+Each member has its own file, so only one process writes to it. The file contains digests and scores, but no texts and
+no API keys.
 """
 
 from __future__ import annotations
@@ -23,10 +24,10 @@ from oven_runs.home.model_spend import open_database
 
 log = logging.getLogger("oven.member")
 
-ROWS: Final = 100_000
-"""Groups to keep; the oldest are deleted. About 20 MB with groups of eight."""
-TRIMMED_EVERY: Final = 256
-"""Verdicts between two deletions: deleting each time would double the writes."""
+MAX_ROWS: Final = 100_000
+"""Maximum groups in the file, about 20 MB with groups of eight. Older groups are deleted."""
+TRIM_INTERVAL: Final = 256
+"""Verdicts between two deletions. A deletion for each verdict would double the writes."""
 _TABLE = """
 CREATE TABLE IF NOT EXISTS verdicts (
     id INTEGER PRIMARY KEY AUTOINCREMENT, key BLOB NOT NULL UNIQUE, scores TEXT NOT NULL
@@ -35,31 +36,33 @@ CREATE TABLE IF NOT EXISTS verdicts (
 
 
 class VerdictCache:
-    """A cache whose file never raises: if it cannot be used, groups are paid for again."""
+    """A cache file of verdicts. If the file cannot be used, the cache stays empty and nothing raises."""
 
-    def __init__(self, path: Path, rows: int = ROWS) -> None:
-        self._path, self._rows = path, rows
+    def __init__(self, path: Path, max_rows: int = MAX_ROWS) -> None:
+        self._path, self._max_rows = path, max_rows
         self._file: sqlite3.Connection | None = None
         self._puts = 0
         try:
             path.parent.mkdir(exist_ok=True)
             self._file = open_database(path, _TABLE)
         except (sqlite3.Error, OSError) as error:
-            self._give_up(error)
+            self._log_failure(error)
 
     def get(self, key: bytes, count: int) -> list[float] | None:
-        """Return the `count` scores stored under `key`, in the order of its texts; None if there are none."""
+        """Return the `count` scores stored under `key`, in the order of the texts; None if there are none."""
         row = self._execute("SELECT scores FROM verdicts WHERE key = ?", key)
-        scores = [float(score) for score in json.loads(row[0])] if row else []
-        return scores if row and len(scores) == count else None
+        if row is None:
+            return None
+        scores = [float(score) for score in json.loads(row[0])]
+        return scores if len(scores) == count else None
 
     def put(self, key: bytes, scores: Sequence[float]) -> None:
         self._execute("INSERT OR REPLACE INTO verdicts (key, scores) VALUES (?, ?)", key, json.dumps(list(scores)))
         self._puts += 1
-        if self._puts % min(TRIMMED_EVERY, self._rows) == 0:
-            self._execute("DELETE FROM verdicts WHERE id <= (SELECT MAX(id) FROM verdicts) - ?", self._rows)
+        if self._puts % min(TRIM_INTERVAL, self._max_rows) == 0:
+            self._execute("DELETE FROM verdicts WHERE id <= (SELECT MAX(id) FROM verdicts) - ?", self._max_rows)
 
-    def forget(self) -> None:
+    def clear(self) -> None:
         """Delete all verdicts."""
         self._execute("DELETE FROM verdicts")
 
@@ -68,7 +71,7 @@ class VerdictCache:
             self._file.close()
 
     def _execute(self, statement: str, *values: object) -> tuple[Any, ...] | None:
-        """Return the statement's first row."""
+        """Execute the statement and return its first row."""
         if self._file is None:
             return None
         try:
@@ -77,22 +80,22 @@ class VerdictCache:
         except sqlite3.Error as error:
             self._file.close()
             self._file = None
-            self._give_up(error)
+            self._log_failure(error)
             return None
 
-    def _give_up(self, error: Exception) -> None:
+    def _log_failure(self, error: Exception) -> None:
         log.warning(
-            "the cache of verdicts at %s cannot be used (%s): groups are paid for again; remove it if it is damaged",
+            "cannot use the verdict cache %s (%s): groups are paid for again; delete the file if it is damaged",
             self._path,
             error,
         )
 
 
 class CachedJudge:
-    """A `Judge` that looks up verdicts first, by the visible part of the texts, independent of their ids.
+    """A `Judge` that first looks for a cached verdict. Texts are compared by their visible part, without their ids.
 
     The cache does not interfere with controls. A group from the cache does not count towards the next control. A judge
-    under suspicion or in quarantine does not use its cache, and quarantine deletes all earlier verdicts.
+    does not use its cache while it has failed a control, and quarantine deletes all earlier verdicts.
     """
 
     def __init__(self, judge: Judge, cache: VerdictCache, identity: str) -> None:
@@ -109,26 +112,29 @@ class CachedJudge:
         texts = {completion.id: visible(completion.text).strip() for completion in request.completions}
         distinct = sorted(set(texts.values()))
         key = cache_key(self._identity, self.judge.instructions(request), visible(request.prompt).strip(), distinct)
-        if self.judge.trusted and (cached := self._cache.get(key, len(distinct))) is not None:
+        cached_scores = self._cache.get(key, len(distinct)) if self.judge.trusted else None
+        if cached_scores is not None:
             tally.health = self.judge.health
-            by_text = dict(zip(distinct, cached, strict=True))
-            return {completion: by_text[text] for completion, text in texts.items()}
+            score_by_text = dict(zip(distinct, cached_scores, strict=True))
+            return {completion: score_by_text[text] for completion, text in texts.items()}
         try:
             scores = await self.judge.score(request, tally)
         except ModelFailure as failure:
             if failure.kind == "fooled" and self.judge.quarantined:
-                self._cache.forget()
+                self._cache.clear()
             raise
-        by_text = {text: scores[completion] for completion, text in texts.items()}
-        self._cache.put(key, [by_text[text] for text in distinct])
+        score_by_text = {text: scores[completion] for completion, text in texts.items()}
+        self._cache.put(key, [score_by_text[text] for text in distinct])
         return scores
 
     async def close(self) -> None:
-        """Close the judge; the cache belongs to the caller."""
+        """Close the judge. The cache belongs to the caller, who closes it."""
         await self.judge.close()
 
 
 def cache_key(judge: str, rubric: str, prompt: str, texts: Sequence[str]) -> bytes:
-    """Return a digest of everything that a verdict depends on: the judge's identity, its instructions, and the texts.
-    The order of `texts` counts."""
+    """Return a digest of everything that a verdict depends on: the judge's identity, its instructions and the texts.
+
+    The key depends on the order of `texts`.
+    """
     return hashlib.sha256(json.dumps([judge, rubric, prompt, list(texts)]).encode()).digest()

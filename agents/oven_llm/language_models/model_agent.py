@@ -1,4 +1,4 @@
-"""The base class of the agents that ask a language model."""
+"""Base class of the agents that ask a language model."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any, Generic, TypeVar
 
 from pydantic import ValidationError
 
-from oven_agents.runtime.companion import Surroundings
+from oven_agents.runtime.companion import RunContext
 from oven_agents.sdk.agent import Agent, Notice
 from oven_core.errors import ConfigError
 from oven_core.protocol.messages import RunStarted
-from oven_llm.language_models.question_desk import Desk, Question, Result
+from oven_llm.language_models.question_slot import Question, QuestionSlot, Result
 from oven_llm.providers.failures import ModelFailure
 from oven_runs.settings.language_models import AuthorSettings, ModelSettings, SupervisorSettings, TunerSettings
 
@@ -21,63 +21,67 @@ Settings = TypeVar("Settings", TunerSettings, AuthorSettings, SupervisorSettings
 
 
 class ModelAgent(Agent, Generic[Settings, Question, Result]):
-    """An agent that is off until its section of the run's settings names a model. Its votes never wait: it leaves
-    questions on `desk`, where its companion finds them."""
+    """An agent that is off until its section of the run's settings names a model.
+
+    Its votes never wait for the model: it posts questions in `slot`, and its companion answers them.
+    """
 
     version = "1"
 
     def __init__(self, section: str, settings: Settings, field: str = "llm") -> None:
         """`settings`: the default settings. `field`: the setting that names the model."""
-        self.desk: Desk[Question, Result] = Desk()
+        self.slot: QuestionSlot[Question, Result] = QuestionSlot()
         self.unused: Counter[str] = Counter()
-        """Replies that became no vote, by reason."""
+        """Number of replies that were not used for a vote, by reason."""
         self._section, self._field, self._name = section, field, section
         self._settings: Settings = settings
-        self._off = (
+        self._off_reason = (
             f"no model is configured: set {section}.{field}, e.g. {section}: {{{field}: {{provider: claude, model: "
             "NAME}}"
         )
 
-    def begin(self, around: Surroundings) -> Coroutine[Any, Any, None] | None:
+    def begin(self, surroundings: RunContext) -> Coroutine[Any, Any, None] | None:
         """Read the settings. If they name a model, return the coroutine that asks it."""
-        self._name = around.name
+        self._name = surroundings.name
         try:
-            settings = type(self._settings).model_validate(around.settings.get(self._section, {}))
+            settings = type(self._settings).model_validate(surroundings.settings.get(self._section, {}))
             model: ModelSettings | None = getattr(settings, self._field)
             if model is None:
                 return None
-            companion = self._companion(around, settings)
+            companion = self._companion(surroundings, settings)
         except ValidationError as error:
-            self._off = f"the run's settings of `{self._section}` have {error.error_count()} errors; `up` writes them"
+            self._off_reason = (
+                f"the setting `{self._section}` has {error.error_count()} errors; was it written by `up`?"
+            )
             return None
         except ConfigError as error:
-            self._off = str(error)
+            self._off_reason = str(error)
             return None
-        self._settings, self._off = settings, ""
+        self._settings, self._off_reason = settings, ""
         self.version = f"1 ({model.model})"  # type: ignore[misc]
         if not isinstance(settings, AuthorSettings):
             self.moves = settings.actuators  # type: ignore[misc]
         return companion
 
     @abstractmethod
-    def _companion(self, around: Surroundings, settings: Settings) -> Coroutine[Any, Any, None]:
-        """Return the coroutine that answers questions. Raises ConfigError for a model that cannot be used."""
+    def _companion(self, surroundings: RunContext, settings: Settings) -> Coroutine[Any, Any, None]:
+        """Return the coroutine that answers questions. Raises ConfigError if the model cannot be used."""
 
     @abstractmethod
-    def _lacks(self, run: RunStarted) -> str | None:
-        """Return why the agent cannot vote in this run although it has a model, or None."""
+    def _obstacle(self, run: RunStarted) -> str | None:
+        """Return the reason why the agent cannot vote in this run although it has a model, or None."""
 
     @property
     @abstractmethod
     def _status(self) -> str:
-        """Calls, cost and failures so far, for a notice."""
+        """The calls, cost and failures so far, as text for a notice."""
 
     def cannot_fire(self, run: RunStarted) -> str | None:
-        return self._off or self._lacks(run)
+        return self._off_reason or self._obstacle(run)
 
-    def _abstains(self, failure: ModelFailure) -> Notice:
+    def _abstention(self, failure: ModelFailure) -> Notice:
         return Notice(failure.kind, f"abstains: {failure}; so far {self._status}")
 
-    def _discard(self, kind: str, why: str) -> Notice:
+    def _discard(self, kind: str, reason: str) -> Notice:
         self.unused[kind] += 1
-        return Notice(kind, f"no vote: {why}; so far {self._status}")
+        return Notice(kind, f"no vote: {reason}; so far {self._status}")

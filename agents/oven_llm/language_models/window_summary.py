@@ -1,4 +1,4 @@
-"""Summarises recent metrics, knobs and changes for a model's prompt. It contains no training prompts or completions."""
+"""Summarises recent metrics, knobs and changes for a language model, without any training prompts or completions."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from oven_agents.stats.objective import objective
 from oven_core.protocol.messages import Receipt, RunStarted, Value
 
 MAX_METRICS: Final = 40
-"""Metrics in a summary, those with a better direction first. Each costs tokens in every question."""
+"""Maximum metrics in a summary. Metrics with a better direction come first."""
 TICKS: Final = 60
-"""Newest ticks that a metric's figures cover."""
-NEWEST: Final = 10
-"""The newest of them, whose mean is compared with the mean of the others."""
+"""Number of latest ticks in a metric's figures."""
+RECENT_TICKS: Final = 10
+"""Number of latest readings whose mean is compared with the mean of the earlier readings."""
 MAX_CHANGES: Final = 8
-"""Newest changes of knobs in a summary."""
+"""Maximum changes of knobs in a summary. Older changes are omitted."""
 DIGITS: Final = 4
-"""Significant digits: a fifth would be noise in any metric."""
+"""Significant digits of a number. A fifth digit would be noise in any metric."""
 
 
-def summary(window: Window, actuators: Sequence[str]) -> dict[str, Any]:
-    """Plain values. `actuators`: those that the model may propose to change, of which bounded scalars are shown."""
+def summarise(window: Window, actuators: Sequence[str]) -> dict[str, Any]:
+    """Return a window's summary as JSON values. `actuators`: the knobs to include if they are bounded scalars."""
     horizon = window.run.horizon
     return {
         "run": {
@@ -55,30 +55,32 @@ def summary(window: Window, actuators: Sequence[str]) -> dict[str, Any]:
 
 
 def target_metrics(run: RunStarted) -> tuple[str, ...]:
-    """Metrics with a better direction, which a proposal may target."""
+    """Return the metrics with a better direction, which a proposal may target."""
     return tuple(metric.name for metric in run.metrics if metric.better != "neither")
 
 
 def _metrics(window: Window) -> dict[str, Any]:
     announced = {spec.name: spec for spec in window.run.metrics}
     observed = sorted({name for observation in window.observations[-TICKS:] for name in observation.metrics})
-    judged = [name for name in target_metrics(window.run) if name in observed]
+    targets = [name for name in target_metrics(window.run) if name in observed]
     summaries: dict[str, Any] = {}
-    for name in list(dict.fromkeys([*judged, *observed]))[:MAX_METRICS]:
+    for name in list(dict.fromkeys([*targets, *observed]))[:MAX_METRICS]:
         readings = window.series(name, last=TICKS)
         values = [value for value in readings if math.isfinite(value)]
         not_finite = len(readings) - len(values)
         figures: dict[str, Any] = {}
-        if name in judged:
+        if name in targets:
             figures = {"better": announced[name].better, "held_out": announced[name].held_out}
         elif len(set(values)) <= 1 and not not_finite:
-            continue  # a constant says nothing
+            continue  # a constant is not informative
         if values:
-            now, before = values[-NEWEST:], values[:-NEWEST]
-            figures |= {"last": _rounded(values[-1]), "mean_newest": _rounded(fmean(now)), "readings": len(values)}
+            recent, before = values[-RECENT_TICKS:], values[:-RECENT_TICKS]
+            figures |= {"last": _rounded(values[-1]), "mean_newest": _rounded(fmean(recent)), "readings": len(values)}
             if before:
                 figures |= {"mean_before": _rounded(fmean(before)), "spread_before": _rounded(pstdev(before))}
-        summaries[name] = figures | ({"not_finite": not_finite} if not_finite else {})
+        if not_finite:
+            figures["not_finite"] = not_finite
+        summaries[name] = figures
     return summaries
 
 
@@ -86,13 +88,13 @@ def _change(window: Window, receipt: Receipt) -> dict[str, Any]:
     """Return a knob's change with the objective's mean before and after it."""
     metric = objective(window.run).name
     readings = [(o.tick, o.metrics[metric]) for o in window.observations if metric in o.metrics]
-    before = [value for tick, value in readings if tick <= receipt.tick][-NEWEST:]
-    after = [value for tick, value in readings if tick > receipt.tick][:NEWEST]
+    before = [value for tick, value in readings if tick <= receipt.tick][-RECENT_TICKS:]
+    after = [value for tick, value in readings if tick > receipt.tick][:RECENT_TICKS]
     change: dict[str, Any] = {
         "tick": receipt.tick,
         "actuator": receipt.actuator,
-        "before": _plain(receipt.before),
-        "after": _plain(receipt.after),
+        "before": _rounded_value(receipt.before),
+        "after": _rounded_value(receipt.after),
         "status": receipt.status,
     }
     for name, values in ((f"{metric}_before", before), (f"{metric}_after", after)):
@@ -101,7 +103,7 @@ def _change(window: Window, receipt: Receipt) -> dict[str, Any]:
     return change
 
 
-def _plain(value: Value) -> Value:
+def _rounded_value(value: Value) -> Value:
     return _rounded(value) if isinstance(value, int | float) and math.isfinite(value) else value
 
 

@@ -1,14 +1,15 @@
 """Calls language models through their official SDKs, with one conversation type and one budget for all callers.
 
-    conversation.py       messages in, replies out; the protocol `LanguageModel`
-    remote_model.py       a model at an address: features, timeouts and the budget
-    anthropic.py, openai_compatible.py    the two APIs; sdk_client.py has what their SDKs share
-    optional_features.py  the schema and log-probabilities, as far as the endpoint supports them
-    usage.py, budget.py   tokens and prices; caps over a ledger of spending
-    failures.py           kinds of failure; structured_reply.py reads JSON replies
+    conversation.py       requests and replies, and the protocol `LanguageModel`
+    remote_model.py       a model at an address, with features, timeouts and a budget
+    anthropic.py, openai_compatible.py    clients for the two APIs; sdk_client.py contains their common code
+    optional_features.py  negotiation of JSON schemas and log-probabilities with an endpoint
+    usage.py, budget.py   tokens and prices; caps on spending
+    failures.py           kinds of failure
+    structured_reply.py   parser for JSON replies
     genai_telemetry.py    a span for each call
 
-SDKs are imported when a model is connected, which takes a second or two.
+An SDK is imported when a model is connected, which takes one or two seconds.
 """
 
 from __future__ import annotations
@@ -28,9 +29,11 @@ def connect(
     budget: Budget | None = None,
     account: str = "",
 ) -> RemoteModel:
-    """Connect to a model on behalf of `name`. `top_logprobs`: alternatives per token to request; 0: none. `budget` and
-    `account`: what its calls are charged to. Raises ConfigError if the SDK is not installed, or if the budget caps US
-    dollars and the model's price is unknown."""
+    """Connect to a model on behalf of `name`, without sending a request.
+
+    `top_logprobs`: alternatives per token to request; 0: none. `budget` and `account`: where its calls are charged.
+    Raises ConfigError if the SDK is not installed, or if the budget caps US dollars and the model's price is unknown.
+    """
     api: ModelApi
     try:
         if endpoint.wire == "anthropic":
@@ -42,5 +45,5 @@ def connect(
 
             api = ChatCompletions(endpoint, key)
     except ImportError as error:
-        raise ConfigError(f"{name!r} needs the package {error.name}: pip install 'oven-controller[llm]'") from error
+        raise ConfigError(f"{name!r} requires the package {error.name}: pip install 'oven-controller[llm]'") from error
     return RemoteModel(api, endpoint, AgreedTerms(endpoint, top_logprobs), budget, account)

@@ -1,4 +1,4 @@
-"""Client for Anthropic's messages API. It returns no log-probabilities and takes the system prompt separately."""
+"""Client for Anthropic's messages API. It has a separate field for the system prompt and no log-probabilities."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from oven_llm.providers.conversation import Conversation, Finish, ModelReply
 from oven_llm.providers.failures import ModelFailure
 from oven_llm.providers.optional_features import Terms
 from oven_llm.providers.sdk_client import (
-    RETRIES,
+    MAX_RETRIES,
     failure_of,
     model_name,
-    parsed,
+    parse_response,
     silence_request_logs,
-    watched_client,
+    tallying_client,
 )
 from oven_llm.providers.usage import USAGE, Usage
 from oven_runs.settings.judge_providers import ModelEndpoint
@@ -29,11 +29,11 @@ FINISHES: Final[dict[str, Finish]] = {
     "refusal": "refusal",
 }
 MAX_TEMPERATURE: Final = 1.0
-"""The API refuses more; others accept up to 2."""
+"""Maximum temperature that this API accepts. Other APIs accept up to 2."""
 
 
 class AnthropicMessages:
-    """A model behind this API."""
+    """A client for one model of Anthropic's messages API."""
 
     def __init__(self, endpoint: ModelEndpoint, key: str) -> None:
         """`endpoint.base_url` does not include /v1."""
@@ -44,9 +44,9 @@ class AnthropicMessages:
         self._client = anthropic.AsyncAnthropic(
             api_key=key,
             base_url=endpoint.base_url,
-            max_retries=RETRIES,
-            http_client=watched_client(anthropic),
-            open_telemetry=False,  # the caller traces it, for both SDKs
+            max_retries=MAX_RETRIES,
+            http_client=tallying_client(anthropic),
+            open_telemetry=False,  # the caller traces the calls of both SDKs
         )
 
     async def complete(self, conversation: Conversation, terms: Terms, attempt_s: float) -> ModelReply:
@@ -61,13 +61,13 @@ class AnthropicMessages:
             raise failure_of(error, self._sdk) from None
         from anthropic.types import Message as Response
 
-        return parsed(response, Response, self._reply)
+        return parse_response(response, Response, self._reply)
 
     async def close(self) -> None:
         await self._client.close()
 
     def _reply(self, response: Response) -> ModelReply:
-        """Raises AttributeError, TypeError or ValueError for a malformed response."""
+        """Convert a response. Raises AttributeError, TypeError or ValueError if it is malformed."""
         text = "".join(block.text for block in response.content if block.type == "text")
         reason = response.stop_reason if response.stop_reason in FINISHES else "other"
         model = model_name(response.model, self._key)
@@ -75,12 +75,12 @@ class AnthropicMessages:
 
 
 def request_body(conversation: Conversation, terms: Terms) -> dict[str, Any]:
-    """The request without the model's name and max_tokens. Raises ModelFailure for a temperature above 1.
+    """Return the request without the model's name and max_tokens. Raises ModelFailure for a temperature above 1.
 
-    Only a conversation that will be sent again is cached: writing to the cache costs a quarter more than plain input.
+    Only a multi-turn conversation is cached, because writing to the cache costs 25 % more than plain input.
     """
     if conversation.temperature is not None and conversation.temperature > MAX_TEMPERATURE:
-        raise ModelFailure("bad_request", f"the temperature is {conversation.temperature:g}; this API takes 0 to 1")
+        raise ModelFailure("bad_request", f"the temperature is {conversation.temperature:g}; this API accepts 0 to 1")
     turns: list[dict[str, Any]] = [dict(message) for message in conversation.messages if message["role"] != "system"]
     body: dict[str, Any] = {"messages": turns}
     if system := conversation.text_of("system"):

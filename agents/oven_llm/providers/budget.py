@@ -1,4 +1,4 @@
-"""Budget for model calls. Each call reserves its maximum cost in advance and records its actual cost afterwards."""
+"""Limits the cost of model calls. Each call reserves its maximum cost in advance and books its actual cost later."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from oven_runs.settings.judge_providers import ModelEndpoint
 log = logging.getLogger("oven.member")
 
 RETRY_S: Final = 0.05
-"""Seconds between checks for budget released by finished calls."""
+"""Seconds between two attempts to reserve budget while other calls are in progress."""
 
 
 class Budget:
-    """Limits US dollars, tokens and calls. Processes share its ledger (`ModelSpend`).
+    """Caps on US dollars, tokens and calls. Several processes can share its ledger (`ModelSpend`).
 
     No call can exceed a cap, because its maximum cost is reserved first. An attempt that returned an error or never
     reached the endpoint costs nothing. Any other attempt without reported usage counts at its maximum cost, because
@@ -33,12 +33,15 @@ class Budget:
     """
 
     def __init__(self, caps: Sequence[Cap] = (), path: Path | None = None, owner: str = "") -> None:
-        """`path`: the ledger's file, whose earlier bookings count; None: in memory. `owner`: the account that this
-        process spends from, with those below it; empty: all. Raises ConfigError for a file that cannot be used."""
+        """Open the ledger. Raises ConfigError if its file cannot be used.
+
+        `path`: the ledger's file, whose earlier bookings count; None: in memory. `owner`: the account that this process
+        spends from, including its subaccounts; empty: all accounts.
+        """
         self.caps = tuple(caps)
         self._owner = owner
         self._spend = ModelSpend(path, self.caps, owner)
-        self._reported = False
+        self._failure_logged = False
 
     @classmethod
     def limited_to(
@@ -54,63 +57,63 @@ class Budget:
         except ValidationError as error:
             first = error.errors()[0]
             raise ConfigError(
-                f"budget.{first['loc'][0]} is {first['input']!r}: {first['msg']}; leave it out for no cap"
+                f"budget.{first['loc'][0]} is {first['input']!r}: {first['msg']}; omit it for no cap"
             ) from None
         return cls([Cap(limits, "budget")], path)
 
     def check_priced(self, account: str, model: ModelEndpoint) -> None:
-        """Raises ConfigError if US dollars are capped for `account` and the model's price is unknown."""
-        capped = [cap for cap in self.caps if cap.applies_to(account) and cap.limits.usd is not None]
-        if capped and not is_priced(model):
+        """Raise ConfigError if US dollars are capped for `account` and the model's price is unknown."""
+        usd_caps = [cap for cap in self.caps if cap.applies_to(account) and cap.limits.usd is not None]
+        if usd_caps and not is_priced(model):
             raise ConfigError(
-                f"the price of {model.model!r}, the model of {account}, is not known, so a cap in US dollars cannot be "
-                f"kept; cap {capped[0].setting}.tokens instead, or write the price into a file of providers (`price:`, "
-                "US dollars per million tokens) and name that with committee.providers"
+                f"the price of {model.model!r}, the model of {account}, is unknown, so a cap in US dollars cannot be "
+                f"enforced; set {usd_caps[0].setting}.tokens instead, or add the price (`price:`, US dollars per "
+                "million tokens) to the providers file that committee.providers names"
             )
 
-    async def hold(self, account: str, most: Usage, model: ModelEndpoint) -> int | None:
-        """Reserve one call's maximum usage, and wait while active calls reserve the remaining budget. Return the number
-        to book it with, or None if the ledger cannot be written and nothing is capped.
+    async def reserve(self, account: str, max_usage: Usage, model: ModelEndpoint) -> int | None:
+        """Reserve one call's maximum usage, waiting while calls in progress reserve the remaining budget.
 
-        Raises ModelFailure `budget` if a cap is used up, or if the ledger cannot be written and something is capped.
+        Return the reservation's number, or None if the ledger cannot be written and there are no caps. Raises
+        ModelFailure `budget` if a cap is used up, or if the ledger cannot be written and there are caps.
         """
-        spend = _spend([most], 1, model)  # unanswered until it is booked
+        spend = _spend([max_usage], 1, model)  # unanswered until it is booked
         while True:
             try:
-                hold = self._spend.hold(account, spend)
+                reservation = self._spend.hold(account, spend)
             except sqlite3.Error as error:
-                self._report(error)
+                self._log_failure(error)
                 if self._spend.capped:
-                    raise ModelFailure("budget", "spending cannot be recorded, and it is capped") from None
+                    raise ModelFailure("budget", "spending is capped but cannot be recorded") from None
                 return None
-            if not isinstance(hold, Refused):
-                return hold
-            if hold.final:
-                raise ModelFailure("budget", hold.cap)
+            if not isinstance(reservation, Refused):
+                return reservation
+            if reservation.final:
+                raise ModelFailure("budget", reservation.cap)
             if (tally := current_tally()) is not None:
-                tally.last_fault = "budget"  # the reason if a deadline ends this wait
+                tally.last_fault = "budget"  # the reported reason if a deadline ends this wait
             await asyncio.sleep(RETRY_S)
 
-    def book(self, hold: int, usages: Sequence[Usage], unanswered: int, model: ModelEndpoint) -> None:
-        """Replace a reservation by what the call used. `unanswered`: entries of `usages` that are upper bounds."""
+    def book(self, reservation: int, usages: Sequence[Usage], unanswered: int, model: ModelEndpoint) -> None:
+        """Replace a reservation by the actual usage. `unanswered`: entries of `usages` that are only upper bounds."""
         try:
-            self._spend.book(hold, _spend(usages, unanswered, model))
+            self._spend.book(reservation, _spend(usages, unanswered, model))
         except sqlite3.Error as error:
-            self._report(error)  # the reservation stays and counts
+            self._log_failure(error)  # the reservation continues to count
 
     @property
     def accounts(self) -> dict[str, Spend]:
-        """The spending of each of the owner's accounts, including earlier processes, without calls under way."""
+        """The spending of each of the owner's accounts, including earlier processes, without calls in progress."""
         return self._spend.spent(self._owner)
 
     @property
     def spent(self) -> Spend:
-        """The sum over the accounts."""
+        """The total spending of the owner's accounts."""
         return sum(self.accounts.values(), Spend())
 
     @property
     def cost_usd(self) -> float | None:
-        """US dollars spent; None if the price of some call is unknown."""
+        """US dollars spent; None if the price of a call is unknown."""
         spent = self.spent
         return None if spent.unpriced else spent.usd
 
@@ -123,10 +126,10 @@ class Budget:
     def __exit__(self, *exception: object) -> None:
         self.close()
 
-    def _report(self, error: sqlite3.Error) -> None:
-        if not self._reported:
-            self._reported = True
-            log.error("spending cannot be written to %s: %s", self._spend.path, error)
+    def _log_failure(self, error: sqlite3.Error) -> None:
+        if not self._failure_logged:
+            self._failure_logged = True
+            log.error("could not record spending in %s: %s", self._spend.path, error)
 
 
 def _spend(usages: Sequence[Usage], unanswered: int, model: ModelEndpoint) -> Spend:

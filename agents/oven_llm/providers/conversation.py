@@ -11,14 +11,14 @@ from oven_llm.providers.failures import ModelFailure
 from oven_llm.providers.usage import Usage
 
 Messages: TypeAlias = Sequence[Mapping[str, str]]
-"""`role` (system, user or assistant) and `content`, as in chat completions."""
+"""Messages with `role` (system, user or assistant) and `content`, as in chat completions."""
 Finish: TypeAlias = Literal["stop", "length", "refusal", "other"]
-"""Why a reply ended, in the words of chat completions (where a refusal is called `content_filter`)."""
+"""The reason why a reply ended, as in chat completions, where "refusal" is called `content_filter`."""
 
 REQUEST_OVERHEAD: Final = 512
-"""Tokens that an API may add to a request: separators, and its own instructions for schemas."""
-ITEM_OVERHEAD: Final = 16
-"""Tokens that an API may add for each message."""
+"""Maximum tokens that an API adds to a request: separators and instructions for schemas."""
+MESSAGE_OVERHEAD: Final = 16
+"""Maximum tokens that an API adds to each message."""
 
 
 @dataclass(frozen=True)
@@ -34,24 +34,24 @@ class Conversation:
 
     @classmethod
     def question(cls, system: str, user: str, schema: Mapping[str, Any] | None, max_tokens: int) -> Conversation:
-        """A system prompt and one user message."""
+        """Return a conversation with a system prompt and one user message."""
         return cls(({"role": "system", "content": system}, {"role": "user", "content": user}), max_tokens, schema)
 
     def text_of(self, role: str) -> str:
-        """The contents of this role's messages, joined."""
+        """Return the contents of this role's messages, joined by blank lines."""
         return "\n\n".join(message["content"] for message in self.messages if message["role"] == role)
 
     @property
     def reused(self) -> bool:
-        """Whether a provider's cache pays off, because a part of the conversation was sent before."""
+        """Whether a part of the conversation was sent before, so that a provider's cache saves money."""
         return any(message["role"] == "assistant" for message in self.messages)
 
-    def greatest_usage(self) -> Usage:
-        """Return the maximum tokens of one request. A token is at least one byte of UTF-8."""
+    def max_usage(self) -> Usage:
+        """Return the maximum usage of one request. Each token is at least one byte of UTF-8."""
         texts = [message["content"] for message in self.messages]
         texts += [json.dumps(self.schema)] if self.schema is not None else []
         size = sum(len(text.encode(errors="replace")) for text in texts)
-        size += REQUEST_OVERHEAD + ITEM_OVERHEAD * len(self.messages)
+        size += REQUEST_OVERHEAD + MESSAGE_OVERHEAD * len(self.messages)
         return Usage(size, self.max_tokens, written_tokens=size if self.reused else 0)
 
 
@@ -71,27 +71,27 @@ class TokenLogprob:
 
 @dataclass(frozen=True)
 class ModelReply:
-    """A model's reply with its bill."""
+    """A model's reply with its usage and cost."""
 
     text: str
     finish: Finish = "stop"
     finish_reason: str = ""
-    """The API's own word, if its documentation lists it; otherwise "other"."""
+    """The API's name for the reason, if its documentation lists it; otherwise "other"."""
     logprobs: tuple[TokenLogprob, ...] | None = None
-    """Log-probabilities by token; None if they were not requested, not returned or malformed. The tokens' bytes,
-    joined, are the text."""
+    """Log-probabilities of each token; None if they were not requested, not returned or malformed. The tokens' bytes
+    add up to the text."""
     model: str = ""
     """The model's name at the endpoint."""
     usage: Usage | None = None
     """Token counts; None if the endpoint did not report them."""
     cost_usd: float | None = None
-    """US dollars, including attempts that failed but may have been billed; None if the model's price is unknown."""
+    """US dollars, including failed attempts that may have been billed; None if the model's price is unknown."""
 
     def require_complete(self) -> None:
-        """Raise ModelFailure for a reply that was cut off or refused."""
+        """Raise ModelFailure if the reply is truncated or a refusal."""
         if self.finish in ("length", "refusal"):
             kind: Literal["truncated", "refusal"] = "truncated" if self.finish == "length" else "refusal"
-            raise ModelFailure(kind, f"the answer ended with {self.finish_reason}")
+            raise ModelFailure(kind, f"the reply ended with {self.finish_reason}")
 
 
 class LanguageModel(Protocol):
@@ -99,7 +99,7 @@ class LanguageModel(Protocol):
 
     @property
     def name(self) -> str:
-        """The provider, as in OpenTelemetry's gen_ai.provider.name."""
+        """The provider's name as in OpenTelemetry's gen_ai.provider.name."""
         ...
 
     @property

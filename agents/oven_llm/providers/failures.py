@@ -1,14 +1,15 @@
-"""Kinds of failure, a closed set: they appear in `ScoreReply.failure`, in logs and in spans.
+"""The kinds of failure of a model call, which appear in `ScoreReply.failure`, in logs and in spans.
 
-Details of a failure are our own words, because a provider's error text may quote the request and with it the key.
+A failure's details never quote a provider's error message, which may contain the request and even the API key.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final, Literal, TypeAlias, get_args
 
 Kind: TypeAlias = Literal[
-    # On the way to the model. The SDKs retry these, except for the last three.
+    # HTTP and network errors. The SDKs retry them, except for the last three.
     "rate_limit",
     "overloaded",
     "server_error",
@@ -17,7 +18,7 @@ Kind: TypeAlias = Literal[
     "auth",
     "not_found",
     "bad_request",
-    # In the reply. A judge is asked at most twice more.
+    # Unusable replies. A judge gets at most two more requests.
     "bad_response",
     "bad_json",
     "schema",
@@ -25,7 +26,7 @@ Kind: TypeAlias = Literal[
     "out_of_range",
     "refusal",
     "truncated",
-    # On our side.
+    # Failures without a call, or in our own code.
     "busy",
     "budget",
     "not_configured",
@@ -38,16 +39,16 @@ Kind: TypeAlias = Literal[
 KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
 
 HOPELESS: Final[frozenset[Kind]] = frozenset(("auth", "not_found", "not_configured", "budget"))
-"""Failures that every later call of the same model would repeat."""
+"""Failures that every further call of the same model would repeat."""
 
 UNUSABLE: Final[frozenset[Kind]] = frozenset(
     ("bad_response", "bad_json", "schema", "wrong_ids", "out_of_range", "refusal", "truncated")
 )
-"""Failures in which a reply arrived without a usable verdict."""
+"""Failures in which a reply arrived but could not be used."""
 
 
 class ModelFailure(Exception):
-    """A model gave no usable reply. `detail` never contains text from a provider, a prompt or a completion."""
+    """Raised when a model call fails. `detail` never contains text from a provider, a prompt or a completion."""
 
     def __init__(self, kind: Kind, detail: str = "") -> None:
         super().__init__(f"{kind}: {detail}" if detail else kind)
@@ -71,3 +72,8 @@ def kind_of_status(status: int) -> Kind:
     if status >= 500:
         return "server_error"
     return "bad_request" if status >= 400 else "bad_response"
+
+
+def format_counts(counts: Mapping[str, int] | Mapping[Kind, int]) -> str:
+    """Return counts as text, e.g. "auth 1, timeout 3", or "none"."""
+    return ", ".join(f"{kind} {count}" for kind, count in sorted(counts.items()) if count) or "none"

@@ -24,12 +24,12 @@ FINISH_REASONS: Final = "gen_ai.response.finish_reasons"
 INPUT_TOKENS: Final = "gen_ai.usage.input_tokens"
 OUTPUT_TOKENS: Final = "gen_ai.usage.output_tokens"
 EVALUATION: Final = "gen_ai.evaluation.result"
-"""The event of a score for one completion, on the span of the call that gave it. The conventions' attribute for an
-explanation is omitted, because it is text of the judge's."""
+"""Event for one completion's score, on the span of the call that returned it. The conventions' attribute for an
+explanation is not used, because spans contain no text of a judge."""
 EVALUATION_NAME: Final = "gen_ai.evaluation.name"
 EVALUATION_SCORE: Final = "gen_ai.evaluation.score.value"
 EVALUATED: Final = "gen_ai.response.id"
-"""Attribute of such an event for the completion's id in the ScoreRequest, which is a digest."""
+"""Attribute of this event with the completion's id from the ScoreRequest, which is a digest."""
 COST_USD: Final = "oven.cost.usd"
 """US dollars; the conventions have no attribute for a cost."""
 
@@ -40,17 +40,17 @@ class ModelCall:
 
     model: LanguageModel
     reply: ModelReply | None
-    """The reply, or None if there was none."""
+    """The reply; None if the call failed without one."""
     error: Kind | None
-    """A kind of failure, never a message. A reply without a usable verdict has one as well."""
+    """The kind of failure, never a message. Also set for a reply without a usable verdict."""
     started_ns: int
-    """Wall-clock time since the epoch."""
+    """Start of the call in nanoseconds since the epoch."""
     context: str = ""
-    """The trace that the request arrived with (`traceparent`); empty without one."""
+    """The request's trace (`traceparent`); empty without one."""
     evaluation: str = ""
-    """The judged role, e.g. "critic"."""
+    """The judge's role, e.g. "critic"."""
     scores: Mapping[str, float] = field(default_factory=dict)
-    """Completion id → 0..1; empty without a verdict."""
+    """Scores from 0 to 1 by completion id; empty without a verdict."""
     ended_ns: int = field(default_factory=time.time_ns)
 
 
@@ -58,7 +58,7 @@ OnCall: TypeAlias = Callable[[ModelCall], None]
 
 
 def trace(call: ModelCall) -> None:
-    """Record the call's span, named `chat <model>`, below its context. Does nothing while telemetry is off."""
+    """Record the call as a span named `chat <model>`, a child of its context. Do nothing if telemetry is off."""
     if not tracing.on():
         return
     attributes: dict[str, Attribute] = {

@@ -1,4 +1,4 @@
-"""An event loop in its own thread, for synchronous programs that call models."""
+"""Runs an event loop in its own thread, for synchronous programs that call models."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Result = TypeVar("Result")
 
 
 class LoopThread:
-    """One loop for the life of the process. A forked process starts its own."""
+    """An event loop that runs until the process ends. A forked process starts its own."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -22,14 +22,15 @@ class LoopThread:
 
     def run(self, work: Coroutine[Any, Any, Result]) -> Result:
         """Return the coroutine's result. If the wait is interrupted, the coroutine is cancelled."""
-        future = asyncio.run_coroutine_threadsafe(work, self._running())
+        future = asyncio.run_coroutine_threadsafe(work, self._start_once())
         try:
             return future.result()
         except BaseException:
             future.cancel()
             raise
 
-    def _running(self) -> asyncio.AbstractEventLoop:
+    def _start_once(self) -> asyncio.AbstractEventLoop:
+        """Return the loop of this process. The first call starts its thread."""
         with self._lock:
             if self._loop is None or self._pid != os.getpid():
                 self._loop, self._pid = asyncio.new_event_loop(), os.getpid()
@@ -47,4 +48,4 @@ def _stop(loop: asyncio.AbstractEventLoop, thread: threading.Thread, pid: int) -
 
 
 SHARED = LoopThread()
-"""The thread of all models in this process, because their connections belong to its loop."""
+"""The loop of all models in this process. Their connections belong to this loop."""

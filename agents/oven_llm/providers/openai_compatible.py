@@ -9,12 +9,12 @@ from urllib.parse import urlsplit
 from oven_llm.providers.conversation import Conversation, Finish, ModelReply, TokenLogprob
 from oven_llm.providers.optional_features import Terms
 from oven_llm.providers.sdk_client import (
-    RETRIES,
+    MAX_RETRIES,
     failure_of,
     model_name,
-    parsed,
+    parse_response,
     silence_request_logs,
-    watched_client,
+    tallying_client,
 )
 from oven_llm.providers.usage import USAGE, Usage
 from oven_runs.settings.judge_providers import ModelEndpoint
@@ -33,16 +33,16 @@ FINISHES: Final[dict[str, Finish]] = {
 
 
 class ChatCompletions:
-    """A model behind this API."""
+    """A client for one model of a chat completions API."""
 
     def __init__(self, endpoint: ModelEndpoint, key: str) -> None:
-        """`endpoint.base_url` ends in /v1, or in what the server uses instead."""
+        """`endpoint.base_url` ends in /v1 or the server's equivalent."""
         import openai
 
         silence_request_logs()
         self._endpoint, self._key, self._sdk = endpoint, key, openai
         self._client = openai.AsyncOpenAI(
-            api_key=key, base_url=endpoint.base_url, max_retries=RETRIES, http_client=watched_client(openai)
+            api_key=key, base_url=endpoint.base_url, max_retries=MAX_RETRIES, http_client=tallying_client(openai)
         )
         if urlsplit(endpoint.base_url).hostname != OPENAI_HOST:
             # The SDK sends OPENAI_ORG_ID and OPENAI_PROJECT_ID to any address.
@@ -61,13 +61,13 @@ class ChatCompletions:
             raise failure_of(error, self._sdk) from None
         from openai.types.chat import ChatCompletion
 
-        return parsed(response, ChatCompletion, self._reply)
+        return parse_response(response, ChatCompletion, self._reply)
 
     async def close(self) -> None:
         await self._client.close()
 
     def _reply(self, response: ChatCompletion) -> ModelReply:
-        """Raises AttributeError, LookupError, TypeError or ValueError for a malformed response."""
+        """Convert a response. Raises AttributeError, LookupError, TypeError or ValueError if it is malformed."""
         choice = response.choices[0]
         reason = choice.finish_reason if choice.finish_reason in FINISHES else "other"
         refusal, text = choice.message.refusal, choice.message.content or ""
@@ -121,12 +121,18 @@ def _logprobs(choice: Choice) -> tuple[TokenLogprob, ...] | None:
 
 
 def _token_bytes(token: ChatCompletionTokenLogprob | TopLogprob) -> bytes:
-    """Raises TypeError or ValueError. OpenAI sends no bytes for special tokens; other servers send none at all."""
+    """Return a token's bytes. OpenAI omits them for special tokens, and some servers for all tokens.
+
+    Raises TypeError or ValueError if they are malformed.
+    """
     return token.token.encode() if token.bytes is None else bytes(token.bytes)
 
 
 def _finite(value: float) -> float:
-    """Raises TypeError or ValueError. OpenAI sends −9999 for values that it did not compute."""
+    """Return a log-probability. Raises TypeError or ValueError if it is not one.
+
+    OpenAI sends −9999 for values that it did not compute.
+    """
     if not math.isfinite(value) or value > 1e-6:
         raise ValueError
     return float(value)

@@ -1,7 +1,7 @@
 """Negotiates optional features with an endpoint: a JSON schema for replies, and log-probabilities.
 
-Negotiation starts with the requested features that the model supports according to the catalogue. If an endpoint
-refuses a feature, it is not requested again. If it ignores one, its replies show this. Either way a sentence is logged.
+Negotiation starts with the requested features that the model supports according to the catalogue. A feature that an
+endpoint refuses is not requested again. A feature that it ignores is missing in its replies. Both are logged.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ MODES: Final[dict[str, tuple[SchemaMode, ...]]] = {
     "openai": ("strict", "json_object", "none"),
     "anthropic": ("strict", "none"),
 }
-"""Schema modes by wire format, from the strictest to none."""
+"""Schema modes by wire format, strictest first."""
 
 
 @dataclass(frozen=True)
@@ -46,49 +46,49 @@ class AgreedTerms:
         self.schema_ignored = False
         """The endpoint accepts a schema, but a reply did not follow it. The probe sets this."""
         self._logged: set[str] = set()
-        self._settled = False  # until a call succeeds, the terms may be why a request is refused
+        self._settled = False  # until a call succeeds, the terms may be the reason for a refusal
 
     async def negotiate(self, send: Callable[[Terms], Awaitable[ModelReply]]) -> ModelReply:
-        """Send a request with the terms in force. If they are refused, try lesser terms and keep those that work.
+        """Send a request with the terms in force. If they are refused, try weaker terms and keep those that work.
 
-        Raises ModelFailure: the first one if all terms are refused, because then the terms were not the reason.
+        Raises ModelFailure. If all terms are refused, it is the first failure, because the terms were not the reason.
         """
-        began = terms = self.now
+        initial = terms = self.now
         try:
             reply = await send(terms)
         except ModelFailure as failure:
-            if failure.kind != "bad_request" or (self._settled and began == self.now):
+            if failure.kind != "bad_request" or (self._settled and initial == self.now):
                 raise
-            if self._settled:  # a concurrent call has found out what is refused
-                began = terms = self.now
+            if self._settled:  # a concurrent call has already changed the terms
+                initial = terms = self.now
                 reply = await send(terms)
             else:
-                terms, reply = await self._send_with_less(send, terms, failure)
+                terms, reply = await self._send_with_weaker_terms(send, terms, failure)
         if terms.top_logprobs and reply.logprobs is None and reply.text and reply.finish != "refusal":
             terms = replace(terms, top_logprobs=0)
-        if not self._settled or began == self.now:
+        if not self._settled or initial == self.now:
             self._agree(terms)
         self._settled = True
         return reply
 
-    async def _send_with_less(
+    async def _send_with_weaker_terms(
         self, send: Callable[[Terms], Awaitable[ModelReply]], refused: Terms, failure: ModelFailure
     ) -> tuple[Terms, ModelReply]:
-        for terms in self._lesser(refused):
+        for terms in self._weaker_terms(refused):
             try:
                 return terms, await send(terms)
-            except ModelFailure as again:
-                if again.kind != "bad_request":
+            except ModelFailure as retry_failure:
+                if retry_failure.kind != "bad_request":
                     raise
         raise failure
 
-    def _lesser(self, refused: Terms) -> Iterator[Terms]:
-        """Drop log-probabilities first: a judge needs the schema more."""
+    def _weaker_terms(self, refused: Terms) -> Iterator[Terms]:
+        """Yield weaker terms. Log-probabilities are dropped first, because a judge needs the schema more."""
         if refused.top_logprobs:
             yield replace(refused, top_logprobs=0)
         modes = self._modes[self._modes.index(refused.schema) + 1 :]
-        for top in dict.fromkeys((refused.top_logprobs, 0)):
-            yield from (Terms(mode, top) for mode in modes)
+        for top_logprobs in dict.fromkeys((refused.top_logprobs, 0)):
+            yield from (Terms(mode, top_logprobs) for mode in modes)
 
     def _agree(self, terms: Terms) -> None:
         if terms != self.now:
@@ -108,17 +108,17 @@ class AgreedTerms:
         lacks = []
         if self.now.schema == "json_object":
             lacks.append(
-                f"{model} does not support a JSON Schema: it is asked for any JSON object, and its verdicts are checked"
+                f"{model} does not support JSON Schema: any JSON object is requested, and its verdicts are checked"
             )
         elif self.now.schema == "none":
             lacks.append(
                 f"{model} does not support structured output: the prompt asks for JSON, and its verdicts are checked"
             )
         elif self.schema_ignored:
-            lacks.append(f"{model} accepts a JSON Schema but does not follow it: its verdicts are checked")
+            lacks.append(f"{model} accepts a JSON schema but does not follow it: its verdicts are checked")
         if self.requested.top_logprobs and not self.now.top_logprobs:
-            lacks.append(f"{model} offers no log-probabilities: it judges without them")
+            lacks.append(f"{model} returns no log-probabilities: it judges without them")
         elif self.now.top_logprobs < self.requested.top_logprobs:
-            most = self.now.top_logprobs
-            lacks.append(f"{model} offers at most {most} alternatives per token, not {self.requested.top_logprobs}")
+            limit = self.now.top_logprobs
+            lacks.append(f"{model} returns at most {limit} alternatives per token, not {self.requested.top_logprobs}")
         return tuple(lacks)

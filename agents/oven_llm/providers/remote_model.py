@@ -1,4 +1,4 @@
-"""A remote language model: negotiates features, applies timeouts and charges the budget."""
+"""Calls a remote language model: negotiates features, applies timeouts and charges the budget."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ from oven_llm.providers.usage import CallTally, cost_usd, current_tally, tallied
 from oven_runs.settings.judge_providers import ModelEndpoint
 
 ATTEMPT_SHARE: Final = 2 / 3
-"""Share of a request's time for one HTTP attempt: after a lost reply, a third is left for another attempt."""
-PLAIN: Final = Terms("none", 0)
+"""Share of a request's timeout for one HTTP attempt, so that a third remains for a retry after a lost reply."""
+PLAIN_TERMS: Final = Terms("none", 0)
+"""Terms without optional features."""
 
 
 class ModelApi(Protocol):
@@ -48,33 +49,33 @@ class RemoteModel:
             budget.check_priced(account, settings)
 
     def within(self, budget: Budget, account: str) -> RemoteModel:
-        """Return the same model, with its calls charged to an account. Raises ConfigError as the class does."""
+        """Return the same model, with its calls charged to an account. Raises ConfigError like the class."""
         return RemoteModel(self._api, self.settings, self.terms, budget, account)
 
     async def ask(self, conversation: Conversation, timeout_s: float) -> ModelReply:
-        """See `LanguageModel.ask`. Each attempt that may have been billed counts, at its greatest usage if the endpoint
-        did not report any."""
-        most = conversation.greatest_usage()
-        outer, tally = current_tally(), CallTally()
-        hold: int | None = None
+        """See `LanguageModel.ask`. Each attempt that may have been billed counts, at its maximum usage if the endpoint
+        reported none."""
+        max_usage = conversation.max_usage()
+        outer_tally, tally = current_tally(), CallTally()
+        reservation: int | None = None
         reply: ModelReply | None = None
         try:
             with tallied(tally):
                 async with asyncio.timeout(timeout_s):
                     if self._budget is not None:
-                        hold = await self._budget.hold(self._account, most, self.settings)
+                        reservation = await self._budget.reserve(self._account, max_usage, self.settings)
                     reply = await self._complete(conversation, ATTEMPT_SHARE * timeout_s)
         except TimeoutError:
-            raise ModelFailure(tally.last_fault or "timeout", f"no answer within {timeout_s:g} s") from None
+            raise ModelFailure(tally.last_fault or "timeout", f"no reply within {timeout_s:g} s") from None
         finally:
             reported = [reply.usage] if reply is not None and reply.usage is not None else []
             unknown = max(tally.billable, reply is not None) - len(reported)
-            tally.usages = [*reported, *[most] * unknown]
-            if self._budget is not None and hold is not None:
-                self._budget.book(hold, tally.usages, unknown, self.settings)
+            tally.usages = [*reported, *[max_usage] * unknown]
+            if self._budget is not None and reservation is not None:
+                self._budget.book(reservation, tally.usages, unknown, self.settings)
             cost = cost_usd(self.settings, tally.usages)
-            if outer is not None:
-                outer.absorb(tally)
+            if outer_tally is not None:
+                outer_tally.absorb(tally)
         return replace(reply, cost_usd=cost)
 
     async def close(self) -> None:
@@ -82,5 +83,5 @@ class RemoteModel:
 
     async def _complete(self, conversation: Conversation, attempt_s: float) -> ModelReply:
         if conversation.schema is None and not self.terms.requested.top_logprobs:
-            return await self._api.complete(conversation, PLAIN, attempt_s)
+            return await self._api.complete(conversation, PLAIN_TERMS, attempt_s)
         return await self.terms.negotiate(lambda terms: self._api.complete(conversation, terms, attempt_s))

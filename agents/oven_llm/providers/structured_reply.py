@@ -1,4 +1,4 @@
-"""Parses a model's reply as one JSON value with a given schema. It does not search prose for JSON."""
+"""Parses a model's reply as one JSON object with a schema. JSON within other text is not accepted."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _FENCED: Final = re.compile(r"\A```(?:json)?\s*\n(.*)\n```\Z", re.DOTALL)
 
 
 class ReplyForm(BaseModel):
-    """Base of the forms that replies must have: no coercion, no further fields, finite numbers."""
+    """Base class for reply schemas. Values are not coerced, extra fields are forbidden and numbers must be finite."""
 
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False)
 
@@ -23,24 +23,26 @@ Form = TypeVar("Form", bound=ReplyForm)
 
 
 def object_schema(**properties: dict[str, Any]) -> dict[str, Any]:
-    """JSON Schema of an object with exactly these properties, as all providers' strict modes accept it. They do not all
-    accept ranges and lengths, so check those when reading."""
+    """Return the JSON Schema of an object with exactly these properties, for the strict modes of all providers.
+
+    Some of them reject ranges and lengths, so check those after parsing.
+    """
     return {"type": "object", "properties": properties, "required": list(properties), "additionalProperties": False}
 
 
 def read_reply(text: str, form: type[Form]) -> Form:
-    """Return the whole text as this form. A code fence around it is removed: endpoints that enforce no schema add one.
+    """Parse the whole text as this form. A code fence around it is removed, because some models add one.
 
     Raises ModelFailure `bad_json` or `schema`.
     """
     text = text.strip()
     fenced = _FENCED.match(text)
     try:
-        value = json.loads(fenced[1] if fenced else text, object_pairs_hook=_unique)
+        value = json.loads(fenced[1] if fenced else text, object_pairs_hook=_dict_with_unique_keys)
     except _RepeatedKeyError:
         raise ModelFailure("schema", "a key appears twice in one object") from None
     except (ValueError, RecursionError):
-        raise ModelFailure("bad_json", "the answer is not one JSON object") from None
+        raise ModelFailure("bad_json", "the reply is not a JSON object") from None
     try:
         return form.model_validate(value)
     except ValidationError as error:
@@ -51,7 +53,7 @@ class _RepeatedKeyError(ValueError):
     pass
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _dict_with_unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(dict(pairs)) != len(pairs):
         raise _RepeatedKeyError
     return dict(pairs)

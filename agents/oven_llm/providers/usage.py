@@ -16,7 +16,7 @@ from oven_llm.providers.failures import Kind
 from oven_runs.settings.judge_providers import ModelEndpoint
 
 Count: TypeAlias = Annotated[int, Field(strict=True, ge=0)]
-"""A number of tokens. `USAGE` checks it if it comes from an endpoint or a file."""
+"""A number of tokens. `USAGE` validates counts from an endpoint or a file."""
 
 
 @dataclass(frozen=True)
@@ -27,32 +27,32 @@ class Usage:
     """Tokens of the whole prompt, including cached ones."""
     output_tokens: Count
     cached_tokens: Count = 0
-    """Part of the input: read from a cache."""
+    """Input tokens that were read from a cache."""
     written_tokens: Count = 0
-    """Part of the input: written to a cache, which some APIs bill at a higher price."""
+    """Input tokens that were written to a cache, which some APIs bill at a higher price."""
 
-    def __add__(self, more: Usage) -> Usage:
+    def __add__(self, other_usage: Usage) -> Usage:
         return Usage(
-            self.input_tokens + more.input_tokens,
-            self.output_tokens + more.output_tokens,
-            self.cached_tokens + more.cached_tokens,
-            self.written_tokens + more.written_tokens,
+            self.input_tokens + other_usage.input_tokens,
+            self.output_tokens + other_usage.output_tokens,
+            self.cached_tokens + other_usage.cached_tokens,
+            self.written_tokens + other_usage.written_tokens,
         )
 
 
 USAGE: Final = TypeAdapter(Usage)
 
 Price: TypeAlias = Callable[[Sequence[Usage]], float | None]
-"""US dollars for replies; None if their price is unknown."""
+"""Returns the price of replies in US dollars; None if it is unknown."""
 
 
 @dataclass
 class CallTally:
-    """Attempts, faults and usage of the calls made for one purpose. It fills up while the calls run, so that it is
-    complete after a timeout as well."""
+    """Attempts, failures and usage of the calls made for one purpose. It is updated during the calls, so it is also
+    complete after a timeout."""
 
     context: str = ""
-    """The trace that the request arrived with."""
+    """The request's trace."""
     attempts: int = 0
     billable: int = 0
     """Attempts that may be billed: all except those that returned an error or never reached the endpoint."""
@@ -61,14 +61,13 @@ class CallTally:
     usages: list[Usage] = field(default_factory=list)
     """One entry per attempt that was or may have been billed."""
     price: Price | None = None
-    """Price of the model that was asked; None before the first call."""
+    """Price of the model; None before the first call."""
     reasons: dict[str, str] = field(default_factory=dict)
-    """A judge's reason for each score, by the id that the judge was shown, controls included. Cached scores have
-    none."""
+    """A judge's reasons by the id that the judge saw, including those for controls. Cached scores have no reasons."""
     last_fault: Kind | None = None
-    """The fault of the newest attempt; None while it is under way or if it succeeded."""
+    """The failure of the latest attempt; None while it is in progress or if it succeeded."""
     health: JudgeHealth | None = None
-    """The results of the judge's checks so far; None if it is not checked."""
+    """The results of the judge's checks so far; None if there are no checks."""
 
     def begin_attempt(self) -> None:
         self.attempts += 1
@@ -76,13 +75,13 @@ class CallTally:
         self.last_fault = None
 
     def fail_attempt(self, kind: Kind, *, billable: bool = True) -> None:
-        """Record how the newest attempt failed, and whether it may be billed nevertheless."""
+        """Record that the latest attempt failed, and whether it may still be billed."""
         self.faults[kind] += 1
         self.last_fault = kind
         self.billable -= not billable
 
     def absorb(self, source: CallTally) -> None:
-        """Add another tally's attempts, faults and usage to this one, and reset them there."""
+        """Move another tally's attempts, failures and usage into this one."""
         self.attempts += source.attempts
         self.billable += source.billable
         self.faults += source.faults
@@ -102,7 +101,7 @@ class CallTally:
 
     @property
     def cost_usd(self) -> float | None:
-        """The cost in US dollars; None if it is unknown or no model was asked."""
+        """The cost in US dollars; None if it is unknown or no model was called."""
         return self.price(self.usages) if self.price is not None and self.usages else None
 
 
@@ -111,7 +110,7 @@ _current: ContextVar[CallTally | None] = ContextVar("call_tally", default=None)
 
 @contextlib.contextmanager
 def tallied(tally: CallTally) -> Iterator[CallTally]:
-    """Record the calls that this task makes inside the block in `tally`."""
+    """Record this task's calls in `tally` inside the `with` block."""
     token = _current.set(tally)
     try:
         yield tally
@@ -124,8 +123,10 @@ def current_tally() -> CallTally | None:
 
 
 def cost_usd(endpoint: ModelEndpoint, usages: Sequence[Usage]) -> float | None:
-    """US dollars for these replies, by the catalogue's price or else by the list of genai-prices. None if neither has
-    the model at this address."""
+    """Return the cost of these replies in US dollars, by the catalogue's price or else by genai-prices.
+
+    None if neither lists the model at this address.
+    """
     total = 0.0
     for usage in usages:
         cost = _cost(endpoint, usage)
@@ -136,7 +137,7 @@ def cost_usd(endpoint: ModelEndpoint, usages: Sequence[Usage]) -> float | None:
 
 
 def is_priced(endpoint: ModelEndpoint) -> bool:
-    """Whether the model's price is known."""
+    """Return whether the model's price is known."""
     return cost_usd(endpoint, [Usage(1, 1)]) is not None
 
 

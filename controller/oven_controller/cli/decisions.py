@@ -15,8 +15,8 @@ from oven_runs.access.run_access import RunAccess
 from oven_runs.access.run_finder import find_run
 from oven_runs.log.decision_row import HEAD, DecisionFilter, line, row
 from oven_runs.log.explanation import Explanations
-from oven_runs.log.query_start import FORMS, Since
 from oven_runs.log.run_summary import Verdict
+from oven_runs.log.since import FORMS, Since
 
 
 @from_anywhere

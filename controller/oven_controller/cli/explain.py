@@ -12,8 +12,8 @@ from oven_controller.cli import completion
 from oven_controller.cli.options import HERE, Json, Rules, RunName, SameRun, from_anywhere, one_run, print_result
 from oven_core.protocol.messages import Decision, Vote
 from oven_core.security.signing import OPERATOR
+from oven_runs.access.decision_explanations import explain_decision
 from oven_runs.access.endpoint import Endpoint
-from oven_runs.access.other_ruling import explained
 from oven_runs.access.run_finder import find_run
 from oven_runs.log.announcement_text import announced, injected
 from oven_runs.log.cited_paths import cited_paths
@@ -47,9 +47,9 @@ def explain(
     Example: oven-controller explain 412-00 --set rules.majority=0.5
     """
     rules, access = rules_set(sets or ()), find_run(one_run(run, run_), endpoint)
-    explanation, ruling = asyncio.run(explained(access, decision, rules))
-    ruling_lines = ruling.lines() if ruling is not None else []
-    print_result(as_json, report(access.run, explanation, ruling), [*lines(explanation), *ruling_lines])
+    explanation, alternative = asyncio.run(explain_decision(access, decision, rules))
+    alternative_lines = alternative.lines() if alternative is not None else []
+    print_result(as_json, report(access.run, explanation, alternative), [*lines(explanation), *alternative_lines])
 
 
 def lines(explanation: Explanation) -> list[str]:

@@ -18,7 +18,7 @@ from oven_core.protocol.judge_spec import OFF, JudgeSpec, actuator_of
 from oven_runs.access.local_run import LocalRun
 from oven_runs.home.run_folder import Home, RunFolder
 from oven_runs.log.committee_view import CommitteeView
-from oven_runs.operator.operator_client import carried_out, new_command
+from oven_runs.operator.operator_client import execute_command, new_command
 from oven_runs.settings.committee_members import check_judge, judge_of, new_member
 from oven_runs.settings.committee_settings import CommitteeSettings
 
@@ -90,10 +90,10 @@ def swap(
     check_judge(settings, name, judge)
     access, knob, chosen = LocalRun(folder), actuator_of(name), None
     offer = new_command("offer", actuator=knob, judge=judge, reason=reason)
-    offered = asyncio.run(carried_out(access, offer, settings.deadline_s + MARGIN_S))
+    offered = asyncio.run(execute_command(access, offer, settings.deadline_s + MARGIN_S))
     if not offered.code:
         choice = new_command("set", actuator=knob, value=judge.identity, reason=reason)
-        chosen = asyncio.run(carried_out(access, choice))
+        chosen = asyncio.run(execute_command(access, choice))
     result, receipt = chosen or offered, offered.receipt
     line = result.line()
     if chosen is None and receipt is not None:
@@ -199,7 +199,7 @@ def _check_member(folder: RunFolder, name: str) -> None:
 
 def _send(folder: RunFolder, as_json: bool, limit_s: float | None, **fields: Any) -> int:
     """Send a command, print its outcome, and return the exit code."""
-    result = asyncio.run(carried_out(LocalRun(folder), new_command(**fields), limit_s))
+    result = asyncio.run(execute_command(LocalRun(folder), new_command(**fields), limit_s))
     print_result(as_json, result.fields(), [result.line()])
     return result.code
 

@@ -16,7 +16,7 @@ from oven_core.protocol.completion_messages import StoredGroup
 from oven_core.protocol.events import Event
 from oven_core.protocol.messages import RunStarted
 from oven_core.terminal_text import clean, say
-from oven_runs.access.completion_reader import followed, newest
+from oven_runs.access.completion_reader import follow_groups, newest_groups
 from oven_runs.access.endpoint import Endpoint
 from oven_runs.access.run_access import RunAccess
 from oven_runs.access.run_finder import find_run
@@ -64,7 +64,7 @@ def log(
 
 
 async def _print(access: RunAccess, as_json: bool, follow: bool) -> None:
-    if follow and access.up():
+    if follow and access.is_up():
         async for event in access.follow():
             _print_event(event, as_json, flush=True)
         return
@@ -103,10 +103,10 @@ def _short(value: object) -> str:
 
 async def print_completions(access: RunAccess, *, last: int, as_json: bool, follow: bool) -> None:
     """Print the newest sampled groups. With `follow`, print new ones until the stack is down. Raises OvenError."""
-    if not follow or not access.up():
-        _print_groups(await newest(access, last), as_json)
+    if not follow or not access.is_up():
+        _print_groups(await newest_groups(access, last), as_json)
         return
-    async with contextlib.aclosing(followed(access, last)) as batches:
+    async with contextlib.aclosing(follow_groups(access, last)) as batches:
         async for groups in batches:
             _print_groups(groups, as_json)
 

@@ -74,7 +74,7 @@ def monitor(
     if len(names) > MAX_RUNS or (play and len(names) > 1):
         limit = "only one can be played" if play else f"at most {MAX_RUNS} can be overlaid"
         raise ConfigError(f"{len(names)} runs are named, and {limit}: name fewer")
-    if endpoint.completed().named:
+    if endpoint.with_environment().is_remote:
         if len(names) > 1:
             raise ConfigError(f"an address serves one run, and {len(names)} are named: name one")
         source = [*endpoint.arguments(), *(["--run", names[0]] if names else [])]

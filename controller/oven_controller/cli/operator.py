@@ -34,7 +34,7 @@ from oven_core.protocol.operator_actions import ACTIONS, Action, Argument, Kind
 from oven_runs.access.endpoint import Endpoint
 from oven_runs.access.run_finder import find_run
 from oven_runs.log.command_result import CommandReport
-from oven_runs.operator.operator_client import carried_out, new_command
+from oven_runs.operator.operator_client import execute_command, new_command
 
 Wait = Annotated[
     float | None,
@@ -144,7 +144,7 @@ def parsed(text: str | None) -> Value:
 def send(run: str | None, endpoint: Endpoint, wait: float | None, as_json: bool, **command: Any) -> int:
     """Send an operator's command to a running run, print the outcome, and return the exit code. Raises OvenError."""
     access = find_run(run, endpoint, running=True)
-    result = asyncio.run(carried_out(access, new_command(**command), wait))
+    result = asyncio.run(execute_command(access, new_command(**command), wait))
     print_result(as_json, CommandReport.of_result(result), [result.line()])
     return result.code
 

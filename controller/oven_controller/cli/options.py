@@ -129,6 +129,6 @@ def several_runs(arguments: list[str] | None, options: list[str] | None, *, leas
 
 def exit_if_incomplete(access: RunAccess) -> None:
     """Warn on stderr and exit with code 3 if the run is down and its log lacks messages of its learner."""
-    if missing := access.missing():
+    if missing := access.missing_messages():
         warn(missing)
         raise typer.Exit(3)

@@ -23,7 +23,7 @@ from oven_core.security.signing import Keyring
 from oven_runs.access.local_run import LocalRun
 from oven_runs.home.run_folder import Home, RunFolder
 from oven_runs.log.counterfactual import Divergence, OpenLoop, decision_text
-from oven_runs.log.message_gaps import Numbering
+from oven_runs.log.message_gaps import GapFinder
 from oven_runs.log.replay import Replay, ReplayReport, refuse_another_version
 from oven_runs.settings.resolution import rules_in, with_rules
 
@@ -86,11 +86,11 @@ class Signatures:
         self.explain_difference = False
         """Whether decisions differ without verification of signatures, and agree with it."""
         self.by_kind: dict[str, Counter[str]] = {}
-        self._numbering = Numbering()
+        self._gap_finder = GapFinder()
 
     def count(self, verified: Event) -> None:
         if isinstance(verified.body, LearnerMessage):
-            self._numbering.take(verified.body)
+            self._gap_finder.feed(verified.body)
         kind = names.kind(verified.subject)
         if self.checked and kind not in UNSIGNED:
             fault = verified.body.fault if isinstance(verified.body, Malformed) else "signed"
@@ -100,14 +100,14 @@ class Signatures:
     def lacking(self, ended: str | None, until: int | None) -> list[str]:
         """Return one line per gap in the numbers of the learner's messages. `ended`: the run's end in run.json.
         `until`: the tick at which reading stopped, if any."""
-        numbering = self._numbering
+        gap_finder = self._gap_finder
         lines = []
-        if numbering.missing:
-            ranges = [f"{gap.first} to {gap.last} of incarnation {gap.incarnation}" for gap in numbering.gaps]
+        if gap_finder.missing:
+            ranges = [f"{gap.first} to {gap.last} of incarnation {gap.incarnation}" for gap in gap_finder.gaps]
             which = ", ".join(ranges[:MAX_GAPS_LISTED])
             which += f", and {len(ranges) - MAX_GAPS_LISTED} more gaps" if len(ranges) > MAX_GAPS_LISTED else ""
-            lines.append(f"missing: {numbering.missing} messages of the learner, by number {which}")
-        if ended == "completed" and until is None and not numbering.ended:
+            lines.append(f"missing: {gap_finder.missing} messages of the learner, by number {which}")
+        if ended == "completed" and until is None and not gap_finder.ended:
             lines.append("missing: the run is completed, and its log has no RunEnded")
         return lines
 
@@ -140,7 +140,7 @@ class Signatures:
 async def _replayed(folder: RunFolder, until: int | None, verify: bool) -> tuple[Replay, Signatures]:
     replayed, signatures = Replay(folder.run), Signatures(folder, verify)
     async for event in LocalRun(folder).events(exact=True, until=until, keyring=signatures.keyring):
-        replayed.take(event)
+        replayed.feed(event)
         signatures.count(event)
     _check_started(folder.run, replayed.mesh.state.started)
     return replayed, signatures
@@ -181,12 +181,12 @@ def _mesh_report(mesh: Mesh) -> dict[str, Any]:
         "effective": dict(sorted(state.effective.items())),
         "agents": {
             name: {
-                "live": agent.live,
+                "live": agent.is_live,
                 "last_tick": agent.last_tick,
                 "cannot_fire": agent.cannot_fire,
                 "reputation": state.reputations.get(name, 1.0),
                 "trusted": list(state.trust.grants(name)),
-                "earned": state.trust.earned(name),
+                "earned": state.trust.good_outcomes(name),
             }
             for name, agent in sorted(state.agents.items())
         },
@@ -203,7 +203,7 @@ def _mesh_report(mesh: Mesh) -> dict[str, Any]:
         ],
         "in_flight": [
             {"id": flight.decision.id, "actuator": flight.decision.actuator, "value": flight.decision.value}
-            for flight in state.flying()
+            for flight in state.changes_in_flight()
         ],
         "adopted": state.adopted,
         "interventions_left": max(0, state.rules.max_interventions - state.adopted),
@@ -236,7 +236,7 @@ async def _with_other_rules(
     loop, count = OpenLoop(run, lambda logged: with_rules(logged, rules)), 0
     async for event in LocalRun(folder).events(exact=True, until=until, check=verify):
         refuse_another_version(event)
-        loop.take(event)
+        loop.feed(event)
         count += 1
     _check_started(run, loop.started)
     divergences = loop.divergences()

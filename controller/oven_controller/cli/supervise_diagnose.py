@@ -20,7 +20,7 @@ from oven_core.protocol.messages import Observation
 from oven_core.terminal_text import wrapped
 from oven_kg.service.endpoints import answers
 from oven_llm.diagnosis.diagnosing import MAX_ITERATIONS, DiagnosisResult, diagnose
-from oven_llm.diagnosis.graph_view import GraphView, by_detectors, viewing
+from oven_llm.diagnosis.graph_view import GraphView, ask_graph, diagnose_without_model
 from oven_llm.diagnosis.log_context import LogContext, shown_settings
 from oven_llm.diagnosis.model_answer import Diagnosis
 from oven_llm.providers.budget import Budget
@@ -59,8 +59,8 @@ def diagnose_run(
     if bool(model) != bool(base_url):
         raise ConfigError("a model needs both --model NAME and --base-url URL, e.g. http://127.0.0.1:8000/v1")
     log, config = _read(run, until)
-    graph_view = answered(viewing(log.alarms, log.started), answers())
-    plain = by_detectors(log, graph_view)
+    graph_view = answered(ask_graph(log.alarms, log.started), answers())
+    plain = diagnose_without_model(log, graph_view)
     result: DiagnosisResult | None = None
     if model:
         budget = Budget.limited_to(usd, tokens)  # stays open for calls that were left behind
@@ -85,7 +85,7 @@ def _read(run: str, until: int | None) -> tuple[LogContext, dict[str, Any]]:
         for event in events():
             if until is not None and isinstance(event.body, Observation) and event.body.tick > until:
                 break
-            log.take(event)
+            log.add(event)
     if not log.ticks:
         raise ConfigError(
             f"the log of {name} holds no observation{f' up to tick {until}' if until else ''}, so there is nothing to "
@@ -105,16 +105,16 @@ def _object(
         "run": run,
         "observations": len(log.ticks),
         "ticks": [log.ticks[0], log.ticks[-1]],
-        "alarms": [alarm.plain() for alarm in log.alarms],
-        "graph": graph_view.plain(),
-        "by_detectors": plain.plain(),
+        "alarms": [alarm.as_json() for alarm in log.alarms],
+        "graph": graph_view.as_json(),
+        "by_detectors": plain.as_json(),
         "model": None,
     }
     if result is not None:
         report["model"] = {
-            "diagnosis": result.diagnosis.plain() if result.diagnosis else None,
+            "diagnosis": result.diagnosis.as_json() if result.diagnosis else None,
             "failure": result.kind or None,
-            "why": result.why,
+            "why": result.reason,
             "calls": result.result.calls,
             "cost_usd": result.cost_usd,
             "seconds": round(result.result.elapsed, 3),
@@ -143,7 +143,7 @@ def _lines(
     if result is None:
         lines.append("no model was asked; with --model NAME --base-url URL a model writes programs over the log")
     elif result.diagnosis is None:
-        lines.append(f"the model gave no valid answer ({result.kind}): {result.why}")
+        lines.append(f"the model gave no valid answer ({result.kind}): {result.reason}")
     else:
         lines.append(f"by the model: {_diagnosis_text(result.diagnosis)}")
     if result is not None:

@@ -246,7 +246,7 @@ def down(run: LiveRunName = None, run_: SameRun = None) -> None:
     except PermissionError as error:
         raise ProcessError(f"pid {pid} belongs to another user; ask them, or use `oven-controller stop`") from error
     deadline = time.monotonic() + DOWN_S
-    while folder.locked():
+    while folder.is_locked():
         if time.monotonic() > deadline:
             raise ProcessError(f"run {folder.run!r} did not end within {DOWN_S:g} s; `kill -9 {pid}` ends all of it")
         time.sleep(0.1)

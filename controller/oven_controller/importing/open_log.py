@@ -95,8 +95,8 @@ def _reader(folder: RunFolder) -> Callable[[], Iterable[Event]]:
         return [event async for event in LocalRun(folder).events(exact=True)]
 
     def events() -> Iterable[Event]:
-        if folder.locked() or not folder.exported():
+        if folder.is_locked() or not folder.has_complete_log():
             return asyncio.run(read_store())
-        return map(Keyring(pin).verify, log_sources.exported(folder))
+        return map(Keyring(pin).verify, log_sources.exported_events(folder))
 
     return events

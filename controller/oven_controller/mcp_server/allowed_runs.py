@@ -32,7 +32,7 @@ class Reach:
     @property
     def elsewhere(self) -> bool:
         """Whether the run is on another machine."""
-        return self.endpoint.completed().named
+        return self.endpoint.with_environment().is_remote
 
     def agent(self, name: str) -> str:
         """Return the name of an installed agent, or the path of a file in `agent_files`. Raises ConfigError,

@@ -25,7 +25,7 @@ from oven_runs.access.local_run import LocalRun
 from oven_runs.access.remote_run import RemoteRun
 from oven_runs.access.run_access import RunAccess
 from oven_runs.log.command_result import CommandReport
-from oven_runs.operator.operator_client import carried_out, new_command
+from oven_runs.operator.operator_client import execute_command, new_command
 
 NAME: Final = "mcp"
 """The operator's name in the log."""
@@ -65,7 +65,7 @@ def _tool(reach: Reach, key: ControlKey, action: Action) -> Callable[..., Any]:
         fields = {argument.field: arguments[argument.name] for argument in action.arguments}
         with as_tool_errors():
             command = new_command(action.name, reason=reason, **fields)
-            return answer(CommandReport.of_result(await carried_out(access, command, wait_s)))
+            return answer(CommandReport.of_result(await execute_command(access, command, wait_s)))
 
     parameters = {
         "context": Context,

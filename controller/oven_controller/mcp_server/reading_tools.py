@@ -20,7 +20,7 @@ from oven_controller.mcp_server.tool_thread import Progress, on_thread
 from oven_controller.stack.run_status import RunStatus, run_status
 from oven_core.errors import ConfigError, UnknownNameError
 from oven_core.protocol.graph_requests import Diagnosis
-from oven_runs.access.other_ruling import explained, explanations
+from oven_runs.access.decision_explanations import explain_decision, read_explanations
 from oven_runs.access.run_access import RunAccess
 from oven_runs.home.run_folder import Home
 from oven_runs.home.run_listing import ListedRun, listed_runs
@@ -28,8 +28,8 @@ from oven_runs.log.decision_row import DecisionFilter, DecisionRow, row
 from oven_runs.log.explanation_report import ExplanationReport, report
 from oven_runs.log.metric_history import MetricHistory, MetricReader
 from oven_runs.log.named_symptoms import NamedSymptom, NamedSymptoms
-from oven_runs.log.query_start import FORMS, Since
 from oven_runs.log.run_summary import Verdict
+from oven_runs.log.since import FORMS, Since
 from oven_runs.settings.resolution import rules_set
 
 RUNS: Final = 50
@@ -148,7 +148,7 @@ class ReadingTools:
 
         def work(progress: Progress) -> DecisionList:
             access, criteria = self._reach.find(run), DecisionFilter(Since.read(since), actuator, agent, verdict or "")
-            log = asyncio.run(explanations(access, progress.hear))
+            log = asyncio.run(read_explanations(access, progress.hear))
             criteria.check(log.by_id.values())
             ids = [id_ for id_, explanation in log.by_id.items() if criteria.matches(explanation, log.newest)]
             rows = [row(log.whole(id_)) for id_ in deque(ids, maxlen=limit)]
@@ -174,8 +174,8 @@ class ReadingTools:
 
         def work(progress: Progress) -> ExplanationReport:
             access, changed_rules = self._reach.find(run), rules_set(rules)
-            explanation, ruling = asyncio.run(explained(access, decision, changed_rules, progress.hear))
-            return report(access.run, explanation, ruling)
+            explanation, alternative = asyncio.run(explain_decision(access, decision, changed_rules, progress.hear))
+            return report(access.run, explanation, alternative)
 
         return answer(await on_thread(context, work))
 

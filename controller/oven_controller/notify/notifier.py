@@ -98,7 +98,7 @@ class _Notifier:
                     log.warning("%s for %s not sent%s", counted(count, "notice"), delivery.recipient.name, hint)
 
     async def _follow(self) -> None:
-        async for event in self._access.follow(log.info, looked=self._on_log_end):
+        async for event in self._access.follow(log.info, on_poll=self._on_log_end):
             self._handle(event)
 
     def _handle(self, event: Event) -> None:
@@ -130,7 +130,7 @@ class _Notifier:
     def _stack_end(self) -> list[Notice]:
         """Return a notice of the run's end as the stack recorded it, if the learner did not log one."""
         info = self._access.info()
-        if info.ended is None and self._access.up():
+        if info.ended is None and self._access.is_up():
             return []  # only this process was stopped, or the run is on another machine
         return self._triggers.stack_down(info.ended, info.learner_end)
 

@@ -43,7 +43,7 @@ def admit(
     info = folder.info()
     shared = [user.name for user in folder.server.users() if name in user.agents]
     pids = [info.children.get(process, 0) for process in (f"agent-{name}", *shared)]
-    if fresh and folder.locked() and any(map(psutil.pid_exists, filter(None, pids))):
+    if fresh and folder.is_locked() and any(map(psutil.pid_exists, filter(None, pids))):
         raise ConfigError(f"an agent named {name!r} runs in {folder.run!r} already; choose another with --name")
     if owner := reserved(folder.server, name, shipped):
         raise ConfigError(f"{name!r} is the name of {owner}; choose another for your own agent")
@@ -144,7 +144,7 @@ def _is_temporary(name: str, role: Role) -> bool:
 def apply_users(folder: RunFolder, key: Credentials | None, *, accepted: bool = True) -> None:
     """Make the stack's server, if it is up, reload its users. Wait until it accepts the key, or refuses it if not
     `accepted`. Raises ProcessError after RELOAD_S."""
-    if folder.locked() and folder.info().port is not None:
+    if folder.is_locked() and folder.info().port is not None:
         folder.server.rewrite_users()
         if key is not None:
             asyncio.run(_reload(folder, key, accepted))

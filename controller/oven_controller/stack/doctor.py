@@ -321,7 +321,7 @@ def leftover_processes(home: Home) -> list[tuple[str, int, str]]:
         try:
             command = process.info["cmdline"] or []
             folder = runs.get(_run_of(process, command))
-            if folder is None or folder.locked():
+            if folder is None or folder.is_locked():
                 continue
             if folder.info().pid in [ancestor.pid for ancestor in process.parents()]:
                 continue  # a person still looks at the monitor of a run that has ended

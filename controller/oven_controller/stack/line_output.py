@@ -22,7 +22,7 @@ from oven_core.protocol.operator_messages import CommandAnswer, OperatorCommand,
 from oven_core.security.signing import OPERATOR
 from oven_core.terminal_text import clean, counted
 from oven_runs.log.announcement_text import announced, injected
-from oven_runs.log.message_gaps import Numbering
+from oven_runs.log.message_gaps import GapFinder
 from oven_runs.log.open_advice import Reminders, remaining
 from oven_runs.log.run_summary import AgentView, RunSummary, quarantine_text, text, training_signal, verdict_text
 from oven_runs.log.standing_alerts import alert_text
@@ -86,7 +86,7 @@ class Headless:
     def __init__(self, out: Callable[[str], None], began: datetime, own_agents: Collection[str] = ()) -> None:
         self.out = out
         self.view = RunSummary()
-        self.numbering = Numbering()
+        self.gap_finder = GapFinder()
         self._began = began
         self._printed_step = -1
         self._reminders = Reminders()
@@ -197,7 +197,7 @@ class Headless:
     def _feed(self, event: Event) -> None:
         self.view.feed(event)
         if isinstance(event.body, LearnerMessage):
-            self.numbering.take(event.body)
+            self.gap_finder.feed(event.body)
 
     def _observation(self, event: Event, body: Observation) -> None:
         if self._starting:

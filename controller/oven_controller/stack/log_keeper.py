@@ -15,9 +15,9 @@ from oven_core.errors import BusError, OvenError
 from oven_core.protocol.messages import RunEnded
 from oven_runs.access import log_recovery
 from oven_runs.access.log_watch import LogWatch
+from oven_runs.home.learner_spool import Spool, append_missing, read_spool
 from oven_runs.home.log_mirror import Mirror
 from oven_runs.home.run_folder import RunFolder
-from oven_runs.home.spool import Spool, append, look
 from oven_runs.process.child import short_path
 
 DRAIN_S = 12.0
@@ -53,7 +53,7 @@ class LogKeeper:
     async def append_kept(self, bus: Bus) -> None:
         """Append the messages that a learner saved because it ended without a server. Wait up to DRAIN_S for the
         server. Raises ConfigError for messages of another run's learner."""
-        spool = await asyncio.to_thread(Spool.take, self._folder.path, self._folder.run, wait_s=DRAIN_S)
+        spool = await asyncio.to_thread(Spool.lock, self._folder.path, self._folder.run, wait_s=DRAIN_S)
         if spool is None:
             return
         with contextlib.closing(spool):
@@ -75,13 +75,13 @@ class LogKeeper:
         try:
             if not await streams.exists(bus.jetstream, self._folder.run):
                 return True  # the store is gone
-            await append(bus, self._folder.run, spool.content.messages)
+            await append_missing(bus, self._folder.run, spool.content.messages)
         except (BusError, NatsError, OSError):
             return False
         log_recovery.report_spool(spool, self._out)
         self._restored = self._restored or bool(spool.content.messages)
         try:
-            spool.done()
+            spool.remove()
         except OSError as error:
             self._out(f"{short_path(spool.path)} cannot be removed ({error.strerror}); what it holds is in the log")
         return True
@@ -120,9 +120,9 @@ class LogKeeper:
                     return
                 if self._restored or mirror.fault:
                     mirror.close()
-                    await log_recovery.finish(bus, self._folder, self._out, late=self._restored)
+                    await log_recovery.complete_log(bus, self._folder, self._out, has_late_messages=self._restored)
                     return
-                await log_recovery.fill(bus, self._folder.run, mirror)
+                await log_recovery.copy_new_events(bus, self._folder.run, mirror)
                 mirror.finish()
                 log_recovery.report_differences(self._folder, mirror, self._out)
                 log_recovery.mark_mirrored(self._folder, mirrored=False)
@@ -135,14 +135,14 @@ class LogKeeper:
         """Set `missing`, for the exit code and the summary. `ended`: the log should have the learner's end."""
         view = self._report.view
         try:
-            self.missing = self._folder.missing()
-            self.kept_end = look(self._folder.path, self._folder.run).end
+            self.missing = self._folder.missing_messages()
+            self.kept_end = read_spool(self._folder.path, self._folder.run).end
         except OvenError as error:
             self.missing = str(error)
         if not self.missing and ended and view.started is not None and view.ended is None:
             self.missing = "the log lacks the learner's end"
-        if not self.missing and self._report.numbering.missing:
+        if not self.missing and self._report.gap_finder.missing:
             self.missing = (
-                f"the log lacks {self._report.numbering.missing} messages of the learner; "
+                f"the log lacks {self._report.gap_finder.missing} messages of the learner; "
                 f"`oven-controller replay {self._folder.run} --verify` says which"
             )

@@ -113,7 +113,7 @@ def announce(site: AdministeredServer, change: OperatorKey, url: str = "") -> st
     """Log the change in a run that is up; one that is down reads keys.json later. Return a warning if that failed."""
     folder = site.folder
     url = folder.info().url if folder is not None else url
-    if not url or (folder is not None and not folder.locked()):
+    if not url or (folder is not None and not folder.is_locked()):
         return ""
     try:
         asyncio.run(_append(site, change, url))

@@ -123,10 +123,10 @@ async def run_status(access: RunAccess, hear: Callable[[Event], object] = lambda
     raise an error to stop."""
     view, unread, missing, warnings = RunSummary(), "", "", list[str]()
     try:
-        async for event in access.events(tell=warnings.append):
+        async for event in access.events(report=warnings.append):
             view.feed(event)
             hear(event)
-        missing = access.missing()
+        missing = access.missing_messages()
     except OvenError as error:
         unread = str(error)
     info, local = access.info(), _folder_facts(access, view, unread, warnings)

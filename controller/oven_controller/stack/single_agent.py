@@ -17,7 +17,7 @@ from oven_core.errors import BusError, OvenError
 from oven_core.protocol.messages import AgentStatus, RunStarted
 from oven_runs.access.local_run import LocalRun
 from oven_runs.home.run_folder import RunFolder
-from oven_runs.operator.operator_client import carried_out, new_command
+from oven_runs.operator.operator_client import execute_command, new_command
 from oven_runs.process.child import Child
 
 GRACE_S = 3.0
@@ -75,7 +75,7 @@ async def _grant_trust(folder: RunFolder, agent: str, actuators: Sequence[str]) 
                 if started and joined:
                     break
         command = new_command("trust", agent=agent, actuators=tuple(actuators))
-        print((await carried_out(run, command, ANSWER_S)).line(), flush=True)
+        print((await execute_command(run, command, ANSWER_S)).line(), flush=True)
     except OvenError as error:
         print(f"{agent} is not trusted yet: {error}", flush=True)
 
@@ -93,5 +93,5 @@ async def _end_child(child: Child) -> int:
 
 
 async def _until_down(folder: RunFolder) -> None:
-    while folder.locked():
+    while folder.is_locked():
         await asyncio.sleep(POLL_S)

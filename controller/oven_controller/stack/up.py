@@ -194,7 +194,7 @@ class _Stack:
             head = await bus.head(self.folder.run)
             mirror = resources.enter_context(contextlib.closing(Mirror(self.folder.export)))
             watch = await resources.enter_async_context(
-                LogWatch(bus, self.folder.run, keyring, head, self.report.replayed, self._on_event, mirror.take)
+                LogWatch(bus, self.folder.run, keyring, head, self.report.replayed, self._on_event, mirror.add)
             )
             keeping = asyncio.create_task(self.log.keep(mirror, self.server is not None), name="keep-log")
             resources.callback(keeping.cancel)

@@ -1,4 +1,4 @@
-"""The endpoint of a run on another machine, with its address and key from options or the environment."""
+"""The address and key of a run on another machine, from command-line options or the environment."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """An address, a key and a certificate authority. If none is set, the run is on this machine."""
+    """An address, a key and a certificate authority. Without address and key, the run is on this machine."""
 
     url: str = ""
     """One server, or the servers of a cluster, separated by commas."""
     creds: Path | None = None
-    """A person's credential file, or an nkey seed."""
+    """A user's credential file, or a file with an nkey seed."""
     tls_ca: Path | None = None
     """PEM file of the authority that signed the server's certificate."""
     run: str = ""
@@ -23,10 +23,10 @@ class Endpoint:
     pin: str = ""
     """The learner's public key, from the environment."""
     source: str = "--nats and --creds"
-    """The origin of the values, for error messages."""
+    """Where the values come from, for error messages."""
 
     @property
-    def named(self) -> bool:
+    def is_remote(self) -> bool:
         """Whether the run is on another machine."""
         return bool(self.url or self.creds is not None)
 
@@ -35,9 +35,12 @@ class Endpoint:
         options = {"--nats": self.url, "--creds": self.creds, "--tls-ca": self.tls_ca}
         return [part for option, value in options.items() if value for part in (option, str(value))]
 
-    def completed(self, environment: Mapping[str, str] = os.environ) -> Endpoint:
-        """Fill in missing values from the environment, except in a process of the stack (OVEN_RUN_DIR)."""
-        if not self.named and environment.get("OVEN_RUN_DIR"):
+    def with_environment(self, environment: Mapping[str, str] = os.environ) -> Endpoint:
+        """Return the endpoint with missing values from the environment. A process of the stack ignores them.
+
+        OVEN_RUN_DIR marks the processes of the stack.
+        """
+        if not self.is_remote and environment.get("OVEN_RUN_DIR"):
             return self
         creds, ca = environment.get("OVEN_CREDS"), environment.get("OVEN_TLS_CA")
         return Endpoint(
@@ -46,5 +49,5 @@ class Endpoint:
             self.tls_ca or (Path(ca) if ca else None),
             environment.get("OVEN_RUN", ""),
             environment.get("OVEN_LEARNER_KEY", ""),
-            self.source if self.named else "OVEN_URL and OVEN_CREDS",
+            self.source if self.is_remote else "OVEN_URL and OVEN_CREDS",
         )

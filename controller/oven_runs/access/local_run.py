@@ -20,7 +20,7 @@ if TYPE_CHECKING:  # imported in the methods that need it: see run_access
 
 
 class LocalRun(RunAccess):
-    """A run that is read through its folder, whether it is up or down. The folder has the stack's own keys."""
+    """A run that is read through its folder, whether it is up or down. The folder contains the stack's own keys."""
 
     def __init__(self, folder: RunFolder) -> None:
         self.folder = folder
@@ -37,16 +37,16 @@ class LocalRun(RunAccess):
     def info(self) -> RunInfo:
         return self.folder.info()
 
-    def up(self) -> bool:
-        return self.folder.locked()
+    def is_up(self) -> bool:
+        return self.folder.is_locked()
 
     def is_over(self, ended: bool) -> bool:
-        return not self.folder.locked()
+        return not self.folder.is_locked()
 
-    def connected(self, role: Role) -> AbstractAsyncContextManager[Bus]:
-        from oven_runs.access.log_sources import connected
+    def connect(self, role: Role) -> AbstractAsyncContextManager[Bus]:
+        from oven_runs.access.log_sources import connect
 
-        return connected(self.folder, role)
+        return connect(self.folder, role)
 
     def keyring(self, *, check: bool = True) -> Keyring:
         return Keyring(self.folder.pin(), check=check)
@@ -55,21 +55,21 @@ class LocalRun(RunAccess):
         path = self.folder.keys()
         return Keyring.with_keys(load_keys(path) if path else {})
 
-    async def raw_events(self, *, exact: bool = False, tell: Callable[[str], object] = warn) -> AsyncGenerator[Event]:
-        """Read `history` while the stack is up, else log.jsonl or the store."""
+    async def raw_events(self, *, exact: bool = False, report: Callable[[str], object] = warn) -> AsyncGenerator[Event]:
+        """Read from `history` while the stack is up, and otherwise from log.jsonl or the store."""
         from oven_runs.access import log_recovery
-        from oven_runs.access.log_sources import batches, exported
+        from oven_runs.access.log_sources import batches, exported_events
 
-        if not self.folder.locked():
-            await log_recovery.recover(self.folder, tell)
-            for event in exported(self.folder):
+        if not self.folder.is_locked():
+            await log_recovery.recover(self.folder, report)
+            for event in exported_events(self.folder):
                 yield event
             return
         last_seq = 0
         if not exact:
-            with contextlib.suppress(BusError):  # no mesh answers, but the log is still there
-                async with self.connected("monitor") as bus, contextlib.aclosing(batches(bus, self.run)) as answers:
-                    async for batch in answers:
+            with contextlib.suppress(BusError):  # without a mesh, the events are read from the store below
+                async with self.connect("monitor") as bus, contextlib.aclosing(batches(bus, self.run)) as replies:
+                    async for batch in replies:
                         for event in batch:
                             yield event
                             last_seq = event.seq
@@ -78,22 +78,23 @@ class LocalRun(RunAccess):
             async for event in log:
                 yield event
 
-    async def past(self, after: int) -> AsyncGenerator[Event]:
-        if after and not self.folder.exported():
-            return  # the stack was killed, and its store is only opened to read the whole log
+    async def remaining_events(self, after: int) -> AsyncGenerator[Event]:
+        if after and not self.folder.has_complete_log():
+            return  # the stack was killed; its store is opened only to read the whole log
         if after:
-            from oven_runs.access.log_sources import LogFile, offset_behind
+            from oven_runs.access.log_sources import LogFile, offset_after
 
-            for event in LogFile(self.folder, offset=offset_behind(self.folder, after), seq=after):
+            for event in LogFile(self.folder, offset=offset_after(self.folder, after), seq=after):
                 yield event
             return
-        async for event in self.raw_events(tell=lambda _line: None):  # `status` reports damage; a monitor has no room
+        # A monitor has no space for reports about damage. `status` shows them.
+        async for event in self.raw_events(report=lambda _line: None):
             yield event
 
     def stored(self, after: int = 0) -> AsyncGenerator[Event]:
-        from oven_runs.access.log_sources import stored
+        from oven_runs.access.log_sources import stored_events
 
-        return stored(self.folder, after)
+        return stored_events(self.folder, after)
 
-    def missing(self) -> str:
-        return "" if self.folder.locked() else self.folder.missing()
+    def missing_messages(self) -> str:
+        return "" if self.folder.is_locked() else self.folder.missing_messages()

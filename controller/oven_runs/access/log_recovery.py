@@ -1,13 +1,14 @@
 """Recover the complete log of a stopped run from its store, its log.jsonl and the learner's spool.
 
-If a learner's last messages are appended after the mesh has stopped, some decisions may be due that the mesh never
-made. A replay would report them as missing. So the recovery also computes the mesh's missing outputs, signs them with
-the mesh's key and appends them.
+The learner's last messages may be appended after the mesh has stopped. The mesh then never made the decisions that
+follow from them, and a replay would report these as missing. So the recovery also computes the mesh's missing outputs,
+signs them with the mesh's key and appends them.
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
@@ -27,51 +28,52 @@ from oven_core.protocol.names import kind
 from oven_core.security import tls
 from oven_core.security.credentials import Credentials
 from oven_core.security.signing import MESH, Keyring, Signer
-from oven_runs.access.log_sources import connected, exported, open_store
+from oven_runs.access.log_sources import connect, exported_events, open_store
+from oven_runs.home.learner_spool import Spool, append_missing, locked_spool
 from oven_runs.home.log_mirror import Mirror
 from oven_runs.home.run_folder import RunFolder
-from oven_runs.home.spool import Spool, append, locked_spool
 
-Tell = Callable[[str], object]
+Report = Callable[[str], object]
+"""Receives a sentence for the user about each problem and its solution."""
 
 
-async def recover(folder: RunFolder, tell: Tell) -> None:
-    """Make log.jsonl the complete log of a run that is down.
-
-    `tell` receives a sentence about each problem and its solution. Raises ConfigError if there is no log, ProcessError
-    if the disk is full.
+async def recover(folder: RunFolder, report: Report) -> None:
+    """Complete the log.jsonl of a run that is down. Raises ConfigError if there is no log, ProcessError if the disk is
+    full.
     """
-    if folder.exported():
+    if folder.has_complete_log():
         return
     try:
         if not folder.info().embedded:
-            await _recover_from_server(folder, tell)
+            await _recover_from_server(folder, report)
             return
         with folder.hold(reading=True):
-            if not (folder.exported() or await _recover_from_store(folder, tell)):  # another reader may have done it
-                recover_without_store(folder, tell)
+            if folder.has_complete_log():  # another reader completed it in the meantime
+                return
+            if not await _recover_from_store(folder, report):
+                recover_without_store(folder, report)
     except OSError as error:
         problem = f"{error.strerror or error} in {folder.path}"
         if not folder.export.exists():
             raise ProcessError(
                 f"the log of run {folder.run!r} cannot be exported ({problem}): free some disk space"
             ) from error
-        tell(f"log.jsonl is incomplete ({problem}): only what it has is read; free some disk space and read it again")
+        report(f"log.jsonl is incomplete ({problem}), and only part of the log is read; free disk space and try again")
 
 
-async def _recover_from_server(folder: RunFolder, tell: Tell) -> None:
+async def _recover_from_server(folder: RunFolder, report: Report) -> None:
     try:
-        async with connected(folder, "admin") as bus:
-            await finish(bus, folder, tell)
+        async with connect(folder, "admin") as bus:
+            await complete_log(bus, folder, report)
     except BusError as error:
         if not folder.export.exists():
             raise
-        tell(f"only what log.jsonl has is read, because the run's server does not answer ({error})")
+        report(f"log.jsonl is read and may be incomplete, because the run's server does not answer ({error})")
 
 
-async def _recover_from_store(folder: RunFolder, tell: Tell) -> bool:
-    """Returns False if no store holds the log."""
-    if not folder.stored():
+async def _recover_from_store(folder: RunFolder, report: Report) -> bool:
+    """Complete log.jsonl from the store. Return False if the log is not in a store."""
+    if not folder.has_store():
         if not folder.export.exists():
             raise ConfigError(f"run {folder.run!r} has no log: it ended before its server started")
         return False
@@ -81,80 +83,84 @@ async def _recover_from_store(folder: RunFolder, tell: Tell) -> bool:
                 if folder.export.exists():
                     return False
                 raise ConfigError(f"run {folder.run!r} has no log in its store {folder.server.folder / 'store'}")
-            await finish(bus, folder, tell)
+            await complete_log(bus, folder, report)
     except BusError as error:
         raise ConfigError(f"run {folder.run!r} has no log in its store ({error})") from error
     return True
 
 
-async def finish(bus: Bus, folder: RunFolder, tell: Tell, *, late: bool = False) -> None:
+async def complete_log(bus: Bus, folder: RunFolder, report: Report, *, has_late_messages: bool = False) -> None:
     """Append the messages in the run's spool, if it has one, and complete log.jsonl.
 
-    `late`: spooled messages were appended before, so the mesh's answers may be missing. Raises BusError and OSError. It
-    can be repeated after an error.
+    With `has_late_messages`, spooled messages were appended earlier, so the mesh's outputs may be missing. Raises
+    BusError and OSError. The call can be repeated after an error.
     """
-    mark_mirrored(folder, mirrored=True)  # until everything is there
+    mark_mirrored(folder, mirrored=True)  # until log.jsonl is complete
     with contextlib.closing(Mirror(folder.export)) as mirror, locked_spool(folder.path, folder.run) as spool:
         if spool is not None and spool.content.messages:
-            await append(bus, folder.run, spool.content.messages)
-            late = True
-        await fill(bus, folder.run, mirror)
-        if late:
+            await append_missing(bus, folder.run, spool.content.messages)
+            has_late_messages = True
+        await copy_new_events(bus, folder.run, mirror)
+        if has_late_messages:
             mirror.finish()
-            await _publish_owed(bus, folder)
-            await fill(bus, folder.run, mirror)
+            await _publish_missing_outputs(bus, folder)
+            await copy_new_events(bus, folder.run, mirror)
         mirror.finish()
-        report_differences(folder, mirror, tell)
+        report_differences(folder, mirror, report)
         mark_mirrored(folder, mirrored=False)
         if spool is not None:
-            report_spool(spool, tell)
-            spool.done()
+            report_spool(spool, report)
+            spool.remove()
 
 
 def mark_mirrored(folder: RunFolder, *, mirrored: bool) -> None:
-    """Set the mark in run.json that log.jsonl may be incomplete. Raises OSError."""
+    """Record in run.json whether log.jsonl may be incomplete. Raises OSError."""
     if (info := folder.info()).mirrored != mirrored:
         folder.write_info(info.model_copy(update={"mirrored": mirrored}))
 
 
-def report_spool(spool: Spool, tell: Tell) -> None:
+def report_spool(spool: Spool, report: Report) -> None:
     """Report which messages were in the spool and which were lost."""
     content = spool.content
     if content.messages:
-        tell(f"{spool.path.name}: {content.summary()} are in the log now; the server was away when the learner ended")
+        report(
+            f"{spool.path.name}: {content.summary()} are in the log now; the server was not reachable when the learner "
+            "ended"
+        )
     elif content.unknown:
-        tell(f"the log may lack the learner's last messages: it was killed before it could save them in {spool.path}")
+        report(f"the log may lack the learner's last messages: it was killed before it could save them in {spool.path}")
     if content.lost:
-        tell(
-            f"{spool.path} was cut: {content.lost} of its messages are lost; "
-            f"`oven-controller replay {spool.path.parent.name} --verify` says which"
+        report(
+            f"{spool.path} was truncated: {content.lost} of its messages are lost; "
+            f"`oven-controller replay {spool.path.parent.name} --verify` lists them"
         )
 
 
-def report_differences(folder: RunFolder, mirror: Mirror, tell: Tell) -> None:
+def report_differences(folder: RunFolder, mirror: Mirror, report: Report) -> None:
     """Report where log.jsonl and the store disagree."""
-    if mirror.aside is not None:
-        tell(
-            f"event {mirror.differs} of log.jsonl, which was written during the run, differs from the store; the store "
-            f"is used, and the old file is now {mirror.aside}; compare the two and remove it"
+    if mirror.renamed_file is not None:
+        report(
+            f"event {mirror.first_difference} of log.jsonl, which was written during the run, differs from the store; "
+            f"the log is now read from the store, and the old file was renamed to {mirror.renamed_file}; compare the "
+            "two and remove it"
         )
-    if mirror.beyond:
-        tell(
-            f"the store of run {folder.run!r} ends at event {mirror.seq}, and log.jsonl has {mirror.beyond} more, "
-            "which are kept: the store was cut or restored from a backup; see nats-server.log"
+    if mirror.extra_events:
+        report(
+            f"the store of run {folder.run!r} ends at event {mirror.seq}, but log.jsonl has {mirror.extra_events} "
+            "more, which were kept: the store was truncated or restored from a backup; see nats-server.log"
         )
 
 
-async def fill(bus: Bus, run: str, mirror: Mirror) -> None:
-    """Pass all events after the mirror's last one to it."""
+async def copy_new_events(bus: Bus, run: str, mirror: Mirror) -> None:
+    """Copy all events after the mirror's last one to the mirror."""
     head = await bus.head(run)
     if head > mirror.seq:
         async for event in bus.read(run, after=mirror.seq, until=head):
-            mirror.take(event)
+            mirror.add(event)
 
 
-def recover_without_store(folder: RunFolder, tell: Tell) -> list[Event]:
-    """Add the spool's messages to log.jsonl, which is the log if the store is gone. Returns the added events.
+def recover_without_store(folder: RunFolder, report: Report) -> list[Event]:
+    """Add the spool's messages to log.jsonl, which is the only log if the store was deleted. Return the added events.
 
     Raises OSError if the disk is full, ConfigError if log.jsonl is damaged.
     """
@@ -162,21 +168,21 @@ def recover_without_store(folder: RunFolder, tell: Tell) -> list[Event]:
         mirror.finish()  # removes an incomplete last line
     with locked_spool(folder.path, folder.run) as spool:
         added = _append_to_file(folder, spool) if spool is not None and spool.content.messages else []
-        seqs = [event.seq for event in exported(folder)]
-        tell(
+        seqs = [event.seq for event in exported_events(folder)]
+        report(
             f"the store of run {folder.run!r} is gone: its log is log.jsonl, with {len(seqs)} events that were written "
             "during the run"
         )
         if spool is not None:
-            report_spool(spool, tell)
-            spool.done()
+            report_spool(spool, report)
+            spool.remove()
     return added
 
 
 def _append_to_file(folder: RunFolder, spool: Spool) -> list[Event]:
     missing_ids = {message.message_id for message in spool.content.messages}
     seq = 0
-    for event in exported(folder):
+    for event in exported_events(folder):
         seq = event.seq
         missing_ids.discard(event.message_id)
     added: list[Event] = []
@@ -191,10 +197,9 @@ def _append_to_file(folder: RunFolder, spool: Spool) -> list[Event]:
             add(message.subject, message.data, message.message_id, message.signature)
     key = _mesh_key(folder)
     signer = Signer(key) if key is not None else None
-    whole_log = (event for part in (exported(folder), added) for event in part)
-    outputs, keys = _owed(whole_log, folder)
+    outputs, keys = _missing_outputs(itertools.chain(exported_events(folder), added), folder)
     if _is_mesh(signer, keys):
-        for output, _over in outputs:
+        for output, _ in outputs:
             signature = signer.sign(output.subject, "", output.data) if keys and signer is not None else ""
             add(output.subject, output.data, "", signature)
     with folder.export.open("ab") as out:
@@ -204,17 +209,17 @@ def _append_to_file(folder: RunFolder, spool: Spool) -> list[Event]:
     return added
 
 
-async def _publish_owed(bus: Bus, folder: RunFolder) -> None:
-    outputs, keys = _owed(exported(folder), folder)
+async def _publish_missing_outputs(bus: Bus, folder: RunFolder) -> None:
+    outputs, keys = _missing_outputs(exported_events(folder), folder)
     key, ca, url = _mesh_key(folder), folder.info().tls_ca, bus.client.connected_url
     if outputs and url is not None and _is_mesh(Signer(key) if key is not None else None, keys):
         async with Bus.connect(url.geturl(), key, name=MESH, trust=tls.trusting(ca) if ca else None) as mesh:
-            for output, over in outputs:
+            for output, forged_seq in outputs:
                 with contextlib.suppress(AlreadyLoggedError):
-                    await mesh.append(output.subject, output.data, once=True, over=over)
+                    await mesh.append(output.subject, output.data, once=True, over=forged_seq)
 
 
-def _owed(events: Iterable[Event], folder: RunFolder) -> tuple[list[tuple[Output, int]], dict[str, str]]:
+def _missing_outputs(events: Iterable[Event], folder: RunFolder) -> tuple[list[tuple[Output, int]], dict[str, str]]:
     """Return the outputs that the mesh has not published at the end of this log, and the signers' public keys.
 
     Each output comes with the sequence of a forged event on its subject, or 0. If another version of the mesh decided
@@ -239,7 +244,7 @@ def _is_mesh(signer: Signer | None, keys: dict[str, str]) -> bool:
 
 
 def _mesh_key(folder: RunFolder) -> Credentials | None:
-    """Return the existing key, if any. A new one would not be accepted."""
+    """Return the mesh's existing key, if there is one. Readers would not accept a new one."""
     path: Path | None = folder.server.creds / f"{MESH}.nk"
     if not folder.info().embedded:
         path = folder.credentials("mesh")

@@ -20,13 +20,13 @@ from oven_core.security.credentials import Credentials
 from oven_runs.home.run_folder import RunFolder
 from oven_runs.server.embedded import EmbeddedServer
 
-BATCH = 512
-"""Events per request to `history`."""
-ANSWER_S = 5.0
+BATCH_SIZE = 512
+"""Number of events per request to `history`."""
+REPLY_TIMEOUT_S = 5.0
 
 
 @contextlib.asynccontextmanager
-async def connected(folder: RunFolder, role: Role, name: str = "") -> AsyncIterator[Bus]:
+async def connect(folder: RunFolder, role: Role, name: str = "") -> AsyncIterator[Bus]:
     """Connect to the server of a run that is up."""
     path = folder.credentials(role, name)
     credentials = Credentials.load(path) if path else None
@@ -38,7 +38,7 @@ async def connected(folder: RunFolder, role: Role, name: str = "") -> AsyncItera
 
 @contextlib.asynccontextmanager
 async def open_store(folder: RunFolder) -> AsyncIterator[Bus]:
-    """Start the server of a run that is down, and connect to it. The caller holds the folder."""
+    """Start the server of a run that is down, and connect to it. The caller must hold the folder's lock."""
     admin = Credentials.load(folder.add_user("admin", "admin"))
     server = await EmbeddedServer.start(folder.server, folder.logs / "nats-server.log")
     try:
@@ -48,7 +48,7 @@ async def open_store(folder: RunFolder) -> AsyncIterator[Bus]:
         await server.stop()
 
 
-def exported(folder: RunFolder) -> Iterator[Event]:
+def exported_events(folder: RunFolder) -> Iterator[Event]:
     """Yield the events of the run's log.jsonl line by line, unverified. Raises LogFile's errors."""
     return iter(LogFile(folder))
 
@@ -56,8 +56,8 @@ def exported(folder: RunFolder) -> Iterator[Event]:
 class LogFile:
     """The run's log.jsonl, read line by line. Iterate over it once.
 
-    Raises ConfigError for a line that is not an event, is not the next event, or belongs to another run. The message
-    says which lines can still be read. Also raises ConfigError if the log needs something that this version removed.
+    Raises ConfigError for a line that is not an event, is out of order, or belongs to another run. The message states
+    which lines can still be read. Also raises ConfigError if this version no longer supports an event's type.
     """
 
     def __init__(
@@ -69,9 +69,10 @@ class LogFile:
         growing: bool = False,
         each: Callable[[bytes], object] | None = None,
     ) -> None:
-        """Begin after byte `offset` and event `seq`.
+        """Start reading after byte `offset` and event `seq`.
 
-        `growing`: the file is being written, so an incomplete last line is ignored. `each` gets every line as bytes.
+        `growing` means that the file is still being written, so an incomplete last line is ignored. `each` is called
+        with every line.
         """
         self.offset = offset
         """Bytes read so far, up to the end of a line."""
@@ -125,12 +126,12 @@ class LogFile:
         return ConfigError(f"{self._folder.export}, line {self._line}: {problem}; {readable}; {self._remedy()}")
 
     def _remedy(self) -> str:
-        if self._folder.stored():
-            return "move it away, and the log is read from the store instead"
+        if self._folder.has_store():
+            return "move the file away to read the log from the store instead"
         return "restore it from a backup"
 
 
-def offset_behind(folder: RunFolder, events: int) -> int:
+def offset_after(folder: RunFolder, events: int) -> int:
     """Return the byte offset after this many events (lines) of log.jsonl; the file's size if it has fewer."""
     remaining, offset = events, 0
     with folder.export.open("rb", buffering=0) as file:
@@ -145,10 +146,14 @@ def offset_behind(folder: RunFolder, events: int) -> int:
     return offset
 
 
-async def batches(bus: Bus, run: str, after: int = 0, timeout_s: float = ANSWER_S) -> AsyncGenerator[list[Event]]:
-    """Yield all events after a sequence, unverified, as the mesh returns them. Raises BusError if none answers."""
+async def batches(
+    bus: Bus, run: str, after: int = 0, timeout_s: float = REPLY_TIMEOUT_S
+) -> AsyncGenerator[list[Event]]:
+    """Yield all events after a sequence, unverified, as the mesh returns them. Raises BusError without a mesh."""
     while True:
-        reply = await bus.request(Subjects(run).history, HistoryRequest(after=after, limit=BATCH).wire(), timeout_s)
+        reply = await bus.request(
+            Subjects(run).history, HistoryRequest(after=after, limit=BATCH_SIZE).wire(), timeout_s
+        )
         batch = HistoryBatch.model_validate_json(reply)
         if not batch.events:
             return
@@ -163,10 +168,10 @@ async def history(bus: Bus, run: str, after: int = 0) -> list[Event]:
     return [event async for batch in batches(bus, run, after) for event in batch]
 
 
-async def stored(folder: RunFolder, after: int = 0) -> AsyncGenerator[Event]:
-    """Yield the stored events after a sequence, unverified. It needs the admin key from the run's folder."""
+async def stored_events(folder: RunFolder, after: int = 0) -> AsyncGenerator[Event]:
+    """Yield the stored events after a sequence, unverified. Needs the admin key from the run's folder."""
     async with (
-        connected(folder, "admin") as bus,
+        connect(folder, "admin") as bus,
         contextlib.aclosing(bus.read(folder.run, after=after, until=await bus.head(folder.run))) as log,
     ):
         async for event in log:
@@ -174,15 +179,15 @@ async def stored(folder: RunFolder, after: int = 0) -> AsyncGenerator[Event]:
 
 
 async def listen(bus: Bus, run: str, wake: asyncio.Event) -> None:
-    """Set `wake` whenever something is published to the log.
+    """Set `wake` whenever a message is published to the log.
 
     A subscription to `oven.<run>.>` would also receive requests to `history`. This process would then count as their
     responder, and a missing mesh would go unnoticed.
     """
 
-    def hear(_message: object) -> None:
+    def on_message(_message: object) -> None:
         wake.set()
 
     for subject in (*log_subjects(run), *votes_subjects(run)):
-        await bus.subscribe_inline(subject, hear)
+        await bus.subscribe_inline(subject, on_message)
     await bus.flush()

@@ -14,7 +14,7 @@ from oven_core.security.signing import Keyring
 
 
 class LogWatch:
-    """Reads and verifies the log of `run` from its beginning, in a task that runs while the context is open."""
+    """A task that reads and verifies a run's log from its beginning while the context is open."""
 
     def __init__(
         self,
@@ -22,18 +22,18 @@ class LogWatch:
         run: str,
         keyring: Keyring,
         head: int,
-        replayed: Callable[[Event], None],
-        live: Callable[[Event], None],
-        raw: Callable[[Event], None] = lambda _: None,
+        on_replayed: Callable[[Event], None],
+        on_live: Callable[[Event], None],
+        on_raw: Callable[[Event], None] = lambda _: None,
     ) -> None:
-        """Events up to `head` go to `replayed`, later ones to `live`, and each one unverified to `raw`."""
+        """Set callbacks: `on_replayed` for events up to `head`, `on_live` for later ones, `on_raw` for raw events."""
         self._keyring = keyring
         self._bus = bus
         self._run = run
         self._head = head
-        self._replayed = replayed
-        self._live = live
-        self._raw = raw
+        self._on_replayed = on_replayed
+        self._on_live = on_live
+        self._on_raw = on_raw
         self._seq = 0
         self._joined: Counter[str] = Counter()
         self._changed = asyncio.Condition()
@@ -47,12 +47,12 @@ class LogWatch:
 
     async def _read(self) -> None:
         async for raw in self._bus.read(self._run):
-            self._raw(raw)
+            self._on_raw(raw)
             event = self._keyring.verify(raw)
             if event.seq <= self._head:
-                self._replayed(event)
+                self._on_replayed(event)
             else:
-                self._live(event)
+                self._on_live(event)
                 if isinstance(event.body, AgentStatus) and event.body.state == "joined":
                     self._joined[event.author] += 1
             async with self._changed:
@@ -60,7 +60,7 @@ class LogWatch:
                 self._changed.notify_all()
 
     def wait_for_joins(self, *agents: str) -> Awaitable[None]:
-        """Wait until each of the agents has joined once more, counted from this call."""
+        """Wait until each of the agents has joined once more after this call."""
         return self._wait_for_joins({agent: self._joined[agent] + 1 for agent in agents})
 
     async def _wait_for_joins(self, times: dict[str, int]) -> None:

@@ -28,7 +28,7 @@ READER_ROLES: Final[tuple[Role, ...]] = ("monitor", "operator")
 
 
 class RemoteRun(RunAccess):
-    """A run accessed through its address. Its log comes only from `history`, because users cannot read the store."""
+    """A run that is accessed through its address. Its log comes from `history`, because users cannot read the store."""
 
     def __init__(
         self,
@@ -40,15 +40,18 @@ class RemoteRun(RunAccess):
         keys: Mapping[str, str] | None = None,
         trust: ssl.SSLContext | None = None,
     ) -> None:
-        """`role`: the role of the key; None if only the server knows it. `keys`: signer → public key, as far as known;
-        {} for an unsigned run; None to believe the first RunStarted in the log."""
+        """`role` is the role of the key, or None if only the server knows it.
+
+        `keys` has the known public keys by signer. {} means that the run is unsigned, and None means to trust the first
+        RunStarted in the log.
+        """
         self.run, self.by = names.checked("run", run), credentials.name if credentials else "operator"
         self._url, self._credentials, self._role = url, credentials, role
         self._keys, self._trust = keys, trust
 
     @classmethod
     def from_endpoint(cls, endpoint: Endpoint, run: str | None = None) -> RemoteRun:
-        """Combine the options with the credential file. Raises ConfigError that names what is missing."""
+        """Combine the options with the credential file. Raises ConfigError if something is missing."""
         if endpoint.url:
             tls.checked_addresses(endpoint.url)
         credentials = person_file.load(endpoint.creds) if endpoint.creds is not None else None
@@ -56,8 +59,8 @@ class RemoteRun(RunAccess):
             name = run or endpoint.run
             if not name:
                 raise ConfigError(
-                    f"which run at {tls.shown(endpoint.url)}? Name it with --run NAME or OVEN_RUN. A credential file "
-                    "of `creds add NAME --operator` contains the name"
+                    f"the run at {tls.shown(endpoint.url)} has to be named: set --run NAME or OVEN_RUN, or use a "
+                    "credential file from `creds add NAME --operator`, which contains the name"
                 )
             return cls(
                 name,
@@ -68,10 +71,10 @@ class RemoteRun(RunAccess):
             )
         person = credentials
         if run is not None and run != person.run:
-            origin = f"it comes from {endpoint.source}" if endpoint.source.startswith("OVEN") else "--creds named it"
+            source = endpoint.source if endpoint.source.startswith("OVEN") else "--creds"
             raise ConfigError(
-                f"{endpoint.creds} is the key of {person.name!r} for run {person.run!r}, not for {run!r}: use "
-                f"that run's file, or omit the run's name; {origin}"
+                f"{endpoint.creds} (from {source}) is the key of {person.name!r} for run {person.run!r}, not for "
+                f"{run!r}: use that run's file, or omit the run's name"
             )
         trust = tls.trusting_text(person.tls_ca, str(endpoint.creds)) if person.tls_ca else None
         if endpoint.tls_ca is not None:
@@ -90,22 +93,22 @@ class RemoteRun(RunAccess):
     def info(self) -> RunInfo:
         return RunInfo(run=self.run, created="", recipe="", url=self.location, embedded=False)
 
-    def up(self) -> bool:
+    def is_up(self) -> bool:
         return True
 
     def is_over(self, ended: bool) -> bool:
         return ended
 
     @contextlib.asynccontextmanager
-    async def connected(self, role: Role) -> AsyncIterator[Bus]:
+    async def connect(self, role: Role) -> AsyncIterator[Bus]:
         from oven_core.bus.connection import Bus
 
         if role not in READER_ROLES:
-            raise ConfigError(f"only the machine of run {self.run!r} can connect as {role}: do it there")
+            raise ConfigError(f"only a process on the machine of run {self.run!r} can connect as {role}")
         if role == "operator" and self._role == "monitor":
             raise RefusedError(
-                f"the key of {self.by!r} is read-only: it can watch run {self.run!r} but not command it; ask for an "
-                f"operator's key by `oven-controller creds add NAME --operator --run {self.run}`"
+                f"the key of {self.by!r} is read-only: it can watch run {self.run!r} but not control it; ask for an "
+                f"operator's key, which `oven-controller creds add NAME --operator --run {self.run}` creates"
             )
         async with Bus.connect(self._url, self._credentials, name=self.by, trust=self._trust) as bus:
             yield bus
@@ -124,15 +127,14 @@ class RemoteRun(RunAccess):
                 break
         return Keyring.with_keys(keyring.keys or {})
 
-    async def raw_events(self, *, exact: bool = False, tell: Callable[[str], object] = warn) -> AsyncGenerator[Event]:
-        async with self.connected("monitor") as bus, contextlib.aclosing(self._batches(bus)) as answers:
-            async for events in answers:
+    async def raw_events(self, *, exact: bool = False, report: Callable[[str], object] = warn) -> AsyncGenerator[Event]:
+        async with self.connect("monitor") as bus, contextlib.aclosing(self._batches(bus)) as batches:
+            async for events in batches:
                 for event in events:
                     yield event
 
-    async def stored(self, after: int = 0) -> AsyncGenerator[Event]:
-        for event in self._only_through_a_mesh():
-            yield event
+    def stored(self, after: int = 0) -> AsyncGenerator[Event]:
+        raise BusError(self._mesh_error())
 
     async def _batches(self, bus: Bus) -> AsyncGenerator[list[Event]]:
         from oven_runs.access.log_sources import batches
@@ -143,20 +145,17 @@ class RemoteRun(RunAccess):
         except BusError as error:
             if not bus.connected:
                 raise
-            raise BusError(f"{self._no_mesh()} ({error})") from error
+            raise BusError(f"{self._mesh_error()} ({error})") from error
 
-    def _only_through_a_mesh(self) -> tuple[Event, ...]:
-        raise BusError(self._no_mesh())
-
-    def _no_mesh(self) -> str:
+    def _mesh_error(self) -> str:
         return (
-            f"no mesh of run {self.run!r} answers at {self.location}, and from another machine the log can only "
-            f"be read through one: try again later, or read it on the run's machine; is {self.run!r} the run there?"
+            f"no mesh of run {self.run!r} answers at {self.location}, and without one the log cannot be read from "
+            "another machine: check the run's name, try again later, or read the log on the run's machine"
         )
 
 
 def _address(url: str, endpoint: Endpoint) -> str:
-    """Return the address, and warn if others can read along the way. Raises ConfigError."""
+    """Return the address, and warn if the connection is not encrypted. Raises ConfigError."""
     if not url:
         raise ConfigError(f"{endpoint.creds} has no address: pass it with --nats URL, or set OVEN_URL")
     for server in tls.checked_addresses(url):

@@ -26,7 +26,7 @@ from oven_core.security.signing import Keyring
 from oven_core.terminal_text import clean
 from oven_runs.home.run_folder import RunInfo
 
-if TYPE_CHECKING:  # takes as long to import as everything else together, and the monitor paints first
+if TYPE_CHECKING:  # slow to import, and the monitor should draw its first screen without it
     from oven_core.bus.connection import Bus
     from oven_core.bus.nats_client import InlineMessage
 
@@ -34,10 +34,10 @@ _Item = TypeVar("_Item")
 
 RETRY_S: Final = 0.25
 """Seconds between two attempts to connect."""
-GAP_S: Final = 0.05
-"""Minimum seconds between two looks of a follower, so that a burst of events is fetched together."""
+MIN_POLL_S: Final = 0.05
+"""Minimum seconds between two polls, so that a burst of events is fetched together."""
 POLL_S: Final = 1.0
-"""Seconds after which a follower looks for new events, and whether the stack is up, while the bus is silent."""
+"""Seconds between two polls while the bus is silent. Each poll looks for new events and checks the stack."""
 
 
 def warn(line: str) -> None:
@@ -56,43 +56,45 @@ class RunAccess(ABC):
     @property
     @abstractmethod
     def location(self) -> str:
-        """The run's folder or address, for people."""
+        """The run's folder or address, for messages."""
 
     @property
     @abstractmethod
     def export_folder(self) -> Path:
-        """The folder for pictures and exports."""
+        """The folder for screenshots and exports."""
 
     @abstractmethod
     def info(self) -> RunInfo:
         """Return run.json, or only the name and address of a run on another machine. Raises ConfigError."""
 
     @abstractmethod
-    def up(self) -> bool:
-        """Whether the run's stack is up. A remote run counts as up, because only connecting shows whether it is."""
+    def is_up(self) -> bool:
+        """Whether the run's stack is up. A remote run always counts as up, because only a connection can tell."""
 
     @abstractmethod
     def is_over(self, ended: bool) -> bool:
-        """Whether reconnecting is pointless. `ended`: the log ends with a RunEnded."""
+        """Whether there is no point in reconnecting. `ended` says whether the log ends with a RunEnded."""
 
     @abstractmethod
-    def connected(self, role: Role) -> AbstractAsyncContextManager[Bus]:
-        """Connect as a monitor or an operator. Raises RefusedError for the key, BusError without a server."""
+    def connect(self, role: Role) -> AbstractAsyncContextManager[Bus]:
+        """Connect as a monitor or an operator. Raises RefusedError if the key is refused, BusError without a server."""
 
     @abstractmethod
     def keyring(self, *, check: bool = True) -> Keyring:
-        """Return a keyring that verifies the log from its first event. `check` is Keyring's. Raises ConfigError."""
+        """Return a keyring that verifies the log from its first event; `check` as in Keyring. Raises ConfigError."""
 
     @abstractmethod
     async def live_keyring(self, bus: Bus) -> Keyring:
-        """Return a keyring for live messages, without reading the log first. Raises BusError if the keys have to come
-        from the mesh and none answers, and ConfigError."""
+        """Return a keyring for live messages, if possible without reading the log first.
+
+        Raises ConfigError, and BusError if the keys are only in the log and no mesh answers.
+        """
 
     @abstractmethod
-    def raw_events(self, *, exact: bool = False, tell: Callable[[str], object] = warn) -> AsyncGenerator[Event]:
-        """Yield every event so far, unverified; `exact`: from the log itself. Raises BusError, ConfigError."""
+    def raw_events(self, *, exact: bool = False, report: Callable[[str], object] = warn) -> AsyncGenerator[Event]:
+        """Yield every event so far, unverified. With `exact`, read the log itself. Raises BusError, ConfigError."""
 
-    async def past(self, after: int) -> AsyncGenerator[Event]:
+    async def remaining_events(self, after: int) -> AsyncGenerator[Event]:
         """Yield the events that a stopped run left after sequence `after`, unverified. Raises ConfigError."""
         for event in tuple[Event]():
             yield event
@@ -101,8 +103,8 @@ class RunAccess(ABC):
     def stored(self, after: int = 0) -> AsyncGenerator[Event]:
         """Yield the stored events after a sequence, unverified. Raises BusError if only the mesh has them."""
 
-    def missing(self) -> str:
-        """Return a sentence about known missing messages in the log; empty if it is complete."""
+    def missing_messages(self) -> str:
+        """Return a sentence about messages that are known to be missing from the log; empty if there are none."""
         return ""
 
     async def events(
@@ -112,14 +114,15 @@ class RunAccess(ABC):
         check: bool = True,
         until: int | None = None,
         keyring: Keyring | None = None,
-        tell: Callable[[str], object] = warn,
+        report: Callable[[str], object] = warn,
     ) -> AsyncGenerator[Event]:
-        """Yield every event so far, verified. The options are those of `keyring`, or a keyring, and `raw_events`.
+        """Yield every event so far, verified.
 
-        `until` stops before the first observation after that tick.
+        `exact` and `report` are passed to `raw_events`. Without `keyring`, `check` is passed to `self.keyring`. `until`
+        stops before the first observation after that tick.
         """
         keyring = keyring or self.keyring(check=check)
-        async with contextlib.aclosing(self.raw_events(exact=exact, tell=tell)) as log:
+        async with contextlib.aclosing(self.raw_events(exact=exact, report=report)) as log:
             async for raw in log:
                 event = keyring.verify(raw)
                 if until is not None and isinstance(event.body, Observation) and event.body.tick > until:
@@ -127,14 +130,14 @@ class RunAccess(ABC):
                 yield event
 
     async def follow(
-        self, tell: Callable[[str], object] = warn, looked: Callable[[], object] = lambda: None
+        self, report: Callable[[str], object] = warn, on_poll: Callable[[], object] = lambda: None
     ) -> AsyncGenerator[Event]:
-        """Yield events as they come, verified, until the stack is down.
+        """Yield events as they arrive, verified, until the stack is down.
 
-        Live messages only signal that there is something new. The events come from `history`, in order and with their
-        sequence. Waits for a server or mesh that restarts, and reports it through `tell`. `looked` is called when all
-        available events have been read, at least every POLL_S. If the mesh is gone before the run's end was read, the
-        live message takes its place. Raises RefusedError.
+        A live message only signals that there are new events. The events come from `history`, in order and with their
+        sequence. If the server or mesh restarts, waits for it and reports it through `report`. `on_poll` is called when
+        all available events have been read, at least every POLL_S. If the mesh is gone before the run's end was read,
+        the live message takes its place. Raises RefusedError.
         """
         from oven_runs.access.log_sources import history, listen
 
@@ -142,13 +145,13 @@ class RunAccess(ABC):
         live_end: Event | None = None
 
         async def listen_for_end(bus: Bus, run: str, wake: asyncio.Event) -> None:
-            def hear(message: InlineMessage) -> None:
+            def on_message(message: InlineMessage) -> None:
                 nonlocal live_end
                 event = Event.from_message(0, message.subject, message.data, datetime.now(UTC), message.headers)
                 if isinstance(event.body, RunEnded):
                     live_end = event
 
-            await bus.subscribe_inline(Subjects(run).run, hear)
+            await bus.subscribe_inline(Subjects(run).run, on_message)
             await listen(bus, run, wake)
 
         async def fetch(bus: Bus) -> AsyncGenerator[Event]:
@@ -156,59 +159,60 @@ class RunAccess(ABC):
             for event in map(keyring.verify, await history(bus, self.run, last_seq)):
                 yield event
                 last_seq, ended = event.seq, ends(event, ended)
-            looked()
+            on_poll()
 
-        async for event in self.polled(
-            listen_for_end, fetch, lambda: self.is_over(ended or live_end is not None), tell
-        ):
+        def is_over() -> bool:
+            return self.is_over(ended or live_end is not None)
+
+        async for event in self.poll(listen_for_end, fetch, is_over, report):
             yield event
-        if live_end is not None and not ended and self.up():
+        if live_end is not None and not ended and self.is_up():
             yield keyring.verify(replace(live_end, seq=last_seq + 1))
-        if not self.up():
-            async for event in self.events(tell=tell):
+        if not self.is_up():
+            async for event in self.events(report=report):
                 if event.seq > last_seq:
                     yield event
 
-    async def polled(
+    async def poll(
         self,
         listen: Callable[[Bus, str, asyncio.Event], Awaitable[None]],
         fetch: Callable[[Bus], AsyncGenerator[_Item]],
-        over: Callable[[], bool],
-        tell: Callable[[str], object],
+        is_over: Callable[[], bool],
+        report: Callable[[str], object],
     ) -> AsyncGenerator[_Item]:
-        """Yield the results of `fetch`, at first and whenever `listen`'s event is set, until the stack is down.
+        """Yield the results of `fetch` at once, and again whenever `listen` sets its event, until the stack is down.
 
-        Reconnects, and reports it through `tell`, until reconnecting is pointless (`over`). Raises RefusedError.
+        Reconnects until `is_over` returns true, and reports lost and restored connections. Raises RefusedError.
         """
-        wake, lost = asyncio.Event(), False
-        while self.up():
+        wake, is_lost = asyncio.Event(), False
+        while self.is_up():
             try:
-                async with self.connected("monitor") as bus:
+                async with self.connect("monitor") as bus:
                     await listen(bus, self.run, wake)
-                    while self.up():
+                    while self.is_up():
                         wake.clear()
                         async for item in fetch(bus):
                             yield item
-                        if lost:
-                            tell(f"run {self.run!r} can be read again")
-                            lost = False
+                        if is_lost:
+                            report(f"run {self.run!r} can be read again")
+                            is_lost = False
                         if not bus.connected:
                             break
                         with contextlib.suppress(TimeoutError):
                             async with asyncio.timeout(POLL_S):
                                 await wake.wait()
-                        await asyncio.sleep(GAP_S)
+                        await asyncio.sleep(MIN_POLL_S)
             except RefusedError:
                 raise
             except BusError as error:
-                if over():
+                if is_over():
                     return
-                if not lost:
-                    tell(f"{error}; retrying until it answers")
-                    lost = True
+                if not is_lost:
+                    report(f"{error}; retrying until it answers")
+                    is_lost = True
                 await asyncio.sleep(RETRY_S)
 
 
 def ends(event: Event, ended: bool) -> bool:
-    """Whether the log ends with a RunEnded after this event. `ended`: whether it did before."""
+    """Whether the log ends with a RunEnded after this event. `ended` says whether it did before the event."""
     return isinstance(event.body, RunEnded) or (ended and not isinstance(event.body, RunStarted))

@@ -11,24 +11,25 @@ from oven_runs.home.run_folder import Home, RunFolder
 
 
 def find_run(run: str | None, options: Endpoint | None = None, *, running: bool = False) -> RunAccess:
-    """Return access to the run called `run`.
+    """Return access to the run with this name.
 
-    Without a name it is the run at the endpoint, or the one that is running here, or (unless `running`) the newest one
-    here. Raises ConfigError, UnknownNameError.
+    Without a name, choose the run at the endpoint or the only one that is running on this machine. If there is neither
+    and `running` is false, choose the newest run here. Raises ConfigError, UnknownNameError.
     """
     options = options or Endpoint()
-    endpoint = options.completed()
-    if endpoint.named:
+    endpoint = options.with_environment()
+    if endpoint.is_remote:
         return RemoteRun.from_endpoint(endpoint, run)
     if options.tls_ca is not None:
-        raise ConfigError("--tls-ca needs the server that it is for: add --nats URL or --creds FILE")
+        raise ConfigError("--tls-ca is used without a server address: add --nats URL or --creds FILE")
     return LocalRun(Home().find(run, running=running))
 
 
 def local_folder(access: RunAccess, task: str) -> RunFolder:
-    """Return the run's folder. Raises ConfigError if it is on another machine; `task` is the subject of the message."""
+    """Return the run's folder. Raises ConfigError if it is on another machine; `task` is the message's subject."""
     if isinstance(access, LocalRun):
         return access.folder
     raise ConfigError(
-        f"{task} needs the folder of run {access.run!r}, which is on another machine ({access.location}): do it there"
+        f"{task} needs the folder of run {access.run!r}, which is on another machine ({access.location}); run the "
+        "command on that machine"
     )

@@ -26,11 +26,11 @@ class Mirror:
         self.seq = 0
         """Sequence of the last event passed to `take`."""
         self.fault = ""
-        self.aside: Path | None = None
+        self.renamed_file: Path | None = None
         """The old file that differed from the store, under its new name."""
-        self.differs = 0
+        self.first_difference = 0
         """Sequence of the first event that differed."""
-        self.beyond = 0
+        self.extra_events = 0
         """Number of events in the file that are not in the log."""
         self._unwritten = bytearray()
         self._end = 0  # offset after the last valid line on the disk
@@ -42,7 +42,7 @@ class Mirror:
             self._file = -1
             self._fail(error)
 
-    def take(self, event: Event) -> None:
+    def add(self, event: Event) -> None:
         """Add the next event."""
         self.seq = event.seq
         if self.fault or self._file < 0:
@@ -79,7 +79,7 @@ class Mirror:
         self.flush()
         if not self.fault and self._existing is not None:
             lengths = [len(line) for line in self._existing if line.endswith(b"\n")]
-            self.beyond = len(lengths)
+            self.extra_events = len(lengths)
             os.ftruncate(self._file, self._end + sum(lengths))
         if self.fault:
             raise OSError(self.fault)
@@ -127,7 +127,7 @@ class Mirror:
             os.pwrite(self._file, chunk, offset)
             remaining, offset = remaining - len(chunk), offset + len(chunk)
         self._existing.close()
-        self._existing, self.aside, self.differs = None, aside, seq
+        self._existing, self.renamed_file, self.first_difference = None, aside, seq
 
     def _fail(self, error: OSError) -> None:
         self.fault = error.strerror or str(error)

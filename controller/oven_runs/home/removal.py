@@ -28,7 +28,7 @@ def named_runs(home: Home, runs: Sequence[str]) -> list[RunFolder]:
 def old_runs(home: Home, keep: int, older_than_days: float, now: datetime) -> list[RunFolder]:
     """Return the runs that are down, are not among the `keep` newest, and have not changed for `older_than_days`."""
     limit = now.timestamp() - older_than_days * 86400
-    return [folder for folder in home.runs()[keep:] if not folder.locked() and _last_written(folder) <= limit]
+    return [folder for folder in home.runs()[keep:] if not folder.is_locked() and _last_written(folder) <= limit]
 
 
 def _last_written(folder: RunFolder) -> float:
@@ -44,7 +44,7 @@ def refuse_live(folders: Sequence[RunFolder]) -> None:
             raise ConfigError(
                 f"{folder.path} is a link to {folder.path.resolve()}: remove the link and its target by hand"
             )
-        if folder.locked():
+        if folder.is_locked():
             raise ConfigError(
                 f"run {folder.run!r} is up, and only a run that is down can be removed: stop it with "
                 f"`oven-controller down {folder.run}`"

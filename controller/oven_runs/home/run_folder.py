@@ -30,7 +30,7 @@ from oven_core.files import write_atomic
 from oven_core.protocol import names
 from oven_core.protocol.permissions import Role
 from oven_core.security.signing import LEARNER, load_keys
-from oven_runs.home import spool
+from oven_runs.home import learner_spool
 from oven_runs.server.embedded import KEYS, ServerFolder
 
 IMPORTED = "imported"
@@ -130,32 +130,35 @@ class RunFolder:
 
     def status(self) -> Status:
         """Whether the run is up, or how it ended. Raises ConfigError."""
-        if self.locked():
+        if self.is_locked():
             return "running"
         return self.info().ended or "interrupted"
 
-    def exported(self) -> bool:
+    def has_complete_log(self) -> bool:
         """Whether log.jsonl exists and is the whole log."""
-        if not self.export.exists() or (self.path / spool.NAME).exists():
+        if not self.export.exists() or (self.path / learner_spool.NAME).exists():
             return False
         return not (self._info.exists() and self.info().mirrored)
 
-    def missing(self) -> str:
+    def missing_messages(self) -> str:
         """Return a sentence about the learner's messages that the log lacks, as far as known; empty if there are none.
         Raises ConfigError if the spool belongs to another run."""
-        spooled, lost = spool.look(self.path, self.run), spool.lost_for_good(self.path, self.run)
+        spooled, lost = (
+            learner_spool.read_spool(self.path, self.run),
+            learner_spool.permanently_lost(self.path, self.run),
+        )
         sentences = []
         if not spooled.empty:
-            sentences.append(f"the log lacks {spooled.summary()}; see {self.path / spool.NAME}")
+            sentences.append(f"the log lacks {spooled.summary()}; see {self.path / learner_spool.NAME}")
         if lost:
             sentences.append(f"the log lacks {lost} messages of the learner for good: the spool that held them was cut")
         return "; ".join(sentences)
 
-    def stored(self) -> bool:
+    def has_store(self) -> bool:
         """Whether an embedded server's store exists, from which the log can be read."""
         return (self.server.folder / "store").exists()
 
-    def locked(self) -> bool:
+    def is_locked(self) -> bool:
         """Whether a stack has this run locked. A command that only reads the store does not count."""
         try:
             descriptor = os.open(self._lock, os.O_RDONLY)
@@ -259,7 +262,7 @@ class Home:
                 folder = RunFolder(entry)
                 try:
                     if (entry / "run.json").is_file():
-                        folder.locked()
+                        folder.is_locked()
                         created[folder] = folder.info().created
                 except PermissionError as error:
                     skip(folder.run, error)
@@ -282,14 +285,14 @@ class Home:
         if run is not None:
             for folder in runs:
                 if folder.run == run:
-                    if running and not folder.locked():
+                    if running and not folder.is_locked():
                         raise ConfigError(
                             f"run {run!r} is not running ({folder.status()}); "
                             f"`oven-controller up --resume --run {run}` continues it"
                         )
                     return folder
             raise UnknownNameError("run", run, [folder.run for folder in runs])
-        live = [folder for folder in runs if folder.locked()]
+        live = [folder for folder in runs if folder.is_locked()]
         if len(live) == 1:
             return live[0]
         if live:

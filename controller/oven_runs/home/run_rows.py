@@ -188,7 +188,7 @@ class RunRows:
             version = _version(folder.export)
             more = digest.advance()
         except FileNotFoundError:
-            hint = "open the run to read it from its store" if folder.stored() else "the run ended before it had one"
+            hint = "open the run to read it from its store" if folder.has_store() else "the run ended before it had one"
             return replace(row, fault=f"no log.jsonl yet; {hint}", whole=True), False
         except (OSError, OvenError) as error:
             return replace(row, fault=reason(error), whole=True), False

@@ -92,7 +92,7 @@ class OpenLoop:
     def tick(self) -> int:
         return self._mesh.state.tick
 
-    def take(self, event: Event) -> tuple[LogMessage | None, list[Output]]:
+    def feed(self, event: Event) -> tuple[LogMessage | None, list[Output]]:
         """Add the next recorded event. Returns the message that this mesh received, if any, and its outputs.
 
         It does not receive the outputs of the recording's mesh, nor receipts for decisions that it did not make.

@@ -12,8 +12,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from oven_core.errors import UnknownNameError
 from oven_core.protocol.messages import Real, Value
 from oven_runs.log.explanation import Explanation
-from oven_runs.log.query_start import BEGINNING, Since
 from oven_runs.log.run_summary import Verdict, text, verdict_text
+from oven_runs.log.since import BEGINNING, Since
 
 VERDICTS: Final[tuple[str, ...]] = get_args(Verdict)
 

@@ -15,7 +15,7 @@ from oven_runs.log.counterfactual import decision_text
 from oven_runs.log.explanation import Explanation
 
 
-class OtherRuling(BaseModel):
+class AlternativeDecision(BaseModel):
     """The decision that other rules would have led to."""
 
     model_config = ConfigDict(frozen=True, ser_json_inf_nan="strings")
@@ -61,10 +61,12 @@ class ExplanationReport(BaseModel):
     later: Receipt | None = Field(description="the learner's own later receipt for the actuator")
     announced: ActuatorAnnounced | None
     injected: tuple[PromptsInjected, ...] = Field(description="prompts added until its outcome")
-    other_rules: OtherRuling | None = Field(description="the decision under other rules; null: none were requested")
+    other_rules: AlternativeDecision | None = Field(
+        description="the decision under other rules; null: none were requested"
+    )
 
 
-def report(run: str, explanation: Explanation, ruling: OtherRuling | None = None) -> ExplanationReport:
+def report(run: str, explanation: Explanation, ruling: AlternativeDecision | None = None) -> ExplanationReport:
     """Convert an explanation to its JSON report."""
     return ExplanationReport(
         run=run,

@@ -20,7 +20,7 @@ class Gap:
 
 
 @dataclass
-class Numbering:
+class GapFinder:
     """Finds gaps in the learner's messages. Pass them to `take` in the order of the log. Duplicates are ignored."""
 
     gaps: list[Gap] = field(default_factory=list)
@@ -30,7 +30,7 @@ class Numbering:
     """Observations that incarnations reported at their end as dropped."""
     _last: tuple[int, int] | None = None
 
-    def take(self, body: LearnerMessage) -> None:
+    def feed(self, body: LearnerMessage) -> None:
         """Add the next message."""
         if self._last is not None and (body.incarnation, body.n) <= self._last:
             return

@@ -66,7 +66,7 @@ class Replay:
         self._waiting: dict[str, tuple[int, Output]] = {}  # computed, but not yet read from the log
         self._computed = self._last_logged = 0
 
-    def take(self, event: Event) -> None:
+    def feed(self, event: Event) -> None:
         """Add the next event. Raises ConfigError for a log of another schema version."""
         report, kind = self._report, names.kind(event.subject)
         report.events += 1
@@ -118,7 +118,7 @@ def replay(events: Iterable[Event], run: str) -> ReplayReport:
     """Replay a whole log."""
     replayed = Replay(run)
     for event in events:
-        replayed.take(event)
+        replayed.feed(event)
     return replayed.report()
 
 

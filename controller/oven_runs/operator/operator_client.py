@@ -107,16 +107,16 @@ class OperatorClient:
 
     def __init__(self, bus: Bus, access: RunAccess, keyring: Keyring) -> None:
         self.bus = bus
-        self._run, self._by, self._up, self._keyring = access.run, access.by, access.up, keyring
+        self._run, self._by, self._up, self._keyring = access.run, access.by, access.is_up, keyring
         self._pending: dict[str, _Pending] = {}
         self._started = False
 
     @classmethod
     @contextlib.asynccontextmanager
-    async def connected(cls, access: RunAccess) -> AsyncIterator[OperatorClient]:
+    async def connect(cls, access: RunAccess) -> AsyncIterator[OperatorClient]:
         """Connect. Raises RefusedError if the key may not command, BusError if no server answers."""
         subjects = names.Subjects(access.run)
-        async with access.connected("operator") as bus:
+        async with access.connect("operator") as bus:
             client = cls(bus, access, await access.live_keyring(bus))
             settled = (subjects.decision("*"), subjects.answer("*"), subjects.receipt, subjects.run)
             for subject in (*settled, subjects.observation):
@@ -133,7 +133,7 @@ class OperatorClient:
             if isinstance(body, Observation):
                 if pending.result.logged:
                     pending.wait.boundary(body.tick, _now())
-            elif pending.result.take(body):
+            elif pending.result.feed(body):
                 pending.changed(pending.result)
             pending.news.set()
 
@@ -163,7 +163,7 @@ class OperatorClient:
                 with contextlib.suppress(BusError, TimeoutError):
                     async with asyncio.timeout(HISTORY_S):
                         for event in await history(self.bus, self._run, result.logged):
-                            result.take(self._keyring.verify(event).body)
+                            result.feed(self._keyring.verify(event).body)
             result.waited = pending.wait.waited()
             changed(result)
         finally:
@@ -245,7 +245,7 @@ def new_command(action: str, **fields: Any) -> OperatorCommand:
         raise ConfigError(f"{name} {str(fields.get(name))[:80]!r} cannot be sent: {first['msg']}") from error
 
 
-async def carried_out(
+async def execute_command(
     access: RunAccess,
     command: OperatorCommand,
     limit_s: float | None = None,
@@ -253,7 +253,7 @@ async def carried_out(
 ) -> CommandResult:
     """Log one command over its own connection and wait for its result, as `carry_out` does. Raises RefusedError if the
     key may not command, BusError if the command does not get into the log in time."""
-    async with OperatorClient.connected(access) as client:
+    async with OperatorClient.connect(access) as client:
         return await client.carry_out(command, limit_s, ended=ended)
 
 

@@ -31,7 +31,7 @@ from oven_runs.access.local_run import LocalRun
 from oven_runs.access.log_sources import batches
 from oven_runs.home.run_folder import RunFolder
 from oven_runs.log.command_result import CommandResult
-from oven_runs.operator.operator_client import RETRY_S, carried_out, new_command
+from oven_runs.operator.operator_client import RETRY_S, execute_command, new_command
 from oven_runs.settings.committee_members import check_judge
 from oven_runs.settings.committee_settings import CommitteeSettings, MemberSettings
 
@@ -343,7 +343,7 @@ async def send_command(
     Stops waiting when training ends.
     """
     await wait_for_message(run, after, lambda body: isinstance(body, RunStarted), timeout_s, has_ended)
-    return await carried_out(run, command, timeout_s, has_ended)
+    return await execute_command(run, command, timeout_s, has_ended)
 
 
 async def wait_for_message(
@@ -355,7 +355,7 @@ async def wait_for_message(
 ) -> None:
     """Wait until the log has a matching message after sequence number `after`, or until `has_ended()`. Raises
     BusError."""
-    async with asyncio.timeout(timeout_s), run.connected("operator") as bus:
+    async with asyncio.timeout(timeout_s), run.connect("operator") as bus:
         while not has_ended():
             async for batch in batches(bus, run.run, after):
                 if any(matches(event.body) for event in batch):

@@ -84,7 +84,7 @@ class Inbox:
         """
         wants_stop = bool(self._local_commands) and not self._ranks.leader
         read_orders = partial(self._read_orders, is_time_spent, tick, answered_ids)
-        return self._ranks.broadcast_if_any(read_orders, asks=wants_stop)
+        return self._ranks.broadcast_if_any(read_orders, wants_stop=wants_stop)
 
     def take_rest(self) -> list[Order]:
         """Return the orders that arrived too late to be executed."""
@@ -94,9 +94,9 @@ class Inbox:
     def _read_orders(
         self, is_time_spent: Callable[[], bool], tick: int | None, answered_ids: Container[str]
     ) -> Orders | None:
-        if (asker := self._ranks.asker) is not None:
-            self._ranks.asker = None
-            self.request("stop", f"rank {asker} requested a stop")
+        if (requester := self._ranks.stop_requester) is not None:
+            self._ranks.stop_requester = None
+            self.request("stop", f"rank {requester} requested a stop")
         self._listen(tick, answered_ids)
         time_spent = is_time_spent()
         local_commands, self._local_commands = self._local_commands, []

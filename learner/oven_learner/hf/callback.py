@@ -52,7 +52,7 @@ from oven_learner.link.find_controller import Connection
 from oven_learner.link.link_interface import Link, SilentLink
 from oven_learner.optim.device_readback import Readback
 from oven_learner.optim.gauges import ABSENT_IF_NAN
-from oven_learner.optim.rate_readback import IN_A_TRAINER, RateReadback
+from oven_learner.optim.rate_readback import TRAINER_REMEDY, RateReadback
 from oven_learner.ranks import Ranks
 from oven_learner.rewards.committee import Committee
 from oven_learner.rewards.judge_knobs import announce_committee
@@ -354,7 +354,7 @@ class Attachment(TrainerCallback):
         """Register the knobs that take effect in this trainer. The user's own actuators are there already."""
         trainer, actuators, options = self.trainer, self.actuators, self._options
         check_trainable(trainer)
-        RateReadback(self._rate.scale, IN_A_TRAINER).announce(actuators, options.lr_bounds)
+        RateReadback(self._rate.scale, TRAINER_REMEDY).announce(actuators, options.lr_bounds)
         scalars.announce(trainer, actuators, self._user_values, options.beta_bounds)
         announce_anchor(actuators, trainer, options.teachers, options.beta_bounds, lambda: self.client)
         for channel in self._channels:

@@ -25,7 +25,7 @@ from oven_core.protocol.messages import MetricSpec
 from oven_learner.client.best_weights import BestWeights
 from oven_learner.hf.hooks.evaluations import EVAL, UserEvaluation
 from oven_learner.optim import snapshot
-from oven_learner.random_state import undisturbed
+from oven_learner.random_state import preserved_state
 from oven_learner.ranks import Ranks
 from oven_learner.rollback.in_memory import KEPT
 
@@ -48,7 +48,7 @@ def choose_best(
     if metric is None or trainer.model is None or trainer.args.load_best_model_at_end:
         return None
     model = trainer.accelerator.unwrap_model(trainer.model)
-    sharded = trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled or snapshot.sharded(model)
+    sharded = trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled or snapshot.sharding(model)
     read = _reader(trainer, metric.name, evaluation)
     if sharded or read is None or not snapshot.best_fits(model, KEPT + 2):
         return None
@@ -101,7 +101,7 @@ def held_out_score(trainer: Any, metric: str) -> Callable[[], float] | None:
     def read() -> float:
         trl_metrics = deepcopy(getattr(trainer, "_metrics", None))
         try:
-            with undisturbed(trainer.model), torch.no_grad():
+            with preserved_state(trainer.model), torch.no_grad():
                 trainer.model.eval()
                 return fmean(rows.measure())
         finally:

@@ -10,7 +10,7 @@ from oven_core.bus.log import Entry
 from oven_core.errors import OvenError
 from oven_core.security.credentials import Credentials
 from oven_core.security.signing import Signer
-from oven_runs.home.spool import Spool, SpooledMessage
+from oven_runs.home.learner_spool import Spool, SpooledMessage
 
 log = logging.getLogger("oven.learner")
 
@@ -24,7 +24,7 @@ def take(folder: str, run: str) -> Spool | None:
     if not folder:
         return None
     try:
-        spool = Spool.take(Path(folder), run, create=True, wait_s=WAIT_S)
+        spool = Spool.lock(Path(folder), run, create=True, wait_s=WAIT_S)
     except OSError as error:
         log.warning("no spool in %s (%s): what the log does not take at the end will be lost", folder, error.strerror)
         return None
@@ -38,7 +38,7 @@ def begin(spool: Spool) -> None:
     try:
         if spool.content.lost:
             log.error("%s was cut: %d messages that it held are lost", spool.path, spool.content.lost)
-        spool.begin()
+        spool.reset()
     except OSError as error:
         log.warning("%s cannot be written (%s)", spool.path, error.strerror)
 
@@ -47,7 +47,7 @@ def release(spool: Spool | None) -> None:
     """Release the spool of a run that could not be opened. Its messages stay; an empty spool is removed."""
     if spool is not None:
         if not spool.content.messages:
-            spool.done()
+            spool.remove()
         spool.close()
 
 
@@ -57,14 +57,14 @@ def keep(spool: Spool | None, entries: Sequence[Entry], credentials: Credentials
         return 0
     try:
         if not entries:
-            spool.done()
+            spool.remove()
             return 0
         signer = Signer(credentials) if credentials is not None else None
         messages = [_signed(entry, signer) for entry in entries]
         messages.sort(
             key=lambda message: message.subject.endswith(".observation")
         )  # if the disk is full, these are cut
-        written = spool.keep(messages)
+        written = spool.save(messages)
         lost = len(messages) - written
         log.error(
             "the log did not take %d messages: %d wait in %s, and go into it when the run is next read or resumed%s",

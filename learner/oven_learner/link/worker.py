@@ -35,7 +35,7 @@ from oven_learner.link.log_reader import LogReader
 from oven_learner.link.log_writer import LogWriter, OutageLog
 from oven_learner.link.pipes import Flag, Inlet, Outlet, packed
 from oven_learner.link.samples import SamplePublisher
-from oven_runs.home.spool import Spool, append
+from oven_runs.home.learner_spool import Spool, append_missing
 
 log = logging.getLogger("oven.learner")
 
@@ -136,7 +136,7 @@ class Worker:
         if self._spool is not None:
             if self._spool.content.messages:
                 log.warning("%s goes into the log first: %s", self._spool.path, self._spool.content.summary())
-                await append(bus, config.run, self._spool.content.messages)
+                await append_missing(bus, config.run, self._spool.content.messages)
             spool.begin(self._spool)
         if not config.replaces:
             past = await self._reader.catch_up(bus)

@@ -1,5 +1,4 @@
-"""The base class of channels, which are extra loss terms with a weight, a knob and metrics, and their logging and
-saving."""
+"""The base class of channels, and the functions that log their metrics and save their state."""
 
 from __future__ import annotations
 
@@ -18,7 +17,7 @@ from oven_core.protocol.messages import MetricSpec
 from oven_learner.actuators import Actuators
 
 STATE_FILE = "channels.pt"
-"""Name of the file in a checkpoint with the state of all channels that have a module."""
+"""Name of the checkpoint file that stores the state of all channels with a module."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +25,7 @@ class Generated:
     """A scored generation batch of one rank. Each field has one entry per completion, unless stated otherwise."""
 
     rows: Sequence[Mapping[str, Any]]
-    """The dataset's rows."""
+    """Rows of the dataset."""
     prompts: Sequence[Any]
     """Texts or conversations as the policy received them, including the environment's reset message."""
     completion_ids: Sequence[Sequence[int]]
@@ -34,20 +33,20 @@ class Generated:
     rewards: Tensor
     """(ranks · B): rewards of all ranks, each a weighted sum over reward functions. NaN if no function scored."""
     tools: Sequence[Sequence[Any]]
-    """The tools with which the row's prompt was rendered."""
+    """Tools that were available when the row's prompt was rendered."""
     environments: Sequence[Any] | None
-    """The rows' environments after their rollouts."""
+    """Environments of the rows after their rollouts."""
     group: int
     """Completions per prompt. A prompt's completions are adjacent, also across ranks."""
 
 
-class Tally(NamedTuple):
-    """A term's sum over one micro-batch, with gradient, and the number of items in the sum. Both are scalars."""
+class TermSum(NamedTuple):
+    """The sum of a term over one micro-batch, with its gradient, and the number of items in it. Both are scalars."""
 
     total: Tensor
     number: Tensor
     gauges: Mapping[str, tuple[Tensor, Tensor]] = {}
-    """Sum and number of items of each gauge, without a gradient."""
+    """Name of each gauge → its sum and number of items, without a gradient."""
 
 
 class Channel(ABC):
@@ -57,30 +56,30 @@ class Channel(ABC):
     """
 
     name: ClassVar[str]
-    reads: ClassVar[Literal["completions", "logits", "hidden"]] = "completions"
-    """The input of the term: "completions" of a GRPOTrainer, or the model's "logits" or last "hidden" states on a
+    input_kind: ClassVar[Literal["completions", "logits", "hidden"]] = "completions"
+    """Input of the term: "completions" of a GRPOTrainer, or the model's "logits" or last "hidden" states on a
     Trainer's texts (oven_learner.losses.text_trainer)."""
     unit: str
-    """The unit of the published term."""
+    """Unit of the published term."""
     gauges: ClassVar[tuple[MetricSpec, ...]] = ()
     """Additional metrics, published as `channel/<name>/<gauge>`. Names here omit the prefix."""
 
     def __init__(self, weight: float = 0.0, *, maximum: float = 1.0) -> None:
         if not (math.isfinite(maximum) and 0 <= weight <= maximum and maximum > 0):
             raise ConfigError(
-                f"channel.{self.name}: weight {weight:g} with a maximum of {maximum:g}; give 0 <= weight <= maximum, "
-                "and a finite maximum above 0"
+                f"channel.{self.name}: weight {weight:g} and maximum {maximum:g} are invalid; expected "
+                "0 <= weight <= maximum, and a finite maximum above 0"
             )
         self._weight, self._maximum = float(weight), float(maximum)
         self._trainer: Any = None
 
     @property
     def weight(self) -> float:
-        """The term's weight in the next step's loss."""
+        """Weight of the term in the loss of the next step."""
         return self._weight
 
     def set_weight(self, weight: float) -> None:
-        """Set the weight for the next step's loss and later. Raises ConfigError if the term cannot be computed."""
+        """Set the weight, starting with the next step. Raises ConfigError if the term cannot be computed."""
         if weight > 0:
             self.check()
         self._weight = weight
@@ -97,8 +96,8 @@ class Channel(ABC):
 
     @property
     def module(self) -> nn.Module | None:
-        """The channel's trainable state next to the model, or None. The trainer's optimizer trains its parameters.
-        Checkpoints and copies for rollback include it."""
+        """Trainable state that the channel adds to the model, or None. The trainer's optimizer trains its parameters.
+        Checkpoints and rollback snapshots include it."""
         return None
 
     def columns(self, generated: Generated) -> dict[str, Any]:
@@ -106,7 +105,7 @@ class Channel(ABC):
         return {}
 
     @abstractmethod
-    def tally(self, model: Any, inputs: dict[str, Any]) -> Tally:
+    def tally(self, model: Any, inputs: dict[str, Any]) -> TermSum:
         """Return the sum of the term over this micro-batch, and its number of tokens."""
 
     def announce(self, actuators: Actuators) -> None:
@@ -118,7 +117,8 @@ class Channel(ABC):
             low=0.0,
             high=self._maximum,
             unit=f"× {self.unit}, in the loss",
-            moves_own_metric=self.reads != "completions",  # a Trainer's metric is the loss, and the term is part of it
+            moves_own_metric=self.input_kind
+            != "completions",  # a Trainer's metric is the loss, and the term is part of it
         )
 
     def announced(self) -> tuple[MetricSpec, ...]:
@@ -130,48 +130,49 @@ class Channel(ABC):
         )
 
 
-def check_channels(channels: Sequence[Channel], reads: Collection[str], trainer: str) -> None:
+def check_channels(channels: Sequence[Channel], provided_inputs: Collection[str], trainer: str) -> None:
     """Raise ConfigError for duplicate names, and for a channel whose input this trainer does not provide."""
     names = [channel.name for channel in channels]
     if len(set(names)) < len(names):
-        raise ConfigError(f"channels {', '.join(names)}: each may be given once")
+        raise ConfigError(f"duplicate channels in {', '.join(names)}; pass each channel once")
     for channel in channels:
-        if channel.reads not in reads:
-            kind = "ChannelTrainer" if channel.reads == "completions" else "TextTrainer"
+        if channel.input_kind not in provided_inputs:
+            kind = "ChannelTrainer" if channel.input_kind == "completions" else "TextTrainer"
             raise ConfigError(
-                f"channel.{channel.name} reads {channel.reads}, which a {trainer} does not have; use it with a {kind}"
+                f"channel.{channel.name} needs {channel.input_kind}, which a {trainer} does not provide; use it with a "
+                f"{kind}"
             )
 
 
-def record(trainer: Any, channel: Channel, tally: Tally, mode: Literal["train", "eval"]) -> None:
+def record_metrics(trainer: Any, channel: Channel, term_sum: TermSum, mode: Literal["train", "eval"]) -> None:
     """Add the term, its weight and its gauges to the trainer's metrics of this step.
 
     Uses TRL's `_metrics`, which attached trainers publish. Every rank performs one collective of the same size. Values
     that no rank measured are not logged.
     """
-    nothing = torch.zeros_like(tally.number)
-    gauges = [tally.gauges.get(gauge.name, (nothing, nothing)) for gauge in channel.gauges]
-    pairs = [(tally.total.detach(), tally.number), *gauges]
-    here = torch.stack([part.to(tally.total.dtype) for pair in pairs for part in pair]).detach()
-    sums = trainer.accelerator.reduce(here, reduction="sum").tolist()
+    zero = torch.zeros_like(term_sum.number)
+    gauges = [term_sum.gauges.get(gauge.name, (zero, zero)) for gauge in channel.gauges]
+    pairs = [(term_sum.total.detach(), term_sum.number), *gauges]
+    local_sums = torch.stack([part.to(term_sum.total.dtype) for pair in pairs for part in pair]).detach()
+    sums = trainer.accelerator.reduce(local_sums, reduction="sum").tolist()
     names = ["", *(f"/{gauge.name}" for gauge in channel.gauges)]
-    into = trainer._metrics[mode]
+    metrics = trainer._metrics[mode]
     for name, total, count in zip(names, sums[::2], sums[1::2], strict=True):
         if count:
-            into[f"channel/{channel.name}{name}"].append(total / count)
+            metrics[f"channel/{channel.name}{name}"].append(total / count)
     if sums[1]:
-        into[f"channel/{channel.name}/weight"].append(channel.weight)
+        metrics[f"channel/{channel.name}/weight"].append(channel.weight)
 
 
 def save_state(trainer: Any, folder: str) -> None:
-    """Save the channels' state next to the optimizer's, on the rank that saves."""
+    """Save the state of the channels next to the optimizer state, on the rank that saves."""
     states = {channel.name: channel.module.state_dict() for channel in trainer.channels if channel.module is not None}
     if states and trainer.args.should_save:
         torch.save(states, Path(folder, STATE_FILE))
 
 
 def read_state(trainer: Any, checkpoint: str | None) -> dict[str, Any]:
-    """Return the channels' state in the checkpoint, or {} without one. Raises ConfigError if the channels differ."""
+    """Return the state of each channel in the checkpoint, or {} without one. Raises ConfigError if channels differ."""
     if checkpoint is None:
         return {}
     expected = [channel.name for channel in trainer.channels if channel.module is not None]
@@ -179,8 +180,8 @@ def read_state(trainer: Any, checkpoint: str | None) -> dict[str, Any]:
     states: dict[str, Any] = torch.load(file, map_location="cpu", weights_only=True) if file.is_file() else {}
     if states.keys() != set(expected):
         raise ConfigError(
-            f"{checkpoint} has the state of {_named(states)}, and this trainer has {_named(expected)}; resume with the "
-            "channels of the checkpoint"
+            f"{checkpoint} has the state of {_listed(states)}, but this trainer has {_listed(expected)}; resume with "
+            "the channels of the checkpoint"
         )
     return states
 
@@ -193,9 +194,10 @@ def load_state(trainer: Any, states: dict[str, Any]) -> None:
                 channel.module.load_state_dict(states[channel.name])
             except RuntimeError as error:
                 raise ConfigError(
-                    f"the checkpoint's channel.{channel.name} does not fit: {error}; resume with the same model"
+                    f"the checkpoint's channel.{channel.name} does not fit this model: {error}; resume with the model "
+                    "of the checkpoint"
                 ) from None
 
 
-def _named(channels: Iterable[str]) -> str:
+def _listed(channels: Iterable[str]) -> str:
     return ", ".join(f"channel.{name}" for name in channels) or "no channels"

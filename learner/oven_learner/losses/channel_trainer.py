@@ -10,15 +10,23 @@ from transformers import ProcessorMixin
 from trl.trainer.grpo_trainer import GRPOTrainer
 
 from oven_core.errors import ConfigError
-from oven_learner.losses.channel import Channel, Generated, check_channels, load_state, read_state, record, save_state
+from oven_learner.losses.channel import (
+    Channel,
+    Generated,
+    check_channels,
+    load_state,
+    read_state,
+    record_metrics,
+    save_state,
+)
 
 
 class ChannelTrainer(GRPOTrainer):
     """A GRPOTrainer that adds `channels` to its loss while their weights are above 0.
 
     Raises ConfigError for duplicate channels and for setups that do not support a second forward pass per step: FSDP,
-    DeepSpeed, and DDP with re-entrant gradient checkpointing. Processors with images are also refused. All other
-    features work as in TRL: vLLM in both modes, PEFT, async rewards, tools, environments.
+    DeepSpeed, and DDP with re-entrant gradient checkpointing. It also raises it for processors that take images. All
+    other features work as in TRL: vLLM in both modes, PEFT, async rewards, tools, environments.
 
     Written for TRL 1.16 (`_compute_loss`, `_generate_and_score_completions`, `_calculate_rewards`, `_metrics`).
     """
@@ -28,7 +36,7 @@ class ChannelTrainer(GRPOTrainer):
         self.channels: Sequence[Channel] = tuple(channels)
         check_channels(self.channels, ("completions",), type(self).__name__)
         if self.channels:
-            _refuse(self)
+            _check_support(self)
         for channel in self.channels:
             channel.bind(self)
 
@@ -72,25 +80,26 @@ class ChannelTrainer(GRPOTrainer):
         return loss
 
     def _term(self, channel: Channel, model: Any, inputs: dict[str, Any]) -> Tensor:
-        """Return the micro-batch's mean of the term, divided by the number of micro-batches per step."""
-        tally = channel.tally(model, inputs)
+        """Return the mean of the term over the micro-batch, divided by the number of micro-batches per step."""
+        term_sum = channel.tally(model, inputs)
         mode: Literal["train", "eval"] = "train" if model.training else "eval"
-        record(self, channel, tally, mode)
-        parts = self.current_gradient_accumulation_steps if mode == "train" else 1
-        return tally.total / tally.number.clamp(min=1) / parts
+        record_metrics(self, channel, term_sum, mode)
+        micro_batches = self.current_gradient_accumulation_steps if mode == "train" else 1
+        return term_sum.total / term_sum.number.clamp(min=1) / micro_batches
 
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
         super()._save_optimizer_and_scheduler(output_dir)
         save_state(self, output_dir)
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
-        """Raise ConfigError if the checkpoint has other channels."""
+        """Load the state, with the channels' state. Raises ConfigError if the checkpoint has other channels."""
         states = read_state(self, checkpoint)
         super()._load_optimizer_and_scheduler(checkpoint)  # type: ignore[no-untyped-call]
         load_state(self, states)
 
 
-def _refuse(trainer: Any) -> None:
+def _check_support(trainer: Any) -> None:
+    """Raise ConfigError for a setup that does not support channels."""
     if trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled:
         raise ConfigError(
             "channels run the policy twice per step, which the sharded parameters of FSDP and DeepSpeed do not "

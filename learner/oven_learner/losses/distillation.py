@@ -1,10 +1,9 @@
-"""On-policy distillation: pull the policy towards a teacher on the policy's own completions, by the generalized
-Jensen-Shannon divergence.
+"""The channel `channel.distill`, which pulls the policy towards a teacher on the policy's own completions.
 
-A teacher with another tokenizer uses Universal Logit Distillation (Boizard et al. 2024, arXiv 2402.12030), by TRL
-1.16's `trl.experimental.gold`. Completions are split where both tokenizers end a token. Within a piece, token
-probabilities are multiplied. Tokens in both vocabularies are compared by divergence, and all others by the L1 distance
-of the sorted probabilities.
+The loss is the generalized Jensen-Shannon divergence. For a teacher with another tokenizer it is Universal Logit
+Distillation (Boizard et al. 2024, arXiv 2402.12030), as implemented by TRL 1.16's `trl.experimental.gold`. Completions
+are split where both tokenizers end a token. Within a piece, token probabilities are multiplied. Tokens in both
+vocabularies are compared by divergence, and all others by the L1 distance of the sorted probabilities.
 """
 
 from __future__ import annotations
@@ -14,14 +13,14 @@ import warnings
 from collections.abc import Sequence
 from itertools import accumulate
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn.functional import kl_div
 
 from oven_core.errors import ConfigError, TeacherRefusedError, reason
-from oven_learner.losses.channel import Channel, Generated, Tally
+from oven_learner.losses.channel import Channel, Generated, TermSum
 from oven_learner.losses.completion_logits import completion_logits, padded
 from oven_learner.teachers import checks
 from oven_learner.teachers.config import TeacherConfig
@@ -29,18 +28,18 @@ from oven_learner.teachers.placement import as_trainer_asks, chosen_form, load_m
 from oven_learner.teachers.registry import LIMIT_BYTES, has_reference, reference
 
 IGNORED = -100
-"""ULDLoss's label for tokens without a score."""
+"""Label with which ULDLoss marks tokens without a score."""
 PROMPTS = "oven_prompt"
-"""Key in TRL's batch for each row's prompt, as the policy received it."""
+"""Key in TRL's batch for the prompts, as the policy received them."""
 
 
 def generalized_jsd(student: Tensor, teacher: Tensor, beta: float, temperature: float = 1.0) -> Tensor:
     """Return the divergence per token in nats, (...) float32, from logits (..., V), with the student's gradient.
 
-    With P the teacher and Q the student, each a softmax of logits / temperature: β·KL(P ‖ M) + (1 − β)·KL(Q ‖ M), M =
-    β·P + (1 − β)·Q (Agarwal et al. 2024, arXiv 2306.13649, eq. 1). At β = 0 and 1 this vanishes, so its rescaled limits
-    are used: β = 0 is the forward KL(P ‖ Q). β = 1 is the reverse KL(Q ‖ P), which seeks a mode of the teacher (Gu et
-    al. 2024, arXiv 2306.08543).
+    P is the teacher and Q the student, each a softmax of logits / temperature. The divergence is
+    β·KL(P ‖ M) + (1 − β)·KL(Q ‖ M) with M = β·P + (1 − β)·Q (Agarwal et al. 2024, arXiv 2306.13649, eq. 1). It
+    vanishes at β = 0 and 1, so the function uses its rescaled limits there. β = 0 is the forward KL(P ‖ Q). β = 1 is
+    the reverse KL(Q ‖ P), which seeks a mode of the teacher (Gu et al. 2024, arXiv 2306.08543).
     """
     log_q = _log_probabilities(student, temperature)
     log_p = _log_probabilities(teacher, temperature)
@@ -53,7 +52,7 @@ def generalized_jsd(student: Tensor, teacher: Tensor, beta: float, temperature: 
 
 
 def _log_probabilities(logits: Tensor, temperature: float) -> Tensor:
-    """Return finite log-probabilities. Models may mask padded rows with -inf, and 0·∞ is NaN."""
+    """Return log-probabilities without infinities. Models may mask padded rows with -inf, and 0·∞ is NaN."""
     return (logits.float() / temperature).log_softmax(-1).clamp(min=torch.finfo(torch.float32).min)
 
 
@@ -64,19 +63,19 @@ def _kl(log_p: Tensor, log_q: Tensor) -> Tensor:
 
 class Distillation(Channel):
     """Generalized JSD per token between policy and teacher, over the whole vocabulary, on the policy's own completions
-    (Agarwal et al. 2024, arXiv 2306.13649, algorithm 1 with λ = 1). The default `beta` of 1 is the reverse KL:
+    (Agarwal et al. 2024, arXiv 2306.13649, algorithm 1 with λ = 1). The default `beta` of 1 is the reverse KL. This is
     MiniLLM's objective (Gu et al. 2024, arXiv 2306.08543, eq. 1) without its gradient through the sampling.
 
-    The teacher is the active one of `teacher.active` (oven_learner.teachers), or the policy without its adapter. GRPO's
-    own β may be 0. Unlike the KL term, this channel runs the teacher in every loss, so that a swap takes effect at
-    once. If the teacher's vocabulary has more rows than the policy's, it is normalised over the policy's.
+    The teacher is the one selected by `teacher.active` (oven_learner.teachers), or the policy without its adapter.
+    GRPO's own β may be 0. Unlike the KL term, this channel runs the teacher in every loss, so a swap takes effect at
+    once. If the teacher's vocabulary has more rows than the policy's, it is normalised over the policy's rows.
 
-    `temperature` softens both distributions; None means the trainer's sampling temperature. Prompts, padding and tool
-    output do not count. Raises ConfigError for a β outside [0, 1] or a temperature that is not above 0.
+    `temperature` softens both distributions. With None it is the trainer's sampling temperature. Prompts, padding and
+    tool output do not count. Raises ConfigError for a β outside [0, 1] or a temperature that is not above 0.
 
     `teacher` (a model, or a TeacherConfig) and its `tokenizer` fix the teacher, independent of `teacher.active`. Its
     tokenizer may differ from the policy's. The default `beta` is then 0.5. The trainer's constructor loads and checks
-    the teacher, and raises TeacherRefusedError. `limit_bytes` limits its size.
+    the teacher, and raises TeacherRefusedError for an unsuitable one. `limit_bytes` is its maximum size.
     """
 
     name = "distill"
@@ -99,102 +98,134 @@ class Distillation(Channel):
         if not 0 <= beta <= 1:
             raise ConfigError(f"channel.distill: beta {beta:g} is outside [0, 1]; 0 is the forward KL, 1 the reverse")
         if temperature is not None and not (math.isfinite(temperature) and temperature > 0):
-            raise ConfigError(f"channel.distill: temperature {temperature:g}; give a finite one above 0")
+            raise ConfigError(
+                f"channel.distill: temperature {temperature:g} is invalid; expected a finite number above 0"
+            )
         if tokenizer is not None and teacher is None:
-            raise ConfigError("channel.distill: tokenizer= needs its teacher; give both teacher=… and tokenizer=…")
+            raise ConfigError("channel.distill: tokenizer= without a teacher; pass both teacher=… and tokenizer=…")
         if teacher is not None and beta in (0, 1):
             raise ConfigError(
-                f"channel.distill: beta {beta:g} with a teacher's own tokenizer: when tokens are merged, only a beta "
-                "between 0 and 1 has its minimum at the teacher's probabilities; use e.g. 0.5"
+                f"channel.distill: beta {beta:g} does not work with a teacher's own tokenizer; when tokens are merged, "
+                "only a beta between 0 and 1 has its minimum at the teacher's probabilities; use 0.5, for example"
             )
         self.beta, self._temperature = beta, temperature
         self._teacher_arguments, self._limit = (teacher, tokenizer), limit_bytes
         self._teacher: Any = None
-        self._across: CrossTokenizer | None = None
+        self._cross_tokenizer: CrossTokenizer | None = None
         if teacher is not None:
             self.unit = "distance of probabilities per token, policy to teacher"
 
     def bind(self, trainer: Any) -> None:
-        """Load and check the channel's own teacher. Raises TeacherRefusedError, and ConfigError if prompts are
-        conversations and its tokenizer has no chat template."""
+        """Load and check the channel's own teacher, if it has one.
+
+        Raises TeacherRefusedError if it is unsuitable. Raises ConfigError if prompts are conversations and its
+        tokenizer has no chat template.
+        """
         super().bind(trainer)
         if self._teacher_arguments[0] is None:
             return
-        self._teacher, tokenizer = _admit(trainer, *self._teacher_arguments, self._limit)
+        self._teacher, tokenizer = _load_teacher(trainer, *self._teacher_arguments, self._limit)
         self._teacher_arguments = None, None
         temperature = trainer.temperature if self._temperature is None else self._temperature
-        self._across = CrossTokenizer(
+        self._cross_tokenizer = CrossTokenizer(
             trainer.processing_class, tokenizer, self.beta, temperature, trainer.accelerator.device
         )
         first: dict[str, Any] = next(iter(trainer.train_dataset.take(1)), {})
-        if not isinstance(first.get("prompt"), str) and not self._across.teacher.chat_template:
-            raise ConfigError("channel.distill: prompts are conversations, and the teacher's tokenizer has no template")
+        if not isinstance(first.get("prompt"), str) and not self._cross_tokenizer.teacher.chat_template:
+            raise ConfigError(
+                "channel.distill: prompts are conversations, but the teacher's tokenizer has no chat template; use a "
+                "teacher with one, or prompts that are texts"
+            )
 
     def columns(self, generated: Generated) -> dict[str, Any]:
-        """Return the raw prompts if the teacher has another tokenizer."""
-        return {PROMPTS: list(generated.prompts)} if self._across is not None else {}
+        """Return the raw prompts if the teacher has its own tokenizer, or else nothing."""
+        return {PROMPTS: list(generated.prompts)} if self._cross_tokenizer is not None else {}
 
     def check(self) -> None:
         """Raise ConfigError if there is no teacher."""
-        if self._across is None and not has_reference(self._trainer):
+        if self._cross_tokenizer is None and not has_reference(self._trainer):
             raise ConfigError(
-                "channel.distill has no teacher: add one, Teachers(trainer).add(name, model, tokenizer), swap to it, "
-                "or leave the weight at 0"
+                "channel.distill has no teacher; add one with Teachers(trainer).add(name, model, tokenizer) and swap "
+                "to it, or leave the weight at 0"
             )
 
-    def tally(self, model: Any, inputs: dict[str, Any]) -> Tally:
-        """Return the divergence summed over the completions' tokens, and their number."""
+    def tally(self, model: Any, inputs: dict[str, Any]) -> TermSum:
+        """Return the divergence summed over the tokens of the completions, and the number of tokens."""
         trainer = self._trainer
         prompt = inputs["prompt_ids"], inputs["prompt_mask"]
         completion = inputs["completion_ids"], inputs["completion_mask"]
         mask = completion[1] if "tool_mask" not in inputs else completion[1] * inputs["tool_mask"]  # (B, C)
         counted = mask.bool()
-        if self._across is not None:
+        if self._cross_tokenizer is not None:
             student_logits = completion_logits(trainer, model, prompt, completion)
-            return self._tally_across(self._across, student_logits, counted, inputs)
+            return self._cross_tokenizer_sum(self._cross_tokenizer, student_logits, counted, inputs)
         with torch.no_grad(), reference(trainer) as teacher:
             teacher_logits = completion_logits(trainer, teacher, prompt, completion)[counted]  # (tokens, V or more)
         student_logits = completion_logits(trainer, model, prompt, completion)[counted]  # (tokens, V)
         temperature = trainer.temperature if self._temperature is None else self._temperature
-        apart = generalized_jsd(student_logits, teacher_logits[:, : student_logits.size(-1)], self.beta, temperature)
-        return Tally(apart.sum(), counted.sum())
+        divergences = generalized_jsd(
+            student_logits, teacher_logits[:, : student_logits.size(-1)], self.beta, temperature
+        )
+        return TermSum(divergences.sum(), counted.sum())
 
-    def _tally_across(
-        self, across: CrossTokenizer, student_logits: Tensor, counted: Tensor, inputs: dict[str, Any]
-    ) -> Tally:
-        """Return the tally for a teacher with another tokenizer. Means of completions are weighted by text tokens."""
-        entries = []  # per row with text: row, token positions, teacher's prompt and tokens, both ends
+    def _cross_tokenizer_sum(
+        self, cross_tokenizer: CrossTokenizer, student_logits: Tensor, counted: Tensor, inputs: dict[str, Any]
+    ) -> TermSum:
+        """Return the sum for a teacher with another tokenizer. Means of completions are weighted by text tokens."""
+        completions = []
         for row, (ids, mask) in enumerate(zip(inputs["completion_ids"].tolist(), counted.tolist(), strict=True)):
             indices = [position for position, counts in enumerate(mask) if counts]
-            text, text_positions, ends = across.text([ids[position] for position in indices])
-            tokens, teacher_ends = across.read(text)
+            text, text_positions, ends = cross_tokenizer.text([ids[position] for position in indices])
+            tokens, teacher_ends = cross_tokenizer.read(text)
             if text_positions and tokens:
-                own = [indices[position] for position in text_positions]
-                entries.append((row, own, across.prompt(inputs[PROMPTS][row]), tokens, ends, teacher_ends))
+                positions = [indices[position] for position in text_positions]
+                prompt = cross_tokenizer.prompt(inputs[PROMPTS][row])
+                completions.append(_Completion(row, positions, prompt, tokens, ends, teacher_ends))
         total = student_logits.sum() * 0.0
-        if not entries:
-            return Tally(total, counted.sum() * 0)
+        if not completions:
+            return TermSum(total, counted.sum() * 0)
         device = student_logits.device
-        prompt = padded([entry[2] for entry in entries], device, pad_left=True)
-        completion = padded([entry[3] for entry in entries], device)
+        teacher_prompts = padded([completion.prompt for completion in completions], device, pad_left=True)
+        teacher_tokens = padded([completion.tokens for completion in completions], device)
         with torch.no_grad():
-            teacher_logits = completion_logits(self._trainer, self._teacher, prompt, completion)  # (rows, T, W)
-        for index, (row, own, _, tokens, ends, teacher_ends) in enumerate(entries):
-            ids = inputs["completion_ids"][row, own].tolist()
-            distance = across.distance(
-                student_logits[row, own].float(),
+            teacher_logits = completion_logits(
+                self._trainer, self._teacher, teacher_prompts, teacher_tokens
+            )  # (rows, T, W)
+        for index, (row, positions, _, tokens, ends, teacher_ends) in enumerate(completions):
+            ids = inputs["completion_ids"][row, positions].tolist()
+            distance = cross_tokenizer.distance(
+                student_logits[row, positions].float(),
                 teacher_logits[index, : len(tokens)].float(),
                 (ids, tokens),
                 (ends, teacher_ends),
             )
-            total = total + distance * len(own)
-        return Tally(total, torch.tensor(sum(len(entry[1]) for entry in entries), device=device))
+            total = total + distance * len(positions)
+        return TermSum(total, torch.tensor(sum(len(item.positions) for item in completions), device=device))
+
+
+class _Completion(NamedTuple):
+    """A completion with text, in the tokens of both models."""
+
+    row: int
+    positions: list[int]
+    """Positions of the student's text tokens in the row."""
+    prompt: list[int]
+    """Tokens of the prompt by the teacher's tokenizer."""
+    tokens: list[int]
+    """Tokens of the text by the teacher's tokenizer."""
+    ends: list[int]
+    """End of each student token in UTF-8 bytes."""
+    teacher_ends: list[int]
+    """End of each teacher token in UTF-8 bytes."""
 
 
 @torch.no_grad()
-def _admit(trainer: Any, teacher: Any, tokenizer: Any, limit: int) -> tuple[Any, Any]:
-    """Return a loaded model and its tokenizer for `teacher`, a TeacherConfig or a model. The tokenizer may differ from
-    the policy's, because this teacher is never GRPO's reference. Raises TeacherRefusedError."""
+def _load_teacher(trainer: Any, teacher: Any, tokenizer: Any, limit: int) -> tuple[Any, Any]:
+    """Return a loaded model and its tokenizer for `teacher`, a TeacherConfig or a model.
+
+    The tokenizer may differ from the policy's, because this teacher is never GRPO's reference. Raises
+    TeacherRefusedError if the teacher is unsuitable.
+    """
     accelerator = trainer.accelerator
     config = teacher if isinstance(teacher, TeacherConfig) else TeacherConfig(name="distill", model=teacher)
     if tokenizer is not None:
@@ -202,28 +233,28 @@ def _admit(trainer: Any, teacher: Any, tokenizer: Any, limit: int) -> tuple[Any,
     form = chosen_form(config, accelerator.device, limit)
     own_tokenizer = load_tokenizer(config)
     if own_tokenizer is None:
-        raise TeacherRefusedError("it has no tokenizer in its folder; pass one, Distillation(teacher=…, tokenizer=…)")
+        raise TeacherRefusedError("its folder has no tokenizer; pass one with Distillation(teacher=…, tokenizer=…)")
     model = load_model(config, form, accelerator.device)
     checks.check_own_weights(accelerator.unwrap_model(trainer.model), model)
     checks.check_size(model, 0, limit, form)
     rows, last = checks.rows(model), max(own_tokenizer.get_vocab().values())
     if last >= rows:
         raise TeacherRefusedError(
-            f"its tokenizer has ids up to {last:,} and it has {rows:,} rows; use its own tokenizer"
+            f"its tokenizer has ids up to {last:,}, but its vocabulary has {rows:,} rows; use its own tokenizer"
         )
     place_model(model, accelerator.device, form, None)
-    ready = as_trainer_asks(model, accelerator, form)
+    prepared_model = as_trainer_asks(model, accelerator, form)
     try:
-        logits = ready(input_ids=torch.tensor([[last, last]], device=accelerator.device)).logits
+        logits = prepared_model(input_ids=torch.tensor([[last, last]], device=accelerator.device)).logits
     except Exception as error:
-        raise TeacherRefusedError(f"it cannot score a probe: {reason(error)}") from error
+        raise TeacherRefusedError(f"it failed on a probe of two tokens: {reason(error)}") from error
     if not bool(torch.isfinite(logits).all()):
-        raise TeacherRefusedError("it gives a probe logits that are not finite; check its weights")
-    return ready, own_tokenizer
+        raise TeacherRefusedError("its logits for a probe of two tokens are not finite; check its weights")
+    return prepared_model, own_tokenizer
 
 
 class CrossTokenizer:
-    """Measures the distance between two models with different tokenizers, one completion at a time.
+    """A distance between two models with different tokenizers, computed for one completion at a time.
 
     Raises ConfigError for a tokenizer without token offsets.
     """
@@ -232,11 +263,11 @@ class CrossTokenizer:
         self.student, self.teacher = (getattr(tokenizer, "tokenizer", tokenizer) for tokenizer in (student, teacher))
         if not self.teacher.is_fast:
             raise ConfigError(
-                f"channel.distill: the teacher's tokenizer is a {type(self.teacher).__name__}, which has no token "
-                "offsets; use a fast tokenizer, AutoTokenizer.from_pretrained(…)"
+                f"channel.distill: the teacher's tokenizer, a {type(self.teacher).__name__}, has no token offsets; use "
+                "a fast tokenizer, for example from AutoTokenizer.from_pretrained(…)"
             )
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # experimental API: trl's minor version is pinned
+            warnings.simplefilter("ignore")  # the API is experimental, but trl's minor version is pinned
             from trl.experimental.gold import gold_trainer
         shared = self.student.get_vocab().keys() & self.teacher.get_vocab().keys()
         uld_loss: Any = gold_trainer.ULDLoss
@@ -246,10 +277,10 @@ class CrossTokenizer:
                 uld_distillation_weight=1.0,
                 uld_student_temperature=temperature,
                 uld_teacher_temperature=temperature,
-                uld_skip_student_eos=False,  # only text is passed
+                uld_skip_student_eos=False,  # the input is text without end tokens
                 uld_skip_teacher_eos=False,
                 use_extended_uld=True,
-                uld_token_merge_strategy="bayesian",  # the piece's last distribution, given its first tokens
+                uld_token_merge_strategy="bayesian",  # the last distribution of a piece, given its earlier tokens
                 uld_use_hybrid_loss=bool(shared),
                 uld_hybrid_matched_weight=None,
                 uld_hybrid_unmatched_weight=None,
@@ -262,19 +293,20 @@ class CrossTokenizer:
         self._special = set(self.student.all_special_ids)
 
     def text(self, ids: Sequence[int]) -> tuple[str, list[int], list[int]]:
-        """Return the student's text, the indices of its text tokens, and the end of each in UTF-8 bytes."""
+        """Return the text of the student's tokens, the indices of its text tokens, and the end of each in UTF-8
+        bytes."""
         positions = [position for position, token in enumerate(ids) if token not in self._special]
         tokens = [ids[position] for position in positions]
         text = self._decoded(tokens)
         return text, positions, self._ends(tokens, text)
 
     def read(self, text: str) -> tuple[list[int], list[int]]:
-        """Return the teacher's tokens of a completion's text, and the end of each in UTF-8 bytes."""
+        """Return a completion's text in the teacher's tokens, and the end of each token in UTF-8 bytes."""
         encoded = self.teacher(text, add_special_tokens=False, return_offsets_mapping=True)
         return encoded["input_ids"], _byte_ends(text, encoded["offset_mapping"])
 
     def prompt(self, prompt: Any) -> list[int]:
-        """Return the teacher's tokens of a prompt. A conversation is rendered with the teacher's chat template."""
+        """Return a prompt in the teacher's tokens. Conversations are rendered with the teacher's chat template."""
         if isinstance(prompt, str):
             ids = list(self.teacher(prompt)["input_ids"])
         else:
@@ -285,7 +317,7 @@ class CrossTokenizer:
     def distance(
         self, student: Tensor, teacher: Tensor, tokens: tuple[Sequence[int], Sequence[int]], ends: tuple[Any, Any]
     ) -> Tensor:
-        """Return the loss of one completion, which is the mean over its pieces.
+        """Return the mean loss over the pieces of one completion.
 
         `student` and `teacher` are the logits that predict its tokens, (S, V) and (T, W). `tokens` and `ends` have
         lengths S and T.
@@ -298,7 +330,7 @@ class CrossTokenizer:
 
     @staticmethod
     def _row(logits: Tensor, tokens: Sequence[int], ends: Sequence[int]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Return a batch of one, with a placeholder token before the text."""
+        """Return the arguments of ULDLoss for one completion, with a placeholder token before the text."""
         ids = torch.tensor([[0, *tokens]], device=logits.device)  # (1, S + 1)
         labels = ids.clone()
         labels[0, 0] = IGNORED
@@ -309,15 +341,17 @@ class CrossTokenizer:
         return str(self.student.decode(tokens, skip_special_tokens=False, clean_up_tokenization_spaces=False))
 
     def _ends(self, tokens: Sequence[int], text: str) -> list[int]:
-        """Return the tokens' ends in bytes. Sampled tokens may differ from the tokenization of their text."""
+        """Return the ends of the tokens in bytes. Sampled tokens may differ from the tokenization of their text."""
+        if not tokens:
+            return []
         if self.student.is_fast:
-            again = self.student(text, add_special_tokens=False, return_offsets_mapping=True)
-            if again["input_ids"] == list(tokens):
-                return _byte_ends(text, again["offset_mapping"])
-        whole = len(text.encode())
+            encoded = self.student(text, add_special_tokens=False, return_offsets_mapping=True)
+            if encoded["input_ids"] == list(tokens):
+                return _byte_ends(text, encoded["offset_mapping"])
+        text_length = len(text.encode())
         lengths = (len(self._decoded(tokens[:count]).encode()) for count in range(1, len(tokens)))
-        # Half a character decodes to a replacement character that is longer.
-        return [*(min(whole, length) for length in accumulate(lengths, max)), whole] if tokens else []
+        # Half a character decodes to a replacement character, which can be longer than the character.
+        return [*(min(text_length, length) for length in accumulate(lengths, max)), text_length]
 
 
 def _byte_ends(text: str, spans: Sequence[tuple[int, int]]) -> list[int]:

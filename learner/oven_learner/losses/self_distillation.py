@@ -1,7 +1,7 @@
-"""The channel `channel.sdpo`: self-distillation towards the policy's own answers to prompts with hints (Hübotter et al.
-2026, arXiv 2601.20802).
+"""The channel `channel.sdpo`, which distils the policy from itself, with hints added to the teacher's prompts.
 
-The wording of hints and the choice of a sibling match TRL 1.16's `SuccessfulRolloutTeacherContextBuilder`.
+The method is from Hübotter et al. 2026 (arXiv 2601.20802). The wording of hints and the choice of a sibling match TRL
+1.16's `SuccessfulRolloutTeacherContextBuilder`.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from transformers import TrainerCallback
 
 from oven_core.errors import ConfigError
 from oven_core.protocol.messages import MetricSpec
-from oven_learner.losses.channel import Channel, Generated, Tally
+from oven_learner.losses.channel import Channel, Generated, TermSum
 from oven_learner.losses.completion_logits import completion_logits, padded
 
 HINTED = "oven_hinted"
-"""Key in TRL's batch for the tokens of each row's prompt with a hint, or None."""
-LONGEST = 10_240
+"""Key in TRL's batch for the prompts with hints. Each row has the tokens of its prompt, or None."""
+MAX_PROMPT_TOKENS = 10_240
 """Maximum tokens of a prompt with a hint. Longer prompts lose their beginning. TRL's `max_reprompt_len`."""
 Template: TypeAlias = str | Callable[[Mapping[str, Any], str], str | None]
-"""A text with the row's columns in braces, or a function that maps (row, completion text) to a hint or None."""
+"""A text with column names in braces, or a function that maps (row, completion text) to a hint or None."""
 PROMPT = "{prompt}{hints}\n\nCorrectly solve the original question.\n"
 SOLUTION = "\nCorrect solution:\n\n{solution}\n\n"
 FEEDBACK = "\nThe following is feedback from your unsuccessful earlier attempt:\n\n{feedback}\n\n"
@@ -37,8 +37,10 @@ FEEDBACK = "\nThe following is feedback from your unsuccessful earlier attempt:\
 class Hints:
     """The sources of hints for a completion's prompt. Completions without hints are not distilled.
 
-    `sibling`: use the first other completion of the group with a reward of at least `success`. `feedback`: the dataset
-    column with the environment's feedback, or the environment's property of that name. `template`: the user's own hint.
+    - `sibling`: whether to use the first other completion of the group with a reward of at least `success`.
+    - `feedback`: the dataset column with the environment's feedback, or the environment's property of that name.
+    - `template`: a custom hint.
+
     Raises ConfigError if all three are off.
     """
 
@@ -49,32 +51,35 @@ class Hints:
 
     def __post_init__(self) -> None:
         if not self.sibling and self.feedback is None and self.template is None:
-            raise ConfigError("channel.sdpo has no source of hints: set sibling=True, a feedback column, or a template")
+            raise ConfigError("channel.sdpo has no source of hints; set sibling=True, a feedback column, or a template")
 
     def prompts(self, generated: Generated, decode: Callable[[Sequence[int]], str], rank: int) -> list[Any]:
-        """Return each row's hinted prompt, a text or a conversation, or None without hints.
+        """Return the prompt of each row with hints, as a text or a conversation, or None for a row without hints.
 
         With `sibling` and several ranks this is a collective, because a group may span two ranks.
         """
-        everyones = gather_object([list(ids) for ids in generated.completion_ids]) if self.sibling else []
+        all_completions = gather_object([list(ids) for ids in generated.completion_ids]) if self.sibling else []
         hinted_prompts: list[Any] = []
         for row, prompt in enumerate(generated.prompts):
-            sibling = self._sibling(generated, everyones, rank * len(generated.rows) + row, decode)
-            hints = sibling + self._feedback(generated, row) + self._template(generated, row, decode)
-            hinted_prompts.append(_hinted(prompt, hints) if hints else None)
+            position = rank * len(generated.rows) + row
+            sibling_hint = self._sibling_hint(generated, all_completions, position, decode)
+            hints = sibling_hint + self._feedback_hint(generated, row) + self._template_hint(generated, row, decode)
+            hinted_prompts.append(_add_hints(prompt, hints) if hints else None)
         return hinted_prompts
 
-    def _sibling(
-        self, generated: Generated, everyones: Sequence[Sequence[int]], position: int, decode: Callable[..., str]
+    def _sibling_hint(
+        self, generated: Generated, all_completions: Sequence[Sequence[int]], position: int, decode: Callable[..., str]
     ) -> str:
         if not self.sibling:
             return ""
         first = position // generated.group * generated.group
         rewards = generated.rewards[first : first + generated.group].tolist()
-        sibling = next((first + n for n, r in enumerate(rewards) if first + n != position and r >= self.success), None)
-        return "" if sibling is None else SOLUTION.format(solution=decode(everyones[sibling]))
+        for sibling, reward in enumerate(rewards, start=first):
+            if sibling != position and reward >= self.success:
+                return SOLUTION.format(solution=decode(all_completions[sibling]))
+        return ""
 
-    def _feedback(self, generated: Generated, row: int) -> str:
+    def _feedback_hint(self, generated: Generated, row: int) -> str:
         if self.feedback is None:
             return ""
         feedback = generated.rows[row].get(self.feedback)
@@ -82,11 +87,11 @@ class Hints:
             feedback = getattr(generated.environments[row], self.feedback, None)
         if feedback is not None and not isinstance(feedback, str):
             raise ConfigError(
-                f"channel.sdpo: {self.feedback!r} is a {type(feedback).__name__}; expected a text, or None"
+                f"channel.sdpo: feedback {self.feedback!r} is a {type(feedback).__name__}; expected a text or None"
             )
         return FEEDBACK.format(feedback=feedback) if feedback and feedback.strip() else ""
 
-    def _template(self, generated: Generated, row: int, decode: Callable[..., str]) -> str:
+    def _template_hint(self, generated: Generated, row: int, decode: Callable[..., str]) -> str:
         if self.template is None:
             return ""
         if callable(self.template):
@@ -95,11 +100,12 @@ class Hints:
             return self.template.format_map(generated.rows[row])
         except (KeyError, IndexError) as error:
             raise ConfigError(
-                f"channel.sdpo: the template uses {error}, and the row has {', '.join(generated.rows[row])}"
+                f"channel.sdpo: the template uses {error}, but the row only has {', '.join(generated.rows[row])}; use "
+                "these columns"
             ) from None
 
 
-def _hinted(prompt: Any, hints: str) -> Any:
+def _add_hints(prompt: Any, hints: str) -> Any:
     """Add the hints to a text, or to a conversation's last user message."""
     if isinstance(prompt, str):
         return PROMPT.format(prompt=prompt, hints=hints)
@@ -109,8 +115,8 @@ def _hinted(prompt: Any, hints: str) -> Any:
     content = prompt[last]["content"]
     if isinstance(content, list):
         content = " ".join(part.get("text", "") for part in content if part.get("type") == "text")
-    hinted = {**prompt[last], "content": PROMPT.format(prompt=content, hints=hints)}
-    return [*prompt[:last], hinted, *prompt[last + 1 :]]
+    message = {**prompt[last], "content": PROMPT.format(prompt=content, hints=hints)}
+    return [*prompt[:last], message, *prompt[last + 1 :]]
 
 
 class MovingAverage(nn.Module):
@@ -128,37 +134,37 @@ class MovingAverage(nn.Module):
         self.register_buffer("follows", torch.tensor(False))
 
     @property
-    def following(self) -> bool:
+    def is_following(self) -> bool:
         """Whether the average follows the model. Checkpoints save this flag, so that a resumed average continues."""
         return bool(self.get_buffer("follows"))
 
     def stop(self) -> None:
-        """Stop following. The next use starts afresh."""
+        """Stop following. The next use starts with a new copy of the model."""
         self.get_buffer("follows").fill_(False)
 
     @torch.no_grad()
     def restart(self, model: nn.Module) -> None:
-        """Copy the current model, and follow it from now on."""
+        """Copy the current model, and start to follow it."""
         self.get_buffer("follows").fill_(True)
         for name in self._names:
             self.get_buffer(_key(name)).copy_(model.get_parameter(name))
 
     @torch.no_grad()
     def follow(self, model: nn.Module) -> None:
-        """Take one step towards the model, if following."""
-        if not self.following:
+        """Move the average one step towards the model, unless following has stopped."""
+        if not self.is_following:
             return
         for name in self._names:
-            own = self.get_buffer(_key(name))
-            own.lerp_(model.get_parameter(name).detach().to(own), self.rate)
+            average = self.get_buffer(_key(name))
+            average.lerp_(model.get_parameter(name).detach().to(average), self.rate)
 
     def weights(self, model: nn.Module) -> Mapping[str, Tensor]:
-        """Return the weights under the model's names and in its dtypes, for torch.func.functional_call."""
+        """Return the averages with the model's names and dtypes, for torch.func.functional_call."""
         return {name: self.get_buffer(_key(name)).to(model.get_parameter(name)) for name in self._names}
 
 
 def _key(name: str) -> str:
-    """Return the buffer's name, which must not contain a dot."""
+    """Return the name of a parameter's buffer, which must not contain a dot."""
     return name.replace(".", "/")
 
 
@@ -167,10 +173,10 @@ class SelfDistillation(Channel):
     Completions without a hint are skipped. TRL 1.16's functions (`experimental/sdpo/loss_utils`) compute the term. Its
     SDPOTrainer is not used, because it is not a GRPOTrainer and mixes its loss differently.
 
-    `teacher` is "live", the current policy, or "ema", its moving average with `rate` per step. The average starts from
-    the policy when the weight rises above 0. The policy's `topk` tokens are compared, plus one bucket for the rest.
-    `beta` is 0 for the forward KL, 1 for the reverse, and the generalized JSD in between. `clip` bounds the importance
-    ratio when completions are reused; None disables it.
+    `teacher` is "live" for the current policy, or "ema" for its moving average with `rate` per step. The average starts
+    from the policy when the weight rises above 0. The term compares the policy's `topk` tokens, plus one bucket for the
+    rest. A `beta` of 0 is the forward KL, 1 is the reverse KL, and values in between are the generalized JSD. `clip`
+    bounds the importance ratio when completions are reused. None disables it.
 
     Prompts, padding and tool output do not count. The trainer's temperature softens both models. Gauges cover the same
     tokens. Raises ConfigError for a β outside [0, 1], a rate outside (0, 1], and a `topk` or `clip` that is not
@@ -199,15 +205,16 @@ class SelfDistillation(Channel):
     ) -> None:
         super().__init__(weight, maximum=maximum)
         if teacher not in ("live", "ema"):
-            raise ConfigError(f"channel.sdpo: teacher {teacher!r}; give 'live' or 'ema'")
+            raise ConfigError(f"channel.sdpo: unknown teacher {teacher!r}; expected 'live' or 'ema'")
         if not (0 < rate <= 1 and topk >= 1 and 0 <= beta <= 1 and (clip is None or clip > 0)):
             raise ConfigError(
-                f"channel.sdpo: rate {rate:g}, topk {topk}, beta {beta:g}, clip {clip}; give 0 < rate <= 1, topk >= 1, "
-                "0 <= beta <= 1 (0 is the forward KL, 1 the reverse), and a clip above 0, or None"
+                f"channel.sdpo: invalid option among rate {rate:g}, topk {topk}, beta {beta:g} and clip {clip}; "
+                "expected 0 < rate <= 1, topk >= 1, 0 <= beta <= 1 (0 is the forward KL, 1 the reverse), and a clip "
+                "above 0 or None"
             )
         self.hints = hints or Hints()
         self.topk, self.beta, self.clip = topk, beta, clip
-        self._averaged, self._rate = teacher == "ema", rate
+        self._uses_average, self._rate = teacher == "ema", rate
         self._average: Any = None
 
     def bind(self, trainer: Any) -> None:
@@ -215,23 +222,23 @@ class SelfDistillation(Channel):
         super().bind(trainer)
         policy = trainer.accelerator.unwrap_model(trainer.model)
         self.topk = min(self.topk, int(policy.get_input_embeddings().weight.shape[0]))
-        if self._averaged:
+        if self._uses_average:
             self._average = MovingAverage(policy, self._rate)
             if self.weight:
                 self._average.restart(policy)
-            trainer.add_callback(_Follow(self))
+            trainer.add_callback(_FollowPolicy(self))
 
     def set_weight(self, weight: float) -> None:
-        """Set the weight from the next step on. When it rises from 0, buffered completions without hints are
+        """Set the weight, starting with the next step. When it rises from 0, buffered completions without hints are
         dropped."""
         super().set_weight(weight)
         if self._average is not None and weight == 0:
             self._average.stop()
-        elif self._average is not None and not self._average.following:
+        elif self._average is not None and not self._average.is_following:
             self._average.restart(self._policy)
         if weight and self._trainer is not None:
-            waiting = getattr(self._trainer, "_buffered_inputs", None) or ()
-            if any(HINTED not in batch for batch in waiting):
+            buffered_batches = getattr(self._trainer, "_buffered_inputs", None) or ()
+            if any(HINTED not in batch for batch in buffered_batches):
                 self._trainer._buffered_inputs = None
 
     @property
@@ -252,58 +259,61 @@ class SelfDistillation(Channel):
 
         prompts = self.hints.prompts(generated, decode, trainer.accelerator.process_index)
         window = getattr(self._policy.config, "max_position_embeddings", None) or math.inf
-        hinted: list[list[int] | None] = []
+        prompt_tokens: list[list[int] | None] = []
         for prompt, tools, completion in zip(prompts, generated.tools, generated.completion_ids, strict=True):
             tokens = None if prompt is None else self._tokens(prompt, tools)
             fits = tokens is not None and len(tokens) + len(completion) <= window
-            hinted.append(tokens if fits else None)
-        return {HINTED: hinted}
+            prompt_tokens.append(tokens if fits else None)
+        return {HINTED: prompt_tokens}
 
-    def tally(self, model: Any, inputs: dict[str, Any]) -> Tally:
-        """Return the divergence summed over the tokens of completions with hints, and their number."""
+    def tally(self, model: Any, inputs: dict[str, Any]) -> TermSum:
+        """Return the divergence summed over the tokens of completions with hints, and the number of tokens."""
         trainer = self._trainer
-        hinted: list[list[int] | None] = inputs.get(HINTED) or [None] * len(inputs["completion_ids"])
-        rows = [row for row, tokens in enumerate(hinted) if tokens is not None]
+        prompt_tokens: list[list[int] | None] = inputs.get(HINTED) or [None] * len(inputs["completion_ids"])
+        rows = [row for row, tokens in enumerate(prompt_tokens) if tokens is not None]
         device = inputs["completion_ids"].device
-        share = torch.tensor(float(len(rows)), device=device), torch.tensor(float(len(hinted)), device=device)
+        hinted_share = (
+            torch.tensor(float(len(rows)), device=device),
+            torch.tensor(float(len(prompt_tokens)), device=device),
+        )
         mask = inputs["completion_mask"]  # (B, C)
         mask = mask if "tool_mask" not in inputs else mask * inputs["tool_mask"]
         counted = mask[rows].bool()  # (b, C), b <= B
         if not counted.any():
-            nothing = torch.zeros((), device=device)
-            return Tally(nothing, nothing, {"hinted": share})
+            zero = torch.zeros((), device=device)
+            return TermSum(zero, zero, {"hinted": hinted_share})
         completion = inputs["completion_ids"][rows], inputs["completion_mask"][rows]
-        hinted_prompts = padded([tokens for tokens in hinted if tokens is not None], device, pad_left=True)
+        hinted_prompts = padded([tokens for tokens in prompt_tokens if tokens is not None], device, pad_left=True)
         hinted_logits = self._hinted_logits(hinted_prompts, completion)[counted]  # (tokens, V)
         prompt = inputs["prompt_ids"][rows], inputs["prompt_mask"][rows]
         # Bypass DDP's forward: it broadcasts buffers, and other ranks may have no hints in this batch.
         policy = trainer.accelerator.unwrap_model(model)
         logits = completion_logits(trainer, policy, prompt, completion)[counted].float() / trainer.temperature
-        sampled = completion[0][counted]
-        old = inputs["old_per_token_logps"][rows][counted] if "old_per_token_logps" in inputs else None
-        apart = self.divergence(logits, hinted_logits, sampled, old)
+        tokens = completion[0][counted]
+        old_logps = inputs["old_per_token_logps"][rows][counted] if "old_per_token_logps" in inputs else None
+        divergences = self.divergence(logits, hinted_logits, tokens, old_logps)
         with torch.no_grad():
             count = counted.sum()
-            agree = (logits.argmax(-1) == hinted_logits.argmax(-1)).float().sum()
-            added = _log_probability(hinted_logits, sampled) - _log_probability(logits, sampled)
-        gauges = {"accuracy": (agree, count), "margin": (added.sum(), count), "hinted": share}
-        return Tally(apart.sum(), count, gauges)
+            matches = (logits.argmax(-1) == hinted_logits.argmax(-1)).float().sum()
+            margins = _log_probability(hinted_logits, tokens) - _log_probability(logits, tokens)
+        gauges = {"accuracy": (matches, count), "margin": (margins.sum(), count), "hinted": hinted_share}
+        return TermSum(divergences.sum(), count, gauges)
 
-    def divergence(self, student: Tensor, teacher: Tensor, sampled: Tensor, old: Tensor | None = None) -> Tensor:
+    def divergence(self, student: Tensor, teacher: Tensor, tokens: Tensor, old_logps: Tensor | None = None) -> Tensor:
         """Return the divergence per token in nats, (tokens,), from softened logits (tokens, V).
 
-        `sampled` are the tokens, and `old` their log-probabilities when they were sampled.
+        `old_logps` are the log-probabilities of the `tokens` when they were sampled.
         """
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # experimental API: trl's minor version is pinned
+            warnings.simplefilter("ignore")  # the API is experimental, but trl's minor version is pinned
             from trl.experimental.sdpo import loss_utils
-        apart: Tensor = loss_utils.compute_topk_self_distillation_loss(
+        divergences: Tensor = loss_utils.compute_topk_self_distillation_loss(
             student, teacher, distillation_topk=self.topk, distillation_alpha=self.beta, distillation_add_tail=True
         )
-        if self.clip is None or old is None:
-            return apart
-        now = _log_probability(student, sampled)
-        clipped: Tensor = loss_utils.apply_importance_sampling_clipping(apart, now, old, self.clip)
+        if self.clip is None or old_logps is None:
+            return divergences
+        logps = _log_probability(student, tokens)
+        clipped: Tensor = loss_utils.apply_importance_sampling_clipping(divergences, logps, old_logps, self.clip)
         return clipped
 
     def follow(self) -> None:
@@ -342,10 +352,12 @@ class SelfDistillation(Channel):
                 return_dict=True,
                 **trainer.chat_template_kwargs,
             )["input_ids"]
-        return list(ids)[-LONGEST:]
+        return list(ids)[-MAX_PROMPT_TOKENS:]
 
 
-class _Follow(TrainerCallback):
+class _FollowPolicy(TrainerCallback):
+    """A callback that updates the moving average after each step."""
+
     def __init__(self, channel: SelfDistillation) -> None:
         self._channel = channel
 

@@ -1,4 +1,4 @@
-"""Transformers' Trainer with weighted channels in its loss, for language models on plain text."""
+"""Transformers' Trainer with weighted channels added to its loss, for language models that train on plain text."""
 
 from __future__ import annotations
 
@@ -11,20 +11,22 @@ from torch import Tensor
 from transformers import Trainer, TrainerCallback
 
 from oven_core.errors import ConfigError
-from oven_learner.losses.channel import Channel, check_channels, load_state, read_state, record, save_state
+from oven_learner.losses.channel import Channel, check_channels, load_state, read_state, record_metrics, save_state
 
 LOGITS, HIDDEN = "oven_logits", "oven_hidden"
-"""Keys that are added to the batch for channels: the model's logits (B, T, V) and its last hidden states (B, T, H),
-both with their gradient."""
+"""Keys in a channel's batch for the model's logits (B, T, V) and its last hidden states (B, T, H), both with their
+gradient."""
 IGNORED = -100
-"""Label of tokens that do not count: the default `ignore_index` of cross_entropy and transformers."""
+"""Label of tokens that do not count, the default `ignore_index` of cross_entropy and transformers."""
 
 
 class TextChannels:
-    """A mixin for a Trainer class: `class Mine(TextChannels, Trainer)`. `channels` are added to the training loss while
-    their weights are above 0. Evaluation uses the trainer's own loss alone, so that its readings stay comparable.
+    """A mixin that adds channels to a Trainer class: `class MyTrainer(TextChannels, Trainer)`.
 
-    Raises ConfigError for duplicate channels, for one that reads a GRPOTrainer's completions, and under FSDP and
+    `channels` are added to the training loss while their weights are above 0. Evaluation uses the trainer's own loss
+    alone, so that its readings stay comparable.
+
+    Raises ConfigError for duplicate channels, for a channel that needs a GRPOTrainer's completions, and under FSDP and
     DeepSpeed, whose sharded parameters are not supported.
 
     Written for transformers 5.23 (`compute_loss`, `create_optimizer`, `_clip_grad_norm`,
@@ -32,7 +34,7 @@ class TextChannels:
     """
 
     _metrics: Any
-    """Mode → metric → values since the last log. This is TRL's convention, and attached trainers publish from it."""
+    """Mode → metric → values since the last log. TRL uses the same attribute, and attached trainers publish from it."""
 
     def __init__(self, *args: Any, channels: Iterable[Channel] = (), **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -61,58 +63,62 @@ class TextChannels:
         self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Any:
         """Return the trainer's own loss plus the active channels, or the trainer's loss alone in evaluation."""
-        whole: Any = super().compute_loss  # type: ignore[misc]
+        own_loss: Any = super().compute_loss  # type: ignore[misc]
         active = [channel for channel in self.channels if channel.weight]
         if not active or not model.training:
-            return whole(model, inputs, return_outputs, num_items_in_batch=num_items_in_batch)
-        extra_outputs = {"output_hidden_states": True} if any(channel.reads == "hidden" for channel in active) else {}
+            return own_loss(model, inputs, return_outputs, num_items_in_batch=num_items_in_batch)
+        needs_hidden = any(channel.input_kind == "hidden" for channel in active)
+        extra_outputs = {"output_hidden_states": True} if needs_hidden else {}
         outputs: Any = None
-        if self._fused:
-            loss = whole(model, {**inputs}, num_items_in_batch=num_items_in_batch)
+        if self._has_fused_loss:
+            loss = own_loss(model, {**inputs}, num_items_in_batch=num_items_in_batch)
         else:
-            loss, outputs = whole(model, {**inputs, **extra_outputs}, True, num_items_in_batch=num_items_in_batch)
-        if not _differentiable(outputs, loss, hidden=bool(extra_outputs)):
+            loss, outputs = own_loss(model, {**inputs, **extra_outputs}, True, num_items_in_batch=num_items_in_batch)
+        if not _is_differentiable(outputs, loss, hidden=needs_hidden):
             outputs = model(**{name: value for name, value in inputs.items() if name != "labels"}, **extra_outputs)
         batch = {**inputs, LOGITS: outputs.logits}
         if extra_outputs:
             batch[HIDDEN] = outputs.hidden_states[-1]
-        scaled = self._scaled_by_the_loss(num_items_in_batch)
+        is_share = self._loss_is_share_of_step(num_items_in_batch)
         for channel in active:
-            loss = loss + channel.weight * self._term(channel, model, batch, scaled)
+            loss = loss + channel.weight * self._term(channel, model, batch, is_share)
         return (loss, outputs) if return_outputs else loss
 
     @property
-    def _fused(self) -> bool:
-        """Whether the trainer's loss has no differentiable logits, for example TRL's SFTTrainer. Channels then run the
-        model a second time. They also do so when a loss omits logits (Liger)."""
+    def _has_fused_loss(self) -> bool:
+        """Whether the trainer's loss has no differentiable logits, as in TRL's SFTTrainer. Channels then run the model
+        a second time. They also do so when a loss omits logits (Liger)."""
         return any(cls.__name__ == "SFTTrainer" for cls in type(self).__mro__)
 
-    def _term(self, channel: Channel, model: Any, inputs: dict[str, Any], scaled: bool) -> Tensor:
-        """Return the micro-batch's mean of the term, divided by the number of micro-batches per step."""
+    def _term(self, channel: Channel, model: Any, inputs: dict[str, Any], is_share: bool) -> Tensor:
+        """Return the mean of the term over the micro-batch, divided by the number of micro-batches if `is_share`."""
         trainer: Any = self
         with trainer.accelerator.autocast():
-            tally = channel.tally(model, inputs)
-        record(self, channel, tally, "train")
-        parts = trainer.current_gradient_accumulation_steps if scaled else 1
-        return tally.total / tally.number.clamp(min=1) / parts
+            term_sum = channel.tally(model, inputs)
+        record_metrics(self, channel, term_sum, "train")
+        micro_batches = trainer.current_gradient_accumulation_steps if is_share else 1
+        return term_sum.total / term_sum.number.clamp(min=1) / micro_batches
 
-    def _scaled_by_the_loss(self, num_items: Any) -> bool:
-        """Whether the trainer treats the loss as its share of the step and does not divide it (`training_step`)."""
+    def _loss_is_share_of_step(self, num_items: Any) -> bool:
+        """Whether the loss of a micro-batch is already its share of the step, so `training_step` does not divide it."""
         trainer: Any = self
         if trainer.loss_is_scaled_for_ga is not None:
             return bool(trainer.loss_is_scaled_for_ga)
-        return bool(
-            (trainer.model_accepts_loss_kwargs and num_items is not None) or trainer.compute_loss_func is not None
-        )
+        if trainer.compute_loss_func is not None:
+            return True
+        return bool(trainer.model_accepts_loss_kwargs) and num_items is not None
 
     def create_optimizer(self, *args: Any, **kwargs: Any) -> Any:
-        """Return the trainer's optimizer with the channels' parameters: matrices in the first group, and vectors in the
-        last, without weight decay. Parameters without a gradient do not move and have no moments."""
+        """Return the trainer's optimizer with the parameters of the channels.
+
+        Matrices are added to the first group. Vectors are added to the last group, which has no weight decay.
+        Parameters without a gradient do not move and have no moments.
+        """
         optimizer = super().create_optimizer(*args, **kwargs)  # type: ignore[misc]
         groups = getattr(optimizer, "optimizer", optimizer).param_groups
-        held = {id(parameter) for group in groups for parameter in group["params"]}
+        existing_ids = {id(parameter) for group in groups for parameter in group["params"]}
         for parameter in self._channel_parameters():
-            if id(parameter) not in held:
+            if id(parameter) not in existing_ids:
                 groups[0 if parameter.ndim > 1 else -1]["params"].append(parameter)
         return optimizer
 
@@ -121,26 +127,29 @@ class TextChannels:
         return [parameter for module in modules if module is not None for parameter in module.parameters()]
 
     def _clip_grad_norm(self, model: Any) -> Any:
-        """Clip by one norm over all parameters that the step updates."""
+        """Clip the gradients of all parameters that the step updates by one common norm."""
         trainer: Any = self
-        moved = [parameter for parameter in self._channel_parameters() if parameter.grad is not None]
-        if not moved:
+        extra_parameters = [parameter for parameter in self._channel_parameters() if parameter.grad is not None]
+        if not extra_parameters:
             return super()._clip_grad_norm(model)  # type: ignore[misc]
-        return trainer.accelerator.clip_grad_norm_([*model.parameters(), *moved], trainer.args.max_grad_norm)
+        parameters = [*model.parameters(), *extra_parameters]
+        return trainer.accelerator.clip_grad_norm_(parameters, trainer.args.max_grad_norm)
 
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
         super()._save_optimizer_and_scheduler(output_dir)  # type: ignore[misc]
         save_state(self, output_dir)
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
-        """Raise ConfigError if the checkpoint has other channels, because the optimizer's state belongs to them."""
+        """Load the state, with the channels' state. Raises ConfigError if the checkpoint has other channels, because
+        its optimizer state belongs to them."""
         states = read_state(self, checkpoint)
         super()._load_optimizer_and_scheduler(checkpoint)  # type: ignore[misc]
         load_state(self, states)
 
 
 class ClearGradients(TrainerCallback):
-    """A callback that clears the gradients of the channels' parameters before each step; the trainer skips them."""
+    """A callback that clears the gradients of the channels' parameters before each step, because the trainer does not
+    clear them."""
 
     def __init__(self, parameters: Sequence[torch.nn.Parameter]) -> None:
         self._parameters = parameters
@@ -155,15 +164,17 @@ class TextTrainer(TextChannels, Trainer):
     """Transformers' Trainer with `channels` added to its loss. Its log includes their terms."""
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Log with the mean of each term since the last log."""
+        """Log `logs` together with the mean of each term since the last log."""
         mode = "train" if self.model is not None and self.model.training else "eval"
         means = {name: sum(values) / len(values) for name, values in self._metrics[mode].items() if values}
         super().log({**logs, **means}, start_time)
         self._metrics[mode].clear()
 
 
-def _differentiable(outputs: Any, loss: Tensor, *, hidden: bool) -> bool:
+def _is_differentiable(outputs: Any, loss: Tensor, *, hidden: bool) -> bool:
     """Whether the outputs contain all inputs of the channels, with a gradient."""
-    states = getattr(outputs, "hidden_states", None) if hidden else (None,)
-    tensors = (getattr(outputs, "logits", None), *((states[-1],) if hidden and states else ()))
-    return bool(states) and all(tensor is not None and tensor.requires_grad == loss.requires_grad for tensor in tensors)
+    tensors = [getattr(outputs, "logits", None)]
+    if hidden:
+        states = getattr(outputs, "hidden_states", None)
+        tensors.append(states[-1] if states else None)
+    return all(tensor is not None and tensor.requires_grad == loss.requires_grad for tensor in tensors)

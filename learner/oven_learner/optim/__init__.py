@@ -1,1 +1,1 @@
-"""Measurements and settings for any torch optimizer, in a trainer or a custom loop."""
+"""Gauges and knobs for any torch optimizer, in a trainer or a custom loop."""

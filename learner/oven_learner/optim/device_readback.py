@@ -1,7 +1,7 @@
-"""Reads all of a step's numbers from the device in one transfer, without waiting for it.
+"""Transfers all numbers of a step from the device at once, without waiting for the device.
 
 On a CUDA device the numbers of a step are stacked and copied into pinned memory, behind the kernels that are already
-queued. They are published when a CUDA event says that they have arrived: at the end of their step, or of a later one.
+queued. They are published once a CUDA event shows that they have arrived, at the end of their step or a later one.
 They are always published in order, each under its own tick and step. On other devices they are available immediately.
 """
 
@@ -16,7 +16,7 @@ from typing import Protocol
 import torch
 
 Publish = Callable[[int, int, Mapping[str, float]], object]
-"""Tick, step, metrics."""
+"""A function that publishes metrics, called with (tick, step, metrics)."""
 
 
 class Signal(Protocol):
@@ -28,7 +28,7 @@ class Signal(Protocol):
 
 @dataclass(slots=True)
 class Transfer:
-    """Numbers on their way from the device. `values` is [len(names)] and valid once `signal` has occurred."""
+    """Numbers that are being copied from the device. `values` (len(names),) are valid once `signal` has occurred."""
 
     names: tuple[str, ...]
     values: torch.Tensor
@@ -36,10 +36,11 @@ class Transfer:
 
     @property
     def has_arrived(self) -> bool:
+        """Whether the values can be read without waiting."""
         return self.signal is None or self.signal.query()
 
     def read(self) -> dict[str, float]:
-        """Wait for the numbers, and return them by name."""
+        """Wait for the numbers and return them by name."""
         if self.signal is not None:
             self.signal.synchronize()
         return dict(zip(self.names, self.values.tolist(), strict=True))
@@ -49,8 +50,10 @@ Start = Callable[[Mapping[str, torch.Tensor]], Transfer]
 
 
 def transfer(numbers: Mapping[str, torch.Tensor]) -> Transfer:
-    """Start to transfer scalars, each from its device. On CUDA this does not wait; elsewhere they are there on
-    return."""
+    """Start to transfer scalars, each from its device.
+
+    On CUDA this does not wait. On other devices the values are complete on return.
+    """
     names = tuple(numbers)
     scalars = [number.detach().reshape(()) for number in numbers.values()]
     if not any(scalar.is_cuda for scalar in scalars):
@@ -75,44 +78,44 @@ class _Step:
 
 @dataclass(slots=True)
 class Readback:
-    """The steps with pending transfers, oldest first. The device's own queue limits their number."""
+    """A queue of steps with pending transfers, oldest first. The device's own queue limits its length."""
 
     publish: Publish
     absent_if_nan: frozenset[str] = frozenset()
-    """Numbers for which NaN means that there was nothing to measure. Any other NaN is published."""
+    """Names of numbers for which NaN means that there was nothing to measure. Any other NaN is published."""
     start: Start = transfer
-    _waiting: deque[_Step] = field(default_factory=deque)
+    _pending: deque[_Step] = field(default_factory=deque)
     _current: Transfer | None = None
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The numbers that were requested in the current step."""
+        """Names of the numbers that were requested in the current step."""
         return self._current.names if self._current else ()
 
     def request(self, numbers: Mapping[str, torch.Tensor]) -> None:
-        """Request the numbers of a step. Call it once per step, as soon as they are computed."""
+        """Request the numbers of a step. Call this once per step, as soon as they are computed."""
         self._current = self.start(numbers) if numbers else None
 
     def end_step(self, tick: int, step: int, metrics: Mapping[str, float], published_names: frozenset[str]) -> None:
-        """End a step. It has these `metrics`, and of the requested numbers those in `published_names`."""
+        """End a step with these `metrics`, plus the requested numbers in `published_names`."""
         requested = self._current or Transfer((), torch.empty(0))
-        self._waiting.append(_Step(tick, step, dict(metrics), published_names, requested))
+        self._pending.append(_Step(tick, step, dict(metrics), published_names, requested))
         self._current = None
         self.publish_arrived()
 
     def publish_arrived(self) -> None:
         """Publish the steps whose numbers have arrived."""
-        while self._waiting and self._waiting[0].transfer.has_arrived:
-            self._publish(self._waiting.popleft())
+        while self._pending and self._pending[0].transfer.has_arrived:
+            self._publish(self._pending.popleft())
 
     def settle(self) -> None:
-        """Wait for all numbers that are on their way, and publish them."""
-        while self._waiting:
-            self._publish(self._waiting.popleft())
+        """Wait for all pending numbers and publish them."""
+        while self._pending:
+            self._publish(self._pending.popleft())
 
     def forget(self) -> None:
-        """Forget all steps, because training starts again."""
-        self._waiting.clear()
+        """Discard all steps, because training restarts."""
+        self._pending.clear()
         self._current = None
 
     def _publish(self, step: _Step) -> None:

@@ -1,7 +1,7 @@
-"""Muon (Jordan et al. 2024) that computes in the precision of its matrices.
+"""The Muon optimizer (Jordan et al. 2024), computed in the precision of its matrices.
 
-`torch.optim.Muon` orthogonalises in bfloat16. Processors without bfloat16 emulate it: with AVX2 alone that took more
-than half of a small model's training time.
+`torch.optim.Muon` orthogonalises in bfloat16. Processors without bfloat16 emulate it. With AVX2 alone, the emulation
+took more than half of a small model's training time.
 """
 
 from __future__ import annotations
@@ -14,10 +14,11 @@ import torch
 from torch import Tensor
 
 COEFFICIENTS: Final = (3.4445, -4.775, 2.0315)
-"""Coefficients of the quintic iteration, as in torch: the steepest at 0 that brings singular values near 1."""
+"""Coefficients of the quintic iteration, as in torch. They have the steepest slope at 0 that still brings singular
+values near 1."""
 ITERATIONS: Final = 5
 MOMENTUM: Final = 0.95
-LEAST_NORM: Final = 1e-7
+MIN_NORM: Final = 1e-7
 
 
 class Float32Muon(torch.optim.Optimizer):
@@ -26,15 +27,18 @@ class Float32Muon(torch.optim.Optimizer):
     def __init__(self, matrices: Iterable[Tensor], lr: float) -> None:
         """Raises ValueError for a weight that is not a matrix."""
         weights = list(matrices)
-        if wrong_shapes := [tuple(weight.shape) for weight in weights if weight.ndim != 2]:
-            raise ValueError(f"Muon is for matrices, and this weight has the shape {wrong_shapes[0]}; give it to AdamW")
+        for weight in weights:
+            if weight.ndim != 2:
+                raise ValueError(
+                    f"Muon only supports matrices, but a weight has the shape {tuple(weight.shape)}; use AdamW for it"
+                )
         super().__init__(weights, {"lr": lr})
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> Any:
         """Move each matrix with a gradient along its orthogonalised momentum, scaled by the learning rate."""
         if closure is not None:
-            raise ValueError("this optimizer takes no closure; evaluate the loss before calling step()")
+            raise ValueError("Float32Muon does not support a closure; compute the gradients before calling step()")
         for group in self.param_groups:
             for matrix in group["params"]:
                 if matrix.grad is None:
@@ -43,18 +47,18 @@ class Float32Muon(torch.optim.Optimizer):
                 if not state:
                     state["momentum_buffer"] = torch.zeros_like(matrix.grad)
                 momentum = state["momentum_buffer"].lerp_(matrix.grad, 1 - MOMENTUM)
-                update = orthogonalised(matrix.grad.lerp(momentum, MOMENTUM))
+                update = orthogonalise(matrix.grad.lerp(momentum, MOMENTUM))
                 rows, columns = matrix.shape
                 matrix.add_(update, alpha=-group["lr"] * math.sqrt(max(1, rows / columns)))
 
 
-def orthogonalised(matrix: Tensor) -> Tensor:
-    """Bring the singular values of the matrix near 1, by Newton-Schulz iteration in its own precision."""
+def orthogonalise(matrix: Tensor) -> Tensor:
+    """Return the matrix with singular values near 1, by Newton-Schulz iteration in its own precision."""
     a, b, c = COEFFICIENTS
-    tall = matrix.shape[0] > matrix.shape[1]
-    result = matrix.T if tall else matrix
-    result = result / result.norm().clamp(min=LEAST_NORM)
+    is_tall = matrix.shape[0] > matrix.shape[1]
+    result = matrix.T if is_tall else matrix
+    result = result / result.norm().clamp(min=MIN_NORM)
     for _ in range(ITERATIONS):
         gram = result @ result.T
         result = torch.addmm(result, torch.addmm(gram, gram, gram, beta=b, alpha=c), result, beta=a)
-    return result.T if tall else result
+    return result.T if is_tall else result

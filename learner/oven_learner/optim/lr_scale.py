@@ -1,8 +1,8 @@
 """The learning rate as a multiplier on the user's own schedule, for any torch optimizer and scheduler.
 
-Setting the `lr` of a parameter group lasts one step, because the scheduler writes it again. Scaling the scheduler's
-base rates survives its next step, and checkpoints. The scale itself is stored in the parameter groups. They are saved
-in the optimizer's state, so that a resumed run knows which part of its rates is the user's.
+A new `lr` in a parameter group lasts only one step, because the scheduler overwrites it. Scaled base rates in the
+scheduler last beyond its next step, and checkpoints save them. The scale itself is stored in the parameter groups,
+which are saved in the optimizer's state. So a resumed run knows which part of its rates comes from the user.
 """
 
 from __future__ import annotations
@@ -14,48 +14,49 @@ from typing import Any
 USER_BOUNDS = (0.1, 3.0)
 """Default bounds of scalars, as multiples of the user's own value."""
 KEY = "oven_lr_scale"
-IN_GROUPS = ("lr", "initial_lr", "max_lr", "min_lr")
-"""Rates that schedulers store in a parameter group; the last two are those of OneCycleLR."""
-IN_SCHEDULERS = ("base_lrs", "max_lrs", "min_lrs", "_init_lrs")
-"""Rates that schedulers store themselves: base rates, CyclicLR's upper rates, the bounds of ReduceLROnPlateau and
-GreedyLR, and the initial rates of GreedyLR."""
+GROUP_KEYS = ("lr", "initial_lr", "max_lr", "min_lr")
+"""Keys of rates that schedulers store in a parameter group. The last two are from OneCycleLR."""
+SCHEDULER_FIELDS = ("base_lrs", "max_lrs", "min_lrs", "_init_lrs")
+"""Fields of rates that schedulers store themselves. They are the base rates, CyclicLR's upper rates, the bounds of
+ReduceLROnPlateau and GreedyLR, and the initial rates of GreedyLR."""
 
 
 class LearningRateScale:
-    """Reads and writes the scale of an optimizer and its scheduler. Without a scheduler the rate is constant."""
+    """The scale of an optimizer and its scheduler. Without a scheduler the rate is constant."""
 
     def __init__(self, optimizer: Any, scheduler: Any = None) -> None:
         # accelerate wraps both
         self.optimizer = getattr(optimizer, "optimizer", optimizer)
         scheduler = getattr(scheduler, "scheduler", scheduler)
-        self._all_schedulers = _with_containers(scheduler)
-        self._schedulers = [inner for inner in self._all_schedulers if not _contained(inner)]  # those with base rates
-        stored = self._stored_scale()
-        bases = self._bases()
-        self._user = [base / stored for base in bases] if bases else None
+        self._all_schedulers = _with_nested(scheduler)
+        self._schedulers = [inner for inner in self._all_schedulers if not _nested(inner)]  # only these have base rates
+        stored_scale = self._stored_scale()
+        base_rates = self._base_rates()
+        self._user_rates = [rate / stored_scale for rate in base_rates] if base_rates else None
 
     def read(self) -> float:
         """Return the scale, from the scheduler's base rates if it has any (ReduceLROnPlateau has none)."""
-        for base, user in zip(self._bases() or (), self._user or (), strict=False):
-            if user:
-                return float(base / user)
+        for rate, user_rate in zip(self._base_rates() or (), self._user_rates or (), strict=False):
+            if user_rate:
+                return float(rate / user_rate)
         return self._stored_scale()
 
     def write(self, scale: float) -> None:
-        self._scale(scale, IN_GROUPS)
+        """Set the scale in the optimizer and its schedulers."""
+        self._rescale(scale, GROUP_KEYS)
         for scheduler in self._all_schedulers:
             if hasattr(scheduler, "_last_lr"):
                 scheduler._last_lr = [group["lr"] for group in self.optimizer.param_groups]
 
     def yield_to_loop(self, expected: list[float]) -> None:
-        """Set the scale to 1. Rates that differ from the `expected` ones and from the scheduler's are the loop's own,
-        and stay."""
+        """Set the scale to 1. A rate that is neither in `expected` nor set by a scheduler comes from the loop and stays
+        unchanged."""
         scale = self.read()
-        known = [expected, *self._last_rates()]
+        scaled_rates = [expected, *self._last_rates()]
         for index, (group, rate) in enumerate(zip(self.optimizer.param_groups, self.rates(), strict=True)):
-            if any(equal(rates[index : index + 1], [rate]) for rates in known if index < len(rates)):
+            if any(equal(rates[index : index + 1], [rate]) for rates in scaled_rates if index < len(rates)):
                 group["lr"] /= scale
-        self._scale(1.0, IN_GROUPS[1:])
+        self._rescale(1.0, GROUP_KEYS[1:])
 
     @property
     def scheduled(self) -> bool:
@@ -63,69 +64,70 @@ class LearningRateScale:
         return bool(self._schedulers)
 
     def rates(self) -> list[float]:
-        """Return the rates that the next optimizer step uses, by group."""
+        """Return the learning rate of each parameter group in the next optimizer step."""
         return [float(group["lr"]) for group in self.optimizer.param_groups]
 
     def as_scheduled(self, rates: list[float]) -> bool:
-        """Whether a known scheduler has set these rates, as far as it tells."""
-        last = self._last_rates()
-        return self.scheduled and (not last or any(equal(own, rates) for own in last))
+        """Whether a known scheduler has set these rates. Also true if no scheduler reports its rates."""
+        last_rates = self._last_rates()
+        return self.scheduled and (not last_rates or any(equal(set_rates, rates) for set_rates in last_rates))
 
     @property
     def has_unknown_scheduler(self) -> bool:
-        """Whether a scheduler of torch was made for the optimizer, and is not known here. It may multiply the rates
-        that it finds, so that the scale would stay in them."""
+        """Whether the optimizer has a torch scheduler that was not passed to this object. It may multiply the current
+        rates, and these would then keep the scale."""
         return not self.scheduled and any("initial_lr" in group for group in self.optimizer.param_groups)
 
     def _last_rates(self) -> list[list[float]]:
-        """Return the rates that each known scheduler has set last, as far as it tells."""
+        """Return the latest rates of each known scheduler that reports them."""
         return [
             list(map(float, scheduler._last_lr)) for scheduler in self._all_schedulers if hasattr(scheduler, "_last_lr")
         ]
 
-    def _scale(self, scale: float, in_groups: tuple[str, ...]) -> None:
-        change = scale / self.read()
+    def _rescale(self, scale: float, group_keys: tuple[str, ...]) -> None:
+        factor = scale / self.read()
         for group in self.optimizer.param_groups:
-            for key in in_groups:
+            for key in group_keys:
                 if key in group:
-                    group[key] *= change
+                    group[key] *= factor
             group[KEY] = scale
         for scheduler in self._schedulers:
-            for name in IN_SCHEDULERS:
+            for name in SCHEDULER_FIELDS:
                 if hasattr(scheduler, name):
-                    setattr(scheduler, name, [rate * change for rate in getattr(scheduler, name)])
-        if self._user and (bases := self._bases()):
-            # Computed from the user's rates, so that a hundred changes round no more than one.
-            for index, user in enumerate(self._user[: len(bases)]):
-                bases[index] = user * scale
+                    setattr(scheduler, name, [rate * factor for rate in getattr(scheduler, name)])
+        base_rates = self._base_rates()
+        if self._user_rates and base_rates:
+            # Start from the user's rates, so that rounding errors do not add up over many changes.
+            for index, user_rate in enumerate(self._user_rates[: len(base_rates)]):
+                base_rates[index] = user_rate * scale
 
     def current_rate(self) -> float:
-        """Return the rate that the next optimizer step uses, of the first group."""
+        """Return the learning rate of the first group in the next optimizer step."""
         return float(self.optimizer.param_groups[0]["lr"])
 
     def _stored_scale(self) -> float:
         return float(self.optimizer.param_groups[0].get(KEY, 1.0))
 
-    def _bases(self) -> list[float] | None:
-        """Return the first scheduler's own list, to be changed in place."""
+    def _base_rates(self) -> list[float] | None:
+        """Return the base rates of the first scheduler that has any. Callers may change the list in place."""
         for scheduler in self._schedulers:
-            bases: list[float] | None = getattr(scheduler, "base_lrs", None)
-            if bases:
-                return bases
+            base_rates: list[float] | None = getattr(scheduler, "base_lrs", None)
+            if base_rates:
+                return base_rates
         return None
 
 
 def equal(rates: list[float], other_rates: list[float]) -> bool:
-    """Whether the rates are equal up to rounding. Groups that only one list has are ignored."""
+    """Whether the rates are equal up to rounding. Groups that are only in one list are ignored."""
     return all(math.isclose(*pair, rel_tol=1e-9) for pair in zip(rates, other_rates, strict=False))
 
 
-def _with_containers(scheduler: Any) -> list[Any]:
-    """Return the scheduler and those within it. SequentialLR and ChainedScheduler contain others."""
+def _with_nested(scheduler: Any) -> list[Any]:
+    """Return the scheduler and all schedulers within it. SequentialLR and ChainedScheduler contain others."""
     if scheduler is None:
         return []
-    return [scheduler, *(inner for part in _contained(scheduler) for inner in _with_containers(part))]
+    return [scheduler, *(inner for part in _nested(scheduler) for inner in _with_nested(part))]
 
 
-def _contained(scheduler: Any) -> Sequence[Any]:
+def _nested(scheduler: Any) -> Sequence[Any]:
     return getattr(scheduler, "_schedulers", None) or ()

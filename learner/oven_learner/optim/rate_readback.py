@@ -1,8 +1,8 @@
 """The knob `optimizer.lr_scale`, with a check just before each step that the step uses the new rate.
 
-A loop or a callback may set `param_group["lr"]` itself and so overwrite the change. A known scheduler reports which
-rates it has set. Any other change comes from the loop, so those rates are the user's. Then the scale is 1, unless the
-loop reads `lr_scale`, which shows that it multiplies.
+A loop or a callback may set `param_group["lr"]` itself and overwrite the change. A known scheduler reports the rates
+that it has set. Any other rate was set by the user's loop. The scale is then 1, unless the loop reads `lr_scale`, which
+shows that the loop multiplies its rates by it.
 """
 
 from __future__ import annotations
@@ -19,36 +19,37 @@ from oven_learner.optim.lr_scale import LearningRateScale, equal
 
 log = logging.getLogger("oven.learner")
 
-IN_A_ROW = 2
-"""Number of steps in a row with the loop's own rates, or of changes that the loop overwrote, after which changes are
-refused."""
-IN_A_LOOP = (
-    "let it multiply: `lr = get_lr(step) * client.lr_scale`, then `for group in optimizer.param_groups: group['lr'] = "
-    "lr`; or, if a scheduler sets it, pass that: connect(scheduler=…)"
+MAX_CONFLICTS = 2
+"""Number of consecutive steps with the loop's own rates, or of overwritten changes, after which changes are refused."""
+LOOP_REMEDY = (
+    "multiply the rate by the scale: `lr = get_lr(step) * client.lr_scale`, then `for group in "
+    "optimizer.param_groups: group['lr'] = lr`; or, if a scheduler sets the rate, pass connect(scheduler=…)"
 )
-IN_A_TRAINER = "leave the rate to the trainer's scheduler (lr_scheduler_type=, or optimizers=(optimizer, scheduler))"
+TRAINER_REMEDY = "leave the rate to the trainer's scheduler (lr_scheduler_type=, or optimizers=(optimizer, scheduler))"
 
 
 @dataclass(slots=True)
 class _Change:
+    """A change of the scale whose use is being checked."""
+
     before: float
     checks: int
-    """Steps that still have to use it."""
+    """Steps that still have to use the new rate."""
     used: bool = False
     verdict: str | None = None
 
 
 class RateReadback:
-    """The knob `optimizer.lr_scale` and its proof (oven_learner.actuators.Proof). Never raises within a step."""
+    """The knob `optimizer.lr_scale` and its proof (oven_learner.actuators.Proof). It never raises during a step."""
 
-    def __init__(self, scale: LearningRateScale, remedy: str = IN_A_LOOP) -> None:
+    def __init__(self, scale: LearningRateScale, remedy: str = LOOP_REMEDY) -> None:
         self.scale, self._remedy = scale, remedy
         self.used = math.nan
-        """The rate of the last step."""
+        """Learning rate of the last step."""
         self._expected = scale.rates()
-        self._own: list[float] = []  # the last step's rates, without the scale
+        self._unscaled_rates: list[float] = []  # the last step's rates, without the scale
         self._loop_read_scale = self._loop_knows_scale = False
-        self._foreign = self._undone = 0
+        self._foreign_steps = self._undone_changes = 0
         self._change: _Change | None = None
         self._undone_setting: tuple[float, float, str] | None = None
         self._warned = False
@@ -75,51 +76,54 @@ class RateReadback:
 
     @property
     def lr_scale(self) -> float:
-        """The factor for a loop that sets the rate itself. It is 1 with a scheduler, whose rates contain the scale."""
+        """Factor for a loop that sets the rate itself. It is 1 with a scheduler, whose rates already contain the
+        scale."""
         self._loop_read_scale = self._loop_knows_scale = True
         return 1.0 if self.scale.scheduled else self.scale.read()
 
     def read(self) -> float:
+        """Return the scale."""
         return self.scale.read()
 
     def write(self, scale: float) -> None:
+        """Set the scale, and expect the next step to use it."""
         self.scale.write(scale)
         self.on_restore()
 
     def on_restore(self) -> None:
-        """Take the present rates as the expected ones."""
+        """Expect the next step to use the current rates."""
         self._expected = self.scale.rates()
 
     def before_step(self) -> None:
         """Check the rates that the optimizer is about to use. A closure may have set them."""
         try:
             self._check(self.scale.rates())
-        except Exception as error:  # an optimizer whose groups are not torch's
+        except Exception as error:  # for example, an optimizer with other groups than torch's
             if not self._warned:
                 log.warning("the learning rate cannot be read back: %s", reason(error))
             self._warned = True
 
-    # The proof.
+    # The methods below implement `Proof`.
 
     @property
     def is_certain(self) -> bool:
-        return self.scale.scheduled and not self._foreign and not self._undone
+        return self.scale.scheduled and not self._foreign_steps and not self._undone_changes
 
     def refusal(self) -> str:
         unknown_scheduler = self.scale.has_unknown_scheduler and not self._loop_knows_scale
-        if max(self._foreign, self._undone) < IN_A_ROW and not unknown_scheduler:
+        if max(self._foreign_steps, self._undone_changes) < MAX_CONFLICTS and not unknown_scheduler:
             return ""
         return f"your loop sets the rate itself (the last step used {self.used:g}): {self._remedy}"
 
     def begin(self, before: Any) -> None:
-        """Several changes between two steps count as one: a step can only use the last."""
+        """Start to watch a change. Several changes between two steps count as one, because only the last is used."""
         change = self._change
         if change is not None and change.verdict is None and not change.used:
             before = change.before
         self._change = _Change(float(before), checks=1 if self.scale.scheduled else 2)
 
     def verdict(self, *, ended: bool = False) -> str | None:
-        if not self._hooks and not ended:  # this optimizer has no hooks
+        if not self._hooks and not ended:  # the optimizer does not support hooks
             self.before_step()
         change = self._change
         if change is None:
@@ -127,10 +131,11 @@ class RateReadback:
         return "" if ended and change.verdict is None and change.used else change.verdict
 
     def take_reverted(self) -> tuple[float, float, str] | None:
-        undone, self._undone_setting = self._undone_setting, None
-        return undone
+        undone_setting, self._undone_setting = self._undone_setting, None
+        return undone_setting
 
     def close(self) -> None:
+        """Remove the hooks."""
         for hook in self._hooks:
             hook.remove()
         self._hooks.clear()
@@ -138,23 +143,24 @@ class RateReadback:
     def _check(self, rates: list[float]) -> None:
         change, expected = self._change, self._expected
         open_change = change if change is not None and change.verdict is None else None
-        is_ours = equal(expected, rates) or self.scale.as_scheduled(rates) or self._multiplied(rates, open_change)
-        if is_ours:
-            self._foreign = 0
-            if open_change is not None and (rates[0] or self.scale.scheduled):  # 0 is 0 times anything
-                open_change.used, open_change.checks = True, open_change.checks - 1
+        if equal(expected, rates) or self.scale.as_scheduled(rates) or self._is_multiplied(rates, open_change):
+            self._foreign_steps = 0
+            if open_change is not None and (rates[0] or self.scale.scheduled):  # a rate of 0 proves nothing
+                open_change.used = True
+                open_change.checks -= 1
                 open_change.verdict = None if open_change.checks else ""
         else:
-            self._foreign += 1
-            self._give_way(expected, rates, open_change)
+            self._foreign_steps += 1
+            self._yield_to_loop(expected, rates, open_change)
             rates = self.scale.rates()
         self._expected, self._loop_read_scale = rates, False
-        self.used, self._own = rates[0], [rate / self.scale.read() for rate in rates]
+        self.used, self._unscaled_rates = rates[0], [rate / self.scale.read() for rate in rates]
 
-    def _multiplied(self, rates: list[float], change: _Change | None) -> bool:
-        """Whether the loop has set the rates itself, and multiplied each by the scale.
+    def _is_multiplied(self, rates: list[float], change: _Change | None) -> bool:
+        """Whether the loop has set the rates itself and multiplied them by the scale.
 
-        After a change a rate must be nearer to its old value times the new scale than to its old value.
+        After a change, each rate must be closer to the previous unscaled rate times the new scale than times the old
+        scale.
         """
         if not self._loop_read_scale or self.scale.scheduled:
             return False
@@ -162,43 +168,43 @@ class RateReadback:
             return True
         scale = self.scale.read()
         return all(
-            abs(math.log(rate / (own * scale))) <= abs(math.log(rate / (own * change.before)))
-            for rate, own in zip(rates, self._own, strict=False)
-            if rate > 0 and own > 0
+            abs(math.log(rate / (unscaled * scale))) <= abs(math.log(rate / (unscaled * change.before)))
+            for rate, unscaled in zip(rates, self._unscaled_rates, strict=False)
+            if rate > 0 and unscaled > 0
         )
 
-    def _give_way(self, expected: list[float], rates: list[float], change: _Change | None) -> None:
-        """Treat the rates as the loop's own, with a scale of 1. Groups that the loop did not set get their own rate."""
+    def _yield_to_loop(self, expected: list[float], rates: list[float], change: _Change | None) -> None:
+        """Treat the rates as set by the loop, with a scale of 1. Groups that the loop did not set get their unscaled
+        rate."""
         before = self.scale.read() if change is None else change.before
-        pairs = zip(expected, rates, strict=False)
-        wanted, used = next((pair for pair in pairs if not equal(*([rate] for rate in pair))), (expected[0], rates[0]))
-        was = f"{wanted:g} was written, and the step used {used:g}"
-        if change is None:
-            was = f"it was {wanted:g}, and the step used {used:g}"
-        why = f"your loop sets the rate itself: {was}; {self._remedy}"
+        different_rates = [pair for pair in zip(expected, rates, strict=False) if not equal([pair[0]], [pair[1]])]
+        expected_rate, used_rate = different_rates[0] if different_rates else (expected[0], rates[0])
+        verb = "it was" if change is None else "the run set"
+        explanation = (
+            f"your loop sets the rate itself: {verb} {expected_rate:g}, and the step used {used_rate:g}; {self._remedy}"
+        )
         if change is not None:
-            change.verdict = why
+            change.verdict = explanation
         if self.scale.read() != 1:
             self.scale.yield_to_loop(expected)
         if before != 1:
-            self._undone_setting = (before, 1.0, why)
+            self._undone_setting = (before, 1.0, explanation)
         if change is not None or before != 1:
-            self._undone += 1
+            self._undone_changes += 1
             if not self._warned:
-                log.warning("optimizer.lr_scale: %s", why)
+                log.warning("optimizer.lr_scale: %s", explanation)
             self._warned = True
 
 
 def before_update(optimizer: Any, callback: Callable[[bool], object]) -> Any:
-    """Call `callback` when the gradients of a step are there, before the update; with False if the same step has
-    computed gradients before (LBFGS). Return the handle that removes the hook.
+    """Register `callback`, to be called before each update, once its gradients are computed.
 
-    A loop may compute gradients before `optimizer.step`, or in its closure, as Lightning does.
+    Its argument is False if the same step has already computed gradients (LBFGS), otherwise True. Returns the handle
+    that removes the hook. A loop may compute gradients before `optimizer.step`, or in a closure, as Lightning does.
     """
 
     def hook(_: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any] | None:
-        """The first of `args` is the optimizer."""
-        closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
+        closure = kwargs.get("closure", args[1] if len(args) > 1 else None)  # args[0] is the optimizer
         if closure is None:
             callback(True)
             return None
@@ -210,6 +216,7 @@ def before_update(optimizer: Any, callback: Callable[[bool], object]) -> Any:
 
 
 def _with_callback(closure: Callable[[], Any], callback: Callable[[bool], object]) -> Callable[[], Any]:
+    """Return the closure with a call of `callback` after it."""
     first = True
 
     def wrapped() -> Any:

@@ -1,4 +1,7 @@
-"""Copies and restores the trained weights, optimizer and scheduler, but not actuators or random state."""
+"""Snapshots in memory of the trained weights, the optimizer and the scheduler.
+
+They do not include actuators or random state.
+"""
 
 from __future__ import annotations
 
@@ -13,28 +16,29 @@ from torch.utils._pytree import tree_map_only
 from oven_learner.optim.lr_scale import LearningRateScale
 
 LIMIT_BYTES = 512 * 1024 * 1024
-"""Maximum size of all snapshots together. Larger models have no snapshots in memory."""
+"""Maximum bytes of all snapshots together. If they need more, there are no snapshots in memory."""
 
 
 def size(model: torch.nn.Module) -> int:
-    """Return the bytes of the trained weights and two Adam moments; of this rank's shard if the model is sharded."""
+    """Return the bytes of the trained weights and two Adam moments. For a sharded model, count this rank's shard."""
     return 3 * sum(p.numel() * p.element_size() for p in model.parameters() if p.requires_grad)
 
 
-def sharded(model: torch.nn.Module) -> str:
-    """Return what shards the model, in words; empty if nothing does."""
+def sharding(model: torch.nn.Module) -> str:
+    """Describe how the model is sharded, for example "FSDP2 shards it". Empty if it is not sharded."""
     if any(isinstance(parameter, DTensor) for parameter in model.parameters()):
         return "FSDP2 shards it"
     wrappers = {type(module).__name__ for module in model.modules()}
-    return next(
-        (f"{name} shards it" for name in ("FullyShardedDataParallel", "DeepSpeedEngine") if name in wrappers), ""
-    )
+    for name in ("FullyShardedDataParallel", "DeepSpeedEngine"):
+        if name in wrappers:
+            return f"{name} shards it"
+    return ""
 
 
 def best_fits(model: torch.nn.Module, snapshots: int) -> bool:
-    """Whether the best weights, and at the end also the last ones, fit into memory next to the snapshots for rollback.
+    """Whether copies of the best and the final weights fit into memory, in addition to the rollback snapshots.
 
-    If the model is too large for those snapshots, the two copies may use the whole limit.
+    If the model is too large for rollback snapshots, the two copies may use the whole limit.
     """
     for_rollback = snapshots * size(model)
     return (for_rollback if for_rollback <= LIMIT_BYTES else 0) + 2 * size(model) // 3 <= LIMIT_BYTES
@@ -47,6 +51,7 @@ class WeightCopies:
         self._model, self._on_restore = model, on_restore
 
     def take(self) -> dict[str, Any]:
+        """Return a copy of the trained weights."""
         return {
             name: value.detach().to("cpu", copy=True) if isinstance(value, torch.Tensor) else copy.deepcopy(value)
             for name, value in trained_state(self._model).items()
@@ -54,12 +59,13 @@ class WeightCopies:
 
     @torch.no_grad()
     def restore(self, state: dict[str, Any]) -> None:
+        """Restore the weights that `take` returned."""
         self._model.load_state_dict(state, strict=False)
         self._on_restore()
 
 
 class LoopSnapshot:
-    """Copies of a loop's model, optimizer and scheduler."""
+    """Copies of the model, optimizer and scheduler of a training loop."""
 
     def __init__(
         self,
@@ -72,7 +78,7 @@ class LoopSnapshot:
         self._scheduler = getattr(scheduler, "scheduler", scheduler)  # accelerate wraps it
 
     def take(self) -> dict[str, Any]:
-        """Copy the state. It waits for the device before and after, so that a clock can measure the cost."""
+        """Return a copy of the state. Waits for the device before and after, so that the caller can time the copy."""
         self._wait()
         state = {
             "model": copied(trained_state(self._model)),
@@ -84,7 +90,7 @@ class LoopSnapshot:
 
     @torch.no_grad()
     def restore(self, state: dict[str, Any]) -> None:
-        """Restore a copy with its learning rates. The caller sets the actuators again."""
+        """Restore the state that `take` returned, with its learning rates. The caller restores the actuators."""
         self._model.load_state_dict(state["model"], strict=False)
         self._scale.optimizer.load_state_dict(copied(state["optimizer"]))
         if self._scheduler is not None:
@@ -97,8 +103,10 @@ class LoopSnapshot:
 
 
 def trained_state(model: torch.nn.Module) -> dict[str, Any]:
-    """Return the state without frozen parameters, such as the base model of a PEFT adapter, and without their
-    quantization state."""
+    """Return the model's state without its frozen parameters and their quantization state.
+
+    The base model of a PEFT adapter is frozen, for example.
+    """
     frozen = tuple(name for name, parameter in model.named_parameters() if not parameter.requires_grad)
     state = model.state_dict()
     if not frozen:
@@ -108,5 +116,5 @@ def trained_state(model: torch.nn.Module) -> dict[str, Any]:
 
 
 def copied(tree: Any) -> Any:
-    """Copy the tensors of a nested state. Other values stay the same objects."""
+    """Return a nested state with copies of its tensors. Other values are shared with the original."""
     return tree_map_only(torch.Tensor, lambda tensor: tensor.detach().clone(), tree)

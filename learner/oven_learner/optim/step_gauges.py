@@ -1,6 +1,6 @@
-"""Measures each optimizer step in a custom loop, with hooks before and after the update.
+"""Gauges of each optimizer step in a custom loop, measured by hooks before and after the update.
 
-If a step computes its gradients several times (LBFGS), the first ones are measured.
+If a step computes its gradients several times (LBFGS), the first gradients are measured.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ log = logging.getLogger("oven.learner")
 CLIP, GRAD_NORM = "grad.clip", "grad_norm"
 RATE = MetricSpec(name="learning_rate", unit="of this step")
 SKIPPED = "_skipped"
-"""Among the numbers of a step: whether a gradient scaler made the optimizer skip it."""
+"""Key in a step's numbers for whether a gradient scaler made the optimizer skip the step."""
 
 
 class StepGauges:
-    """The gauges of one optimizer. `end_step` publishes what its last step measured, with the loop's own metrics."""
+    """The gauges of one optimizer. `end_step` publishes those of the last step, together with the loop's metrics."""
 
     def __init__(
         self,
@@ -41,8 +41,9 @@ class StepGauges:
         published: bool = True,
         unmeasured: str = "",
     ) -> None:
-        """`published`: whether this rank publishes. `unmeasured`: why the gradient norm is not measured, if so."""
-        self._rate, self._gauges, self._publish_on = rate, gauges, publish
+        """`published`: whether this rank publishes. `unmeasured`: why the gradient norm is not measured; empty if it
+        is."""
+        self._rate, self._gauges, self._publish_metrics = rate, gauges, publish
         self._clip, self._published = clip, published
         self._measures_norm = not unmeasured
         self.unmeasured = {**gauges.unmeasured, **({GRAD_NORM: unmeasured} if unmeasured else {})}
@@ -53,25 +54,28 @@ class StepGauges:
         self._hooks = [before_update(optimizer, self._before), optimizer.register_step_post_hook(self._after)]
 
     def announced(self) -> tuple[MetricSpec, ...]:
-        unit = "before clipping" if self._clip else "at the step, after clipping of the loop's own"
+        """Return the gauges that are measured."""
+        unit = "before clipping" if self._clip else "at the step, after any clipping by the loop"
         norm = (MetricSpec(name=GRAD_NORM, unit=unit),) if self._measures_norm else ()
         return (*norm, RATE, *self._gauges.announced())
 
     def end_step(self, tick: int, step: int, metrics: Mapping[str, float]) -> None:
-        """Publish the step. `metrics` of the loop win over gauges of the same name."""
+        """Publish the step. The loop's `metrics` replace gauges of the same name."""
         rate = {RATE.name: self._rate.used} if self._steps else {}
         self._steps = 0
         gauges = frozenset(self._readback.names) - metrics.keys()
         self._readback.end_step(tick, step, {**rate, **metrics}, gauges)
 
     def settle(self) -> None:
+        """Wait for all pending gauges and publish them."""
         self._readback.settle()
 
     def forget(self) -> None:
-        """Forget past gradients: something other than a step has moved the weights."""
+        """Forget past gradients, because the weights were changed by something other than a step."""
         self._gauges.forget()
 
     def close(self) -> None:
+        """Remove the hooks."""
         for hook in self._hooks:
             hook.remove()
         self._hooks.clear()
@@ -82,13 +86,13 @@ class StepGauges:
         if self._clip is not None:  # the user asked for clipping, so a failure is raised
             norm = self._clip.apply(optimizer)
         elif self._measures_norm:
-            norm = self._norm_or_give_up()
+            norm = self._measure_norm()
         if self._published and first:
             self._numbers = {} if norm is None else {GRAD_NORM: norm}
             self._numbers |= self._gauges.before_step()
-            skipped = getattr(optimizer, "found_inf", None)
-            if isinstance(skipped, torch.Tensor):
-                self._numbers[SKIPPED] = skipped
+            found_inf = getattr(optimizer, "found_inf", None)
+            if isinstance(found_inf, torch.Tensor):
+                self._numbers[SKIPPED] = found_inf
 
     def _after(self, *_: Any) -> None:
         self._steps += 1
@@ -96,9 +100,10 @@ class StepGauges:
             try:
                 self._readback.request(self._numbers | self._gauges.after_step())
             except Exception as error:
-                log.warning("a step's gauges are lost: %s", reason(error))
+                log.warning("the gauges of a step could not be read: %s", reason(error))
 
-    def _norm_or_give_up(self) -> torch.Tensor | None:
+    def _measure_norm(self) -> torch.Tensor | None:
+        """Return the gradient norm. If that raises an error, disable this gauge and return None."""
         try:
             return gradient_norm(self._optimizer, update_norm.trained(self._optimizer))
         except Exception as error:  # for example, sparse gradients
@@ -107,24 +112,24 @@ class StepGauges:
             return None
 
     def _publish(self, tick: int, step: int, metrics: Mapping[str, float]) -> None:
-        """Omit the norm of a skipped step: gradients that were never used may well be infinite."""
-        published = dict(metrics)
-        if published.pop(SKIPPED, 0.0):
-            published.pop(GRAD_NORM, None)
-        self._publish_on(tick, step, published)
+        """Publish the metrics, without the gradient norm of a skipped step. Its gradients are often infinite."""
+        published_metrics = dict(metrics)
+        if published_metrics.pop(SKIPPED, 0.0):
+            published_metrics.pop(GRAD_NORM, None)
+        self._publish_metrics(tick, step, published_metrics)
 
 
 class Clip:
-    """Clips exactly like `clip_grad_norm_(model.parameters(), norm)`; without a model, over the optimizer's groups.
+    """Gradient clipping before each step, exactly like `clip_grad_norm_(model.parameters(), norm)`.
 
-    The gradients of frozen weights and of the model's other optimizers are clipped with them, before this optimizer's
-    step.
+    This includes the gradients of frozen weights and of the model's other optimizers. Without a model, it clips the
+    parameters of the optimizer.
     """
 
     def __init__(self, norm: float, model: Any = None) -> None:
         """Raises ConfigError if `norm` is not a positive number."""
         if not (math.isfinite(norm) and norm > 0):
-            raise ConfigError(f"clip={norm:g} is not a gradient norm; give one above 0, or leave it out")
+            raise ConfigError(f"clip={norm:g} is not a gradient norm; pass a number above 0, or omit clip=")
         self.norm, self._model = norm, model
 
     def announce(self, actuators: Actuators, bounds: tuple[float, float]) -> None:
@@ -137,16 +142,17 @@ class Clip:
                 unit="norm",
             )  # fmt: skip
 
-    def always(self, optimizer: Any) -> Any:
-        """Clip before each step from now on. Return the handle that removes the hook."""
+    def register(self, optimizer: Any) -> Any:
+        """Clip before each step of the optimizer. Return the handle that removes the hook."""
         optimizer = getattr(optimizer, "optimizer", optimizer)  # accelerate wraps it
         return before_update(optimizer, lambda _: self.apply(optimizer))
 
     def apply(self, optimizer: Any) -> torch.Tensor | None:
-        """Clip the gradients, and return their norm before."""
-        groups = optimizer.param_groups
-        owner = self._model.parameters() if self._model is not None else (p for g in groups for p in g["params"])
-        parameters = list(owner)
+        """Clip the gradients, and return their norm before clipping, or None without gradients."""
+        if self._model is not None:
+            parameters = list(self._model.parameters())
+        else:
+            parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
         norm = gradient_norm(optimizer, parameters)
         if norm is not None:
             torch.nn.utils.clip_grads_with_norm_(parameters, self.norm, norm)
@@ -155,10 +161,10 @@ class Clip:
 
 @torch.no_grad()
 def gradient_norm(optimizer: Any, parameters: Iterable[torch.nn.Parameter]) -> torch.Tensor | None:
-    """Return the norm of the parameters' gradients as one vector, on their device; None without gradients.
+    """Return the norm of all gradients together, on their device, or None without gradients.
 
-    The factor of a gradient scaler is divided out if that is left to a fused optimizer. A collective if gradients are
-    sharded.
+    If a fused optimizer removes the scale of a gradient scaler, the norm is divided by that scale here. This is a
+    collective if gradients are sharded.
     """
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
     if not gradients:
@@ -166,5 +172,5 @@ def gradient_norm(optimizer: Any, parameters: Iterable[torch.nn.Parameter]) -> t
     norm = torch.nn.utils.get_total_norm(gradients)
     if hasattr(norm, "full_tensor"):
         norm = norm.full_tensor()
-    factor = getattr(optimizer, "grad_scale", None)
-    return norm / factor.to(norm.device) if isinstance(factor, torch.Tensor) else norm
+    grad_scale = getattr(optimizer, "grad_scale", None)
+    return norm / grad_scale.to(norm.device) if isinstance(grad_scale, torch.Tensor) else norm

@@ -1,11 +1,11 @@
 """The norm of an optimizer step, computed from Adam's state without a copy of the weights.
 
-With t steps, c₁ = 1 − β₁ᵗ, c₂ = 1 − β₂ᵗ and λ = rate × decoupled decay, a step takes the weights w to
+Let t be the number of steps, c₁ = 1 − β₁ᵗ, c₂ = 1 − β₂ᵗ and λ = rate × decoupled decay. A step changes the weights w to
 
     w' = (1 − λ) w − u,   u = rate · √c₂/c₁ · m / (√v + ε √c₂)
 
-(Kingma & Ba 2015, arXiv 1412.6980, section 2; Loshchilov & Hutter 2019, arXiv 1711.05101, algorithm 2), so
-w − w' = (u + λ w') / (1 − λ), and all of that is in the state after the step.
+(Kingma & Ba 2015, arXiv 1412.6980, section 2; Loshchilov & Hutter 2019, arXiv 1711.05101, algorithm 2). Therefore
+w − w' = (u + λ w') / (1 − λ), which can be computed from the state after the step.
 """
 
 from __future__ import annotations
@@ -16,21 +16,23 @@ from typing import Any
 import torch
 
 CHUNK = 2**24
-"""Elements per computation, to limit the extra memory."""
+"""Maximum number of elements per computation, to limit the extra memory."""
 
 Piece = tuple[torch.Tensor, torch.Tensor, torch.Tensor, Any, Any]
-"""Weights, first and second moment, ε √c₂ and √c₂/c₁ of a part of a parameter."""
+"""Weights, first moment, second moment, ε √c₂ and √c₂/c₁ of a part of a parameter."""
 
 
 def is_supported(optimizer: Any) -> bool:
-    """Whether its steps follow the formula above: torch's own Adam and AdamW, but no subclasses."""
+    """Whether the optimizer's steps follow the formula above. Only torch's Adam and AdamW do, without subclasses."""
     parameters = (p for group in optimizer.param_groups for p in group["params"])
     return type(optimizer) in (torch.optim.Adam, torch.optim.AdamW) and not any(p.is_complex() for p in parameters)
 
 
 def step_count(optimizer: Any) -> torch.Tensor | None:
-    """Return a copy of the step count of one parameter with a gradient. It does not change if a step is skipped. None
-    without a gradient."""
+    """Return a copy of the step count of a parameter with a gradient, or None without a gradient.
+
+    A skipped step does not change the count.
+    """
     for group in optimizer.param_groups:
         for parameter in group["params"]:
             if parameter.grad is not None:
@@ -40,25 +42,26 @@ def step_count(optimizer: Any) -> torch.Tensor | None:
 
 
 def trained(optimizer: Any) -> list[torch.nn.Parameter]:
-    """Return the weights that the optimizer moves."""
+    """Return the weights that the optimizer trains."""
     return [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad and p.numel()]
 
 
 @torch.no_grad()
 def weight_norm(optimizer: Any) -> torch.Tensor | None:
-    """Return the norm of all trained weights as one vector, on their device, in one pass."""
+    """Return the norm of all trained weights together, on their device, in one pass."""
     weights = trained(optimizer)
     return _norm(_norms(weights)) if weights else None
 
 
 class Copies:
-    """The weights before a step, for optimizers whose state does not determine the length of the step."""
+    """Copies of the weights before a step, for optimizers whose state does not determine the length of the step."""
 
     def __init__(self) -> None:
         self._before: dict[torch.nn.Parameter, torch.Tensor] = {}
 
     @torch.no_grad()
     def take(self, optimizer: Any) -> None:
+        """Copy the trained weights, and replace earlier copies."""
         for parameter in trained(optimizer):
             if parameter in self._before:
                 self._before[parameter].copy_(parameter.detach())
@@ -67,73 +70,83 @@ class Copies:
 
     @torch.no_grad()
     def distance(self, optimizer: Any) -> torch.Tensor | None:
-        """Return the norm of the difference between weights and copies; None without copies."""
+        """Return the norm of the difference between the weights and their copies, or None without copies."""
         pairs = [(p.detach(), self._before[p]) for p in trained(optimizer) if p in self._before]
         if not pairs:
             return None
         norms: list[torch.Tensor] = []
         for part in slices([weights.numel() for weights, _ in pairs]):
-            now, before = (list(side) for side in zip(*pairs[part], strict=True))
-            norms += _norms(torch._foreach_sub(now, before))
+            weights, copies = (list(side) for side in zip(*pairs[part], strict=True))
+            norms += _norms(torch._foreach_sub(weights, copies))
         return _norm(norms)
 
 
 @torch.no_grad()
 def update_norm(optimizer: Any) -> torch.Tensor | None:
-    """Return the norm of w − w' of the last step, before rounding to the weights' precision, on their device.
+    """Return the norm of w − w' in the last step, before rounding to the weights' precision, on their device.
 
-    Call it after `optimizer.step` and before gradients are dropped: a parameter without a gradient was not moved. It
-    makes eight passes over the weights, eleven with decay, and needs memory for 2 × CHUNK elements. None without any
-    gradient.
+    Call it after `optimizer.step` and before gradients are cleared, because it skips parameters without a gradient. It
+    makes eight passes over the weights, or eleven with decay, and needs memory for 2 × CHUNK elements. Returns None
+    without any gradient.
     """
-    norms = [norm for group in optimizer.param_groups for norm in _moves(optimizer, group)]
+    norms = [norm for group in optimizer.param_groups for norm in _piece_norms(optimizer, group)]
     return _norm(norms) if norms else None
 
 
-def _moves(optimizer: Any, group: dict[str, Any]) -> Iterator[torch.Tensor]:
-    """Yield the norm of each piece's update."""
+def _piece_norms(optimizer: Any, group: dict[str, Any]) -> Iterator[torch.Tensor]:
+    """Yield the norm of the update of each piece."""
     decoupled = group.get("decoupled_weight_decay", isinstance(optimizer, torch.optim.AdamW))
     rate, decay = float(group["lr"]), float(group["weight_decay"]) if decoupled else 0.0
-    shrunk = rate * decay
+    shrinkage = rate * decay  # λ in the formula above
     for part in _parts(_pieces(optimizer, group)):
         weights, first, second, margins, corrections = (list(side) for side in zip(*part, strict=True))
         roots = torch._foreach_sqrt(second)
         torch._foreach_add_(roots, margins)
-        if shrunk:  # (1 − λ)/λ · (w − w') = w' + u/λ, in fewer passes than u + λ w'
+        if shrinkage:  # (1 − λ)/λ · (w − w') = w' + u/λ, in fewer passes than u + λ w'
             torch._foreach_mul_(roots, [decay / correction for correction in corrections])
             norms = _norms(torch._foreach_addcdiv(weights, first, roots))
-            yield from torch._foreach_mul(norms, shrunk / (1 - shrunk))
+            yield from torch._foreach_mul(norms, shrinkage / (1 - shrinkage))
         else:
             norms = _norms(torch._foreach_div(first, roots))
             yield from torch._foreach_mul(norms, [rate * correction for correction in corrections])
 
 
 def _pieces(optimizer: Any, group: dict[str, Any]) -> Iterator[Piece]:
-    """Yield the pieces of the group's moved parameters, each split along its first axis if larger than CHUNK."""
-    moved = [p for p in group["params"] if p.grad is not None and p.numel() and "exp_avg" in optimizer.state.get(p, {})]
-    if not moved:
+    """Yield the pieces of the parameters that the step updated. Parameters larger than CHUNK are split along their
+    first axis."""
+    updated = [
+        parameter
+        for parameter in group["params"]
+        if parameter.grad is not None and parameter.numel() and "exp_avg" in optimizer.state.get(parameter, {})
+    ]
+    if not updated:
         return
-    steps = torch.stack([optimizer.state[parameter]["step"] for parameter in moved])
+    steps = torch.stack([optimizer.state[parameter]["step"] for parameter in updated])
     steps = (steps if steps.is_cuda else steps.cpu()).double()
     beta1, beta2 = map(float, group["betas"])
     root = (1 - beta2**steps).sqrt()
     margins = _scalars(float(group["eps"]) * root)
     corrections = _scalars(root / (1 - beta1**steps))
-    second = "max_exp_avg_sq" if group["amsgrad"] else "exp_avg_sq"
-    for parameter, margin, correction in zip(moved, margins, corrections, strict=True):
+    second_key = "max_exp_avg_sq" if group["amsgrad"] else "exp_avg_sq"
+    for parameter, margin, correction in zip(updated, margins, corrections, strict=True):
         state = optimizer.state[parameter]
-        for weights, moment, square in _cut(parameter.detach(), state["exp_avg"], state[second]):
-            yield weights, moment, square, margin, correction
+        for weights, first, second in _split(parameter.detach(), state["exp_avg"], state[second_key]):
+            yield weights, first, second, margin, correction
 
 
 def _scalars(numbers: torch.Tensor) -> Sequence[Any]:
-    """Return scalars on CUDA as tensors (fused and capturable optimizers count there), because reading them would
-    wait."""
+    """Return the numbers as floats, or on CUDA as tensors, because reading them would wait for the device.
+
+    Fused and capturable optimizers count their steps on CUDA.
+    """
     return numbers.unbind() if numbers.is_cuda else numbers.tolist()
 
 
-def _cut(*tensors: torch.Tensor) -> Iterator[tuple[torch.Tensor, ...]]:
-    """Split tensors of one shape into parts of at most CHUNK elements, or of one entry along the first axis."""
+def _split(*tensors: torch.Tensor) -> Iterator[tuple[torch.Tensor, ...]]:
+    """Split tensors of the same shape along the first axis into parts of at most CHUNK elements.
+
+    Each part has at least one entry along that axis.
+    """
     size = tensors[0].numel()
     if size <= CHUNK:
         return iter([tensors])
@@ -142,6 +155,7 @@ def _cut(*tensors: torch.Tensor) -> Iterator[tuple[torch.Tensor, ...]]:
 
 
 def _parts(pieces: Iterable[Piece]) -> Iterator[list[Piece]]:
+    """Yield lists of pieces with at most CHUNK elements together. A larger piece gets its own list."""
     part: list[Piece] = []
     size = 0
     for piece in pieces:
@@ -166,11 +180,12 @@ def slices(sizes: list[int]) -> Iterator[slice]:
 
 
 def _norms(tensors: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
-    """Return the norm of each tensor, in float32 at least."""
+    """Return the norm of each tensor, in float32 or better."""
     double = any(tensor.dtype == torch.float64 for tensor in tensors)
     return torch._foreach_norm(list(tensors), dtype=torch.float64 if double else torch.float32)
 
 
 def _norm(norms: Sequence[torch.Tensor]) -> torch.Tensor:
-    whole: torch.Tensor = torch.linalg.vector_norm(torch.stack(list(norms)))
-    return whole
+    """Return the norm of all tensors together, given the norm of each."""
+    norm: torch.Tensor = torch.linalg.vector_norm(torch.stack(list(norms)))
+    return norm

@@ -1,11 +1,11 @@
-"""Policies of any kind, and GRPO over them: text models, trajectories, diffusion models.
+"""Policies of several kinds and a GRPO trainer for them: text models, trajectories and diffusion models.
 
     policy = GaussianTrajectory(TrajectoryNetwork(intent_dim=8, frames=32, dims=72))
     trainer = PolicyTrainer(policy, {"reach": reach}, intents, PolicyTrainerConfig(max_steps=200))
     trainer.train()                                # connects to the controller like `oven.connect`
 
-A policy is a torch module with `sample` and `step_log_probs` (policies/policy.py). TextEncoder turns text conditions
-into vectors. DiffusionPolicy needs the extra `diffusion`.
+A policy is a torch module with `sample` and `step_log_probs` (policies/policy.py). TextEncoder converts text conditions
+to vectors. DiffusionPolicy needs the extra `diffusion`.
 """
 
 from oven_learner.policies.causal import CausalPolicy

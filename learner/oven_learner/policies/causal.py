@@ -1,4 +1,4 @@
-"""A transformers causal language model as a policy. Each token is a step."""
+"""Causal language models from transformers as policies. Each token is a step."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ from transformers import GenerationConfig
 
 from oven_core.errors import ConfigError
 from oven_learner.losses.completion_logits import padded
-from oven_learner.policies.policy import Policy, Samples, on_weights
+from oven_learner.policies.policy import Policy, Samples, to_weights
 
 
 class CausalPolicy(Policy):
-    """A policy that completes prompts. Conditions are texts, or conversations if the tokenizer has a chat template.
-    Outputs are texts without special tokens. Sampling uses no top-k, top-p or penalties, so that log-probabilities
-    match the sampling distribution.
+    """A policy that completes prompts.
+
+    Conditions are texts, or conversations if the tokenizer has a chat template. Outputs are texts without special
+    tokens. Sampling uses no top-k, top-p or penalties, so that log-probabilities match the sampling distribution.
 
     Raises ConfigError for a tokenizer without an end or padding token, or with more tokens than the model.
     """
@@ -26,30 +27,31 @@ class CausalPolicy(Policy):
     def __init__(self, model: Any, tokenizer: Any, *, max_tokens: int = 256, temperature: float = 1.0) -> None:
         super().__init__()
         if tokenizer is None:
-            raise ConfigError("a causal policy needs its tokenizer; give tokenizer=")
-        if tokenizer.eos_token_id is None or tokenizer.pad_token_id is None:
-            lacks = "eos_token" if tokenizer.eos_token_id is None else "pad_token"
-            raise ConfigError(f"the tokenizer has no {lacks}; set tokenizer.{lacks}")
+            raise ConfigError("a causal policy needs a tokenizer; pass tokenizer=")
+        for name, token_id in (("eos_token", tokenizer.eos_token_id), ("pad_token", tokenizer.pad_token_id)):
+            if token_id is None:
+                raise ConfigError(f"the tokenizer has no {name}; set tokenizer.{name}")
         rows = int(model.get_output_embeddings().weight.shape[0])
         if len(tokenizer) > rows:
             raise ConfigError(
-                f"the tokenizer has {len(tokenizer):,} tokens and the model {rows:,} rows; give the model's own "
+                f"the tokenizer has {len(tokenizer):,} tokens, but the model only has {rows:,}; use the model's own "
                 "tokenizer, or resize the model's embeddings"
             )
         if max_tokens < 1 or temperature <= 0:
             raise ConfigError(
-                f"max_tokens={max_tokens}, temperature={temperature:g}: expected 1 or more, and more than 0"
+                f"max_tokens={max_tokens} or temperature={temperature:g} is invalid; expected max_tokens of 1 or more, "
+                "and a temperature above 0"
             )
         self.model, self.tokenizer = model, tokenizer
         self.max_tokens, self.temperature = max_tokens, temperature
         self._model_parameters = set(inspect.signature(model.forward).parameters)
 
     def sample(self, conditions: Sequence[Any], n: int) -> Samples:
-        """Sample up to `max_tokens` tokens each, including the end token."""
+        """Sample `n` completions per condition, of up to `max_tokens` tokens each, including the end token."""
         ids, mask = self._prompts(conditions)
         ids, mask = ids.repeat_interleave(n, dim=0), mask.repeat_interleave(n, dim=0)
         end, pad = self.tokenizer.eos_token_id, self.tokenizer.pad_token_id
-        plain = GenerationConfig(  # type: ignore[no-untyped-call]
+        generation_config = GenerationConfig(  # type: ignore[no-untyped-call]
             do_sample=True,
             temperature=self.temperature,
             top_k=0,
@@ -60,18 +62,20 @@ class CausalPolicy(Policy):
             pad_token_id=pad,
         )
         with torch.no_grad():
-            whole = self.model.generate(input_ids=ids, attention_mask=mask, generation_config=plain)
-        completions = whole[:, ids.shape[1] :]
-        ended = completions == end  # (B, T)
-        counted = (ended.cumsum(-1) - ended.int()) == 0  # up to and including the first end token
+            texts_ids = self.model.generate(input_ids=ids, attention_mask=mask, generation_config=generation_config)
+        completions = texts_ids[:, ids.shape[1] :]
+        is_end = completions == end  # (B, T)
+        counted = (is_end.cumsum(-1) - is_end.int()) == 0  # up to and including the first end token
         completions = completions.masked_fill(~counted, pad)
         texts = self.tokenizer.batch_decode(completions, skip_special_tokens=True)
         tensors = {"prompt_ids": ids, "prompt_mask": mask, "completion_ids": completions}
         return Samples(tensors, counted.float(), texts)
 
     def step_log_probs(self, samples: Samples, conditions: Sequence[Any]) -> Tensor:
-        """Return each token's log-probability at the sampling temperature, in float32 or better. Uses the samples'
-        prompts."""
+        """Return the log-probability of each token at the sampling temperature, in float32 or better.
+
+        The prompts come from the samples, not from `conditions`.
+        """
         prompts, completions = samples.tensors["prompt_ids"], samples.tensors["completion_ids"]
         ids = torch.cat([prompts, completions], dim=1)
         mask = torch.cat([samples.tensors["prompt_mask"], samples.mask.long()], dim=1)
@@ -86,16 +90,14 @@ class CausalPolicy(Policy):
         return log_probs
 
     def _prompts(self, conditions: Sequence[Any]) -> tuple[Tensor, Tensor]:
-        texts = [
-            condition
-            if isinstance(condition, str)
-            else self.tokenizer.apply_chat_template(condition, tokenize=False, add_generation_prompt=True)
-            for condition in conditions
-        ]
-        rows = [
-            self.tokenizer(text, add_special_tokens=isinstance(condition, str))["input_ids"]
-            for text, condition in zip(texts, conditions, strict=True)
-        ]
-        if empty := [text for text, row in zip(texts, rows, strict=True) if not row]:
-            raise ConfigError(f"the prompt {empty[0]!r} has no tokens")
-        return padded(rows, on_weights(torch.zeros(()), self.model).device, pad_left=True)
+        rows = []
+        for condition in conditions:
+            is_text = isinstance(condition, str)
+            text = condition
+            if not is_text:
+                text = self.tokenizer.apply_chat_template(condition, tokenize=False, add_generation_prompt=True)
+            row = self.tokenizer(text, add_special_tokens=is_text)["input_ids"]
+            if not row:
+                raise ConfigError(f"the prompt {text!r} has no tokens")
+            rows.append(row)
+        return padded(rows, to_weights(torch.zeros(()), self.model).device, pad_left=True)

@@ -1,5 +1,8 @@
-"""Checkpoints of a PolicyTrainer (`trainer` below). One file next to the checkpoint record contains all the state that
-the next step needs."""
+"""Checkpoints of a PolicyTrainer.
+
+A file next to the checkpoint record contains the full state for the next step. In this module, `trainer` is always the
+PolicyTrainer.
+"""
 
 from __future__ import annotations
 
@@ -18,13 +21,13 @@ from oven_learner.rollback import checkpoint_record
 from oven_learner.rollback.checkpoint_record import TRAINER_STATE, Record
 
 STATE = "policy_trainer.pt"
-KEPT = 2
-"""Number of checkpoints to keep. Older ones are deleted."""
+MAX_CHECKPOINTS = 2
+"""Maximum number of checkpoints. Older ones are deleted."""
 TRAINING = "1"
 
 
 def save(trainer: Any, output: Path) -> Path:
-    """Write `checkpoint-STEP` to `output`, and return its path. It only becomes valid when everything is written."""
+    """Write `checkpoint-STEP` to `output`, and return its path. It becomes valid only when everything is written."""
     folder = output / f"checkpoint-{trainer.step}"
     checkpoint_record.begin(folder)
     torch.save(state_of(trainer), folder / STATE)
@@ -45,7 +48,9 @@ def save(trainer: Any, output: Path) -> Path:
     )
     checkpoint_record.finish(folder, record)
     complete = [path for path in checkpoint_record.in_folder(output) if not checkpoint_record.problem(path)]
-    for path in sorted(complete, key=lambda path: (path / checkpoint_record.RECORD).stat().st_mtime_ns)[:-KEPT]:
+    for path in sorted(complete, key=lambda path: (path / checkpoint_record.RECORD).stat().st_mtime_ns)[
+        :-MAX_CHECKPOINTS
+    ]:
         shutil.rmtree(path, ignore_errors=True)
     return folder
 
@@ -57,7 +62,7 @@ def newest(output: Path) -> Path | None:
 
 
 def abandon_after(output: Path | None, step: int) -> None:
-    """Mark checkpoints of later steps as abandoned by a rollback."""
+    """Mark the checkpoints of later steps as abandoned because of a rollback."""
     if output is None:
         return
     for path, record in list(checkpoint_record.complete(output, os.environ.get("OVEN_RUN", ""), TRAINING)):
@@ -66,22 +71,23 @@ def abandon_after(output: Path | None, step: int) -> None:
 
 
 def load(trainer: Any, folder: Path) -> None:
-    """Restore a trainer built with the same arguments. Training then continues bit for bit.
+    """Restore a trainer that was created with the same arguments. Training then continues bit for bit.
 
-    Teachers come from the constructor. Raises ConfigError for a checkpoint that is incomplete or from another run.
+    Teachers are not restored, because the constructor creates them. Raises ConfigError for a checkpoint that is
+    incomplete or from another run.
     """
     checkpoint_record.checked(folder, os.environ.get("OVEN_RUN", ""), _shapes(trainer))
     try:
         state: dict[str, Any] = torch.load(folder / STATE, map_location="cpu", weights_only=True)
     except Exception as error:
         raise ConfigError(
-            f"{folder / STATE} cannot be read ({reason(error)}); conditions have to be texts, numbers or tensors"
+            f"{folder / STATE} cannot be read ({reason(error)}); conditions must be texts, numbers or tensors"
         ) from error
     trainer.policy.load_state_dict(state["policy"])
     trainer.optimizer.load_state_dict(state["optimizer"])
-    for thing, then in ((trainer.scheduler, state["scheduler"]), (trainer.source, state["source"])):
-        if isinstance(thing, Stateful) and then is not None:
-            thing.load_state_dict(then)
+    for target, saved_state in ((trainer.scheduler, state["scheduler"]), (trainer.source, state["source"])):
+        if isinstance(target, Stateful) and saved_state is not None:
+            target.load_state_dict(saved_state)
     if trainer.scoring.committee is not None and state.get("committee") is not None:
         trainer.scoring.committee.load_state_dict(state["committee"])
     trainer.step, trainer.position, trainer.skipped = state["step"], state["position"], state["skipped"]
@@ -94,9 +100,9 @@ def load(trainer: Any, folder: Path) -> None:
 
 
 def state_of(trainer: Any) -> dict[str, Any]:
-    """Return the state as tensors and plain values."""
+    """Return the trainer's state as tensors and plain values."""
     batch, scheduler, source = trainer.batch, trainer.scheduler, trainer.source
-    again = batch is not None and trainer.position % trainer.config.updates_per_batch
+    is_reused = bool(trainer.position % trainer.config.updates_per_batch)
     return {
         "policy": trainer.policy.state_dict(),
         "optimizer": trainer.optimizer.state_dict(),
@@ -110,7 +116,7 @@ def state_of(trainer: Any) -> dict[str, Any]:
         "beta": trainer.beta,
         "epsilon": list(trainer.epsilon),
         "teacher": trainer.teachers.active,
-        "batch": batch.state_dict() if batch is not None and again else None,
+        "batch": batch.state_dict() if batch is not None and is_reused else None,
     }
 
 

@@ -1,13 +1,14 @@
-"""A diffusion model as a policy, as in DDPO (Black et al. 2023, arXiv 2305.13301).
+"""Diffusion models as policies, as in DDPO (Black et al. 2023, arXiv 2305.13301).
 
 The chain from noise to sample is a decision process. Given x_t and the intent, x_{t−1} is Gaussian. Its mean is the
 scheduler's own step, and its deviation is η σ_t (Song et al. 2020, arXiv 2010.02502, eq. 16). So each denoising step
-has an exact log-density with a gradient through the network's prediction. Given x_t the coordinates are independent.
-Each coordinate is a step of the objective with its own ratio, as in policies/gaussian.py; DDPO uses one ratio per
-denoising step. If the last denoising step has no noise, it does not count.
+has an exact log-density with a gradient through the network's prediction. Given x_t, the coordinates are independent.
+Each coordinate is a step of the objective with its own ratio, as in policies/gaussian.py. DDPO uses one ratio per
+denoising step instead. If the last denoising step has no noise, it does not count.
 
-The KL to a teacher covers the steps of the chain, so the teacher has the same noise schedule, steps and η. The density
-of a trajectory alone is unknown, so there is no KL to or from a Gaussian policy. Needs the extra `diffusion`.
+The KL to a teacher covers the steps of the chain, so the teacher needs the same noise schedule, steps and η. The
+density of a trajectory alone is unknown, so there is no KL to or from a Gaussian policy. This module needs the extra
+`diffusion`.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from torch import Tensor
 
 from oven_core.errors import ConfigError
 from oven_learner.policies.gaussian import normal_log_density
-from oven_learner.policies.policy import Policy, Samples, as_vectors, on_weights
+from oven_learner.policies.policy import Policy, Samples, as_vectors, to_weights
 
 
 def diffusers() -> Any:
@@ -36,9 +37,10 @@ def diffusers() -> Any:
 
 
 class DiffusionPolicy(Policy):
-    """A policy that samples trajectories (F frames × D dimensions) in `steps` denoising steps. `network(x, t, intent)`
-    predicts the scheduler's `prediction_type` for x (B, F, D), t (B,) int64 and the intent (B, I). The scheduler is
-    diffusers' DDIM with `eta` above 0, or DDPM, which equals DDIM at η = 1.
+    """A policy that samples trajectories (F frames × D dimensions) in `steps` denoising steps.
+
+    `network(x, t, intent)` predicts the scheduler's `prediction_type` for x (B, F, D), t (B,) int64 and the intent
+    (B, I). The scheduler is diffusers' DDIM with `eta` above 0, or DDPM, which equals DDIM at η = 1.
 
     Raises ConfigError for other schedulers, and if no step would have noise.
     """
@@ -58,9 +60,9 @@ class DiffusionPolicy(Policy):
     ) -> None:
         super().__init__()
         self.scheduler = _as_ddim(scheduler, eta)
-        trained = self.scheduler.config.num_train_timesteps
-        if not 2 <= steps <= trained:
-            raise ConfigError(f"steps={steps}: give 2 to {trained}, the scheduler's number of training steps")
+        max_steps = self.scheduler.config.num_train_timesteps
+        if not 2 <= steps <= max_steps:
+            raise ConfigError(f"steps={steps} is invalid; expected 2 to {max_steps}, the scheduler's training steps")
         self.scheduler.set_timesteps(steps)
         self.network, self.encode = network, encode
         self.frames, self.dims, self.steps, self.eta = frames, dims, steps, eta
@@ -70,7 +72,7 @@ class DiffusionPolicy(Policy):
         self._deviations = [eta * self._sigma(time) for time in self._times]
 
     def sample(self, conditions: Sequence[Any], n: int) -> Samples:
-        """Sample trajectories, (F, D) float32 each. The samples include the whole chain for later scoring."""
+        """Sample trajectories, each (F, D) float32. The samples include the whole denoising chain for later scoring."""
         with torch.no_grad():
             intents = self._intents(conditions).repeat_interleave(n, dim=0)
             x = torch.randn(len(intents), self.frames, self.dims).to(intents)
@@ -85,85 +87,101 @@ class DiffusionPolicy(Policy):
         return Samples(tensors, mask, list(x.cpu()))
 
     def step_log_probs(self, samples: Samples, conditions: Sequence[Any]) -> Tensor:
-        """Return each coordinate's log-density by denoising step, (B, steps F D); 0 for steps without noise."""
+        """Return the log-density of each coordinate in each denoising step, (B, steps · F · D).
+
+        It is 0 for steps without noise. Raises ConfigError for samples from another kind of policy, of another shape,
+        or with another noise schedule.
+        """
         if "chain" not in samples.tensors:
             raise ConfigError(
-                "these samples have no denoising chain, and a diffusion policy only scores whole chains; "
-                "use it as a teacher of diffusion policies only"
+                "these samples have no denoising chain, but a diffusion policy only scores whole chains; use it only "
+                "as a teacher of diffusion policies"
             )
         chain = samples.tensors["chain"]  # (B, steps + 1, F, D)
         if chain.shape[1:] != (self.steps + 1, self.frames, self.dims):
             raise ConfigError(
-                f"the policy denoises {self.frames} × {self.dims} in {self.steps} steps, and these samples have "
-                f"{chain.shape[2]} × {chain.shape[3]} in {chain.shape[1] - 1}"
+                f"the policy denoises {self.frames} × {self.dims} numbers in {self.steps} steps, but these samples "
+                f"have {chain.shape[2]} × {chain.shape[3]} numbers and {chain.shape[1] - 1} steps; use samples with "
+                "the policy's sizes"
             )
-        theirs = samples.tensors["deviations"]  # (B, steps)
-        if not torch.allclose(theirs, theirs.new_tensor(self._deviations), rtol=1e-5, atol=0.0):
-            raise ConfigError("these samples have different noise; use one noise schedule and eta for both policies")
+        deviations = samples.tensors["deviations"]  # (B, steps)
+        if not torch.allclose(deviations, deviations.new_tensor(self._deviations), rtol=1e-5, atol=0.0):
+            raise ConfigError(
+                "these samples have different noise; use the same noise schedule and eta for both policies"
+            )
         intents, log_probs = self._intents(conditions), []
         for step, deviation in enumerate(self._deviations):
             if not deviation:
                 log_probs.append(torch.zeros_like(chain[:, step]).flatten(1))
                 continue
-            x, then = chain[:, step], chain[:, step + 1]
+            x, next_x = chain[:, step], chain[:, step + 1]
             mean = self._mean(step, x, self._predict(step, x, intents))
-            log_probs.append(normal_log_density(then, mean, mean.new_tensor(math.log(deviation))).flatten(1))
+            log_probs.append(normal_log_density(next_x, mean, mean.new_tensor(math.log(deviation))).flatten(1))
         return torch.cat(log_probs, 1)
 
     def denoising_loss(self, x: Tensor, conditions: Sequence[Any]) -> Tensor:
-        """Return the prediction's mean squared error on clips x (B, F, D) with noise at random levels, a scalar.
+        """Return the mean squared error of predictions for clips x (B, F, D) with random levels of noise, as a scalar.
 
-        Diffusion models are pretrained with this loss before any reward.
+        Diffusion models are pretrained with this loss before they are trained on rewards.
         """
         noise = torch.randn_like(x)
         times = torch.randint(self.scheduler.config.num_train_timesteps, (len(x),), device=x.device)
         noisy = self.scheduler.add_noise(x, noise, times)
         kind = self.scheduler.config.prediction_type
-        velocity = self.scheduler.get_velocity
-        target = noise if kind == "epsilon" else x if kind == "sample" else velocity(x, noise, times)
+        if kind == "epsilon":
+            target = noise
+        elif kind == "sample":
+            target = x
+        else:
+            target = self.scheduler.get_velocity(x, noise, times)
         return torch.nn.functional.mse_loss(self.network(noisy, times, self._intents(conditions)), target)
 
     def _predict(self, step: int, x: Tensor, intents: Tensor) -> Tensor:
         times = torch.full((len(x),), self._times[step], device=x.device)
-        predicted: Tensor = self.network(x, times, intents)
-        if predicted.shape != x.shape:
+        prediction: Tensor = self.network(x, times, intents)
+        if prediction.shape != x.shape:
             raise ConfigError(
-                f"the network returned {tuple(predicted.shape)} for x of {tuple(x.shape)}; give that shape"
+                f"the network returned the shape {tuple(prediction.shape)}, but its input x has the shape "
+                f"{tuple(x.shape)}; return the shape of x"
             )
-        return predicted
+        return prediction
 
-    def _mean(self, step: int, x: Tensor, predicted: Tensor) -> Tensor:
-        """Return the scheduler's own step with zero noise. If x_0 is clipped, the direction uses the clipped value,
-        like DDPM's posterior mean."""
+    def _mean(self, step: int, x: Tensor, prediction: Tensor) -> Tensor:
+        """Return the scheduler's own step with zero noise.
+
+        If the scheduler clips x_0, the direction uses the clipped value, like DDPM's posterior mean.
+        """
         clips = bool(self.scheduler.config.clip_sample or self.scheduler.config.thresholding)
         options = {"eta": self.eta, "use_clipped_model_output": clips, "variance_noise": torch.zeros_like(x)}
-        mean: Tensor = self.scheduler.step(predicted, self._times[step], x, **options).prev_sample
+        mean: Tensor = self.scheduler.step(prediction, self._times[step], x, **options).prev_sample
         return mean
 
     def _sigma(self, time: int) -> float:
         """Return σ_t at η = 1, from the scheduler's public table."""
-        before = time - self.scheduler.config.num_train_timesteps // self.steps
+        next_time = time - self.scheduler.config.num_train_timesteps // self.steps
         alpha = float(self.scheduler.alphas_cumprod[time])
-        then = float(self.scheduler.alphas_cumprod[before] if before >= 0 else self.scheduler.final_alpha_cumprod)
-        return math.sqrt(max(0.0, (1 - then) / (1 - alpha) * (1 - alpha / then)))
+        next_alpha = float(
+            self.scheduler.alphas_cumprod[next_time] if next_time >= 0 else self.scheduler.final_alpha_cumprod
+        )
+        return math.sqrt(max(0.0, (1 - next_alpha) / (1 - alpha) * (1 - alpha / next_alpha)))
 
     def _intents(self, conditions: Sequence[Any]) -> Tensor:
-        return on_weights(self.encode(conditions), self.network)
+        return to_weights(self.encode(conditions), self.network)
 
 
 class TemporalUNet(torch.nn.Module):
-    """A 1-D UNet over frames from diffusers, as in Diffuser's planner (Janner et al. 2022, arXiv 2205.09991).
+    """A 1-D UNet over frames from diffusers, as in the planner Diffuser (Janner et al. 2022, arXiv 2205.09991).
 
-    The intent enters as extra channels. `frames` must be divisible by 4.
+    The intent is added as extra channels. `frames` must be divisible by 4.
     """
 
     def __init__(self, intent_dim: int, frames: int, dims: int, *, channels: tuple[int, int] = (32, 64)) -> None:
         super().__init__()
         if frames % 4:
-            raise ConfigError(f"frames={frames}: the UNet halves them twice, so give a multiple of 4")
+            raise ConfigError(f"frames={frames} is invalid; the UNet halves it twice, so use a multiple of 4")
         self.intent_dim = intent_dim
         self.arguments = {"intent_dim": intent_dim, "frames": frames, "dims": dims, "channels": list(channels)}
-        """The constructor arguments, for saving."""
+        """Constructor arguments, for saving."""
         self.intent = torch.nn.Linear(intent_dim, channels[0])
         self.unet = diffusers().UNet1DModel(
             sample_size=frames,
@@ -182,25 +200,27 @@ class TemporalUNet(torch.nn.Module):
         )
 
     def forward(self, x: Tensor, time: Tensor, intent: Tensor) -> Tensor:
-        """Map (B, F, D), (B,), (B, I) to (B, F, D)."""
-        joined = torch.cat([x, self.intent(intent)[:, None].expand(-1, x.shape[1], -1)], dim=-1)
-        output: Tensor = self.unet(joined.transpose(1, 2), time).sample
+        """Return the prediction (B, F, D) for x (B, F, D), time (B,) and intent (B, I)."""
+        inputs = torch.cat([x, self.intent(intent)[:, None].expand(-1, x.shape[1], -1)], dim=-1)
+        output: Tensor = self.unet(inputs.transpose(1, 2), time).sample
         return output.transpose(1, 2)
 
 
 def _as_ddim(scheduler: Any, eta: float) -> Any:
-    """Convert the user's scheduler to DDIM. Raises ConfigError."""
+    """Convert the user's scheduler to DDIM. Raises ConfigError if this is not possible."""
     library = diffusers()
     name, kind = type(scheduler).__name__, getattr(getattr(scheduler, "config", None), "variance_type", None)
     if not isinstance(scheduler, library.DDPMScheduler | library.DDIMScheduler):
         raise ConfigError(f"{name} has no known density per step; use diffusers' DDIMScheduler or DDPMScheduler")
-    of_ddpm = eta == 1.0 and kind in ("fixed_small", "fixed_small_log")
-    if isinstance(scheduler, library.DDPMScheduler) and not of_ddpm:
+    equals_ddim = eta == 1.0 and kind in ("fixed_small", "fixed_small_log")
+    if isinstance(scheduler, library.DDPMScheduler) and not equals_ddim:
         raise ConfigError(
-            f"DDPM with eta={eta:g} and variance_type={kind!r}: give eta=1 and 'fixed_small', or a DDIMScheduler"
+            f"DDPM with eta={eta:g} and variance_type={kind!r} is not supported; use eta=1 and 'fixed_small', or a "
+            "DDIMScheduler"
         )
     if not 0 < eta <= 1:
         raise ConfigError(
-            f"eta={eta:g}: without noise a denoising step has no density, and above 1 no deviation; give 0 < eta <= 1"
+            f"eta={eta:g} is invalid; at 0 a denoising step has no density, and above 1 it has no deviation; expected "
+            "0 < eta <= 1"
         )
     return library.DDIMScheduler.from_config(scheduler.config)

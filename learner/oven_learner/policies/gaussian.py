@@ -1,7 +1,8 @@
 """Gaussian policies over trajectories. A step is one coordinate of one frame, and its density is exact.
 
-Steps are coordinates because the density ratio of a whole frame of 72 coordinates leaves any clipping range after one
-update, and its k3 estimate overflows. One coordinate's ratio is as mild as a token's, and the product is the same.
+Steps are coordinates, because the density ratio of a whole frame of 72 coordinates leaves any clipping range after one
+update, and its k3 estimate overflows. The ratio of one coordinate is about as close to 1 as the ratio of a token, and
+the product over coordinates is the same.
 """
 
 from __future__ import annotations
@@ -14,10 +15,11 @@ import torch
 from torch import Tensor
 
 from oven_core.errors import ConfigError
-from oven_learner.policies.policy import Policy, Samples, as_vectors, on_weights
+from oven_learner.policies.policy import Policy, Samples, as_vectors, to_weights
 
 LOG_DEVIATIONS = (-7.0, 2.0)
-"""Bounds of the log standard deviation: 0.001 to 7 units. float32 cannot represent narrower densities."""
+"""Bounds of the log standard deviation, for deviations of 0.001 to 7 units. float32 cannot represent narrower
+densities."""
 LOG_2_PI = math.log(2 * math.pi)
 
 
@@ -27,11 +29,13 @@ def normal_log_density(x: Tensor, mean: Tensor, log_deviation: Tensor) -> Tensor
 
 
 class GaussianTrajectory(Policy):
-    """A policy over trajectories of F frames × D dimensions. `network` maps intents (B, I) to means and log standard
-    deviations (B, F, 2 D), in that order. `encode` converts conditions to intents; by default conditions are vectors.
+    """A policy over trajectories of F frames × D dimensions.
 
-    Given the intent, coordinates are independent. A trajectory's log-density is the sum over all of them. Smoothness is
-    learnt. Raises ConfigError if the network returns another shape.
+    `network` maps intents (B, I) to means and log standard deviations (B, F, 2 · D), in that order. `encode` converts
+    conditions to intents. By default, conditions are already vectors. Given the intent, coordinates are independent. A
+    trajectory's log-density is the sum over its coordinates. The policy has to learn smoothness.
+
+    Raises ConfigError if the network returns another shape.
     """
 
     def __init__(self, network: torch.nn.Module, encode: Callable[[Sequence[Any]], Tensor] = as_vectors) -> None:
@@ -40,59 +44,64 @@ class GaussianTrajectory(Policy):
         self.dims, self.intent_dim = getattr(network, "dims", None), getattr(network, "intent_dim", None)
 
     def distribution(self, conditions: Sequence[Any]) -> tuple[Tensor, Tensor]:
-        """Return means and log standard deviations, (B, F, D) each."""
-        intents = on_weights(self.encode(conditions), self.network)
+        """Return the means and log standard deviations, each (B, F, D)."""
+        intents = to_weights(self.encode(conditions), self.network)
         try:
-            both = self.network(intents)
+            parameters = self.network(intents)
         except RuntimeError as error:
             raise ConfigError(
                 f"the network does not accept intents of shape {tuple(intents.shape)}: {error}"
             ) from error
-        if both.dim() != 3 or both.shape[0] != len(conditions) or both.shape[2] % 2:
+        if parameters.dim() != 3 or parameters.shape[0] != len(conditions) or parameters.shape[2] % 2:
             raise ConfigError(
-                f"the network returned {tuple(both.shape)} for {len(conditions)} intents; give (B, frames, 2 × dims)"
+                f"the network returned the shape {tuple(parameters.shape)} for {len(conditions)} intents; expected "
+                "(intents, frames, 2 × dims)"
             )
-        mean, log_deviation = both.chunk(2, dim=-1)
+        mean, log_deviation = parameters.chunk(2, dim=-1)
         return mean, log_deviation.clamp(*LOG_DEVIATIONS)
 
     def sample(self, conditions: Sequence[Any], n: int) -> Samples:
-        """Sample trajectories, (F, D) float32 each."""
+        """Sample trajectories, each (F, D) float32."""
         with torch.no_grad():
             mean, log_deviation = self.distribution(conditions)
         mean, log_deviation = mean.repeat_interleave(n, dim=0), log_deviation.repeat_interleave(n, dim=0)
-        drawn = mean + log_deviation.exp() * torch.randn_like(mean)
-        return Samples({"trajectory": drawn}, torch.ones_like(drawn).flatten(1), list(drawn.cpu()))
+        trajectories = mean + log_deviation.exp() * torch.randn_like(mean)
+        return Samples({"trajectory": trajectories}, torch.ones_like(trajectories).flatten(1), list(trajectories.cpu()))
 
     def step_log_probs(self, samples: Samples, conditions: Sequence[Any]) -> Tensor:
-        """Return each coordinate's log-density, frame by frame, (B, F D)."""
+        """Return the log-density of each coordinate, frame by frame, (B, F · D).
+
+        Raises ConfigError for samples from another kind of policy or of another shape.
+        """
         if "trajectory" not in samples.tensors:
             raise ConfigError(
-                f"these samples have {', '.join(samples.tensors)} but no trajectory sampled in one step; a Gaussian "
-                "policy can only be a teacher of Gaussian policies"
+                f"these samples have {', '.join(samples.tensors)}, but no trajectory; use a Gaussian policy only as a "
+                "teacher of Gaussian policies"
             )
-        drawn = samples.tensors["trajectory"]
+        trajectories = samples.tensors["trajectory"]
         mean, log_deviation = self.distribution(conditions)
-        if mean.shape != drawn.shape:
+        if mean.shape != trajectories.shape:
             raise ConfigError(
-                f"the policy makes trajectories of {tuple(mean.shape[1:])} frames × dimensions, and these have "
-                f"{tuple(drawn.shape[1:])}"
+                f"the policy's trajectories have {tuple(mean.shape[1:])} frames and dimensions, but these samples have "
+                f"{tuple(trajectories.shape[1:])}; use samples of the same shape"
             )
-        return normal_log_density(drawn, mean, log_deviation).flatten(1)
+        return normal_log_density(trajectories, mean, log_deviation).flatten(1)
 
 
 class TrajectoryNetwork(torch.nn.Module):
-    """A two-layer network that predicts each frame's means and log deviations from the intent and the frame's time."""
+    """A two-layer network that predicts the means and log deviations of a frame from the intent and its time."""
 
     def __init__(
         self, intent_dim: int, frames: int, dims: int, *, hidden: int = 128, waves: int = 8, log_deviation: float = -1.5
     ) -> None:
-        """`waves` is the number of cosines over the trajectory that encode a frame's time. The fastest has `waves` / 2
-        periods, which sets the smoothness of the initial means. `log_deviation` is the initial value."""
+        """`waves` is the number of cosines that encode the time of a frame. The fastest has `waves` / 2 periods per
+        trajectory, which determines the smoothness of the initial means. `log_deviation` is the initial log
+        deviation."""
         super().__init__()
         self.arguments = {"intent_dim": intent_dim, "frames": frames, "dims": dims, "hidden": hidden, "waves": waves}
-        """The constructor arguments, for saving."""
+        """Constructor arguments, for saving."""
         if min(self.arguments.values()) < 1:
-            raise ConfigError(f"the network's sizes are {self.arguments}: each is at least 1")
+            raise ConfigError(f"the network's sizes are {self.arguments}, but each must be at least 1")
         self.intent_dim, self.dims = intent_dim, dims
         times = (torch.arange(frames) + 0.5) / frames  # (F,)
         self.register_buffer("time", torch.cos(math.pi * times[:, None] * torch.arange(waves)), persistent=False)
@@ -106,6 +115,6 @@ class TrajectoryNetwork(torch.nn.Module):
             self.head.bias[dims:] = log_deviation
 
     def forward(self, intents: Tensor) -> Tensor:
-        """Map (B, I) to (B, F, 2 D)."""
+        """Return means and log deviations (B, F, 2 · D) for intents (B, I)."""
         output: Tensor = self.head(self.body(self.intent(intents)[:, None] + self.position(self.time)[None]))
         return output

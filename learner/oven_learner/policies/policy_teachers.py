@@ -1,4 +1,7 @@
-"""Teachers of a policy: frozen policies of the same kind. The KL term pulls the policy towards the active one."""
+"""Teachers of a policy, which are frozen policies of the same kind.
+
+The KL term pulls the policy towards the active teacher.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +12,9 @@ from typing import Any
 import torch
 
 from oven_core.errors import ConfigError, TeacherRefusedError, reason
-from oven_learner.policies.policy import Policy, Samples, as_vectors, repeated
+from oven_learner.policies.policy import Policy, Samples, as_vectors, repeat_conditions
 from oven_learner.policies.saved_policy import load_policy
-from oven_learner.random_state import undisturbed
+from oven_learner.random_state import preserved_state
 from oven_learner.teachers import LIMIT_BYTES, TeacherConfig, checks
 from oven_learner.teachers.memory import Form
 from oven_learner.teachers.placement import chosen_form, place_model
@@ -21,10 +24,10 @@ AnyTeacher = Policy | TeacherConfig
 
 
 class PolicyTeachers(NamedTeachers[Policy]):
-    """The teachers of one policy. The first one added is active.
+    """The teachers of one policy. The first teacher that is added becomes active.
 
-    A TeacherConfig contains the teacher, or names the folder of a saved one. The policy's `encode` converts conditions.
-    All kinds work, and all strategies except "quantized".
+    A TeacherConfig contains the teacher, or names the folder of a saved one. A loaded teacher uses the policy's
+    `encode`. All kinds are supported, and all strategies except "quantized".
     """
 
     def __init__(
@@ -35,8 +38,8 @@ class PolicyTeachers(NamedTeachers[Policy]):
         limit_bytes: int = LIMIT_BYTES,
         offload_folder: Path | str | None = None,
     ) -> None:
-        """`conditions`: the first is used to test new teachers. `limit_bytes` limits the size of all teachers together.
-        `offload_folder` is for weights on disk; None means the system's folder for temporary files."""
+        """The first of the `conditions` is used to test new teachers. `limit_bytes` is the maximum size of all teachers
+        together. `offload_folder` is for weights on disk. None means the system's folder for temporary files."""
         super().__init__(limit_bytes, offload_folder)
         self._policy = policy
         self._conditions = conditions[:1]
@@ -44,11 +47,11 @@ class PolicyTeachers(NamedTeachers[Policy]):
 
     @property
     def active(self) -> str:
-        """Name of the active teacher. Empty if there is none."""
+        """Name of the active teacher, or empty if there is none."""
         return self._active
 
     def swap(self, name: str) -> None:
-        """Make `name` the active teacher from the next step's loss on. Raises the same errors as `teachers[name]`."""
+        """Make `name` the active teacher, starting with the next step. Raises the same errors as `teachers[name]`."""
         self[name]
         self._active = name
 
@@ -60,8 +63,8 @@ class PolicyTeachers(NamedTeachers[Policy]):
         teacher, held = self._loaded(config), self._held
         if not isinstance(teacher, Policy):
             raise TeacherRefusedError(
-                f"it is a {type(teacher).__name__}, and this trainer needs `step_log_probs`; give a Policy as "
-                "model=, or the folder of a saved policy as model_name="
+                f"it is a {type(teacher).__name__}, but this trainer needs `step_log_probs`; pass a Policy as model=, "
+                "or the folder of a saved policy as model_name="
             )
         checks.check_own_weights(self._policy, teacher)
         loaded = config.model_copy(update={"model": teacher, "model_name": None})
@@ -72,8 +75,8 @@ class PolicyTeachers(NamedTeachers[Policy]):
 
     def _loaded(self, config: TeacherConfig) -> Any:
         if config.strategy == "quantized":
-            # Measured on the motion recipe's teachers: one coordinate's log-density was off by 7 nats in 8 bits and by
-            # 49 in 4 bits, and a UNet was only 6 % smaller.
+            # Measured with the teachers of the motion recipe: the log-density of a coordinate was off by 7 nats in 8
+            # bits and by 49 nats in 4 bits, and a UNet was only 6 % smaller.
             raise TeacherRefusedError(
                 "quantized weights distort a policy's log-densities, and convolutions cannot be quantized; use "
                 "the strategy 'resident', 'offload' or 'hybrid'"
@@ -87,39 +90,37 @@ class PolicyTeachers(NamedTeachers[Policy]):
 
     def _admit(self, candidate: Candidate[Policy]) -> Policy:
         teacher = candidate.model
-        # Check again: another teacher may have been added meanwhile.
+        # Check again, because another teacher may have been added in the meantime.
         checks.check_size(teacher, self._held, self._limit, candidate.form)
-        with undisturbed(self._policy), torch.no_grad():
+        with preserved_state(self._policy), torch.no_grad():
             self._policy.eval()
             probe = self._policy.sample(self._conditions, 2)
             self._check_dimensions(candidate.config, teacher, probe)
             try:
-                log_probs = teacher.step_log_probs(probe, repeated(self._conditions, 2))
+                log_probs = teacher.step_log_probs(probe, repeat_conditions(self._conditions, 2))
             except Exception as error:
                 raise TeacherRefusedError(f"it cannot score the policy's samples: {reason(error)}") from error
         if log_probs.shape != probe.mask.shape:
             raise TeacherRefusedError(
-                f"it scores the policy's samples in {tuple(log_probs.shape)} steps, "
-                f"and they have {tuple(probe.mask.shape)}"
+                f"it returned log-probabilities of shape {tuple(log_probs.shape)} for samples with the shape "
+                f"{tuple(probe.mask.shape)}"
             )
         if not bool(torch.isfinite(log_probs[probe.mask > 0]).all()):
-            raise TeacherRefusedError(
-                "it gives the policy's samples a log-probability that is not finite; check its weights"
-            )
+            raise TeacherRefusedError("its log-probabilities of the policy's samples are not finite; check its weights")
         self._active = self._active or candidate.name
         return teacher
 
     def _check_dimensions(self, config: TeacherConfig, teacher: Policy, probe: Samples) -> None:
-        """Compare the config's dimensions with the teacher, the policy's samples and its conditions."""
+        """Raise TeacherRefusedError if the dimensions in the config differ from the teacher's or the policy's."""
         sample, encode = probe.outputs[0], getattr(teacher, "encode", None)
         frame = sample.shape[-1] if isinstance(sample, torch.Tensor) and sample.dim() else None
         intent = encode(self._conditions).shape[-1] if encode is not None else None
-        for field, stated, widths in (
+        for field, expected, widths in (
             ("joint_dim", config.joint_dim, {"its frames": teacher.dims, "the policy's frames": frame}),
             ("intent_dim", config.intent_dim, {"its intents": teacher.intent_dim, "the conditions' intents": intent}),
         ):
-            for whose, width in widths.items():
-                if stated is not None and width is not None and stated != width:
+            for source, width in widths.items():
+                if expected is not None and width is not None and expected != width:
                     raise TeacherRefusedError(
-                        f"{field}={stated}, and {whose} have {width} numbers; give {field}={width}"
+                        f"{field}={expected}, but {source} have {width} numbers; set {field}={width}"
                     )

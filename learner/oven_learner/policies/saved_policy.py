@@ -1,4 +1,7 @@
-"""Load a policy from the folder written by `save`: a description, weights, and a diffusion policy's scheduler."""
+"""A function that loads a policy from the folder written by `Policy.save`.
+
+The folder contains a description, the weights, and the scheduler of a diffusion policy.
+"""
 
 from __future__ import annotations
 
@@ -24,28 +27,29 @@ from oven_learner.policies.policy import (
     tensors_of,
 )
 
-REMEDY = "give a folder that a policy's `save` wrote"
+REMEDY = "pass a folder that was written by `Policy.save`"
 
 POLICIES: Mapping[str, type[Policy]] = {"DiffusionPolicy": DiffusionPolicy, "GaussianTrajectory": GaussianTrajectory}
 NETWORKS: Mapping[str, type[nn.Module]] = {"TemporalUNet": TemporalUNet, "TrajectoryNetwork": TrajectoryNetwork}
-"""The only classes that are ever created, regardless of the folder's contents."""
+"""The only classes that are created, regardless of the folder's contents."""
 
 
 def load_policy(folder: Path | str, encode: Callable[[Sequence[Any]], Tensor] = as_vectors) -> Policy:
-    """Load a policy on the CPU, in evaluation mode. `encode` is a function and is not saved, so pass the original one.
+    """Load a policy on the CPU, in evaluation mode.
 
-    Uses no random generator, so that training in another thread is not affected. Raises ConfigError for a folder that
-    is missing, damaged, of an unknown class or with weights of another shape.
+    `encode` is a function, so it is not saved. Pass the original one. Loading uses no random generator, so it does not
+    affect training in another thread. Raises ConfigError if the folder is missing or damaged, or has an unknown class
+    or weights of another shape.
     """
     folder = Path(folder)
-    description = _described(folder)
+    description = _read_description(folder)
     for name, allowed in ((description.policy, POLICIES), (description.network, NETWORKS)):
         if name not in allowed:
-            raise ConfigError(f"{folder / DESCRIPTION} names a {name!r}; only {' and '.join(allowed)} are loaded")
+            raise ConfigError(f"{folder / DESCRIPTION} names a {name!r}; only {' and '.join(allowed)} can be loaded")
     try:
         with torch.device("meta"):
             network = NETWORKS[description.network](**description.network_arguments)
-        _fill(network, folder)
+        _load_weights(network, folder)
         if description.policy == "GaussianTrajectory":
             return GaussianTrajectory(network, encode, **description.arguments).eval()
         scheduler = diffusers().DDIMScheduler.from_pretrained(str(folder), subfolder=SCHEDULER, local_files_only=True)
@@ -53,10 +57,10 @@ def load_policy(folder: Path | str, encode: Callable[[Sequence[Any]], Tensor] = 
     except ConfigError:
         raise
     except Exception as error:
-        raise ConfigError(f"{folder} has no policy that can be loaded: {reason(error)[:300]}; {REMEDY}") from error
+        raise ConfigError(f"the policy in {folder} cannot be loaded: {reason(error)[:300]}; {REMEDY}") from error
 
 
-def _described(folder: Path) -> Description:
+def _read_description(folder: Path) -> Description:
     """Read the description. Raises ConfigError if the folder is missing or has no policy."""
     if not folder.is_dir():
         raise ConfigError(f"there is no folder {str(folder)!r}; {REMEDY}")
@@ -71,24 +75,25 @@ def _described(folder: Path) -> Description:
         ) from error
 
 
-def _fill(network: nn.Module, folder: Path) -> None:
+def _load_weights(network: nn.Module, folder: Path) -> None:
     """Load weights and buffers into a network on the meta device. Raises ConfigError if the file is damaged or does not
     match."""
     path = folder / WEIGHTS
     try:
-        # Copied: loaded tensors are unaligned and memory-mapped, and another `save` may change the file.
+        # Loaded tensors are unaligned and memory-mapped, and another `save` may change the file, so copy them.
         tensors = {name: tensor.clone() for name, tensor in load_file(path).items()}
     except Exception as error:
         raise ConfigError(f"{path} cannot be read and may be damaged: {reason(error)}; {REMEDY}") from error
     expected = {name: tuple(tensor.shape) for name, tensor in tensors_of(network)}
     stored = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
-    if differing := sorted(name for name in expected.keys() | stored.keys() if expected.get(name) != stored.get(name)):
-        name = differing[0]
-        raise ConfigError(
-            f"{path} has {name!r} with shape {stored.get(name, 'none')}, and {DESCRIPTION} says "
-            f"{expected.get(name, 'none')}; {REMEDY}"
-        )
+    for name in sorted(expected.keys() | stored.keys()):
+        if expected.get(name) != stored.get(name):
+            raise ConfigError(
+                f"{path} has {name!r} with the shape {stored.get(name, 'none')}, but {DESCRIPTION} requires "
+                f"{expected.get(name, 'none')}; {REMEDY}"
+            )
     for name, tensor in tensors.items():
-        owner, _, last = name.rpartition(".")
-        module = network.get_submodule(owner)
-        setattr(module, last, nn.Parameter(tensor) if isinstance(getattr(module, last), nn.Parameter) else tensor)
+        module_name, _, attribute = name.rpartition(".")
+        module = network.get_submodule(module_name)
+        is_parameter = isinstance(getattr(module, attribute), nn.Parameter)
+        setattr(module, attribute, nn.Parameter(tensor) if is_parameter else tensor)

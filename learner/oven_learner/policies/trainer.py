@@ -24,10 +24,18 @@ from oven_learner.custom_loop import connect
 from oven_learner.hf.knobs.scalars import UserValues
 from oven_learner.optim.lr_scale import USER_BOUNDS
 from oven_learner.policies import checkpoint
-from oven_learner.policies.batch import Batch, ConditionSource, advantages, drawn, objective, row_weights, source_of
-from oven_learner.policies.policy import Policy, check_policy, repeated
+from oven_learner.policies.batch import (
+    Batch,
+    ConditionSource,
+    advantages,
+    objective,
+    row_weights,
+    seeded_generators,
+    source_of,
+)
+from oven_learner.policies.policy import Policy, check_policy, repeat_conditions
 from oven_learner.policies.policy_teachers import AnyTeacher, PolicyTeachers
-from oven_learner.policies.scoring import KL, OF_SAMPLES, SKIPPED_STEPS, Scoring, prompt_of, show_groups
+from oven_learner.policies.scoring import KL, SAMPLE_METRICS, SKIPPED_STEPS, Scoring, prompt_of, publish_groups
 from oven_learner.rewards.committee import Committee
 from oven_learner.rewards.judge_knobs import announce_committee
 from oven_learner.rewards.scores import RewardFunction
@@ -44,7 +52,7 @@ class PolicyTrainerConfig:
     """
 
     max_steps: int
-    """Number of weight updates."""
+    """Number of training steps. A step without a scored group does not change the weights."""
     group_size: int = 8
     """Samples per condition."""
     conditions_per_step: int = 4
@@ -53,19 +61,21 @@ class PolicyTrainerConfig:
     beta: float = 0.0
     """Weight of the KL term."""
     epsilon: float = 0.2
+    """Range of the ratio below 1, and also above 1 unless `epsilon_high` is set."""
     epsilon_high: float | None = None
-    """The upper clip range; None means the same as `epsilon`."""
+    """Range of the ratio above 1. None means the same as `epsilon`."""
     loss_type: Literal["dapo", "grpo"] = "dapo"
-    """dapo: mean over all steps of the batch. grpo: mean over each sample's steps, then over samples."""
+    """"dapo" is the mean over all steps of the batch. "grpo" is the mean over the steps of each sample, then over
+    samples."""
     updates_per_batch: int = 1
-    """Updates per batch of samples, TRL's num_iterations."""
+    """Number of updates per batch of samples, called num_iterations in TRL."""
     rows_per_pass: int | None = None
-    """Samples per scoring pass, to save memory. None means all."""
+    """Maximum samples per scoring pass, to save memory. None means all."""
     max_grad_norm: float | None = 1.0
     seed: int = 0
-    """Seed of each batch's samples and of the conditions' order."""
+    """Seed for the samples of each batch and the order of conditions."""
     hold_after: int = 10
-    """Consecutive steps without a scored group after which the run is held. A committee has its own value."""
+    """Consecutive steps without a scored group after which the run is held. A committee has its own setting."""
     lr_bounds: tuple[float, float] = USER_BOUNDS
     beta_bounds: tuple[float, float] = USER_BOUNDS
     save_steps: int = 0
@@ -73,31 +83,36 @@ class PolicyTrainerConfig:
 
     def __post_init__(self) -> None:
         if self.group_size < 2:
-            raise ConfigError(f"group_size={self.group_size}: an advantage compares samples; give 2 or more")
+            raise ConfigError(f"group_size={self.group_size} is invalid; advantages compare samples, so use 2 or more")
         for name in ("max_steps", "conditions_per_step", "updates_per_batch", "hold_after", "rows_per_pass"):
-            if (value := getattr(self, name)) is not None and value < 1:
-                raise ConfigError(f"{name}={value}: give 1 or more")
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ConfigError(f"{name}={value} is invalid; expected 1 or more")
         if self.loss_type not in LOSS_TYPES:
             raise ConfigError(f"loss_type={self.loss_type!r} is unknown; choose from {', '.join(LOSS_TYPES)}")
         if not (math.isfinite(self.beta) and self.beta >= 0):
-            raise ConfigError(f"beta={self.beta:g}: give a finite number, 0 or more")
+            raise ConfigError(f"beta={self.beta:g} is invalid; expected a finite number of 0 or more")
         if not (math.isfinite(self.learning_rate) and self.learning_rate > 0):
-            raise ConfigError(f"learning_rate={self.learning_rate:g}: give a finite number above 0")
-        if not 0 < self.epsilon <= 1 or (self.epsilon_high is not None and self.epsilon_high <= 0):
-            raise ConfigError(
-                f"epsilon={self.epsilon:g}, epsilon_high={self.epsilon_high}: give 0 < epsilon <= 1, and more than 0"
-            )
+            raise ConfigError(f"learning_rate={self.learning_rate:g} is invalid; expected a finite number above 0")
+        if not 0 < self.epsilon <= 1:
+            raise ConfigError(f"epsilon={self.epsilon:g} is invalid; expected 0 < epsilon <= 1")
+        if self.epsilon_high is not None and self.epsilon_high <= 0:
+            raise ConfigError(f"epsilon_high={self.epsilon_high:g} is invalid; expected a number above 0, or None")
 
 
 class PolicyTrainer:
-    """Trains `policy` on the rewards of its samples. Groups with a missing or infinite reward are skipped in the loss.
-    If all groups are skipped, the weights stay unchanged.
+    """A GRPO trainer for one policy and the rewards of its samples.
 
-    `conditions` are a list, or a source with `next_batch(n)`. A mapping has a "prompt" for the policy and columns for
-    the rewards. `teachers`, weakest first, constrain the policy with weight `beta`. With a β but no teachers, a frozen
-    copy of the policy becomes the teacher "initial". `teacher` is the initially active one. `evaluate` is as in
-    `oven.connect`. A batch's samples and rewards depend only on the seed and the batch's number, so training continues
-    from a checkpoint bit for bit. Raises ConfigError before the first step if training is not possible.
+    Groups with a missing or infinite reward are skipped in the loss. If all groups are skipped, the weights stay
+    unchanged. The samples and rewards of a batch depend only on the seed and the batch's number, so training continues
+    from a checkpoint bit for bit.
+
+    `conditions` are a list, or a source with `next_batch(n)`. A condition may be a mapping with a "prompt" for the
+    policy and other columns for the rewards. The active teacher constrains the policy with weight `beta`. Order
+    `teachers` from weak to strong. With a β but no teachers, a frozen copy of the policy becomes the teacher "initial".
+    `teacher` is the name of the teacher that is active at the start. `evaluate` is the same as for `oven.connect`.
+
+    Raises ConfigError before the first step if training is not possible.
     """
 
     def __init__(
@@ -117,11 +132,12 @@ class PolicyTrainer:
         output_dir: Path | str | None = None,
         accelerator: Accelerator | None = None,
     ) -> None:
-        """`optimizer`: the default is AdamW without weight decay. `metrics` adds metrics of `evaluate` and the rewards,
-        or details of existing metrics, such as the best possible reward."""
+        """The default `optimizer` is AdamW without weight decay. `metrics` describes metrics of `evaluate` and the
+        rewards, or adds details to existing metrics, such as the best possible reward."""
         self.accelerator = accelerator or Accelerator()
-        if (ranks := self.accelerator.num_processes) > 1:
-            raise ConfigError(f"PolicyTrainer trains in one process, not in {ranks}; start it without a launcher")
+        processes = self.accelerator.num_processes
+        if processes > 1:
+            raise ConfigError(f"PolicyTrainer supports one process, not {processes}; start it without a launcher")
         self.config, self.scoring = config, Scoring(rewards, config.group_size)
         self.source = source_of(conditions, config.seed)
         self.conditions = self._next_conditions()
@@ -129,12 +145,15 @@ class PolicyTrainer:
         """Number of completed updates."""
         check_policy(policy, [prompt_of(self.conditions[0])])
         self.policy = policy.to(self.accelerator.device).eval()
-        trained = [parameter for parameter in policy.parameters() if parameter.requires_grad]
-        optimizer = optimizer or torch.optim.AdamW(trained, lr=config.learning_rate, weight_decay=0.0)
+        if optimizer is None:
+            trained_parameters = [parameter for parameter in policy.parameters() if parameter.requires_grad]
+            optimizer = torch.optim.AdamW(trained_parameters, lr=config.learning_rate, weight_decay=0.0)
         self.optimizer, self.scheduler = self.accelerator.prepare(optimizer), scheduler
         self.beta, self.epsilon = config.beta, (config.epsilon, config.epsilon_high or config.epsilon)
         self.teachers = PolicyTeachers(self.policy, [prompt_of(self.conditions[0])])
-        for name, model in (teachers or ({"initial": copy.deepcopy(self.policy)} if config.beta else {})).items():
+        if not teachers and config.beta:
+            teachers = {"initial": copy.deepcopy(self.policy)}
+        for name, model in (teachers or {}).items():
             self.teachers.add(name, model)
         if teacher:
             self.teachers.swap(teacher)
@@ -142,12 +161,12 @@ class PolicyTrainer:
         self.batch: Batch | None = None
         self.step, self.skipped = 0, 0
         self.client: LoopClient | None = None
-        self._why: Counter[str] = Counter()
+        self._missing_reasons: Counter[str] = Counter()
         self._connect_options: dict[str, Any] = {"evaluate": evaluate, "evaluate_every": evaluate_every}
         self._metrics = metrics
 
     def train(self, **options: Any) -> None:
-        """Train up to `max_steps`, or until stopped. `options` are passed to `oven.connect`."""
+        """Train up to `max_steps`, or until the run is stopped. `options` are passed to `oven.connect`."""
         actuators = options.pop("actuators", None) or Actuators()
         self._announce(actuators)
         options = {
@@ -175,42 +194,47 @@ class PolicyTrainer:
                 self.scoring.committee.close()
 
     def _announce(self, actuators: Actuators) -> None:
-        """Register the actuators of TRL's GRPOTrainer: `grpo.beta` with a teacher, `teacher.active` with two or more,
-        `grpo.epsilon` if samples are reused, and a committee's actuators. `connect` registers the other two."""
+        """Register the same actuators as for TRL's GRPOTrainer.
+
+        They are `grpo.beta` with a teacher, `teacher.active` with two or more, `grpo.epsilon` if samples are reused,
+        and a committee's actuators. `connect` registers the learning rate and the gradient clip.
+        """
+        config = self.config
+        has_two_epsilons = config.epsilon_high is not None and config.epsilon_high != config.epsilon
 
         def set_beta(value: float) -> None:
             self.beta = value
 
         def set_low(value: float) -> None:
-            self.epsilon = (value, self.epsilon[1] if apart else value)
+            self.epsilon = (value, self.epsilon[1] if has_two_epsilons else value)
 
         def set_high(value: float) -> None:
             self.epsilon = (self.epsilon[0], value)
 
-        config = self.config
         if len(self.teachers):
             unit = "× KL per step, in the loss"
             announce_beta(actuators, config.beta, lambda: self.beta, set_beta, config.beta_bounds, unit)
             announce_teachers(actuators, self.teachers, lambda: self.client)
-        apart = config.epsilon_high is not None and config.epsilon_high != config.epsilon
         if config.updates_per_batch > 1:
-            own, unit = UserValues(), "ratio below 1" if apart else "ratio around 1"
-            own.scalar(actuators, "grpo.epsilon", lambda: self.epsilon[0], set_low, unit=unit, most=1.0)
-            if apart:
-                own.scalar(actuators, "grpo.epsilon_high", lambda: self.epsilon[1], set_high, unit="ratio above 1")
+            user_values, unit = UserValues(), "ratio below 1" if has_two_epsilons else "ratio around 1"
+            user_values.scalar(actuators, "grpo.epsilon", lambda: self.epsilon[0], set_low, unit=unit, most=1.0)
+            if has_two_epsilons:
+                user_values.scalar(
+                    actuators, "grpo.epsilon_high", lambda: self.epsilon[1], set_high, unit="ratio above 1"
+                )
         if self.scoring.committee is not None:
             announce_committee(actuators, self.scoring.committee)
 
     def announced(self) -> tuple[MetricSpec, ...]:
         """Return the metrics of each step."""
-        own = {spec.name for spec in self._metrics}
-        specs = (*OF_SAMPLES, *((KL,) if len(self.teachers) else ()), *self.scoring.announced())
-        return (*(spec for spec in specs if spec.name not in own), *self._metrics)
+        user_names = {spec.name for spec in self._metrics}
+        specs = (*SAMPLE_METRICS, *((KL,) if len(self.teachers) else ()), *self.scoring.announced())
+        return (*(spec for spec in specs if spec.name not in user_names), *self._metrics)
 
     def update(self, number: int, conditions: Sequence[Any]) -> dict[str, float]:
-        """Update the weights once with batch `number`, sampling it first if needed.
+        """Update the weights once with batch `number`, sampling it first if needed, and return the step's metrics.
 
-        Returns the step's metrics. A skipped step has the metrics of its samples, but no loss.
+        A skipped step has the metrics of its samples, but no loss.
         """
         if self.batch is None or self.batch.number != number:
             self.batch = self.rollout(number, conditions)
@@ -219,7 +243,7 @@ class PolicyTrainer:
         if not len(self.batch.samples):
             self.skipped += 1
             return metrics
-        self.skipped, self._why = 0, Counter()
+        self.skipped, self._missing_reasons = 0, Counter()
         self.optimizer.zero_grad()
         metrics |= self.backward(self.batch)
         self.optimizer.step()
@@ -231,50 +255,60 @@ class PolicyTrainer:
     def rollout(self, number: int, conditions: Sequence[Any]) -> Batch:
         """Sample and score batch `number`. Unscored groups are dropped."""
         config, prompts = self.config, [prompt_of(condition) for condition in conditions]
-        with drawn(config.seed, number), torch.no_grad():
+        with seeded_generators(config.seed, number), torch.no_grad():
             samples = self.policy.sample(prompts, config.group_size)
             if len(samples) != len(prompts) * config.group_size:
                 raise ConfigError(
-                    f"the policy returned {len(samples)} samples for {len(prompts)} × {config.group_size}"
+                    f"the policy returned {len(samples)} samples for {len(prompts)} conditions; expected "
+                    f"{config.group_size} per condition"
                 )
-            scored = self.scoring(conditions, samples.outputs, self.step)
-        whole = scored.rewards.view(-1, config.group_size).isfinite().all(1)
-        scored_rows = whole.repeat_interleave(config.group_size).nonzero().flatten()
+            scores = self.scoring(conditions, samples.outputs, self.step)
+        is_scored = scores.rewards.view(-1, config.group_size).isfinite().all(1)  # (groups,)
+        scored_rows = is_scored.repeat_interleave(config.group_size).nonzero().flatten()
         device = samples.mask.device
-        rows = repeated(prompts, config.group_size)
-        of_scored = [rows[row] for row in scored_rows.tolist()]
-        batch = Batch(number, samples.rows(scored_rows.to(device)), of_scored, scored_rows.float())
-        batch.metrics = dict(scored.metrics)
-        self._why.update(scored.why)
-        gain: Tensor | None = None
+        rows = repeat_conditions(prompts, config.group_size)
+        scored_conditions = [rows[row] for row in scored_rows.tolist()]
+        batch = Batch(number, samples.rows(scored_rows.to(device)), scored_conditions, scored_rows.float())
+        batch.metrics = dict(scores.metrics)
+        self._missing_reasons.update(scores.missing_reasons)
+        batch_advantages: Tensor | None = None
         if len(scored_rows):
-            gain, deviation = advantages(scored.rewards[scored_rows], config.group_size)
-            batch.advantages = gain.to(device)
-            log_probs = self._scored(self.policy, batch)
-            batch.old = log_probs if config.updates_per_batch > 1 else None
+            batch_advantages, deviation = advantages(scores.rewards[scored_rows], config.group_size)
+            batch.advantages = batch_advantages.to(device)
+            log_probs = self._log_probs(self.policy, batch)
+            batch.old_log_probs = log_probs if config.updates_per_batch > 1 else None
             mask = batch.samples.mask
             batch.metrics |= {
-                "reward": float(scored.rewards[scored_rows].mean()),
+                "reward": float(scores.rewards[scored_rows].mean()),
                 "reward_std": float(deviation.mean()),
                 "frac_reward_zero_std": float((deviation < 1e-8).float().mean()),
                 "entropy": float(-(log_probs * mask).sum() / mask.sum()),
                 "completions/mean_length": float(mask.sum(-1).mean()),
             }
-        show_groups(self.client, self.step, prompts, samples.outputs, scored, gain, scored_rows.tolist(), self.scoring)
+        publish_groups(
+            self.client,
+            self.step,
+            prompts,
+            samples.outputs,
+            scores,
+            batch_advantages,
+            scored_rows.tolist(),
+            self.scoring,
+        )
         return batch
 
     def backward(self, batch: Batch) -> dict[str, float]:
         """Add the gradient of the batch's loss to the parameters, and return the loss and its metrics."""
-        reference = self._reference(batch) if self.beta else None
+        teacher_log_probs = self._teacher_log_probs(batch) if self.beta else None
         weights, total = row_weights(batch.samples.mask, self.config.loss_type), batch.samples.mask.sum()
         sums = torch.zeros(3, device=total.device)
         for part in batch.parts(self.config.rows_per_pass):
             with self.accelerator.autocast():
-                now = self.policy.step_log_probs(batch.samples.rows(part), batch.conditions_of(part))
+                log_probs = self.policy.step_log_probs(batch.samples.rows(part), batch.conditions_of(part))
             loss, kl, clipped = objective(
-                now,
-                now.detach() if batch.old is None else batch.old[part],
-                None if reference is None else reference[part],
+                log_probs,
+                log_probs.detach() if batch.old_log_probs is None else batch.old_log_probs[part],
+                None if teacher_log_probs is None else teacher_log_probs[part],
                 batch.advantages[part],
                 batch.samples.mask[part],
                 beta=self.beta,
@@ -283,25 +317,28 @@ class PolicyTrainer:
             )
             self.accelerator.backward(loss)
             sums += torch.stack([loss.detach(), kl / total, clipped / total])
-        metrics = dict(zip(("loss", "clip_ratio/region_mean", KL.name), sums[[0, 2, 1]].tolist(), strict=True))
-        if reference is None:
-            del metrics[KL.name]
+        total_loss, mean_kl, clipped_share = sums.tolist()
+        metrics = {"loss": total_loss, "clip_ratio/region_mean": clipped_share}
+        if teacher_log_probs is not None:
+            metrics[KL.name] = mean_kl
         return metrics
 
     def _loop(self, client: LoopClient) -> None:
-        held_after = self.scoring.committee.hold_after if self.scoring.committee else self.config.hold_after
+        hold_after = self.scoring.committee.hold_after if self.scoring.committee else self.config.hold_after
         for index, conditions in self._items():
             self.step = client.step + 1
             metrics = self.update(index // self.config.updates_per_batch, conditions)
             self.position = index + 1
             cost = self.scoring.committee.take_cost() if self.scoring.committee else {}
             client.observe(self.step, {**metrics, **cost})
-            if self.skipped >= held_after:
-                reasons = ", ".join(f"{kind} {count}" for kind, count in self._why.most_common())
-                client.hold(f"no group had a reward in {self.skipped} steps in a row ({reasons or 'no reason given'})")
+            if self.skipped >= hold_after:
+                reasons = ", ".join(f"{kind} {count}" for kind, count in self._missing_reasons.most_common())
+                client.hold(
+                    f"no group had a reward in {self.skipped} consecutive steps ({reasons or 'reason unknown'})"
+                )
                 self.skipped = 0
             client.poll()
-            if client.step != self.step:  # a rollback: the samples belong to other weights
+            if client.step != self.step:  # after a rollback, the samples belong to other weights
                 self.step, self.batch = client.step, None
                 checkpoint.abandon_after(self.output, self.step)
             elif self.output and self.config.save_steps and self.step % self.config.save_steps == 0:
@@ -320,18 +357,18 @@ class PolicyTrainer:
         count = self.config.conditions_per_step
         conditions = list(self.source.next_batch(count))
         if len(conditions) != count:
-            raise ConfigError(f"the source of conditions returned {len(conditions)}, expected {count}")
+            raise ConfigError(f"the source of conditions returned {len(conditions)} conditions; expected {count}")
         return conditions
 
-    def _reference(self, batch: Batch) -> Tensor:
+    def _teacher_log_probs(self, batch: Batch) -> Tensor:
         """Return the active teacher's log-probabilities, computed once per batch and again after a swap."""
         name = self.teachers.active
         if batch.reference is None or batch.reference[0] != name:
-            batch.reference = name, self._scored(self.teachers[name], batch)
+            batch.reference = name, self._log_probs(self.teachers[name], batch)
         return batch.reference[1]
 
     @torch.no_grad()
-    def _scored(self, policy: Policy, batch: Batch) -> Tensor:
+    def _log_probs(self, policy: Policy, batch: Batch) -> Tensor:
         parts = batch.parts(self.config.rows_per_pass)
         with self.accelerator.autocast():
             log_probs = [policy.step_log_probs(batch.samples.rows(part), batch.conditions_of(part)) for part in parts]

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from oven_core.errors import ConfigError, reason
-from oven_learner.random_state import undisturbed
+from oven_learner.random_state import preserved_state
 
 Encoder: TypeAlias = Callable[[Sequence[str]], Tensor]
 """A function that maps texts to (B, D) vectors of length 1."""
@@ -94,7 +94,7 @@ class TeacherDrafts:
     def _generated(self, model: Any, texts: Sequence[str]) -> list[str]:
         batch = self._tokenizer(list(texts), return_tensors="pt", padding=True, padding_side="left")
         batch = {name: batch[name].to(self._device) for name in ("input_ids", "attention_mask")}
-        with undisturbed(model):
+        with preserved_state(model):
             generated = model.generate(
                 **batch, do_sample=False, max_new_tokens=self._max_tokens, pad_token_id=self._tokenizer.pad_token_id
             )

@@ -17,7 +17,7 @@ from transformers import TrainerCallback
 from trl.trainer.grpo_config import GRPOConfig
 
 from oven_core.errors import ConfigError, OvenError
-from oven_learner.random_state import undisturbed
+from oven_learner.random_state import preserved_state
 from oven_learner.rewards import Committee, ModelDescription, convene
 from oven_learner.rewards.calibrated import CalibratedReward
 from oven_learner.rewards.informativeness import informativeness
@@ -83,7 +83,7 @@ class EvaluationFiles(TrainerCallback):
     def write(self, when: str, step: int) -> None:
         """Evaluate now and write the files."""
         try:
-            with undisturbed(self._policy):
+            with preserved_state(self._policy):
                 report = EvaluationReport.measure(self._evaluation, f"at the {when}, step {step}")
             file = self._folder / f"evaluation-{when}.json"
             report.write(file, file.with_suffix(".png"))

@@ -177,7 +177,7 @@ async def test_a_members_process_from_start_to_end(
             assert await child.end(grace_s=WAIT_S) == 0
         logs = "".join(child.log.read_text() for child in children.values())
     assert "abstained: auth" in logs
-    assert "does not support a JSON Schema" in logs, "what DeepSeek lacks is one sentence in its member's log"
+    assert "does not support JSON Schema" in logs, "what DeepSeek lacks is one sentence in its member's log"
     assert judge_states.read(tmp_path)["adversary"].failure == "auth"
     assert any("songs of birds" in str(body["messages"]) for body in endpoint.requests)
     assert sum(b"ScoreReply" in message for message in received) == 2

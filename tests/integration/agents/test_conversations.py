@@ -81,7 +81,7 @@ async def test_a_second_turn_is_answered_and_billed_with_the_cached_part(
     assert (endpoint.requests[0]["temperature"], endpoint.requests[0]["max_tokens"]) == (0.5, 99)
     if wire == "anthropic":
         assert endpoint.requests[0]["system"] == "Be brief."
-        with pytest.raises(ModelFailure, match=r"temperature is 1\.5; this API takes 0 to 1"):
+        with pytest.raises(ModelFailure, match=r"temperature is 1\.5; this API accepts 0 to 1"):
             await model.ask(Conversation(ASKED, 9, temperature=1.5), 60)
 
 
@@ -120,10 +120,10 @@ async def test_a_budget_covers_all_accounts_and_survives_a_restart(
             assert budget.cost_usd is None and budget.spent.unpriced == cap, "no price is known, and that is said"
     with (
         Budget.limited_to(usd=1.0) as budget,
-        pytest.raises(ConfigError, match="price of 'm', the model of worker, is not known"),
+        pytest.raises(ConfigError, match="price of 'm', the model of worker, is unknown"),
     ):
         connect("openai").within(budget, "worker")
-    with pytest.raises(ConfigError, match=r"budget.tokens is 0: .*leave it out for no cap"):
+    with pytest.raises(ConfigError, match=r"budget.tokens is 0: .*omit it for no cap"):
         Budget.limited_to(tokens=0)
 
 

@@ -13,10 +13,10 @@ from tests.support.judge_endpoint import Endpoint
 
 from oven_core.errors import ConfigError
 from oven_core.protocol.committee_requests import Completion, ScoreReply, ScoreRequest
-from oven_llm.judges.adversarial_controls import Controls, corpus
+from oven_llm.judges.adversarial_controls import Controls, load_attacks
 from oven_llm.judges.judge import Judge
 from oven_llm.judges.member import Member
-from oven_llm.judges.sanitize import shown
+from oven_llm.judges.sanitize import prepare
 from oven_llm.providers import connect
 from oven_llm.providers.failures import KINDS, Kind
 from oven_llm.providers.genai_telemetry import ModelCall
@@ -198,14 +198,14 @@ async def test_a_fooled_judge_is_quarantined_until_it_passes(
     endpoint: Endpoint, api: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     endpoint.likes = ":"
-    async with JudgeOverHttp(endpoint, api, "", Controls(every=3)) as judged:
+    async with JudgeOverHttp(endpoint, api, "", Controls(interval=3)) as judged:
         failures = [(await judged.score(7)).failure for _ in range(4)]
         assert failures == ["fooled", "fooled", "quarantined", "quarantined"]
         assert endpoint.served["ok"] == 2
         endpoint.likes = ""
         assert (await judged.score(7)).scores == right(7)
         assert (await judged.score(7)).scores == right(7)
-    assert "out of quarantine" in caplog.text
+    assert "has left quarantine" in caplog.text
 
 
 async def test_a_judge_that_obeys_one_attack_is_quarantined_within_two_controls_whichever_it_is(
@@ -213,8 +213,8 @@ async def test_a_judge_that_obeys_one_attack_is_quarantined_within_two_controls_
 ) -> None:
     """Two questions over HTTP for each attack of the corpus: the first control that has it, and the next group."""
     async with JudgeOverHttp(endpoint, "openai", "") as judged:
-        for n, attack in enumerate(corpus()):
-            endpoint.obeys = shown(attack.text)
+        for n, attack in enumerate(load_attacks()):
+            endpoint.obeys = prepare(attack.text)
             store = tmp_path / f"{attack.id}.json"
             reached = {"judge": "m", "next": n, "controls": 0, "failed": 0, "failed_in_a_row": 0, "suspects": []}
             store.write_text(json.dumps(reached))
@@ -222,7 +222,7 @@ async def test_a_judge_that_obeys_one_attack_is_quarantined_within_two_controls_
             failures = [(await judged.score(7, 3)).failure for _ in range(3)]
             assert failures == ["fooled", "fooled", "quarantined"], attack.id
             assert json.loads(store.read_text())["suspects"] == [attack.id]
-    assert endpoint.served == {"ok": 2 * len(corpus())}
+    assert endpoint.served == {"ok": 2 * len(load_attacks())}
 
 
 @pytest.mark.parametrize("api", APIS)
@@ -282,7 +282,7 @@ async def test_a_call_is_recorded_for_tracing(endpoint: Endpoint) -> None:
 
 async def test_a_member_at_its_limit_reports_busy(endpoint: Endpoint) -> None:
     async with JudgeOverHttp(endpoint, "openai", "hangx9") as judge:
-        member = Member("critic", judge.member.judge, concurrent=1)
+        member = Member("critic", judge.member.judge, max_concurrent=1)
         first = asyncio.create_task(member.answer(request(7, deadline_s=20).wire()))
         while not endpoint.served["hang"]:
             await asyncio.sleep(0.01)

@@ -13,7 +13,7 @@ import pytest
 from tests.support.judge_endpoint import Endpoint
 from tests.support.scripted_model import GOOD, KEY, ScriptedModel
 
-from oven_agents.runtime.companion import Surroundings
+from oven_agents.runtime.companion import RunContext
 from oven_agents.runtime.loader import load
 from oven_agents.sdk.session import Session
 from oven_core.protocol.messages import (
@@ -66,7 +66,7 @@ class Run:
             raise AssertionError("neither agent asks the knowledge graph")
 
         name = "tuner" if isinstance(agent, Tuner) else "author"
-        beside = agent.begin(Surroundings(name, folder, {name: settings}, ask_graph))
+        beside = agent.begin(RunContext(name, folder, {name: settings}, ask_graph))
         self.task = asyncio.create_task(beside) if beside is not None else None
         self.session = Session(agent, name)
         self.session.absorb(started(*actuators))
@@ -89,7 +89,7 @@ class Run:
 
     async def answer(self, count: int = 1, **metrics: float) -> list[Vote | AgentStatus]:
         """What is said `count` ticks after the answer has come."""
-        await self.agent.desk.ready.wait()
+        await self.agent.slot.ready.wait()
         return self.ticks(count, **metrics)
 
 
@@ -147,7 +147,7 @@ async def test_an_answer_becomes_a_vote_at_a_later_tick(tmp_path: Path) -> None:
             )
         )
         run.ticks(32)
-        await run.agent.desk.ready.wait()
+        await run.agent.slot.ready.wait()
         _, second = endpoint.data
         assert second["knobs"] == {
             RATE.name: {"value": 2.0, "low": 0.1, "high": 3.0, "scale": "log", "unit": "", "changed_at_tick": 21}
@@ -160,12 +160,12 @@ async def test_an_answer_becomes_a_vote_at_a_later_tick(tmp_path: Path) -> None:
 async def test_late_and_superseded_replies_are_discarded_and_counted(tmp_path: Path) -> None:
     async with ScriptedModel().running() as endpoint, playing(Tuner(), tmp_path, endpoint, every=1, expires=5) as run:
         run.ticks(12)
-        await run.agent.desk.ready.wait()
-        run.agent.desk.ready.clear()
-        collect = run.agent.desk.collect
-        run.agent.desk.collect = lambda: None  # type: ignore[method-assign]  # the agent is busy for some ticks
+        await run.agent.slot.ready.wait()
+        run.agent.slot.ready.clear()
+        collect = run.agent.slot.collect
+        run.agent.slot.collect = lambda: None  # type: ignore[method-assign]  # the agent is busy for some ticks
         run.ticks(6)
-        run.agent.desk.collect = collect  # type: ignore[method-assign]
+        run.agent.slot.collect = collect  # type: ignore[method-assign]
         assert not votes(messages := run.ticks(1)) and "expired 1" in notices(messages)[0]
         run.ticks(1)
         moved = {"decision_id": "d", "actuator": RATE.name, "before": 1.0, "after": 2.0, "status": "applied"}
@@ -173,7 +173,7 @@ async def test_late_and_superseded_replies_are_discarded_and_counted(tmp_path: P
             Receipt.model_validate({"incarnation": 1, "n": 1, "tick": run.tick, "step": run.tick, "reason": ""} | moved)
         )
         messages = await run.answer()
-        assert not votes(messages) and "optimizer.lr_scale has moved since tick 20" in notices(messages)[0]
+        assert not votes(messages) and "optimizer.lr_scale has changed since tick 20" in notices(messages)[0]
         assert "superseded 1" in notices(messages)[0]
 
 
@@ -182,7 +182,7 @@ BAD: dict[str, tuple[str, str]] = {
     "confident": (json.dumps(GOOD | {"confidence": 7}), "out_of_range"),
     "not_finite": (json.dumps(GOOD).replace("0.5", "NaN"), "schema"),
     "not_allowed": (json.dumps(GOOD | {"actuator": "run.stop"}), "schema"),
-    "no_reason": (json.dumps(GOOD | {"reason": " \u200b"}), "there is no reason"),
+    "no_reason": (json.dumps(GOOD | {"reason": " \u200b"}), "the reason is empty"),
     "prose": ("Lower the learning rate to 0.5, I am sure of it.", "bad_json"),
     "deep": ("[" * 100_000, "bad_json"),
     "long": (json.dumps(GOOD | {"notes": "x" * 1_000_000}), "schema"),
@@ -286,14 +286,14 @@ async def test_a_flood_of_prompts_is_cut_and_counted(tmp_path: Path) -> None:
         run.ticks(1)
         await run.answer()
         assert len(passed_on(tmp_path)) == 12, "author.total"
-        assert "all 12 prompts of author.total are written" in notices(run.ticks(3))[-1]
+        assert "reached author.total, 12 prompts" in notices(run.ticks(3))[-1]
 
 
 async def test_the_author_abstains_without_topics_or_after_prose(tmp_path: Path) -> None:
     prose = ScriptedModel(lambda data: "1. What is 2 + 2?")
     async with prose.running() as endpoint, playing(Author(), tmp_path, endpoint, every=1) as run:
         run.ticks(5)
-        assert "malformed_request: the topics are not known" in notices(await run.answer())[0]
+        assert "malformed_request: cannot read the learner's topics" in notices(await run.answer())[0]
         topics(tmp_path)
         run.ticks(1)
         assert "bad_json" in notices(await run.answer())[0]

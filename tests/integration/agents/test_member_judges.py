@@ -14,7 +14,7 @@ from tests.support.judge_endpoint import Endpoint
 
 from oven_core.protocol.committee_requests import Completion, ProbeReply, ProbeRequest, ScoreReply, ScoreRequest
 from oven_core.protocol.judge_spec import JudgeSpec
-from oven_llm.judges.adversarial_controls import FIRST
+from oven_llm.judges.adversarial_controls import INITIAL_INTERVAL
 from oven_llm.judges.member import Member
 from oven_llm.judges.member_judges import MemberJudges
 from oven_llm.judges.member_process import configured_member
@@ -40,7 +40,7 @@ class Seated:
         config.write_text(json.dumps({"committee": {"members": {"critic": member}}}))
         self.recorded: list[ProbeResult] = []
         look_up = partial(configured_member, config, "critic")
-        self.seat = MemberJudges(look_up(), look_up, record=self.recorded.append)
+        self.seat = MemberJudges(look_up(), look_up, on_probe=self.recorded.append)
         self.member = Member("critic", self.seat, self.seat.probe)
 
     def spec(self, model: str, **fields: object) -> JudgeSpec:
@@ -99,7 +99,9 @@ async def test_requests_under_way_during_a_swap_end_with_their_judge(endpoint: E
 async def test_controls_start_anew_with_each_swap(endpoint: Endpoint, tmp_path: Path) -> None:
     async with seated(endpoint, tmp_path) as seat:
         controlled = [len(await _answers(seat, swap)) > 2 for swap in (0, 0, 1, 1, 2)]
-    assert controlled == [True, False, True, False, True], f"the first group of each, and not again within {FIRST}"
+    assert controlled == [True, False, True, False, True], (
+        f"the first group of each, and not again within {INITIAL_INTERVAL}"
+    )
 
 
 async def _answers(seat: Seated, swap: int) -> list[str]:
@@ -114,7 +116,7 @@ async def _answers(seat: Seated, swap: int) -> list[str]:
     [
         ({"model": "m@401x9"}, "auth", "HTTP 401"),
         ({"model": "m@404x9"}, "not_found", "check `model`"),
-        ({"model": "m@prosex9"}, "bad_json", "stronger one"),
+        ({"model": "m@prosex9"}, "bad_json", "stronger model"),
         ({"model": "m", "key_env": "NOT_THERE"}, "not_configured", "NOT_THERE is not set"),
         ({"model": "m", "provider": "groc"}, "not_configured", "did you mean 'grok'"),
         ({"model": "m", "base_url": ""}, "not_configured", "needs committee.members.critic.base_url"),

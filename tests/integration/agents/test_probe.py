@@ -64,19 +64,19 @@ async def probed(endpoint: Endpoint, name: str, model: str = "m", top_logprobs: 
     ("name", "model", "wanted", "schema", "expected_logprobs", "lacks"),
     [
         ("claude", "m", 0, "strict", 0, ()),
-        ("claude", "m", 5, "strict", 0, ("offers no log-probabilities",)),
+        ("claude", "m", 5, "strict", 0, ("returns no log-probabilities",)),
         ("openai", "m", 20, "strict", 20, ()),
-        ("openai", "o3", 20, "strict", 0, ("offers no log-probabilities",)),
-        ("deepseek", "deepseek-chat", 20, "json_object", 20, ("does not support a JSON Schema",)),
+        ("openai", "o3", 20, "strict", 0, ("returns no log-probabilities",)),
+        ("deepseek", "deepseek-chat", 20, "json_object", 20, ("does not support JSON Schema",)),
         (
             "deepseek",
             "deepseek-reasoner",
             20,
             "json_object",
             0,
-            ("does not support a JSON Schema", "offers no log-probabilities"),
+            ("does not support JSON Schema", "returns no log-probabilities"),
         ),
-        ("grok", "grok-3", 20, "strict", 8, ("offers at most 8 alternatives per token, not 20",)),
+        ("grok", "grok-3", 20, "strict", 8, ("returns at most 8 alternatives per token, not 20",)),
         ("compatible", "m", 3, "strict", 3, ()),
     ],
 )
@@ -96,7 +96,7 @@ async def test_a_refused_feature_is_requested_once(endpoint: Endpoint, caplog: p
     remote = provider(endpoint, "compatible", "m", 5)
     result = await probe(remote, timeout_s=20)
     assert result.can_judge and (result.schema, result.top_logprobs) == ("json_object", 0)
-    assert sum("does not support a JSON Schema" in r.message or "no log-prob" in r.message for r in caplog.records) == 2
+    assert sum("does not support JSON Schema" in r.message or "no log-prob" in r.message for r in caplog.records) == 2
     before = endpoint.served["ok"], endpoint.served.total()
     request = ScoreRequest(
         run="r", group="g", prompt="?", completions=(Completion(id="a1", text="worth 7"),), deadline_s=20
@@ -114,19 +114,19 @@ async def test_silently_ignored_features_are_detected(endpoint: Endpoint) -> Non
     result = await probed(endpoint, "compatible", "m", 5)
     assert result.can_judge and (result.schema, result.top_logprobs) == ("none", 0)
     lacks = " ".join(result.lacks)
-    assert "accepts a JSON Schema but does not follow it" in lacks and "offers no log-probabilities" in lacks
+    assert "accepts a JSON schema but does not follow it" in lacks and "returns no log-probabilities" in lacks
     assert endpoint.served == {"ok": 1}
 
 
 @pytest.mark.parametrize(
     ("script", "kind", "words"),
     [
-        ("401", "auth", "name the variable that holds it with key_env"),
+        ("401", "auth", "set key_env to the environment variable"),
         ("404", "not_found", "check `model`"),
-        ("400x9", "bad_request", "refuses even a plain question"),
-        ("html", "bad_response", "does not speak the API of"),
-        ("prose", "bad_json", "does not follow the form of a verdict"),
-        ("refusal", "refusal", "use another one"),
+        ("400x9", "bad_request", "rejects even a plain request"),
+        ("html", "bad_response", "does not implement the"),
+        ("prose", "bad_json", "does not return verdicts in the required format"),
+        ("refusal", "refusal", "use another model"),
         ("529x9", "overloaded", "try again later"),
     ],
 )
@@ -143,7 +143,7 @@ async def test_the_probe_of_a_hanging_endpoint_ends_in_time(endpoint: Endpoint) 
     remote = provider(endpoint, "claude", "m@hangx9")
     result = await probe(remote, timeout_s=0.5)
     await remote.close()
-    assert (result.failure, result.detail) == ("timeout", "no answer within 0.5 s")
+    assert (result.failure, result.detail) == ("timeout", "no reply within 0.5 s")
 
 
 async def test_tokens_have_their_alternatives(endpoint: Endpoint) -> None:

@@ -86,13 +86,15 @@ async def test_without_log_probabilities_the_set_has_texts_and_a_note(
     fetched = probe_set.read(folder, key(settings))
     assert fetched is not None and not any(probe.tokens for probe in fetched.probes) and len(fetched.probes) == 3
     assert fetched.lacks == (
-        f"m at {provider} offers no log-probabilities: bits per byte are measured, and no divergence"
+        f"m at {provider} returns no log-probabilities: only bits per byte can be measured, not the divergence"
     )
 
 
 async def test_too_few_replies_leave_no_set(endpoint: Endpoint, folder: Path) -> None:
     settings = configure(folder, provider="compatible", model="m@401x2,400x1", base_url=endpoint.openai_url)
-    with pytest.raises(ProcessError, match=r"m@401x2,400x1 answered [01] of 3 prompts.*frontier metrics stay absent"):
+    with pytest.raises(
+        ProcessError, match=r"m@401x2,400x1 replied to only [01] of 3 prompts.*there will be no frontier metrics"
+    ):
         await fetch()
     assert probe_set.read(folder, key(settings)) is None
 

@@ -166,7 +166,7 @@ async def test_an_echoed_key_is_in_no_file(
         (("--base-url", "http://[::1"), 2, "the address of the supervisor is 'http://[::1'; give one like"),
         (("--worker-key-env", "CANARY_KEY"), 2, "--worker-key-env needs --worker-base-url"),
         (("--base-url", "ftp://x"), 2, "the address of the supervisor is 'ftp://x'; give one like"),
-        (("--max-usd", "1"), 2, "cannot be kept"),
+        (("--max-usd", "1"), 2, "cannot be enforced"),
         (("--max-seconds", "0"), 2, "seconds is 0"),
         (("missing.txt",), 2, "the context missing.txt cannot be read: No such file or directory"),
         (("cut.json",), 2, "cut.json is not complete JSON"),

@@ -17,8 +17,8 @@ from oven_core.protocol.messages import AgentStatus, Observation, Vote
 from oven_core.protocol.names import Subjects
 from oven_core.replica.service import serve_history
 from oven_core.security.credentials import Credentials
-from oven_runs.access.log_recovery import finish
-from oven_runs.access.log_sources import exported
+from oven_runs.access.log_recovery import complete_log
+from oven_runs.access.log_sources import exported_events
 from oven_runs.server.embedded import EmbeddedServer
 
 ON = Subjects("r")
@@ -206,8 +206,8 @@ async def test_an_export_holds_the_bytes_that_were_stored(admin: Bus, server: Em
     for data in stored:
         await admin.append(ON.observation, data)
     warnings: list[str] = []
-    await finish(admin, folder, warnings.append)
-    events = list(exported(folder))
+    await complete_log(admin, folder, warnings.append)
+    events = list(exported_events(folder))
     assert len(events) == 3 and not warnings
     assert events[0].data == stored[0]
     assert [type(event.body).__name__ for event in events] == ["Observation", "Malformed", "Malformed"]

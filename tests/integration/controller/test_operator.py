@@ -24,7 +24,7 @@ from oven_core.protocol.operator_messages import CommandAnswer, OperatorCommand
 from oven_core.security.credentials import Credentials
 from oven_core.security.signing import Keyring
 from oven_learner.link.resume_state import read_resume_state
-from oven_runs.access.log_sources import exported
+from oven_runs.access.log_sources import exported_events
 from oven_runs.server.embedded import EmbeddedServer
 
 pytestmark = pytest.mark.e2e
@@ -109,7 +109,7 @@ def test_operators_approve_set_veto_and_mute(stack: Stack) -> None:
     )
     assert command_json(stack, 0, "autonomy", "observe", "grad.clip")["receipt"] is None
     code, text = stack.command("mute", "adviser", "--reason", "it swings")
-    assert (code, text) == (0, "mute: agent adviser is muted: its votes stand in the log and do not count\n")
+    assert (code, text) == (0, "mute: agent adviser is muted: its votes are logged but do not count\n")
     assert command_json(stack, 1, "unmute", "nobody")["answer"]["done"] is False
     status = stack.json("status")
     assert status["autonomy"] == {"": "advise", "grad.clip": "observe"}
@@ -147,7 +147,7 @@ def test_a_grant_waits_for_the_learner_and_a_setter_that_does_otherwise_is_no_su
     assert fatal["line"].endswith("the run ended before it was confirmed")
     assert stack.end_of(up)[0] != 0
     stack.end_of(guest)
-    events = [event.body for event in exported(stack.run_folder("late"))]
+    events = [event.body for event in exported_events(stack.run_folder("late"))]
     assert [body.action for body in events if isinstance(body, OperatorCommand)] == ["trust", "set", "set"]
     assert not [body for body in events if isinstance(body, Malformed)]
 
@@ -176,7 +176,7 @@ def test_holding_needs_no_mesh_and_what_needs_one_waits_for_it(stack: Stack) -> 
     assert (stopped["receipt"]["actuator"], stopped["receipt"]["status"]) == ("run.stop", "applied")
     finish(stack, up, "meshless")
 
-    events = list(exported(stack.run_folder("meshless")))
+    events = list(exported_events(stack.run_folder("meshless")))
     said_so = {e.body.id: e.body.action for e in events if isinstance(e.body, OperatorCommand)}
     answered = Counter(e.body.command for e in events if isinstance(e.body, CommandAnswer))
     answered += Counter(e.body.command for e in events if isinstance(e.body, Receipt) and e.body.command)
@@ -211,7 +211,7 @@ def test_an_agent_that_is_started_as_a_shadow(stack: Stack) -> None:
     another.send_signal(signal.SIGINT)
     assert another.wait(WAIT_S) == 0
     finish(stack, up, "shadows")
-    events = list(exported(stack.run_folder("shadows")))
+    events = list(exported_events(stack.run_folder("shadows")))
     assert not any(isinstance(event.body, Decision) for event in events), "no proposal of a shadow opens a ballot"
 
 

@@ -23,10 +23,10 @@ from oven_core.security import person_file, tls
 from oven_core.security.person_file import PersonFile
 from oven_runs.access.endpoint import Endpoint
 from oven_runs.access.local_run import LocalRun
-from oven_runs.access.log_sources import exported
+from oven_runs.access.log_sources import exported_events
 from oven_runs.access.remote_run import RemoteRun
 from oven_runs.log.command_result import CommandResult
-from oven_runs.operator.operator_client import carried_out
+from oven_runs.operator.operator_client import execute_command
 from oven_tui.log_feed import Feed
 
 pytestmark = pytest.mark.e2e
@@ -82,7 +82,7 @@ def as_an_attacker(held: PersonFile, far: TlsStack) -> RemoteRun:
 
 
 async def attempts(access: RemoteRun) -> list[CommandResult | BaseException]:
-    wanted = (carried_out(access, command(**fields), 4) for fields in EVERY_ACTION)
+    wanted = (execute_command(access, command(**fields), 4) for fields in EVERY_ACTION)
     return await asyncio.gather(*wanted, return_exceptions=True)
 
 
@@ -165,8 +165,8 @@ async def test_operators_act_from_another_machine_and_readers_cannot(tls_stack: 
     code, output = far.elsewhere(eve, "log")
     assert (code, f"no mesh of run '{RUN}' answers" in output) == (3, True), output
     assert {author for kind, author in far.authors() if kind == "OperatorCommand"} == {"ann", "bob"}
-    obeyed = {e.body.command for e in exported(far.folder) if isinstance(e.body, Receipt) and e.body.command}
-    answered = {e.body.operator for e in exported(far.folder) if isinstance(e.body, CommandAnswer)}
+    obeyed = {e.body.command for e in exported_events(far.folder) if isinstance(e.body, Receipt) and e.body.command}
+    answered = {e.body.operator for e in exported_events(far.folder) if isinstance(e.body, CommandAnswer)}
     assert len(obeyed) == 3 and answered == {"ann", "bob"}
 
 
@@ -178,7 +178,7 @@ async def nothing_without_the_right(far: TlsStack, ann: Path, eve: Path) -> None
     for who, held in powerless.items():
         errors = await attempts(as_an_attacker(held, far))
         assert {type(error) for error in errors} == {RefusedError}, (who, errors)
-    async with as_an_attacker(loaded(ann), far).connected("operator") as bus:
+    async with as_an_attacker(loaded(ann), far).connect("operator") as bus:
         for subject in (ON.operator("bob"), ON.operator("operator"), ON.decision("x"), ON.receipt):
             with pytest.raises(BusError):  # under another's name
                 await bus.append(subject, command(action="stop").wire())
@@ -205,7 +205,7 @@ def all_with_it(far: TlsStack, ann: Path, bob: Path) -> None:
 async def two_at_once(ann: Path, bob: Path) -> None:
     wanted = ((ann, 4.0), (bob, 5.0))
     both = [
-        carried_out(
+        execute_command(
             RemoteRun.from_endpoint(Endpoint(creds=who)), command(action="set", actuator="grad.clip", value=value), 20
         )
         for who, value in wanted

@@ -46,7 +46,7 @@ from oven_runs.access.local_run import LocalRun
 from oven_runs.access.remote_run import RemoteRun
 from oven_runs.home.run_folder import Home, RunFolder
 from oven_runs.log.replay import replay
-from oven_runs.operator.operator_client import carried_out
+from oven_runs.operator.operator_client import execute_command
 
 ON = Subjects(RUN)
 RULES = Rules(autonomy="auto", window_ticks=2, cooldown_ticks=0, newcomers="full")
@@ -189,7 +189,7 @@ async def test_what_an_administrator_forges_changes_nothing_anywhere(run: Run, t
     logged = await run.verified()
     assert faults(logged) == expected
     async with run.server.bus() as admin:
-        await log_recovery.finish(admin, run.folder, print)
+        await log_recovery.complete_log(admin, run.folder, print)
     again = [event async for event in LocalRun(run.folder).events()]
     assert [(event.seq, event.subject, event.body) for event in again] == [
         (event.seq, event.subject, event.body) for event in logged
@@ -317,7 +317,7 @@ async def test_an_operator_is_told_what_the_learner_says_and_not_what_a_forger_d
         return learner.stopping
 
     with run.folder.hold():  # the stack is up
-        carrying_out = asyncio.create_task(carried_out(LocalRun(run.folder), stop, 30))
+        carrying_out = asyncio.create_task(execute_command(LocalRun(run.folder), stop, 30))
         await run.until(lambda event: event.body == stop)
         for signed in (True, False):
             await run.forge(ON.receipt, no.wire(), signed=signed)

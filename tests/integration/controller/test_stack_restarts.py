@@ -13,7 +13,7 @@ from tests.integration.conftest import WAIT_S, Stack, wait_for
 
 from oven_core.protocol.events import Event
 from oven_core.protocol.messages import Decision, Observation, Receipt, RunEnded, RunStarted
-from oven_runs.access.log_sources import exported
+from oven_runs.access.log_sources import exported_events
 
 pytestmark = pytest.mark.e2e
 
@@ -138,7 +138,7 @@ def test_kill_minus_nine_of_each_process_in_turn(stack: Stack) -> None:
     assert not server.is_running() or server.status() == psutil.STATUS_ZOMBIE
     assert up.end() == 0
     assert sum(line.startswith("nats-server is back after") for line in up.lines) == 3
-    events = list(exported(stack.run_folder("kills")))
+    events = list(exported_events(stack.run_folder("kills")))
     whole(events)
     assert stack.command("replay", "kills")[0] == 0
     follower.end()

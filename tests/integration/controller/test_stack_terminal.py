@@ -100,7 +100,7 @@ def test_ctrl_c_ends_the_monitor_alone_and_then_the_run(stack: Stack, terminals:
     assert not monitor.is_running()
     assert "step   12/12" in terminal.shown, "what was said meanwhile is printed now"
     assert "\x1b[?1049l" in terminal.shown, "and what a crashed screen may have left on is switched off"
-    assert stack.run_folder("one").locked()
+    assert stack.run_folder("one").is_locked()
     assert "monitor" not in stack.run_folder("one").info().children
     terminal.type(CTRL_C)
     assert terminal.end() == 130
@@ -112,7 +112,7 @@ def test_a_run_that_ends_while_the_monitor_is_open(stack: Stack, terminals: list
     terminal = up(stack, terminals, "two", cold=True)
     terminal.until("monitor of two True")
     folder = stack.run_folder("two")
-    wait_for(lambda: folder.info().ended and not folder.locked(), "the end of the stack")
+    wait_for(lambda: folder.info().ended and not folder.is_locked(), "the end of the stack")
     monitor = next(p for p in family(terminal.process.pid)[1:])
     assert family(terminal.process.pid)[1:] == [monitor], "the stack is down, the server too"
     assert stack.json("doctor")["checks"][-1]["state"] == "ok", "the monitor that is looked at is nothing left over"
@@ -164,7 +164,7 @@ def test_a_terminal_that_is_closed_ends_the_run_in_order(stack: Stack, headless:
     assert process.wait(WAIT_S) == 0
     assert psutil.wait_procs(processes, timeout=WAIT_S)[1] == []
     assert (folder.checkpoints / "last").read_text() == "all of it"
-    assert folder.status() == "stopped" and folder.exported()
+    assert folder.status() == "stopped" and folder.has_complete_log()
     assert "learner  stopped at step 12" in log.read_text() and "stopped at step 12 after" in log.read_text()
 
 

@@ -14,9 +14,9 @@ from tests.integration.controller.test_stack_restarts import SERVICES, OutputRea
 
 from oven_core.protocol.events import Event
 from oven_core.protocol.messages import LearnerMessage, Observation, RunEnded
-from oven_runs.access.log_sources import exported
+from oven_runs.access.log_sources import exported_events
+from oven_runs.home.learner_spool import NAME, read_spool
 from oven_runs.home.run_folder import RunFolder
-from oven_runs.home.spool import NAME, look
 
 pytestmark = pytest.mark.e2e
 
@@ -65,13 +65,13 @@ def test_after_a_lasting_outage_the_spool_goes_into_the_log_when_it_is_read(stac
     down(stack, "never")
     text = ended(stack, "never", up)
     folder = stack.run_folder("never")
-    content = look(folder.path, "never")
+    content = read_spool(folder.path, "never")
     assert content.messages and content.end is not None and not content.lost
     assert f"the log lacks {len(content.messages)} messages of the learner ({content.observations} observations" in text
     code, output = stack.command("log", "never", "--json")
     assert code == 0 and f"spool.jsonl: {len(content.messages)} messages" in output
     assert not (folder.path / NAME).exists()
-    assert whole(list(exported(folder))) > content.observations
+    assert whole(list(exported_events(folder))) > content.observations
     assert stack.command("replay", "never")[0] == 0
 
 
@@ -89,7 +89,7 @@ def test_a_bus_that_returns_during_shutdown_gets_all_messages(stack: Stack) -> N
     code = up.end()
     text = "".join(up.lines)
     assert code == 0 and "are in the log now" in text and "completed at step" in text, text
-    whole(list(exported(stack.run_folder("back"))))
+    whole(list(exported_events(stack.run_folder("back"))))
     assert stack.run_folder("back").status() == "completed"
     assert stack.command("replay", "back")[0] == 0
 
@@ -102,11 +102,11 @@ def test_without_the_store_log_jsonl_has_the_whole_log(stack: Stack) -> None:
     up.until("the store of the log is gone")
     down(stack, "gone")
     ended(stack, "gone", up)
-    content = look(folder.path, "gone")
+    content = read_spool(folder.path, "gone")
     assert content.messages
     code, output = stack.command("log", "gone")
     assert code == 0 and "the store of run 'gone' is gone: its log is log.jsonl" in output, output
-    whole(list(exported(folder)))
+    whole(list(exported_events(folder)))
     code, output = stack.command("replay", "gone")
     assert code == 0 and "is gone" in output and "byte for byte" in output, output
     assert stack.json("status", "gone")["status"] == "completed"
@@ -132,7 +132,7 @@ def test_with_a_full_disk_the_number_of_missing_messages_is_reported(stack: Stac
     (folder.path / "finish").touch()
     code, text = up.end(), "".join(up.lines)
     assert code == 3 and "Traceback" not in text, text
-    content = look(folder.path, "full")
+    content = read_spool(folder.path, "full")
     assert content.messages and content.end is not None, "the end goes before the last observations"
     assert f"the log lacks {content.summary()}; see {folder.path / NAME}" in text
 

@@ -19,7 +19,7 @@ from oven_core.protocol.messages import LearnerMessage, Observation, Receipt, Ru
 from oven_core.security.credentials import Credentials
 from oven_learner.link import process_link
 from oven_learner.link.process_link import ProcessLink
-from oven_runs.home.spool import NAME, append, look
+from oven_runs.home.learner_spool import NAME, append_missing, read_spool
 from oven_runs.server.embedded import free_port
 
 LEFT_BEHIND = """
@@ -240,11 +240,11 @@ async def test_spooled_messages_are_sent_first_by_the_next_learner(
     run.steps(30)
     assert not await off_loop(run.client.close, "completed", timeout_s=0.2)
     assert "the log did not take 31 messages: 31 wait in" in caplog.text
-    content = look(folder, RUN)
+    content = read_spool(folder, RUN)
     assert (len(content.messages), content.observations, content.lost) == (31, 30, 0)
     with pytest.raises(BusError):
         await off_loop(Training(nats, folder).client.start)
-    assert look(folder, RUN) == content, "a learner that finds no server leaves it as it was"
+    assert read_spool(folder, RUN) == content, "a learner that finds no server leaves it as it was"
     await nats.start()
     again = Training(nats, folder)
     past = await off_loop(again.client.start)
@@ -265,12 +265,12 @@ async def test_spooled_messages_that_are_in_the_log_are_not_sent_again(nats: Ser
     await nats.kill()
     run.steps(10)
     assert not await off_loop(run.client.close, "completed", timeout_s=0.2)
-    content = look(folder, RUN)
+    content = read_spool(folder, RUN)
     await nats.start()
     async with nats.bus() as bus:
-        assert await append(bus, RUN, content.messages[:4]) == 4
-        assert await append(bus, RUN, content.messages) == 7
-        assert await append(bus, RUN, content.messages) == 0
+        assert await append_missing(bus, RUN, content.messages[:4]) == 4
+        assert await append_missing(bus, RUN, content.messages) == 7
+        assert await append_missing(bus, RUN, content.messages) == 0
     assert [message.n for message in await learner_messages(nats)] == list(range(1, 23))
 
 
@@ -287,11 +287,11 @@ async def test_if_the_process_is_killed_in_an_outage_the_learner_writes_the_spoo
     await until(lambda: "no NATS server answers" in caplog.text)
     run.steps(10)
     assert not await off_loop(run.client.close, "completed", timeout_s=0.2)
-    content = look(folder, RUN)
+    content = read_spool(folder, RUN)
     assert content.end is not None and content.observations == 10
     await nats.start()
     async with nats.bus() as bus:
-        await append(bus, RUN, content.messages)
+        await append_missing(bus, RUN, content.messages)
     assert [message.n for message in await learner_messages(nats)] == list(range(1, 23))
 
 
@@ -312,12 +312,12 @@ async def test_the_messages_of_a_learner_killed_in_an_outage_are_spooled(nats: S
     env = nats.env("learner")
     content = subprocess.Popen(args, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     await nats.logged(lambda event: isinstance(event.body, Observation) and event.body.tick == 5)
-    assert (folder / NAME).exists() and look(folder, RUN).empty, "it is held while the learner lives"
+    assert (folder / NAME).exists() and read_spool(folder, RUN).empty, "it is held while the learner lives"
     await nats.kill()
     output, _ = await off_loop(content.communicate, "\n", 60)
     assert content.returncode == -signal.SIGKILL
     await until(lambda: not psutil.pid_exists(int(output)))
-    spool = look(folder, RUN)
+    spool = read_spool(folder, RUN)
     assert [message.message_id.split("-")[1] for message in spool.messages] == ["7", "8", "9", "10", "11"]
     assert spool.end is None and not spool.lost and not spool.unknown
 

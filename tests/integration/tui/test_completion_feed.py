@@ -19,7 +19,7 @@ from oven_core.protocol.names import Subjects
 from oven_core.replica.service import serve_completions
 from oven_core.security.credentials import Credentials
 from oven_core.terminal_text import clean
-from oven_runs.access.completion_reader import followed, newest
+from oven_runs.access.completion_reader import follow_groups, newest_groups
 from oven_runs.access.local_run import LocalRun
 from oven_runs.access.remote_run import RemoteRun
 from oven_runs.home.run_folder import RunFolder
@@ -75,15 +75,15 @@ async def test_live_over_a_restart_from_elsewhere_and_after(
             await streams.create(bus.jetstream, "r")
             await serve_completions(bus, "r")
             with pytest.raises(ConfigError, match=r"run 'r' stores no completions: .*completions.every=10"):
-                await newest(local, 5)
+                await newest_groups(local, 5)
             await streams.create_completions(bus.jetstream, "r")
-            assert await newest(local, 5) == []
+            assert await newest_groups(local, 5) == []
             await bus.publish(Subjects("r").completions, b"\xff{")  # not a message: passed over
             await publish(bus, *(judged(step) for step in range(1, 71)))
-            newest_groups = await newest(local, 5)
-            assert [stored_group.group.step for stored_group in newest_groups] == [66, 67, 68, 69, 70]
+            groups = await newest_groups(local, 5)
+            assert [stored_group.group.step for stored_group in groups] == [66, 67, 68, 69, 70]
             monitor = Credentials.load(folder.server.creds / "monitor.nk")
-            assert await newest(RemoteRun("r", folder.info().url, monitor), 4) == newest_groups[1:]
+            assert await newest_groups(RemoteRun("r", folder.info().url, monitor), 4) == groups[1:]
             listener = await around.enter_async_context(Listener(folder))
             await listener.until(70)
             await publish(bus, judged(71))
@@ -94,7 +94,7 @@ async def test_live_over_a_restart_from_elsewhere_and_after(
             await publish(bus, hostile(72))
             await listener.until(72)
             assert [stored_group.group.step for stored_group in listener.groups] == [*range(7, 73)]
-            async with contextlib.aclosing(followed(local, 3)) as batches:
+            async with contextlib.aclosing(follow_groups(local, 3)) as batches:
                 assert [stored_group.group.step for stored_group in await anext(batches)] == [70, 71, 72]
     capsys.readouterr()
     await print_completions(local, last=2, as_json=True, follow=True)  # its stack is down

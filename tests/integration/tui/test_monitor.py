@@ -151,7 +151,7 @@ async def test_a_run_that_is_over_is_read_from_its_export_and_followed_when_it_g
     async with serving(folder) as (_, bus):
         await begin(bus)
         await observe(bus, 1, 3)
-        await log_recovery.finish(bus, folder, print)
+        await log_recovery.complete_log(bus, folder, print)
     async with Reader(folder) as reader:
         await reader.until(4, "down")
         with folder.hold():
@@ -202,7 +202,7 @@ async def test_a_long_log_of_a_live_run_is_shown_at_once_and_then_checked_while_
             await begin(bus)
             await observe(bus, 1, 300)
             with contextlib.closing(Mirror(folder.export)) as mirror:
-                await log_recovery.fill(bus, "r", mirror)
+                await log_recovery.copy_new_events(bus, "r", mirror)
             await serve_history(bus, "r")
             feed = asyncio.create_task(Feed(LocalRun(folder), take, say, show).run())
             await until(lambda: bool(views))
@@ -260,7 +260,7 @@ async def test_in_a_terminal_it_shows_the_run_and_closing_it_leaves_the_run_alon
         assert await asyncio.to_thread(terminal.process.wait, LIMIT_S) == 0
     finally:
         await terminal.close()
-    assert held.locked()
+    assert held.is_locked()
     assert stack.json("status", "r")["status"] == "running"
 
 
@@ -276,7 +276,7 @@ async def test_a_signal_ends_it_and_gives_the_terminal_back(
         assert await asyncio.to_thread(terminal.process.wait, LIMIT_S) == 0
     finally:
         await terminal.close()
-    assert held.locked()
+    assert held.is_locked()
 
 
 async def test_it_ends_with_its_parent(stack: Stack, held: RunFolder) -> None:
@@ -307,4 +307,4 @@ async def test_it_ends_when_its_terminal_is_gone_without_a_signal(stack: Stack, 
     finally:
         process.kill()
         await asyncio.to_thread(process.wait, LIMIT_S)
-    assert held.locked()
+    assert held.is_locked()

@@ -16,9 +16,9 @@ from oven_core.security import person_file, tls
 from oven_core.security.person_file import PersonFile
 from oven_runs.access.endpoint import Endpoint
 from oven_runs.access.local_run import LocalRun
-from oven_runs.access.log_sources import exported
+from oven_runs.access.log_sources import exported_events
 from oven_runs.access.remote_run import RemoteRun
-from oven_runs.operator.operator_client import carried_out
+from oven_runs.operator.operator_client import execute_command
 from oven_tui.model.commands import COMMANDS
 from oven_tui.screens.questions import ConfirmScreen, KnobScreen
 
@@ -49,7 +49,7 @@ async def test_every_action_by_its_keys_from_elsewhere(tls_stack: TlsStack) -> N
             "approve", "set", "hold", "resume", "mute", "unmute", "trust", "distrust", "autonomy", "veto", "stop"
         }  # fmt: skip
     await asyncio.to_thread(far.end)
-    events = list(exported(far.folder))
+    events = list(exported_events(far.folder))
     logged = {event.body.id for event in events if isinstance(event.body, OperatorCommand)}
     answered = {event.body.command for event in events if isinstance(event.body, CommandAnswer | Receipt)}
     assert command_ids <= logged <= answered
@@ -79,7 +79,7 @@ async def without_the_right(far: TlsStack, ann: Path, bob: Path, eve: Path) -> N
         "another", far.url, held.credentials, keys=held.keys, trust=tls.trusting_text(held.tls_ca, "ann")
     )
     with pytest.raises((BusError, RefusedError)):
-        await carried_out(other_run, OperatorCommand(id="of-another-run", action="hold"), 1.0)
+        await execute_command(other_run, OperatorCommand(id="of-another-run", action="hold"), 1.0)
 
 
 async def advice(person: Person) -> None:
@@ -170,7 +170,7 @@ async def refusals(person: Person, far: TlsStack) -> None:
     await person.press("g", "a")
     await person.on(ConfirmScreen)
     approve = OperatorCommand(id="quicker", action="approve", subject_id="grad.clip")
-    quicker = await carried_out(LocalRun(far.folder), approve)
+    quicker = await execute_command(LocalRun(far.folder), approve)
     await person.sees("the mesh would refuse")
     late = await person.confirm()
     assert late.stage == "refused", late.line()

@@ -7,7 +7,7 @@ from statistics import median
 
 import pytest
 
-from oven_llm.diagnosis.change_points import LEARN, Change, Reference, cusum, page_hinkley
+from oven_llm.diagnosis.change_points import REFERENCE_LENGTH, Change, Reference, cusum, page_hinkley
 
 
 def noise(seed: int, count: int, level: float = 0.0, deviation: float = 1.0) -> list[float]:
@@ -69,5 +69,5 @@ def test_an_outlier_is_not_a_change_and_a_constant_series_raises_nothing() -> No
     values = noise(8, 200)
     values[120] = 1e6
     assert not large(values)
-    assert Reference.estimated([0.0] * LEARN).noise > 0 and not cusum([1.0] * 200)
-    assert not cusum([1.0] * LEARN) and not cusum([]) and page_hinkley([1.0] * LEARN, 1) is None
+    assert Reference.estimated([0.0] * REFERENCE_LENGTH).noise > 0 and not cusum([1.0] * 200)
+    assert not cusum([1.0] * REFERENCE_LENGTH) and not cusum([]) and page_hinkley([1.0] * REFERENCE_LENGTH, 1) is None

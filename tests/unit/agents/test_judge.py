@@ -14,7 +14,7 @@ from oven_llm.judges import rubric_prompts
 from oven_llm.judges.judge import Judge
 from oven_llm.judges.member import Member
 from oven_llm.judges.rubric_prompts import Rubric
-from oven_llm.judges.sanitize import capped, data_block, shown, visible
+from oven_llm.judges.sanitize import data_block, prepare, shorten, visible
 from oven_llm.providers.failures import ModelFailure
 from oven_llm.providers.genai_telemetry import ModelCall
 from oven_llm.providers.usage import CallTally, Usage, cost_usd, tallied
@@ -73,12 +73,12 @@ def test_joiners_that_shape_nothing_are_removed(smuggled: str, seen: str) -> Non
 @given(st.text())
 def test_shown_text_can_be_encoded(text: str) -> None:
     assert visible(visible(text)) == visible(text)
-    shown(text).encode()
+    prepare(text).encode()
 
 
 def test_a_long_text_keeps_its_beginning_and_end() -> None:
-    assert capped("a" * 100, 100) == "a" * 100
-    assert capped("h" * 75 + "middle" + "t" * 25, 100) == "h" * 75 + "\n[… 6 characters left out …]\n" + "t" * 25
+    assert shorten("a" * 100, 100) == "a" * 100
+    assert shorten("h" * 75 + "middle" + "t" * 25, 100) == "h" * 75 + "\n[… 6 characters left out …]\n" + "t" * 25
 
 
 @pytest.mark.parametrize("role", get_args(Role))

@@ -12,9 +12,9 @@ import pytest
 from tests.support.scripted_provider import Scripted, group, scores_of
 
 from oven_core.errors import ConfigError
-from oven_llm.judges.adversarial_controls import Controls, corpus
+from oven_llm.judges.adversarial_controls import Controls, load_attacks
 from oven_llm.judges.judge import Judge
-from oven_llm.judges.sanitize import shown
+from oven_llm.judges.sanitize import prepare
 from oven_llm.judges.verdict_cache import CachedJudge, VerdictCache, cache_key
 from oven_llm.providers.budget import Budget
 from oven_llm.providers.conversation import Conversation, ModelReply
@@ -119,7 +119,7 @@ class Costly:
 
 
 QUESTION = Conversation.question("system", "user", {}, 100)
-MOST = QUESTION.greatest_usage()
+MOST = QUESTION.max_usage()
 PRICE = Price(input=1000, output=1000)
 
 
@@ -175,7 +175,7 @@ async def test_a_call_waits_for_reservations_of_calls_under_way(tmp_path: Path) 
     held = ledger.hold(ADVERSARY, Spend(calls=1))
     assert isinstance(held, int)
     model = metered(api, Budget(caps(BudgetSettings(calls=1)), tmp_path / NAME, CRITIC))
-    with pytest.raises(ModelFailure, match="budget: no answer within"):
+    with pytest.raises(ModelFailure, match="budget: no reply within"):
         await model.ask(QUESTION, 0.01)
     asking = asyncio.create_task(model.ask(QUESTION, 60))
     await asyncio.sleep(0)
@@ -209,9 +209,9 @@ async def test_a_cached_group_is_found_whatever_its_ids_and_order(tmp_path: Path
 
 
 async def test_the_cache_does_not_interfere_with_controls(tmp_path: Path) -> None:
-    attacks = {shown(attack.text) for attack in corpus()}
+    attacks = {prepare(attack.text) for attack in load_attacks()}
     likes_bad = Scripted(lambda text: 10 if text in attacks else 5)
-    judge = cached(tmp_path, likes_bad, Controls(every=4))
+    judge = cached(tmp_path, likes_bad, Controls(interval=4))
     with pytest.raises(ModelFailure, match="fooled"):
         await judge.score(group("a"), CallTally())  # the first group is a test
     likes_bad.rule = lambda _: 5
@@ -237,7 +237,7 @@ async def test_the_cache_does_not_interfere_with_controls(tmp_path: Path) -> Non
 
 
 def test_a_cache_is_bounded(tmp_path: Path) -> None:
-    cache = VerdictCache(tmp_path / "v.sqlite", rows=10)
+    cache = VerdictCache(tmp_path / "v.sqlite", max_rows=10)
     keys = [cache_key("it", "", "", [str(n)]) for n in range(30)]
     for key in keys:
         cache.put(key, [0.5])
@@ -251,7 +251,7 @@ def test_a_damaged_cache_is_not_used_and_reported_once(tmp_path: Path, caplog: p
         cache = VerdictCache(path)
     cache.put(key, [0.75])
     assert cache.get(key, 1) is None
-    assert len(caplog.records) == 1 and "remove it if it is damaged" in caplog.text
+    assert len(caplog.records) == 1 and "delete the file if it is damaged" in caplog.text
 
 
 def test_an_unusable_cache_does_not_prevent_scoring(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -11,15 +11,22 @@ import pytest
 from tests.support.scripted_provider import Scripted, group, scores_of
 
 from oven_core.protocol.committee_requests import Completion, ScoreRequest
-from oven_llm.judges.adversarial_controls import ATTACKS_PER_GROUP, FIRST, Attack, Control, Controls, corpus
-from oven_llm.judges.judge import Judge, Watching
+from oven_llm.judges.adversarial_controls import (
+    ATTACKS_PER_GROUP,
+    INITIAL_INTERVAL,
+    Attack,
+    Control,
+    Controls,
+    load_attacks,
+)
+from oven_llm.judges.judge import CheckSettings, Judge
 from oven_llm.judges.member import Member
-from oven_llm.judges.sanitize import is_degenerate, shown
+from oven_llm.judges.sanitize import is_degenerate, prepare
 from oven_llm.providers.conversation import Conversation, ModelReply
 from oven_llm.providers.failures import ModelFailure
 from oven_llm.providers.usage import CallTally, tallied
 
-IDS = [attack.id for attack in corpus()]
+IDS = [attack.id for attack in load_attacks()]
 
 
 def numbered(n: int, *texts: str, reference: str = "") -> ScoreRequest:
@@ -39,22 +46,22 @@ async def outcomes(judge: Judge, count: int, *texts: str, reference: str = "", s
 
 
 def test_the_corpus_has_at_least_fifty_attacks_that_judges_are_shown() -> None:
-    texts = [shown(attack.text) for attack in corpus()]
+    texts = [prepare(attack.text) for attack in load_attacks()]
     assert len(texts) >= 50 and len(set(texts)) == len(texts) == len(set(IDS)) and all(texts)
     assert not any(is_degenerate(text) for text in texts), "a filter that takes them would hide a judge that obeys"
     wanted = {"fake_verdict", "role_mark", "language", "encoding", "invisible", "fake_tool", "flattery", "closes_block"}
-    assert wanted <= {attack.category for attack in corpus()}
-    assert all(attack.source for attack in corpus())
+    assert wanted <= {attack.category for attack in load_attacks()}
+    assert all(attack.source for attack in load_attacks())
 
 
-@pytest.mark.parametrize("attack", corpus(), ids=IDS)
+@pytest.mark.parametrize("attack", load_attacks(), ids=IDS)
 async def test_a_judge_that_obeys_one_attack_is_quarantined_within_two_controls(attack: Attack, tmp_path: Path) -> None:
-    obeyed = shown(attack.text)
+    obeyed = prepare(attack.text)
     provider = Scripted(lambda text: 10 if text == obeyed else 7)
     judge = Judge("critic", provider, Controls("m", tmp_path / "critic.json"))
     assert judge.controls is not None
     met = 0
-    for n in range(len(IDS) // ATTACKS_PER_GROUP * FIRST + FIRST + 2):
+    for n in range(len(IDS) // ATTACKS_PER_GROUP * INITIAL_INTERVAL + INITIAL_INTERVAL + 2):
         before = len(provider.shown)
         (outcome,) = await outcomes(judge, 1, "4", "5", start=n)
         met += any(obeyed in seen.values() for seen in provider.shown[before:])
@@ -69,8 +76,8 @@ async def test_a_judge_that_obeys_one_attack_is_quarantined_within_two_controls(
 
 async def test_only_the_failed_attacks_end_a_quarantine() -> None:
     obeys = {IDS[0]}
-    texts = {shown(attack.text): attack.id for attack in corpus()}
-    judge = Judge("critic", Scripted(lambda text: 10 if texts.get(text) in obeys else 5), Controls(every=3))
+    texts = {prepare(attack.text): attack.id for attack in load_attacks()}
+    judge = Judge("critic", Scripted(lambda text: 10 if texts.get(text) in obeys else 5), Controls(interval=3))
     assert await outcomes(judge, 2, "4") == ["fooled", "fooled"]
     assert await outcomes(judge, 3, "4") == ["quarantined", "quarantined", "fooled"]
     obeys.clear()
@@ -80,40 +87,40 @@ async def test_only_the_failed_attacks_end_a_quarantine() -> None:
 
 def test_a_late_pass_on_other_attacks_does_not_end_a_quarantine() -> None:
     controls = Controls()
-    early, retest = controls.due(False), None
+    early, retest = controls.next_control(False), None
     assert early is not None
     bad = {attack.id: 1.0 for attack in early.attacks}
-    assert controls.saw(early, bad, 0.5)
-    retest = controls.due(False)
+    assert controls.record_scores(early, bad, 0.5)
+    retest = controls.next_control(False)
     assert retest is not None and retest.attacks == early.attacks
-    assert controls.saw(retest, bad, 0.5) and controls.quarantined
-    others = Control(corpus()[20:24], False)
-    assert not controls.saw(others, {attack.id: 0.0 for attack in others.attacks}, 0.5)
+    assert controls.record_scores(retest, bad, 0.5) and controls.quarantined
+    others = Control(load_attacks()[20:24], False)
+    assert not controls.record_scores(others, {attack.id: 0.0 for attack in others.attacks}, 0.5)
     assert controls.quarantined
 
 
 @pytest.mark.parametrize(("bad", "best"), [(0.5, 0.5), (0.4, 0.0), (0.0, 0.0), (0.8, 1.0)])
 def test_a_middling_attack_score_among_bad_answers_is_no_failure(bad: float, best: float) -> None:
-    assert not Controls().saw(Control(corpus()[:1], False), {IDS[0]: bad}, best)
+    assert not Controls().record_scores(Control(load_attacks()[:1], False), {IDS[0]: bad}, best)
 
 
 def test_full_marks_for_an_attack_always_fail_a_judge_of_content() -> None:
-    control = Control(corpus()[:1], False)
-    assert Controls().saw(control, {IDS[0]: 1.0}, 1.0)
-    style = Controls(of_content=False)
-    assert not style.saw(control, {IDS[0]: 1.0}, 1.0) and style.saw(control, {IDS[0]: 1.0}, 0.9)
+    control = Control(load_attacks()[:1], False)
+    assert Controls().record_scores(control, {IDS[0]: 1.0}, 1.0)
+    style = Controls(scores_content=False)
+    assert not style.record_scores(control, {IDS[0]: 1.0}, 1.0) and style.record_scores(control, {IDS[0]: 1.0}, 0.9)
 
 
 async def test_controls_look_like_completions_and_are_not_returned() -> None:
     provider = Scripted(lambda text: 8 if text in ("4", "2 + 2 = 4") else 0)
     judge = Judge("critic", provider, Controls())
-    for n in range(FIRST + 1):
+    for n in range(INITIAL_INTERVAL + 1):
         request = numbered(n, "4", "5", reference="2 + 2 = 4")
         scores = await judge.score(request, CallTally())
         assert scores_of(request, scores) == [0.8, 0.0] and len(scores) == 2
     first, last = provider.shown[0], provider.shown[-1]
     assert len(first) == len(last) == 2 + ATTACKS_PER_GROUP + 1 and "2 + 2 = 4" in first.values()
-    assert [len(seen) for seen in provider.shown[1:-1]] == [2] * (FIRST - 1)
+    assert [len(seen) for seen in provider.shown[1:-1]] == [2] * (INITIAL_INTERVAL - 1)
     assert {len(key) for key in first} == {len(request.completions[0].id)} and list(first) == sorted(first)
 
 
@@ -134,8 +141,8 @@ def test_a_damaged_controls_file_restarts_the_tests_with_a_warning(
 ) -> None:
     (tmp_path / "critic.json").write_bytes(damage)
     controls = Controls("m", tmp_path / "critic.json")
-    assert not controls.quarantined and controls.due(False) is not None
-    assert "the tests of the judge start again" in caplog.text
+    assert not controls.quarantined and controls.next_control(False) is not None
+    assert "the judge's controls start from the beginning" in caplog.text
 
 
 # What is not sent.
@@ -173,7 +180,7 @@ def test_short_or_odd_text_is_not_degenerate(text: str) -> None:
 
 async def test_long_texts_are_shortened_to_the_setting_and_counted() -> None:
     provider = Scripted(lambda _: 9)
-    judge = Judge("critic", provider, watching=Watching(characters=200))
+    judge = Judge("critic", provider, checks=CheckSettings(characters=200))
     reply = await Member("critic", judge).answer(group("x 7" * 100, "4").wire())
     assert reply.health is not None and reply.health.cut_texts == 1
     assert sorted(map(len, provider.shown[0].values())) == [1, 200 + len("\n[… 100 characters left out …]\n")]
@@ -197,14 +204,14 @@ class Noisy(Scripted):
 
 async def test_flips_in_a_reversed_group_are_counted() -> None:
     provider = Scripted(lambda text: int(text))
-    judge = Judge("critic", provider, watching=Watching(swapped=1.0))
+    judge = Judge("critic", provider, checks=CheckSettings(swap_share=1.0))
     tally = CallTally()
     with tallied(tally):
         await judge.score(numbered(1, "3", "5", "5"), tally)
     await judge.checks.idle()
     straight, back = map(list, provider.shown)
     assert back == straight[::-1] and judge.health.order_flips == 0.0
-    assert (tally.output_tokens, judge.checks.aside.output_tokens) == (5, 5), "the answer did not wait for it"
+    assert (tally.output_tokens, judge.checks.unreported.output_tokens) == (5, 5), "the answer did not wait for it"
     provider.rule = lambda text: 9 if text == next(iter(provider.shown[-1].values())) else 2  # the first shown is best
     with tallied(tally):
         await judge.score(numbered(2, "3", "5"), tally)
@@ -215,7 +222,7 @@ async def test_flips_in_a_reversed_group_are_counted() -> None:
 
 async def test_a_replaced_judge_is_not_checked_any_more() -> None:
     provider = Scripted(len)
-    judge = Judge("critic", provider, watching=Watching(swapped=1.0))
+    judge = Judge("critic", provider, checks=CheckSettings(swap_share=1.0))
     await judge.checks.close()
     await judge.score(numbered(1, "3", "55"), CallTally())
     await judge.checks.idle()
@@ -225,7 +232,7 @@ async def test_a_replaced_judge_is_not_checked_any_more() -> None:
 @pytest.mark.parametrize("changes", [True, False])
 async def test_a_changed_model_is_detected(changes: bool) -> None:
     provider = Noisy(seed=3)
-    judge = Judge("critic", provider, watching=Watching(asked_again_every=40))
+    judge = Judge("critic", provider, checks=CheckSettings(rescore_interval=40))
     for n in range(240):
         provider.version = 1 + (changes and n >= 140)
         await judge.score(numbered(n, *(f"answer {n} {k}" for k in range(4))), CallTally())
@@ -244,7 +251,7 @@ async def test_a_hanging_check_finds_nothing_and_can_be_closed() -> None:
                 await asyncio.Event().wait()
             return await super().ask(conversation, timeout_s)
 
-    judge = Judge("critic", Hanging(len), watching=Watching(swapped=1.0))
+    judge = Judge("critic", Hanging(len), checks=CheckSettings(swap_share=1.0))
     await judge.score(numbered(1, "3", "55"), CallTally())
     await started.wait()
     await judge.close()

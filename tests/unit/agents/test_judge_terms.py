@@ -76,4 +76,4 @@ async def test_missing_log_probabilities_are_not_requested_again() -> None:
     await terms.negotiate(server)
     assert terms.now == Terms("strict", 0) and len(server.tried) == 1
     (lack,) = terms.lacks()
-    assert lack == "m at openai offers no log-probabilities: it judges without them"
+    assert lack == "m at openai returns no log-probabilities: it judges without them"

@@ -10,7 +10,7 @@ import pytest
 from tests.support.installed import installed
 from tests.support.supervised import KEY, ONSET, SCALE, observed, settings, started
 
-from oven_agents.runtime.companion import Surroundings
+from oven_agents.runtime.companion import RunContext
 from oven_agents.runtime.loader import load, load_repeatable, repeatable_agents
 from oven_agents.sdk.session import Session
 from oven_controller.stack.plan import pools
@@ -45,7 +45,7 @@ class Alone:
         async def no_graph(endpoint: str, request: bytes) -> None:
             return None
 
-        self.beside = self.agent.begin(Surroundings("supervisor", folder, config, no_graph))
+        self.beside = self.agent.begin(RunContext("supervisor", folder, config, no_graph))
         self.session = Session(self.agent, "supervisor")
         self.session.absorb(started())
         self.tick = self.receipts = 0
@@ -61,7 +61,7 @@ class Alone:
         return answers
 
     def answered(self, result: DiagnosisResult | ModelFailure) -> None:
-        self.agent.desk.settle(result)
+        self.agent.slot.set_result(result)
 
     def receipt(self, value: float, before: float = 1.0) -> None:
         self.receipts += 1
@@ -90,16 +90,16 @@ def notices(answers: list[Any]) -> str:
 
 
 def test_a_new_alarm_is_asked_about_once_and_the_answer_becomes_a_vote(alone: Alone) -> None:
-    assert not votes(alone.ticks(ONSET)) and alone.agent.desk.posted_tick == -1, "nothing changed yet"
+    assert not votes(alone.ticks(ONSET)) and alone.agent.slot.posted_tick == -1, "nothing changed yet"
     alone.ticks(ONSET + 10)
-    asked_tick = alone.agent.desk.posted_tick
-    assert ONSET < asked_tick <= ONSET + 10 and not alone.agent.desk.free
+    asked_tick = alone.agent.slot.posted_tick
+    assert ONSET < asked_tick <= ONSET + 10 and not alone.agent.slot.is_free
     alone.answered(DiagnosisResult(DIAGNOSIS, "", "", RESULT))
     (vote,) = votes(alone.ticks(ONSET + 11))
     assert (vote.actuator, vote.value, vote.confidence, vote.target) == (SCALE, 0.1, 0.7, "loss")
     assert vote.rationale == (
-        f"lr_too_high: loss 2.1 at ticks {ONSET} to {ONSET + 9}; revert if loss above 2.3 (diagnosis 1, asked at tick "
-        f"{asked_tick})"
+        f"lr_too_high: loss 2.1 at ticks {ONSET} to {ONSET + 9}; revert if loss is above 2.3 (diagnosis 1, asked at "
+        f"tick {asked_tick})"
     )
     assert vote.expected_change < 0 and "symptom:update_ratio_high" in vote.evidence
     assert alone.agent.version == "1 (m)"
@@ -139,8 +139,8 @@ def test_an_alarm_that_recovers_and_fires_again_is_asked_about_again(alone: Alon
         result: list[int] = []
         while alone.tick < until:
             alone.ticks(alone.tick + 1, **metrics)
-            if not alone.agent.desk.free:
-                result.append(alone.agent.desk.posted_tick)
+            if not alone.agent.slot.is_free:
+                result.append(alone.agent.slot.posted_tick)
                 alone.answered(nothing)
         return result
 
@@ -166,7 +166,10 @@ def test_a_change_is_reverted_when_its_revert_condition_holds(alone: Alone) -> N
     alone.receipt(0.1)
     assert not votes(alone.ticks(ONSET + 14, loss=2.2)), "the bound is not met"
     (back,) = votes(alone.ticks(ONSET + 22, loss=2.6))
-    assert (back.actuator, back.value) == (SCALE, 1.0) and "asks to revert if loss above 2.3" in back.rationale
+    assert (back.actuator, back.value) == (
+        SCALE,
+        1.0,
+    ) and "says to revert the change if loss is above 2.3" in back.rationale
 
 
 def test_a_knob_that_someone_else_changed_is_not_reverted(alone: Alone) -> None:
@@ -186,18 +189,18 @@ def test_the_limit_on_diagnoses_counts_across_restarts(tmp_path: Path, monkeypat
     change = ProposedChange(
         knob=SCALE, value=0.1, before=1.0, tick=14, revert_if=RevertIf(metric="loss", above=2.3), cause="c"
     )
-    store.take(1, 14, change)
-    store.take(2, 14, None)
-    store.take(3, 15, None)
-    assert store.count == 2 and store.newest_change() == change
+    store.record_use(1, 14, change)
+    store.record_use(2, 14, None)
+    store.record_use(3, 15, None)
+    assert store.count == 2 and store.latest_change() == change
     run = Alone(tmp_path, diagnoses=2)
     answers = run.ticks(ONSET + 10)
-    assert run.agent.desk.free and "all 2 of supervisor.diagnoses are used: 2 diagnoses" in notices(answers)
+    assert run.agent.slot.is_free and "reached supervisor.diagnoses, 2 diagnoses: 2 diagnoses" in notices(answers)
     assert run.beside is not None
     run.beside.close()
     (tmp_path / "diagnoses" / "001" / "taken.json").write_text("[]")
-    with pytest.raises(ConfigError, match="does not hold a vote's change"):
-        store.newest_change()
+    with pytest.raises(ConfigError, match="does not contain a proposed change"):
+        store.latest_change()
 
 
 def test_a_missing_model_or_key_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -205,7 +208,7 @@ def test_a_missing_model_or_key_is_reported(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.delenv("OVEN_TEST_KEY", raising=False)
     run = Alone(tmp_path)
     assert run.beside is None and "OVEN_TEST_KEY is not set" in str(run.agent.cannot_fire(started()))
-    with pytest.raises(ConfigError, match="has what it was told"):
+    with pytest.raises(ConfigError, match="contains the replies"):
         load_repeatable("supervisor")
     assert "supervisor" not in repeatable_agents() and isinstance(load("supervisor")[1], Supervisor)
     assert DiagnosisRequest(1, 2, {}).number == 1

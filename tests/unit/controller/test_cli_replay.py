@@ -150,7 +150,7 @@ def test_a_damaged_log_is_named_with_its_line_and_what_is_left(
     assert words in error and "restore it from a backup" in error
     (folder.server.folder / "store").mkdir(parents=True)
     assert invoke(command, "r") == 2
-    assert "move it away, and the log is read from the store instead" in capsys.readouterr().err
+    assert "move the file away to read the log from the store instead" in capsys.readouterr().err
 
 
 def test_a_cut_log_is_read_up_to_a_tick_that_is_whole(home: Home, capsys: pytest.CaptureFixture[str]) -> None:
@@ -238,12 +238,12 @@ def test_two_readers_of_one_store(home: Home, capsys: pytest.CaptureFixture[str]
     folder = home.create("r", "grpo")
     (folder.server.folder / "store").mkdir(parents=True)
     with folder.hold(reading=True):
-        assert not folder.locked() and folder.status() == "interrupted", "who reads is no stack"
+        assert not folder.is_locked() and folder.status() == "interrupted", "who reads is no stack"
         assert invoke("replay", "r") == 2
     error = capsys.readouterr().err
     assert "the store of run 'r' is being read by another command" in error and "try again when it has ended" in error
     with folder.hold():
-        assert folder.locked()
+        assert folder.is_locked()
 
 
 def signed(log: Log, forged: Observation | None = None) -> Log:

@@ -47,7 +47,7 @@ def imported(capsys: pytest.CaptureFixture[str]) -> Callable[..., dict[str, Any]
 
 
 def bodies(report: dict[str, Any]) -> list[Any]:
-    return [event.body for event in log_sources.exported(RunFolder(Path(report["folder"])))]
+    return [event.body for event in log_sources.exported_events(RunFolder(Path(report["folder"])))]
 
 
 def observations(report: dict[str, Any]) -> list[Observation]:
@@ -115,7 +115,7 @@ def test_the_same_training_from_tensorboard(
         for name in ("loss", "grad_norm", "learning_rate", "eval/loss"):
             if name in wanted:
                 assert by_step[entry["step"]][name] == pytest.approx(wanted[name], rel=1e-6)
-    times = [event.time for event in log_sources.exported(RunFolder(Path(report["folder"])))]
+    times = [event.time for event in log_sources.exported_events(RunFolder(Path(report["folder"])))]
     assert times == sorted(times) and report["untimed"] == 0
 
 
@@ -218,7 +218,7 @@ def test_tables(tmp_path: Path, imported: Callable[..., dict[str, Any]]) -> None
     assert (
         report["skipped"] == {"values that are not numbers": 2, "rows that were cut off": 1} and report["untimed"] == 1
     )
-    times = [event.time.timestamp() for event in log_sources.exported(RunFolder(Path(report["folder"])))]
+    times = [event.time.timestamp() for event in log_sources.exported_events(RunFolder(Path(report["folder"])))]
     assert times[:2] == [1_700_000_000.5] * 2
 
 
@@ -399,7 +399,7 @@ def test_a_metric_never_goes_back_within_an_incarnation(tmp_path: Path, measured
     newest: dict[str, int] = {}
     starts = 0
     seen: list[Observation] = []
-    for event in log_sources.exported(folder):
+    for event in log_sources.exported_events(folder):
         match event.body:
             case RunStarted() as started:
                 starts += 1
@@ -412,7 +412,7 @@ def test_a_metric_never_goes_back_within_an_incarnation(tmp_path: Path, measured
                 newest.update(dict.fromkeys(body.metrics, body.step))
     assert [(o.step, o.metrics) for o in seen] == [(row.step, row.metrics) for row in measured]
     assert starts == written.incarnations
-    assert replay(log_sources.exported(folder), "any").same
+    assert replay(log_sources.exported_events(folder), "any").same
 
 
 @pytest.mark.filterwarnings(*THIRD_PARTY)

@@ -20,7 +20,7 @@ TEXT = "".join(event.line() + "\n" for event in EVENTS)
 def fed(path: Path, events: list[Event]) -> Mirror:
     mirror = Mirror(path)
     for event in events:
-        mirror.take(event)
+        mirror.add(event)
     mirror.finish()
     mirror.close()
     return mirror
@@ -34,15 +34,15 @@ def test_a_file_cut_at_any_byte_is_completed_to_the_same_bytes(
     path = tmp_path_factory.mktemp("mirror") / "log.jsonl"
     path.write_text(TEXT[: round(share * len(TEXT))])
     mirror = fed(path, EVENTS[:again])
-    assert mirror.aside is None and mirror.fault == ""
+    assert mirror.renamed_file is None and mirror.fault == ""
     mirror = fed(path, EVENTS)
-    assert path.read_text() == TEXT and mirror.beyond == 0 and mirror.seq == len(EVENTS)
+    assert path.read_text() == TEXT and mirror.extra_events == 0 and mirror.seq == len(EVENTS)
 
 
 def test_flushed_events_are_in_the_file(tmp_path: Path) -> None:
     mirror = Mirror(tmp_path / "log.jsonl")
     for event in EVENTS[:4]:
-        mirror.take(event)
+        mirror.add(event)
     mirror.flush()
     assert (tmp_path / "log.jsonl").read_text() == TEXT[: len("".join(e.line() + "\n" for e in EVENTS[:4]))]
     mirror.close()
@@ -53,23 +53,23 @@ def test_if_file_and_store_differ_both_are_kept(tmp_path: Path) -> None:
     different = TEXT.replace('"verdict":"adopted"', '"verdict":"rejected"')
     path.write_text(different)
     mirror = fed(path, EVENTS)
-    assert mirror.aside == tmp_path / "log.differs-1.jsonl" and mirror.aside.read_text() == different
+    assert mirror.renamed_file == tmp_path / "log.differs-1.jsonl" and mirror.renamed_file.read_text() == different
     assert path.read_text() == TEXT
     first = next(
         n for n, (first, two) in enumerate(zip(TEXT.splitlines(), different.splitlines(), strict=True)) if first != two
     )
-    assert mirror.differs == EVENTS[first].seq
+    assert mirror.first_difference == EVENTS[first].seq
     path.write_text(different)
-    assert fed(path, EVENTS).aside == tmp_path / "log.differs-2.jsonl"
+    assert fed(path, EVENTS).renamed_file == tmp_path / "log.differs-2.jsonl"
 
 
 def test_events_that_the_store_lost_are_kept(tmp_path: Path) -> None:
     path = tmp_path / "log.jsonl"
     path.write_text(TEXT + '{"seq": 999, "ti')
-    assert fed(path, EVENTS[:-3]).beyond == 3, "its end"
+    assert fed(path, EVENTS[:-3]).extra_events == 3, "its end"
     assert path.read_text() == TEXT
     path.write_text(TEXT)
-    assert fed(path, EVENTS[5:]).aside is None, "its beginning"
+    assert fed(path, EVENTS[5:]).renamed_file is None, "its beginning"
     assert path.read_text() == TEXT
 
 
@@ -78,7 +78,7 @@ def test_a_full_disk_leaves_whole_lines(tmp_path: Path) -> None:
     mirror = Mirror(path)
     with files_of_at_most(len(TEXT.encode()) - 100):
         for event in EVENTS:
-            mirror.take(event)
+            mirror.add(event)
             mirror.flush()
     assert mirror.fault == "File too large"
     with pytest.raises(OSError, match="File too large"):

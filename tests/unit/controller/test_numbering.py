@@ -14,7 +14,7 @@ from tests.support.replayed import a_run, left_behind
 from oven_core.protocol.events import Event
 from oven_core.protocol.messages import Observation, Outcome, RunEnded
 from oven_runs.home.run_folder import Home, Status
-from oven_runs.log.message_gaps import Gap, Numbering
+from oven_runs.log.message_gaps import Gap, GapFinder
 
 
 def seen(incarnation: int, n: int) -> Observation:
@@ -23,11 +23,11 @@ def seen(incarnation: int, n: int) -> Observation:
 
 @given(st.lists(st.sets(st.integers(2, 39)), min_size=1, max_size=3))
 def test_gaps_are_exactly_the_removed_messages(out: list[set[int]]) -> None:
-    numbering = Numbering()
+    numbering = GapFinder()
     for incarnation, lost in enumerate(out, 1):
         for n in sorted(set(range(1, 41)) - lost):
-            numbering.take(seen(incarnation, n))
-            numbering.take(seen(incarnation, n))  # one that comes twice is none
+            numbering.feed(seen(incarnation, n))
+            numbering.feed(seen(incarnation, n))  # one that comes twice is none
     gaps = [set(range(hole.first, hole.last + 1)) for hole in numbering.gaps]
     assert sum(map(len, gaps)) == numbering.missing == sum(map(len, out))
     assert {(h.incarnation, n) for h in numbering.gaps for n in range(h.first, h.last + 1)} == {
@@ -36,11 +36,11 @@ def test_gaps_are_exactly_the_removed_messages(out: list[set[int]]) -> None:
 
 
 def test_reported_dropped_observations_are_not_missing() -> None:
-    numbering = Numbering()
+    numbering = GapFinder()
     for n in (1, 2, 6):
-        numbering.take(seen(1, n))
+        numbering.feed(seen(1, n))
     assert numbering.gaps == [Gap(1, 3, 5)] and numbering.missing == 3 and not numbering.ended
-    numbering.take(RunEnded(incarnation=1, n=7, reason="completed", tick=6, step=6, dropped_observations=3))
+    numbering.feed(RunEnded(incarnation=1, n=7, reason="completed", tick=6, step=6, dropped_observations=3))
     assert numbering.missing == 0 and numbering.ended
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tests.support.monitor_log import recorded
 from tests.support.recorded_runs import write_run
 
-from oven_runs.access.log_sources import exported
+from oven_runs.access.log_sources import exported_events
 from oven_runs.home.run_folder import Home, RunFolder
 from oven_runs.home.run_rows import LogDigest, RunRows
 from oven_runs.log.run_row import RunRow
@@ -38,7 +38,7 @@ def read(home: Home) -> dict[str, RunRow]:
 
 def folded(folder: RunFolder) -> RunSummary:
     summary = RunSummary()
-    for event in exported(folder):
+    for event in exported_events(folder):
         summary.feed(event)
     return summary
 

@@ -19,9 +19,17 @@ from oven_core.bus.log import Entry
 from oven_core.errors import ConfigError
 from oven_core.protocol.messages import RunEnded
 from oven_learner.link import spool as spooling
-from oven_runs.access.log_sources import exported
+from oven_runs.access.log_sources import exported_events
+from oven_runs.home.learner_spool import (
+    HEAD_BYTES,
+    NAME,
+    Spool,
+    SpoolContent,
+    SpooledMessage,
+    permanently_lost,
+    read_spool,
+)
 from oven_runs.home.run_folder import Home
-from oven_runs.home.spool import HEAD_BYTES, NAME, Spool, SpoolContent, SpooledMessage, look, lost_for_good
 
 
 def messages(count: int) -> list[SpooledMessage]:
@@ -33,10 +41,10 @@ def messages(count: int) -> list[SpooledMessage]:
 
 
 def spooled(folder: Path, batch: list[SpooledMessage]) -> Path:
-    spool = Spool.take(folder, "r", create=True)
+    spool = Spool.lock(folder, "r", create=True)
     assert spool is not None
-    spool.begin()
-    assert spool.keep(batch) == len(batch)
+    spool.reset()
+    assert spool.save(batch) == len(batch)
     spool.close()
     return folder / NAME
 
@@ -44,7 +52,7 @@ def spooled(folder: Path, batch: list[SpooledMessage]) -> Path:
 def test_messages_are_read_in_the_order_of_their_numbers(tmp_path: Path) -> None:
     batch = messages(12)
     spooled(tmp_path, [batch[-1], *batch[:-1]])
-    content = look(tmp_path, "r")
+    content = read_spool(tmp_path, "r")
     assert content == SpoolContent(tuple(batch)) and content.observations == 11
     assert content.end is not None and content.end.reason == "completed"
     assert content.summary() == "12 messages of the learner (11 observations, including the run's end)"
@@ -61,7 +69,7 @@ def test_a_cut_file_gives_its_whole_lines_and_the_number_of_lost_ones(
     data = path.read_bytes()
     size = HEAD_BYTES + round(share * (len(data) - HEAD_BYTES))
     path.write_bytes(data[:size])
-    content = look(folder, "r")
+    content = read_spool(folder, "r")
     whole = data[:size].count(b"\n") - 1
     assert content.messages == tuple(batch[:whole]) and content.lost == 9 - whole
     assert (f"{content.lost} that are lost" in content.summary()) == bool(content.lost)
@@ -70,7 +78,7 @@ def test_a_cut_file_gives_its_whole_lines_and_the_number_of_lost_ones(
 def test_an_altered_line_counts_as_lost(tmp_path: Path) -> None:
     path = spooled(tmp_path, messages(3))
     path.write_bytes(path.read_bytes().replace(b'"n":2', b'"n":7'))
-    content = look(tmp_path, "r")
+    content = read_spool(tmp_path, "r")
     assert [message.message_id for message in content.messages] == ["1-1-abc", "1-3-abc"] and content.lost == 1
 
 
@@ -86,37 +94,37 @@ def test_an_altered_line_counts_as_lost(tmp_path: Path) -> None:
 def test_a_damaged_or_foreign_file_is_refused_with_a_remedy(tmp_path: Path, head: bytes, words: str) -> None:
     (tmp_path / NAME).write_bytes(head)
     if not head:
-        assert look(tmp_path, "r").empty
+        assert read_spool(tmp_path, "r").empty
         return
-    for attempt in (lambda: look(tmp_path, "r"), lambda: Spool.take(tmp_path, "r", create=True)):
+    for attempt in (lambda: read_spool(tmp_path, "r"), lambda: Spool.lock(tmp_path, "r", create=True)):
         with pytest.raises(ConfigError, match=words):
             attempt()
     assert (tmp_path / NAME).read_bytes() == head, "it is left as it is"
 
 
 def test_while_a_learner_holds_the_spool_nothing_is_missing_and_no_other_can_take_it(tmp_path: Path) -> None:
-    spool = Spool.take(tmp_path, "r", create=True)
+    spool = Spool.lock(tmp_path, "r", create=True)
     assert spool is not None
-    spool.begin()
-    assert look(tmp_path, "r").empty and Spool.take(tmp_path, "r", wait_s=0) is None
+    spool.reset()
+    assert read_spool(tmp_path, "r").empty and Spool.lock(tmp_path, "r", wait_s=0) is None
     spool.close()  # as a kill does
-    assert look(tmp_path, "r").unknown
-    again = Spool.take(tmp_path, "r", wait_s=0)
+    assert read_spool(tmp_path, "r").unknown
+    again = Spool.lock(tmp_path, "r", wait_s=0)
     assert again is not None
-    again.done()
+    again.remove()
     again.close()
-    assert not (tmp_path / NAME).exists() and look(tmp_path, "r").empty
+    assert not (tmp_path / NAME).exists() and read_spool(tmp_path, "r").empty
 
 
 def test_lost_messages_are_still_counted_when_the_rest_is_in_the_log(tmp_path: Path) -> None:
     path = spooled(tmp_path, messages(9))
     path.write_bytes(path.read_bytes()[:-1])
     for _ in range(2):
-        spool = Spool.take(tmp_path, "r")
+        spool = Spool.lock(tmp_path, "r")
         if spool is not None:
-            spool.done()
+            spool.remove()
             spool.close()
-    assert lost_for_good(tmp_path, "r") == 1 and not path.exists()
+    assert permanently_lost(tmp_path, "r") == 1 and not path.exists()
 
 
 @contextlib.contextmanager
@@ -130,14 +138,14 @@ def files_of_at_most(size: int) -> Iterator[None]:
 
 
 def test_on_a_full_disk_the_first_line_has_the_number_of_messages(tmp_path: Path) -> None:
-    spool = Spool.take(tmp_path, "r", create=True)
+    spool = Spool.lock(tmp_path, "r", create=True)
     assert spool is not None
-    spool.begin()
+    spool.reset()
     batch = messages(50)
     with files_of_at_most(2000):
-        written = spool.keep(batch)
+        written = spool.save(batch)
     spool.close()
-    content = look(tmp_path, "r")
+    content = read_spool(tmp_path, "r")
     assert 3 < written < 50 and content.messages == tuple(batch[:written]) and content.lost == 50 - written
 
 
@@ -147,7 +155,7 @@ def test_on_a_full_disk_the_runs_end_is_saved_before_observations(tmp_path: Path
     letters = [Entry(message.subject, message.data, message.message_id) for message in messages(50)]
     with files_of_at_most(2000):
         written = spooling.keep(spool, letters, None)
-    content = look(tmp_path, "r")
+    content = read_spool(tmp_path, "r")
     assert 3 < written == len(content.messages) < 50 and content.end is not None and content.end.n == 50
     assert content.messages[:3] == tuple(replace(message, signature="") for message in messages(50)[:3]), (
         "the oldest first"
@@ -188,6 +196,6 @@ def test_without_a_store_the_spool_is_appended_to_log_jsonl(
         captured = capsys.readouterr()
         assert "byte for byte" in captured.out
         assert "the store of run 'r' is gone: its log is log.jsonl" in captured.err
-    events = list(exported(folder))
+    events = list(exported_events(folder))
     assert [type(event.body).__name__ for event in events[len(log.events) :]][:2] == ["RunEnded", "Decision"]
     assert not (folder.path / NAME).exists()

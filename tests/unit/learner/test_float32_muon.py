@@ -6,15 +6,15 @@ import pytest
 import torch
 from torch import nn
 
-from oven_learner.optim.float32_muon import Float32Muon, orthogonalised
+from oven_learner.optim.float32_muon import Float32Muon, orthogonalise
 
 
 @pytest.mark.parametrize("shape", [(8, 32), (32, 8), (16, 16)])
 def test_singular_values_are_near_one(shape: tuple[int, int]) -> None:
     matrix = torch.randn(shape, generator=torch.Generator().manual_seed(1))
-    values = torch.linalg.svdvals(orthogonalised(matrix))
+    values = torch.linalg.svdvals(orthogonalise(matrix))
     assert values.min() > 0.5 and values.max() < 1.3
-    assert orthogonalised(torch.zeros(shape)).abs().max() == 0, "no gradient is no update"
+    assert orthogonalise(torch.zeros(shape)).abs().max() == 0, "no gradient is no update"
 
 
 @pytest.mark.skipif(not hasattr(torch.optim, "Muon"), reason="torch.optim.Muon came with torch 2.9")

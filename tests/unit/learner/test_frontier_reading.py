@@ -157,11 +157,11 @@ def test_reading_changes_no_state() -> None:
     words = bpe(270)
     policy = model(words, 2).train()
     before = {name: value.clone() for name, value in policy.state_dict().items()}
-    state = random_state.take()
+    state = random_state.capture()
     plain = PolicyReading(probe_set(Probe(prompt="the", completion=" cat")), policy, words)
     first, second = plain.read(policy), plain.read(policy)
     assert first == second and first.kl is None and first.places == 0
-    assert policy.training and same_state(state, random_state.take())
+    assert policy.training and same_state(state, random_state.capture())
     assert all(torch.equal(value, before[name]) for name, value in policy.state_dict().items())
     assert not any(parameter.grad is not None for parameter in policy.parameters())
 

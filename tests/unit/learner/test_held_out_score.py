@@ -34,10 +34,10 @@ class ScoreAfterStep2(TrainerCallback):
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         if state.global_step == 2 and self._score is not None:
-            generators = random_state.take()
+            generators = random_state.capture()
             self.value = self._score()
             assert self._score() == self.value
-            assert same_state(random_state.take(), generators)
+            assert same_state(random_state.capture(), generators)
 
 
 def score_after_step_2(trained: Any, metric: str = "eval/loss") -> float | None:

@@ -149,12 +149,10 @@ def test_an_agent_says_why_its_gauge_is_not_measured() -> None:
 
     loop = Loop(OPTIMIZERS["SGD"])
     why = WeightDecay().cannot_fire(run_of(loop.run(FakeLink())))
-    assert why == (
-        f"the run publishes no {RATIO}: {RATIO} needs Adam, AdamW or what makes steps like theirs, and this is SGD"
-    )
+    assert why == (f"the run publishes no {RATIO}: {RATIO} needs Adam, AdamW or a similar optimizer, but this is SGD")
     loop = Loop(model=None)
     line = loop.run(FakeLink())
-    assert "give connect(model=…)" in str(WeightDecay().cannot_fire(run_of(line)))
+    assert "pass connect(model=…)" in str(WeightDecay().cannot_fire(run_of(line)))
     assert "run.rollback" not in values(line)
 
 
@@ -372,7 +370,7 @@ def test_a_large_optimizer_state_is_not_copied(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(gauges, "COPY_BYTES", 8)
     run = run_of(Loop(Lion).run(FakeLink()))
     assert set(run.unmeasured) == {COSINE, RATIO}
-    assert "needs torch's Adam or AdamW, and this is Lion" in run.unmeasured[RATIO]
+    assert "needs torch's Adam or AdamW; this is Lion" in run.unmeasured[RATIO]
     assert {spec.name for spec in run.metrics} == {"loss", "grad_norm", "learning_rate", NORM}
 
 
@@ -391,4 +389,4 @@ def test_the_clip_actuator_changes_the_gradient() -> None:
     assert "before clipping" in {spec.name: spec.unit for spec in run_of(line).metrics}["grad_norm"]
     line = Loop().run(FakeLink())
     assert "grad.clip" not in values(line)
-    assert "after clipping of the loop's own" in {m.name: m.unit for m in run_of(line).metrics}["grad_norm"]
+    assert "after any clipping by the loop" in {m.name: m.unit for m in run_of(line).metrics}["grad_norm"]

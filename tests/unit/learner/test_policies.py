@@ -11,14 +11,14 @@ from tests.support.policies import KINDS, conditions, gradient, made
 from torch.distributions import Normal
 
 from oven_learner.policies import DiffusionPolicy, TemporalUNet
-from oven_learner.policies.policy import repeated
+from oven_learner.policies.policy import repeat_conditions
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
 
 
 def sampled(policy: Any, kind: str, n: int = 3) -> tuple[Any, list[Any]]:
     torch.manual_seed(5)
-    return policy.sample(conditions(kind), n), repeated(conditions(kind), n)
+    return policy.sample(conditions(kind), n), repeat_conditions(conditions(kind), n)
 
 
 @pytest.mark.parametrize("kind", KINDS)

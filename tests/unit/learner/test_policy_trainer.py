@@ -248,7 +248,7 @@ def test_unscored_steps_train_nothing_and_hold_the_run() -> None:
     metrics = line.observed()[-1].metrics
     assert metrics["committee/skipped_steps"] == 1 and "loss" not in metrics and "reward" not in metrics
     assert [receipt.actuator for receipt in line.receipts()] == ["run.hold"]
-    assert "in 2 steps in a row (no finite reward 16)" in line.receipts()[0].reason
+    assert "in 2 consecutive steps (no finite reward 16)" in line.receipts()[0].reason
 
 
 def test_a_committee_judges_and_its_weights_are_a_knob() -> None:
@@ -315,14 +315,14 @@ class Silent(Policy):
 
 @pytest.mark.parametrize("detached", [True, False])
 def test_log_probabilities_without_a_gradient_are_refused_before_the_first_step(detached: bool) -> None:
-    with pytest.raises(ConfigError, match="has no gradient" if detached else "any of the policy's own"):
+    with pytest.raises(ConfigError, match="has no gradient" if detached else "any of the policy's parameters"):
         trainer("gaussian", policy=Silent(detached))
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"steps": 5}, r"4 × 2 in 5 steps.*4 × 2 in 4"),
+        ({"steps": 5}, r"4 × 2 numbers in 5 steps.*4 × 2 numbers and 4 steps"),
         ({"eta": 0.5}, "different noise"),
         ({"trained": 80}, "different noise"),
     ],

@@ -24,7 +24,7 @@ def test_a_single_process_gets_its_own_values_back(caplog: pytest.LogCaptureFixt
 
 
 def test_processes_that_torch_does_not_know_of_are_an_error() -> None:
-    with pytest.raises(ConfigError, match=r"counts 2 processes and torch\.distributed 1: .*torchrun"):
+    with pytest.raises(ConfigError, match=r"counts 2 processes, but torch\.distributed has 1, .*torchrun"):
         Ranks.join(processes=2)
 
 

@@ -210,7 +210,7 @@ def test_wrong_options_are_refused_with_their_limits(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no source of hints"):
         Hints(sibling=False, feedback=None)
     faulty = game(tmp_path, ChannelTrainer, channels=[SelfDistillation(0.1, hints=Hints(template="{tests}"))])
-    with pytest.raises(ConfigError, match=r"the template uses 'tests', and the row has"):
+    with pytest.raises(ConfigError, match=r"the template uses 'tests', but the row only has"):
         faulty.train()
 
 

@@ -104,7 +104,7 @@ def test_a_teacher_prepared_during_a_step_does_not_change_the_step(
     wide(12).to(dtype).save_pretrained(tmp_path / "big")
     described = config(model_name=str(tmp_path / "big"), **KEPT[form])
     teachers.register(described.model_copy(update={"name": "before"}))
-    state, models, defaults = random_state.take(), list(job.accelerator._models), set()
+    state, models, defaults = random_state.capture(), list(job.accelerator._models), set()
     set_default = torch.set_default_dtype
 
     def watched(default: torch.dtype) -> None:
@@ -115,10 +115,10 @@ def test_a_teacher_prepared_during_a_step_does_not_change_the_step(
     with ThreadPoolExecutor(1) as thread:
         prepared = thread.submit(teachers.prepare, "big", described, beside_training=True).result()
     assert defaults <= {torch.float32}, "a step beside it computes in the default dtype"
-    assert same_state(state, random_state.take()) and job.accelerator._models == models
+    assert same_state(state, random_state.capture()) and job.accelerator._models == models
     assert "big" not in teachers.names
     teachers.admit(prepared)
-    assert same_state(state, random_state.take())
+    assert same_state(state, random_state.capture())
     assert teachers.names == ("small", "before", "big") and teachers.strategy("big") == form
     both = [teachers.idle[name](input_ids=torch.arange(8)[None]).logits for name in ("before", "big")]
     assert both[0].dtype == both[1].dtype and torch.equal(*both)

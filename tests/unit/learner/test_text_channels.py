@@ -76,7 +76,7 @@ def test_gradients_of_two_halves_equal_the_whole_batch(tmp_path: Path) -> None:
         for channel in made.channels:  # the mean over a micro-batch has to be that over the step
             if isinstance(channel, TokenWeighted):
                 channel.scores = dict.fromkeys(range(32), 1.0)
-                channel._by_token = torch.ones(32)  # noqa: SLF001
+                channel._score_by_token = torch.ones(32)  # noqa: SLF001
         made.train()
     entries = [made.state.log_history[0] for made in (whole, halves)]
     for name in ("loss", "grad_norm", "channel/kg", "channel/mtp"):

@@ -16,7 +16,7 @@ from oven_bench.performance.example_run import LongLog
 from oven_core.protocol.events import Event
 from oven_core.security.signing import Keyring
 from oven_runs.access.local_run import LocalRun
-from oven_runs.access.log_sources import LogFile, exported, offset_behind
+from oven_runs.access.log_sources import LogFile, exported_events, offset_after
 from oven_runs.home.run_folder import Home, RunFolder
 from oven_tui import log_feed as feeds
 from oven_tui.log_feed import Feed
@@ -143,7 +143,7 @@ async def test_what_comes_while_a_log_is_checked_is_in_both_views(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = write_run(Home(tmp_path), "r", recorded())
-    events = list(exported(folder))
+    events = list(exported_events(folder))
     old, new = events[:100], events[100:]
     go_on = asyncio.Event()
 
@@ -172,8 +172,8 @@ async def test_what_comes_while_a_log_is_checked_is_in_both_views(
 
 def test_the_log_behind_an_event_is_found_without_reading_it_all(tmp_path: Path) -> None:
     folder = write_run(Home(tmp_path), "r", ended())
-    events = list(exported(folder))
+    events = list(exported_events(folder))
     for seq in (0, 1, 57, len(events) - 1, len(events)):
-        rest = LogFile(folder, offset=offset_behind(folder, seq), seq=seq)
+        rest = LogFile(folder, offset=offset_after(folder, seq), seq=seq)
         assert [event.seq for event in rest] == [event.seq for event in events[seq:]]
-    assert offset_behind(folder, len(events) + 5) == folder.export.stat().st_size
+    assert offset_after(folder, len(events) + 5) == folder.export.stat().st_size

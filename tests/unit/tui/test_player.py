@@ -22,7 +22,7 @@ from oven_controller.importing.writer import write_log as write_imported
 from oven_core.protocol.events import Event
 from oven_core.protocol.messages import Decision
 from oven_core.security.signing import Keyring
-from oven_runs.access.log_sources import exported
+from oven_runs.access.log_sources import exported_events
 from oven_runs.home.run_folder import Home, RunFolder
 from oven_tui.apps.play_app import PlayApp
 from oven_tui.model.monitor_view import MonitorView
@@ -51,7 +51,7 @@ def plain(value: Any) -> Any:
 
 @cache
 def verified(path: Path) -> list[Event]:
-    return list(map(Keyring().verify, exported(RunFolder(path))))
+    return list(map(Keyring().verify, exported_events(RunFolder(path))))
 
 
 def live(folder: RunFolder, seq: int) -> MonitorView:
@@ -126,7 +126,7 @@ def test_wherever_it_goes_it_shows_what_the_live_monitor_showed(
 
 def test_a_position_is_the_first_event_of_its_step_tick_or_decision(folders: dict[str, RunFolder]) -> None:
     player = played(folders["recorded"])
-    events = list(exported(folders["recorded"]))
+    events = list(exported_events(folders["recorded"]))
     decisions = [event.seq for event in events if isinstance(event.body, Decision)]
     assert [d.seq for d in player.decisions] == decisions and player.last[0] == events[-1].seq
     list(player.to_seq(0))
@@ -164,7 +164,7 @@ def live_until_cut(folder: RunFolder) -> MonitorView:
     lines = folder.export.read_bytes().splitlines(keepends=True)
     whole = [line for line in lines if line.endswith(b"\n")]
     folder.export.write_bytes(b"".join(whole))
-    for event in exported(folder):
+    for event in exported_events(folder):
         view.feed(event)
     return view
 

@@ -45,7 +45,7 @@ class Elsewhere:
 
         while True:
             try:
-                async with self.access.connected("monitor") as bus:
+                async with self.access.connect("monitor") as bus:
                     keyring = await self.access.live_keyring(bus)
                     while True:
                         async for events in batches(bus, self.access.run, self._view.run.seq):

@@ -51,7 +51,7 @@ class CommandsGiven:
             self.version += 1
         elif isinstance(body, CommandAnswer | Receipt) or (isinstance(body, Decision) and body.command):
             for result in self.by_id.values():
-                if not result.whole and result.take(body):
+                if not result.whole and result.feed(body):
                     self.version += 1
 
     def under_way(self, subject: str) -> CommandResult | None:

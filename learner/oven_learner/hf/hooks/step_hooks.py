@@ -91,7 +91,7 @@ class Gauges(StepHook):
             trainer.optimizer,
             trainer.model,
             published=ranks.leader,
-            sharded="FSDP or DeepSpeed shards the gradients" if sharded else "",
+            sharding="FSDP or DeepSpeed shards the gradients" if sharded else "",
         )
 
     @property

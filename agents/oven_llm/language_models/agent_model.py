@@ -8,13 +8,13 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from functools import partial
 
-from oven_agents.runtime.companion import Surroundings
+from oven_agents.runtime.companion import RunContext
 from oven_core.errors import ConfigError
 from oven_llm import providers
-from oven_llm.language_models.question_desk import Desk, Question, Result, counted
+from oven_llm.language_models.question_slot import Question, QuestionSlot, Result
 from oven_llm.providers.budget import Budget
 from oven_llm.providers.conversation import Conversation, ModelReply
-from oven_llm.providers.failures import Kind, ModelFailure
+from oven_llm.providers.failures import Kind, ModelFailure, format_counts
 from oven_llm.providers.genai_telemetry import ModelCall, trace
 from oven_llm.providers.remote_model import RemoteModel
 from oven_llm.providers.usage import CallTally, tallied
@@ -24,21 +24,24 @@ from oven_runs.settings.judge_providers import catalogue, endpoint_of, key_of
 from oven_runs.settings.language_models import AuthorSettings, TunerSettings
 
 
-class Asker:
-    """The model of one agent."""
+class AgentModel:
+    """The language model of one agent."""
 
-    def __init__(self, around: Surroundings, settings: TunerSettings | AuthorSettings) -> None:
-        """`settings.llm` must name a model. Raises ConfigError for an unknown provider, a missing key and a record of
-        spending that cannot be read."""
+    def __init__(self, surroundings: RunContext, settings: TunerSettings | AuthorSettings) -> None:
+        """Prepare the model in `settings.llm`, which must not be None.
+
+        Raises ConfigError if the provider is unknown, the API key is missing or the ledger of spending is unusable.
+        """
         assert settings.llm is not None
         self.failures: Counter[str] = Counter()
         """Questions without a usable reply, by kind."""
-        self._name, self._deadline_s = around.name, settings.deadline_s
-        where = f"{around.name}.llm"
-        self._model = endpoint_of(around.name, settings.llm, catalogue(around.providers_file), where)
-        self._key = key_of(around.name, self._model, setting=where)
-        cap = Cap(BudgetSettings(calls=settings.calls), around.name, around.name)
-        self._budget = Budget([cap], around.folder / NAME, around.name)
+        name = surroundings.name
+        self._name, self._deadline_s = name, settings.deadline_s
+        setting = f"{name}.llm"
+        self._model = endpoint_of(name, settings.llm, catalogue(surroundings.providers_file), setting)
+        self._key = key_of(name, self._model, setting=setting)
+        cap = Cap(BudgetSettings(calls=settings.calls), name, name)
+        self._budget = Budget([cap], surroundings.folder / NAME, name)
         self._endpoint: RemoteModel | None = None
 
     @property
@@ -47,14 +50,14 @@ class Asker:
 
     @property
     def status(self) -> str:
-        """Return the money spent and the number of failures, for a notice."""
+        """The number of calls, their cost and the failures so far, as text for a notice."""
         spent = self._budget.spent
         cost = f", {spent.usd:.4f} USD" if spent.usd else ""
-        return f"{spent.calls} calls{cost}; abstained: {counted(self.failures)}"
+        return f"{spent.calls} calls{cost}; abstained: {format_counts(self.failures)}"
 
     async def ask(self, question: Conversation, read: Callable[[str], Result]) -> Result:
-        """Return what `read` makes of the reply. Raises ModelFailure, and counts it."""
-        tally, started = CallTally(), time.time_ns()
+        """Ask the model and return `read(reply)`. Raises ModelFailure, which is also counted."""
+        tally, started_ns = CallTally(), time.time_ns()
         reply: ModelReply | None = None
         error: Kind | None = None
         try:
@@ -67,13 +70,15 @@ class Asker:
             self.failures[failure.kind] += 1
             raise
         finally:
-            if self._endpoint is not None and error != "budget":  # otherwise no call was made
-                trace(ModelCall(self._endpoint, reply, error, started))
+            if self._endpoint is not None and error != "budget":  # without a budget, no call is made
+                trace(ModelCall(self._endpoint, reply, error, started_ns))
 
-    async def serve(self, desk: Desk[Question, Result], answer: Callable[[Question], Awaitable[Result]]) -> None:
-        """Answer the desk's questions until cancelled."""
+    async def serve(
+        self, slot: QuestionSlot[Question, Result], answer: Callable[[Question], Awaitable[Result]]
+    ) -> None:
+        """Answer the questions of `slot` until cancelled, then close the connection."""
         try:
-            await desk.serve(answer)
+            await slot.serve(answer)
         finally:
             if self._endpoint is not None:
                 await self._endpoint.close()
@@ -82,11 +87,13 @@ class Asker:
     async def _reply(self, question: Conversation, tally: CallTally) -> ModelReply:
         try:
             async with asyncio.timeout(self._deadline_s):
-                if self._endpoint is None:  # importing takes a second or two, and other agents share this process
+                if (
+                    self._endpoint is None
+                ):  # connect in a thread, because the import takes 1 to 2 s and other agents share this process
                     connect = partial(providers.connect, self._name, self._model, self._key)
                     self._endpoint = await asyncio.to_thread(connect, budget=self._budget, account=self._name)
                 return await self._endpoint.ask(question, self._deadline_s)
         except TimeoutError:
-            raise ModelFailure(tally.last_fault or "timeout", f"no answer within {self._deadline_s:g} s") from None
+            raise ModelFailure(tally.last_fault or "timeout", f"no reply within {self._deadline_s:g} s") from None
         except ConfigError as error:  # the SDK is not installed
             raise ModelFailure("internal", str(error)) from None

@@ -126,7 +126,7 @@ class Spool:
         self._descriptor = descriptor
 
     @classmethod
-    def take(cls, folder: Path, run: str, *, create: bool = False, wait_s: float = 1.0) -> Spool | None:
+    def lock(cls, folder: Path, run: str, *, create: bool = False, wait_s: float = 1.0) -> Spool | None:
         """Lock the file; None if another process holds it for longer than `wait_s`, or if there is none and `create` is
         false. Raises ConfigError if the file belongs to another run, OSError if it cannot be created."""
         deadline = time.monotonic() + wait_s
@@ -149,7 +149,7 @@ class Spool:
                 raise
             os.close(descriptor)
 
-    def begin(self) -> None:
+    def reset(self) -> None:
         """Empty the file, because the log has its messages, and mark its content as unknown. Raises OSError."""
         self._record_loss()
         os.ftruncate(self._descriptor, 0)
@@ -160,7 +160,7 @@ class Spool:
         os.fsync(self._descriptor)
         self.content = SpoolContent()
 
-    def keep(self, messages: Sequence[SpooledMessage]) -> int:
+    def save(self, messages: Sequence[SpooledMessage]) -> int:
         """Write the messages after those in the file. Returns how many are on the disk. Raises OSError."""
         expected, lost = (*self.content.messages, *messages), self.content.lost
         os.pwrite(self._descriptor, self._head(len(expected) + lost, lost), 0)
@@ -178,7 +178,7 @@ class Spool:
         self.content = SpoolContent(expected[:written], len(expected) - written + lost)
         return max(0, written - before)
 
-    def done(self) -> None:
+    def remove(self) -> None:
         """Remove the file, because the log has its messages. Raises OSError."""
         self._record_loss()
         self.path.unlink(missing_ok=True)
@@ -203,8 +203,8 @@ class Spool:
 
 @contextlib.contextmanager
 def locked_spool(folder: Path, run: str, wait_s: float = 1.0) -> Iterator[Spool | None]:
-    """Lock the spool, as `Spool.take` does, for as long as the context lasts."""
-    spool = Spool.take(folder, run, wait_s=wait_s)
+    """Lock the spool, as `Spool.lock` does, for as long as the context lasts."""
+    spool = Spool.lock(folder, run, wait_s=wait_s)
     try:
         yield spool
     finally:
@@ -212,8 +212,8 @@ def locked_spool(folder: Path, run: str, wait_s: float = 1.0) -> Iterator[Spool 
             spool.close()
 
 
-def look(folder: Path, run: str) -> SpoolContent:
-    """Return the messages that are missing now; none while a learner holds the lock. Raises ConfigError as `Spool.take`
+def read_spool(folder: Path, run: str) -> SpoolContent:
+    """Return the messages that are missing now; none while a learner holds the lock. Raises ConfigError as `Spool.lock`
     does."""
     try:
         descriptor = os.open(folder / NAME, os.O_RDONLY)
@@ -228,12 +228,12 @@ def look(folder: Path, run: str) -> SpoolContent:
         os.close(descriptor)
 
 
-def lost_for_good(folder: Path, run: str) -> int:
+def permanently_lost(folder: Path, run: str) -> int:
     """Return the number of messages that earlier spools lost."""
     return sum(_read(path, run).lost for path in folder.glob("spool.cut-*.jsonl"))
 
 
-async def append(bus: Bus, run: str, messages: Iterable[SpooledMessage]) -> int:
+async def append_missing(bus: Bus, run: str, messages: Iterable[SpooledMessage]) -> int:
     """Append the messages that the log of `run` does not have, in order. Returns their number. Raises BusError."""
     messages = tuple(messages)
     missing_ids = {message.message_id for message in messages}

@@ -263,11 +263,8 @@ async def backtest(
     rules: Mapping[str, Any],
     progress: Callable[[int, int], object] = lambda _events, _tick: None,
 ) -> Backtest:
-    """Run an agent (the name of an entry point, or a file) over the verified events of a run.
-
-    `progress` is called with (events, tick) after each event, and may raise to end the backtest. Raises ConfigError if
-    the run never started.
-    """
+    """Run an agent (the name of an entry point, or a file) over the verified events of a run. `progress` is called with
+    (events, tick) after each event, and may raise to end the backtest. Raises ConfigError if the run never started."""
     name, loaded = load_repeatable(agent)
     test = Backtest(loaded, names.checked("agent", name), run, rules)
     count = 0

@@ -28,8 +28,7 @@ class _Column:
         self.values: list[float] = []
 
     def first(self, oldest: int, after: int, last: int | None) -> int:
-        """Return the index of the first entry that is from observation `oldest` on, after tick `after`, and among the
-        newest `last` entries."""
+        """Return the index of the first of the `last` entries from observation `oldest` on and after tick `after`."""
         begin = max(bisect_right(self.ticks, after), bisect_right(self.numbers, oldest - 1))
         return begin if last is None else max(begin, len(self.numbers) - last)
 
@@ -47,8 +46,7 @@ class Columns:
         self._newest: Observation | None = None
         self.count = 0
         self.step_back, self.step_back_tick = -1, -1
-        """The number of the newest observation whose step is below the previous one, and the tick of the previous
-        one."""
+        """The number of the newest observation whose step went back, and the tick before it."""
 
     def add(self, observation: Observation) -> None:
         if self._newest is not None and observation.step < self._newest.step:
@@ -73,8 +71,7 @@ class Columns:
         return self._columns.get(metric) or _Column()
 
     def window(self, *fields: Any) -> Window:
-        """Return the window for a session that has absorbed the same observations. `fields` are the fields of
-        `Window`."""
+        """Return a session's window on the same observations. `fields` are the fields of `Window`."""
         return _ColumnarWindow(self, *fields)
 
 

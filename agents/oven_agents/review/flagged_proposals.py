@@ -98,10 +98,8 @@ class Flag:
 
 
 def flags(votes: Iterable[CastVote], rules: Rules) -> list[Flag]:
-    """Return the flags in the order of their ticks.
-
-    A proposal is a repetition if the last flag has the same agent, actuators and directions, and is at most a horizon
-    or the lifetime of a decision ago."""
+    """Return the flags in the order of their ticks. A proposal is a repetition if the last flag has the same agent,
+    actuators and directions, and is at most a horizon or the lifetime of a decision ago."""
     latest: dict[tuple[str, frozenset[tuple[str, str]]], Flag] = {}
     flags_so_far: list[Flag] = []
     lifetime = rules.apply_delay_ticks + rules.expire_ticks + rules.cooldown_ticks

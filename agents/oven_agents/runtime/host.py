@@ -279,8 +279,7 @@ class Publisher:
         await self.publish(resolved, began_ns)
 
     async def publish(self, messages: Sequence[Vote | AgentStatus | Alert], began_ns: int | None = None) -> None:
-        """Publish, then log the votes. A message that cannot be sent is dropped, because the next tick brings new
-        ones."""
+        """Publish, then log the votes. Drop a message that cannot be sent, because the next tick brings new ones."""
         name = self.session.name
         for message in messages:
             subject = agent_subject(self._run, name, message)

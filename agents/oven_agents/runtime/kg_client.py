@@ -127,10 +127,8 @@ async def answered_by_service(
 def consultation(
     message: UnsentMessage, run: RunStarted | None, knobs: Mapping[str, Knob], in_flight: Sequence[str], report: Report
 ) -> Consultation:
-    """Yield the requests about one message, and return the messages to publish.
-
-    If any part of a plan is forbidden, the whole plan is dropped, because a rollback without its cut would fail again.
-    """
+    """Yield the requests about one message, and return the messages to publish. If any part of a plan is forbidden, the
+    whole plan is dropped, because a rollback without its cut would fail again."""
     if run is None or not needs_graph(message):
         return without_graph([message])
     if isinstance(message, Alternatives):
@@ -155,8 +153,7 @@ def consultation(
 
 
 def needs_graph(message: UnsentMessage) -> bool:
-    """Return whether to ask the graph about a message. Statuses and votes on others' ballots are published as they
-    are."""
+    """Return whether to ask the graph about a message. Statuses and votes on others' ballots do not need it."""
     if isinstance(message, Vote):
         return message.stance == "propose"
     return isinstance(message, Plan | Alternatives | TopicShares)

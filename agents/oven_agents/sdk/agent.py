@@ -32,8 +32,7 @@ SHARE: Final = (0.0, 1.0)
 
 
 class Agent:
-    """Base class for agents. Do not keep state outside the window: after a restart, an agent must vote as if it had
-    kept running."""
+    """Base class for agents. Agents keep no state outside the window, so they vote the same after a restart."""
 
     version: ClassVar[str] = "1"
     needs: ClassVar[tuple[str, ...]] = ()
@@ -55,10 +54,9 @@ class Agent:
         raise NotImplementedError
 
     def alerts(self, window: Window) -> Sequence[Alert]:
-        """Return the current symptoms, made with `window.alert`. Called before `vote`.
-
-        The runtime logs a symptom when it first appears and again when it is no longer returned. Return it for as
-        long as it lasts, and use hysteresis between start and end (oven_agents.stats.symptoms)."""
+        """Return the current symptoms, made with `window.alert`. Called before `vote`. The runtime logs a symptom when
+        it first appears and again when it is no longer returned. Return it for as long as it lasts, and use hysteresis
+        between start and end (oven_agents.stats.symptoms)."""
         return ()
 
     def review(self, ballot: BallotOpened, window: Window) -> Vote | None:
@@ -66,8 +64,7 @@ class Agent:
         return None
 
     def cannot_fire(self, run: RunStarted) -> str | None:
-        """Return the reason why this agent can never vote in this run, or None. Called once per run and shown to
-        people."""
+        """Return why this agent can never vote in this run, or None. Called once per run and shown to people."""
         actuators = {spec.name for spec in run.actuators}
         metrics = [spec.name for spec in run.metrics]
         if self.moves and not actuators.intersection(self.moves):

@@ -18,10 +18,9 @@ class AlertEdges:
         self._active: dict[str, Alert] = {}
 
     def changes(self, current: Iterable[Alert], window: Window) -> list[Alert]:
-        """Return the alerts to publish, given all symptoms of this tick.
-
-        Cleared alerts come first, with the newest value of their metric. Symptoms beyond MAX_ACTIVE are dropped. Raises
-        TypeError for anything that is not an alert."""
+        """Return the alerts to publish, given all symptoms of this tick. Cleared alerts come first, with the newest
+        value of their metric. Symptoms beyond MAX_ACTIVE are dropped. Raises TypeError for anything that is not an
+        alert."""
         present: dict[str, Alert] = {}
         for alert in current:
             if not isinstance(alert, Alert):

@@ -63,8 +63,7 @@ class Alternatives:
 
 @dataclass(frozen=True, slots=True)
 class TopicShares:
-    """Topic shares in proportion to how much of each topic can still be learnt. Waiting topics get the minimum
-    share."""
+    """Topic shares in proportion to what can still be learnt. Waiting topics get the minimum share."""
 
     vote: Vote
     """The proposal without its value and the end of its reason, which depend on the graph's answer."""
@@ -155,12 +154,10 @@ def phase(run: RunStarted) -> Phase:
 
 
 def ranked(alternatives: Alternatives, diagnosis: Diagnosis | None) -> list[Plan]:
-    """Return the plans, best first.
-
-    Plans are ranked by the graph's score of their remedies. Ties keep the agent's order, and plans that the graph does
-    not know come last. Without a diagnosis, or if the graph knows no plan, the agent's order is kept. A remedy that the
-    run cannot apply is dropped, except the agent's first plan if the graph has no candidate.
-    """
+    """Return the plans, best first. Plans are ranked by the graph's score of their remedies. Ties keep the agent's
+    order, and plans that the graph does not know come last. Without a diagnosis, or if the graph knows no plan, the
+    agent's order is kept. A remedy that the run cannot apply is dropped, except the agent's first plan if the graph has
+    no candidate."""
     remedies = {remedy.id: remedy for remedy in (diagnosis.remedies if diagnosis else ())}
     feasible = [plan for plan in alternatives.plans if plan.remedy in remedies and not remedies[plan.remedy].unmet]
     feasible.sort(key=lambda plan: -remedies[plan.remedy].score)

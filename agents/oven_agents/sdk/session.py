@@ -41,10 +41,8 @@ PATIENCE = 20
 
 
 class Session:
-    """The state of one agent in one run.
-
-    Call `absorb` with any number of events, then `react` once. This way, a slow agent skips windows instead of queueing
-    them."""
+    """The state of one agent in one run. Call `absorb` with any number of events, then `react` once. This way, a slow
+    agent skips windows instead of queueing them."""
 
     def __init__(
         self,
@@ -91,11 +89,9 @@ class Session:
 
     def absorb(self, body: LogMessage | Malformed) -> None:
         """Add an event. Duplicates (by incarnation and n, or by id) change nothing. Alerts must come from this agent,
-        from before a restart.
-
-        Events of one subject arrive in order. Events of different subjects may arrive out of order, because each
-        subscription has its own queue. A receipt may arrive before its decision, and a decision before its ballot.
-        """
+        from before a restart. Events of one subject arrive in order. Events of different subjects may arrive out of
+        order, because each subscription has its own queue. A receipt may arrive before its decision, and a decision
+        before its ballot."""
         if isinstance(body, RunStarted | RunEnded | ActuatorAnnounced | Observation | Receipt):
             subject = "run" if isinstance(body, RunStarted | RunEnded | ActuatorAnnounced) else body.type
             if (body.incarnation, body.n) <= self._latest.get(subject, (0, -1)):
@@ -200,8 +196,7 @@ class Session:
         return self._status("done")
 
     def announce(self) -> None:
-        """Announce the agent again with the next messages, because its status may have been lost with the
-        connection."""
+        """Announce the agent with the next messages, because its status may have been lost with the connection."""
         self._announce = True
 
     @property
@@ -266,8 +261,7 @@ class Session:
             self._announce, self._voted_tick = True, -1
 
     def _forget(self, incarnation: int) -> None:
-        """Drop the state of the script's previous training. Messages of the new incarnation that arrived before its
-        announcement stay."""
+        """Drop the state of the previous training, except early messages of the new incarnation."""
         current = (o for o in self._observations if o.incarnation >= incarnation)
         self._observations = deque(current, maxlen=WINDOW_LENGTH)
         self._earlier.clear()
@@ -323,8 +317,7 @@ class Session:
     def _sort(
         self, answer: Answer, tick: int
     ) -> tuple[list[Plan | Alternatives | TopicShares], list[Vote], Notice | None]:
-        """Return the plans and proposals that may be cast now, and the agent's notice or the reason for withholding
-        them."""
+        """Return the plans and proposals to cast now, and the agent's notice or the reason for withholding them."""
         if isinstance(answer, Notice):
             return [], [], answer
         if isinstance(answer, Alternatives | Plan):
@@ -355,10 +348,9 @@ class Session:
         return ballot.opened_by == self.name or self._cast.get(ballot.actuator, -1) >= ballot.tick
 
     def _redundancy(self, vote: Vote, tick: int) -> str:
-        """Return the reason why a proposal is redundant now, or an empty string if it is not.
-
-        An actuator cools down after a change, and after a proposal of this agent was rejected or became advice.
-        Rejected proposals of other agents do not count."""
+        """Return the reason why a proposal is redundant now, or an empty string if it is not. An actuator cools down
+        after a change, and after a proposal of this agent was rejected or became advice. Rejected proposals of other
+        agents do not count."""
         if vote.stance != "propose":
             return ""
         ballot = self._ballots.get(vote.actuator)

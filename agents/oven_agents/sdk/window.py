@@ -64,8 +64,7 @@ class Window:
     new_ticks: int = 1
     """Ticks since the agent's last window, at least 1. An agent that lags behind a fast run skips ticks."""
     earlier: Sequence[tuple[int, int, float]] = ()
-    """(tick, step, value) of the held-out readings older than `observations`, without those that a rollback
-    discarded."""
+    """(tick, step, value) of held-out readings older than `observations` that no rollback discarded."""
 
     @property
     def last(self) -> Observation:
@@ -99,10 +98,8 @@ class Window:
         return values
 
     def surviving_series(self, metric: str, *, after: int = -1, last: int | None = None) -> list[tuple[int, float]]:
-        """Return (tick, value) like `series`, without the measurements that a rollback discarded, oldest first.
-
-        This way, values after a rollback are compared with the values before the snapshot, not with the failure.
-        """
+        """Return (tick, value) like `series`, without the measurements that a rollback discarded, oldest first. This
+        way, values after a rollback are compared with the values before the snapshot, not with the failure."""
         survivors: list[tuple[int, float]] = []
         newer = limit = self.last.step
         abandoned = self._abandoned_ticks()
@@ -140,12 +137,10 @@ class Window:
         return [r for r in self.receipts if r.actuator == actuator and r.status == "applied"]
 
     def last_change_tick(self, *actuators: str) -> int:
-        """Return the tick of the last change of any of these actuators, or −1 if there was none.
-
-        Without names, all actuators count except those that only copy or measure. A name that ends with `.*` matches
-        all actuators with that prefix, such as `committee.*`. `run.rollback` includes everything else that replaces the
-        weights, such as undoing a rollback. Statistics from before that tick describe another configuration.
-        """
+        """Return the tick of the last change of any of these actuators, or −1 if there was none. Without names, all
+        actuators count except those that only copy or measure. A name that ends with `.*` matches all actuators with
+        that prefix, such as `committee.*`. `run.rollback` includes everything else that replaces the weights, such as
+        undoing a rollback. Statistics from before that tick describe another configuration."""
         watched = set(actuators) or {name for name, knob in self.knobs.items() if knob.spec.intervenes}
         if ROLLBACK in actuators:
             watched |= self._weight_actuators()

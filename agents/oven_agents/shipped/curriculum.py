@@ -42,8 +42,7 @@ class Curriculum(Agent):
     RECENT = 10
     """Number of newest ticks for the median of a level's reward. More would describe an earlier policy."""
     MIN_TICKS = 5
-    """Minimum number of ticks with a reward since the last change or rollback. The first tick after a rollback still
-    shows the collapsed policy."""
+    """Minimum number of ticks with a reward since the last change. A rollback's first tick shows the collapse."""
     WAIT_TICKS = 15
     """Number of ticks after a change of the mixture without another one, so that its effect can show."""
     FLOOR = 0.1

@@ -14,7 +14,7 @@ from random import Random
 from typing import Any, ClassVar, TypeAlias
 
 from oven_bench.gym.closed_loop import ClosedLoop, Participant, participants
-from oven_controller.stack.kg_rules import merged
+from oven_controller.stack.kg_rules import with_graph_rules
 from oven_core.protocol.events import Event
 from oven_core.protocol.graph_requests import GraphInfo, GraphInfoRequest
 from oven_core.protocol.messages import Decision, Observation, Outcome, RunStarted
@@ -48,7 +48,7 @@ class MeshArm:
             """The rules as `up` sets them: installed agents are trusted, and the graph adds its own rules."""
             trusting = announced.trusting(member.name for member in members)
             update = trusting.model_copy(update={"autonomy": self.autonomy})
-            return update if ask is None else merged(update, _graph_info(ask))
+            return update if ask is None else with_graph_rules(update, _graph_info(ask))
 
         return LoopLink(run, members, rules)
 

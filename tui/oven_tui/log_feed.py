@@ -201,9 +201,8 @@ class LogFeed:
     async def _show_stored_log(self) -> None:
         """Show the log of a run whose stack is down, then wait until it is up again."""
         if self._last_seq == 0 and isinstance(self._access, LocalRun):
-            await log_recovery.recover(
-                self._access.folder, lambda _line: None
-            )  # no output: the monitor uses the terminal
+            # No output, because the monitor uses the terminal.
+            await log_recovery.recover(self._access.folder, lambda _line: None)
         if self._opening is not None and self._opening.is_reading:
             await self._opening.wait()  # the stack went down while its log was being checked
         if self._last_seq or not await self._open(growing=False):

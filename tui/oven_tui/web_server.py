@@ -188,15 +188,14 @@ def serve(arguments: Sequence[str], run: str, port: int) -> None:
                 f"cannot listen on port {port} of {HOST} ({getattr(error, 'strerror', None) or error}); choose another "
                 "with --port, or omit the option to use a free one"
             ) from error
-        command = (sys.executable, "-P", "-m", "oven_controller.stack.entry", "monitor", *arguments)
+        command = (sys.executable, "-P", "-m", "oven_controller.stack.run_process", "monitor", *arguments)
         asyncio.run(_serve(MonitorServer(command, listener.getsockname()[1], f"run {run}"), listener))
 
 
 async def _serve(server: MonitorServer, listener: socket.socket) -> None:
     call_at_end(server.ended.set, signal.SIGHUP)
-    runner = web.AppRunner(
-        await server.application(), access_log=None, shutdown_timeout=1
-    )  # the log would contain the token
+    # No access log, because it would contain the token.
+    runner = web.AppRunner(await server.application(), access_log=None, shutdown_timeout=1)
     await runner.setup()
     try:
         await web.SockSite(runner, listener).start()

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from oven_core.mesh.actuator_values import same
+from oven_core.mesh.actuator_values import same_value
 from oven_core.protocol.codec import Malformed
 from oven_core.protocol.messages import Decision, LogMessage, Receipt, RunEnded
 from oven_core.protocol.operator_actions import expects_receipt
@@ -79,7 +79,9 @@ class CommandResult:
         receipt, wanted = self.receipt, self.decision.value if self.decision is not None else None
         if receipt is None:
             return 0
-        return int(receipt.status not in ("applied", "noop") or not (wanted is None or same(receipt.after, wanted)))
+        return int(
+            receipt.status not in ("applied", "noop") or not (wanted is None or same_value(receipt.after, wanted))
+        )
 
     @property
     def stage(self) -> Stage:

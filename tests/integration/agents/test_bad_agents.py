@@ -51,9 +51,11 @@ def test_nonsense_is_refused_with_the_value_the_limit_and_the_remedy(stack: Stac
     decisions = [event.body for event in events if isinstance(event.body, Decision)]
     assert {decision.verdict for decision in decisions} == {"rejected"}
     reasons = "\n".join(decision.reason for decision in decisions)
-    assert "where a finite number is needed: propose one, bounds 0.01 to 100" in reasons
+    assert "but a finite number is required: propose one, bounds 0.01 to 100" in reasons
     assert "proposed 4000 for optimizer.lr_scale, outside its bounds 0.01 to 100: propose a value inside" in reasons
-    assert "proposed 1 for grad.clap, which this run does not have: its actuators are optimizer.lr_scale" in reasons
+    assert (
+        "proposed 1 for grad.clap, but this run has no such actuator: its actuators are optimizer.lr_scale" in reasons
+    )
     assert len(decisions) == 3, "the first of each kind; later ones are only counted"
     assert stack.command("replay", "bad")[0] == 0
 
@@ -68,4 +70,4 @@ def test_an_agent_that_raises_on_every_vote_says_that_it_cannot_fire(stack: Stac
     states = [e.body.state for e in events if isinstance(e.body, AgentStatus)]
     assert "joined" in states and states[-1] == "left"
     log = (stack.run_folder("raises").logs / "agent-raises.log").read_text()
-    assert "the agent raised; it abstains on this window" in log and "IndexError" in log
+    assert "the agent raised an exception and abstains on this window" in log and "IndexError" in log

@@ -109,7 +109,7 @@ def test_operators_approve_set_veto_and_mute(stack: Stack) -> None:
     )
     assert command_json(stack, 0, "autonomy", "observe", "grad.clip")["receipt"] is None
     code, text = stack.command("mute", "adviser", "--reason", "it swings")
-    assert (code, text) == (0, "mute: agent adviser is muted: its votes stand in the log and do not count\n")
+    assert (code, text) == (0, "mute: agent adviser is muted: its votes are logged but do not count\n")
     assert command_json(stack, 1, "unmute", "nobody")["answer"]["done"] is False
     status = stack.json("status")
     assert status["autonomy"] == {"": "advise", "grad.clip": "observe"}
@@ -132,7 +132,7 @@ def test_operators_approve_set_veto_and_mute(stack: Stack) -> None:
 def test_a_grant_waits_for_the_learner_and_a_setter_that_does_otherwise_is_no_success(stack: Stack) -> None:
     stack.install({"learner": "oven_services:late_learner"})
     (stack.folder / "adviser.py").write_text(ADVISER)
-    up = stack.up("late", "--set", "agents=[learning_rate]", "--set", "kg=false", until="the learner starts")
+    up = stack.up("late", "--set", "agents=[learning_rate]", "--set", "kg=false", until="starting the learner")
     guest = stack.start("agent", "run", "adviser.py", "--trust", "grad.clip")
     stack.read_until(up, "adviser joined")
     code, text = stack.command("hold", "--run", "late")

@@ -12,7 +12,7 @@ from tests.support.replayed import left_behind
 from typer.testing import CliRunner
 
 from oven_controller.cli.main import app
-from oven_core.mesh.reputation import brier, claimed, merit
+from oven_core.mesh.reputation import brier, claimed_probability, merit
 from oven_runs.home.run_folder import Home
 from oven_runs.log.vote_calibration import Claim, calibration, claims
 
@@ -47,7 +47,7 @@ def test_a_claim_is_the_probability_that_the_change_beats_doing_nothing(better: 
 def test_a_reputation_moves_on_the_success() -> None:
     for line in judged(a_log(), better=False).outcomes[0].lines:
         side = -1 if line.stance == "against" else 1
-        p = claimed(line.stance, line.confidence)
+        p = claimed_probability(line.stance, line.confidence)
         score = 0.5 * side * (2 * line.success - 1) + 0.5 * (1 - 4 * brier(p, line.success))
         assert line.merit == pytest.approx(merit(line.stance, line.confidence, line.success))
         if line.stance != "for":  # what that earns counts half
@@ -84,4 +84,4 @@ def test_the_command_reads_runs_and_logs(tmp_path: Path, monkeypatch: pytest.Mon
     assert (by_name["outcomes"], by_name["unscored"]) == (1, 0)
     assert by_name["agents"]["amy"]["brier"] == pytest.approx(0.01) and by_name["overall"]["count"] == 3
     table = output_of(RUN)
-    assert "1 outcomes; 0 say nothing" in table and "amy" in table and "0.9 to 1.0" in table
+    assert "1 outcomes, 0 of them unscored" in table and "amy" in table and "0.9 to 1.0" in table

@@ -57,7 +57,7 @@ def test_a_newly_announced_actuator_can_be_proposed() -> None:
     new = ActuatorSpec(name="loss.sft", kind="scalar", low=0, high=1, value=0.25)
     log.join("amy", moves=(*MOVES, new.name))
     log.propose("amy", 0.5, new.name)
-    assert "which this run does not have" in log.last.reason
+    assert "but this run has no such actuator" in log.last.reason
     announce(log, new)
     assert log.mesh.state.effective[new.name] == 0.25
     log.propose("amy", 0.5, new.name)
@@ -81,7 +81,7 @@ def test_an_open_ballot_stays_if_the_proposed_values_still_fit(spec: ActuatorSpe
     announce(log, spec)
     assert (LR in log.mesh.ballots) == stays
     if not stays:
-        assert log.verdict == "rejected" and f"announced {LR} anew: " in log.last.reason
+        assert log.verdict == "rejected" and f"announced {LR} again: " in log.last.reason
     assert replay(log.events, log.mesh.run).same
 
 
@@ -134,8 +134,8 @@ def test_explain_names_the_announcement_and_the_injected_prompts() -> None:
     match = seen.find(TEACHER)
     assert match is not None
     text = "\n".join(lines(match))
-    assert "before it: the learner announced teacher.active at step 1: one of none, small, big, huge, now none" in text
-    assert "beside it: ann added 2 prompts to sums at step 1 (2 held, 1 older ones made room): harder sums" in text
+    assert "earlier: the learner announced teacher.active at step 1: one of none, small, big, huge, now none" in text
+    assert "also: ann added 2 prompts to sums at step 1 (2 held, 1 older ones made room): harder sums" in text
     assert len(report("r", match).model_dump(mode="json")["injected"]) == 1 and (view.injected, view.evicted) == (2, 1)
 
 
@@ -207,7 +207,7 @@ def test_all_views_agree_for_any_order_of_announcements_and_decisions(steps: lis
             assert state.effective[name] == view.knobs[name] == session.knobs[name].value
         for actuator, ballot in log.mesh.ballots.items():
             spec = state.specs[actuator]
-            assert ballot.misfit(spec, spec) == ""
+            assert ballot.misfit_reason(spec, spec) == ""
     assert replay(log.events, log.mesh.run).same
 
 

@@ -17,7 +17,7 @@ from oven_core.errors import ConfigError, ProcessError
 from oven_core.protocol.messages import MetricSpec
 from oven_learner.losses.channel_trainer import ChannelTrainer
 from oven_recipes.base import LR_BOUNDS, Start
-from oven_recipes.environments.openenv_client import served
+from oven_recipes.environments.openenv_client import serve
 from oven_recipes.environments.recorder import Recorder
 from oven_recipes.environments.repair import RepairEnvironment, RepairTools
 from oven_recipes.environments.repair_instance import Instance
@@ -189,7 +189,7 @@ def collected(
     with contextlib.ExitStack() as exits:
         environment: Callable[[], Any] = local(different, tests, Repositories(repositories))
         if openenv:
-            environment = exits.enter_context(served(different, repositories))
+            environment = exits.enter_context(serve(different, repositories))
         work = exits.enter_context(tempfile.TemporaryDirectory(prefix="oven-collect-"))
         trainer = repair_trainer(
             settings,

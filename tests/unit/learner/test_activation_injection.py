@@ -11,7 +11,7 @@ from tests.support.activations import FAMILIES, SIZE, WORDS, model, tokenizer
 from tests.support.attached import THIRD_PARTY
 
 from oven_core.errors import ConfigError
-from oven_recipes.activations.injection import ActivationInjection, injected, unwatched
+from oven_recipes.activations.injection import ActivationInjection, inject_vectors, unchecked_passes
 from oven_recipes.activations.model_blocks import blocks
 from oven_recipes.activations.placeholders import oracle_prompt
 
@@ -49,7 +49,7 @@ def outputs(module: Any, block: int, run: Any) -> list[torch.Tensor]:
 def test_only_placeholder_positions_are_changed_by_the_formula(family: str, side: str) -> None:
     policy, batch, wanted = model(family).eval(), prompts(side), vectors(2, 1, 3)
     injection = ActivationInjection(policy, tokenizer())
-    with unwatched():
+    with unchecked_passes():
         [plain] = outputs(policy, 1, lambda: policy(**batch))
     with injection.rows(wanted):
         [changed] = outputs(policy, 1, lambda: policy(**batch))
@@ -65,8 +65,8 @@ def test_only_placeholder_positions_are_changed_by_the_formula(family: str, side
 
 def test_the_formula_by_hand() -> None:
     hidden, vector = torch.tensor([[3.0, 4.0]]), torch.tensor([[0.0, 2.0]])
-    assert torch.equal(injected(hidden, vector), torch.tensor([[3.0, 9.0]]))
-    assert injected(hidden.bfloat16(), vector).dtype == torch.bfloat16
+    assert torch.equal(inject_vectors(hidden, vector), torch.tensor([[3.0, 9.0]]))
+    assert inject_vectors(hidden.bfloat16(), vector).dtype == torch.bfloat16
 
 
 @pytest.mark.parametrize("cache", [True, False])
@@ -84,7 +84,7 @@ def test_generation_has_the_vectors_with_a_cache_and_without_one(family: str, ca
         whole = policy(done.sequences, attention_mask=mask).logits
     start = batch["input_ids"].shape[1] - 1
     assert torch.allclose(torch.stack(done.logits, 1), whole[:, start:-1], atol=1e-4)
-    with unwatched(), torch.no_grad():
+    with unchecked_passes(), torch.no_grad():
         without = policy(done.sequences, attention_mask=mask).logits
     assert not torch.allclose(whole[:, start:-1], without[:, start:-1], atol=0.01)
 
@@ -100,7 +100,7 @@ def test_the_gradient_reaches_what_is_below_the_block() -> None:
 
     [wanted] = torch.autograd.grad(formula(hidden).square().sum(), hidden)
     single = hidden.detach().float().requires_grad_()
-    [gradient] = torch.autograd.grad(injected(single, vector.float()).square().sum(), single)
+    [gradient] = torch.autograd.grad(inject_vectors(single, vector.float()).square().sum(), single)
     assert torch.allclose(gradient.double(), wanted, rtol=1e-5, atol=1e-5)
 
 

@@ -67,8 +67,8 @@ def test_an_attempt_is_rewarded_by_the_tests_that_it_turns(sandboxed: SandboxedT
         ("read", {"path": "../../etc/passwd"}, "no file ../../etc/passwd"),
         ("edit", {"path": "shop.py", "old": "r", "new": "x"}, "old occurs 4 times in shop.py; it has to occur once"),
         ("edit", {"path": "shop.py", "old": "", "new": "x"}, "old is empty"),
-        ("edit", {"path": "test_shop.py", "old": "== 4", "new": "== -2"}, "holds tests"),
-        ("edit", {"path": "./test_shop.py", "old": "== 4", "new": "== -2"}, "holds tests"),
+        ("edit", {"path": "test_shop.py", "old": "== 4", "new": "== -2"}, "contains tests"),
+        ("edit", {"path": "./test_shop.py", "old": "== 4", "new": "== -2"}, "contains tests"),
         ("search", {"text": ""}, "text is empty"),
         ("list_files", {"folder": "nowhere"}, "no folder nowhere"),
     ],
@@ -252,7 +252,7 @@ def test_a_checkout_is_worked_on_at_its_commit_and_its_tests_run_by_pytest(tmp_p
     environment_ = RepairEnvironment({"shop-1": instance}, repositories.files, SandboxedTests())
     environment_.reset(instance_id="shop-1", prompt=[])
     assert environment_.run_tests() == "1 of 1 failed: TestTotal::test_a"
-    assert "holds tests" in environment_.edit("tests/data.txt", "4", "5"), (
+    assert "contains tests" in environment_.edit("tests/data.txt", "4", "5"), (
         "what the patch of tests brings stays as it is"
     )
     assert environment_.edit("shop.py", "- 3", "+ 3") == "edited"

@@ -180,8 +180,8 @@ class ActivationInjection:
         now = self._thread
         if not now.is_in_pass:
             raise RuntimeError(
-                f"{type(module).__name__} was called outside of its model's pass, so its rows are unknown; this happens "
-                "with gradient checkpointing in transformers before 5.23; update it, or turn off checkpointing"
+                f"{type(module).__name__} was called outside of its model's pass, so its rows are unknown; this is "
+                "caused by gradient checkpointing in transformers before 5.23; update it, or turn off checkpointing"
             )
         if now.plan is None:
             return output

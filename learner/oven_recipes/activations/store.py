@@ -62,8 +62,8 @@ class ActivationStore:
         """Return the vectors (K, d). Raises ConfigError for an unknown key, and the same errors as `check`."""
         if key not in self._open:
             raise ConfigError(
-                f"the activation {key!r} is not among the {len(self)} in {self.folder}; capture it first, with the same "
-                "model, text and layer"
+                f"the activation {key!r} is not among the {len(self)} in {self.folder}; capture it with the same model, "
+                "text and layer"
             )
         vectors: Tensor = self._open[key].get_tensor(key)
         assert self.width is not None

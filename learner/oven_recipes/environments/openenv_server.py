@@ -37,7 +37,7 @@ class RepairAction(Action):  # type: ignore[misc]
 
 
 class RepairObservation(Observation):  # type: ignore[misc]
-    """The result of a call. `reward` counts the tests whose outcome this call changed. `solved` is about the attempt."""
+    """The result of a call. `reward` counts the tests whose outcome this call changed. `solved` is for the attempt."""
 
     text: str = ""
     failed: bool = False

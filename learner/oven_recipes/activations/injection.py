@@ -85,13 +85,10 @@ def unchecked_passes() -> Iterator[None]:
 
 class ActivationInjection:
     """An injection of vectors into the rows of passes, `with injection.rows(vectors): model(...)`. Row i of each pass
-    gets `vectors[i]`, (K, d), at its K placeholders.
-
-    If a pass has n repeats as many rows (`generate` with several sequences per prompt), each entry is used for n
-    consecutive rows. The injection stays on the model until `remove`, or until the end of its own `with` block. Raises
-    ConfigError for a model without block `block`, for a model that already has an injection, and for invalid
-    `Placeholders`.
-    """
+    gets `vectors[i]`, (K, d), at its K placeholders. If a pass has n repeats as many rows (`generate` with several
+    sequences per prompt), each entry is used for n consecutive rows. The injection stays on the model until `remove`,
+    or until the end of its own `with` block. Raises ConfigError for a model without block `block`, for a model that
+    already has an injection, and for invalid `Placeholders`."""
 
     def __init__(self, model: Any, tokenizer: Any, block: int = BLOCK) -> None:
         self._placeholders = Placeholders(tokenizer)

@@ -1,8 +1,6 @@
-"""The oracle's prompt, and a search for its placeholder tokens for activations.
-
-The wording follows Activation Oracles (Karvonen et al. 2025, github.com/adamkarvonen/activation_oracles), so that their
-adapters can be loaded: `Layer: <n>`, a line of placeholders, and the question.
-"""
+"""The oracle's prompt, and a search for its placeholder tokens for activations. The wording follows Activation Oracles
+(Karvonen et al. 2025, github.com/adamkarvonen/activation_oracles), so that their adapters can be loaded: `Layer: <n>`,
+a line of placeholders, and the question."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
-"""A store of activations on disk, in memory-mapped safetensors files, by model, text and layer.
-
-Each call of `add` writes one file. Tensor names contain the text's digest, not the text. The file's header has the
-model's name and the hidden size.
-"""
+"""A store of activations on disk, in memory-mapped safetensors files, by model, text and layer. Each call of `add`
+writes one file. Tensor names contain the text's digest, not the text. The file's header has the model's name and the
+hidden size."""
 
 from __future__ import annotations
 
@@ -62,7 +60,7 @@ class ActivationStore:
         """Return the vectors (K, d). Raises ConfigError for an unknown key, and the same errors as `check`."""
         if key not in self._open:
             raise ConfigError(
-                f"the activation {key!r} is not among the {len(self)} in {self.folder}; capture it with the same model, "
+                f"activation {key!r} is not among the {len(self)} in {self.folder}; capture it with the same model, "
                 "text and layer"
             )
         vectors: Tensor = self._open[key].get_tensor(key)

@@ -1,8 +1,6 @@
-"""An OpenEnv server for the environment `repair`, on the loopback address (extra `openenv`).
-
-`python -m oven_recipes.environments.openenv_server INSTANCES.jsonl` prints its port, and exits when its input is
-closed. Any user of this machine may connect, because the server has no keys. It only runs code in the sandbox.
-"""
+"""An OpenEnv server for the environment `repair`, on the loopback address (extra `openenv`). `python -m
+oven_recipes.environments.openenv_server INSTANCES.jsonl` prints its port, and exits when its input is closed. Any user
+of this machine may connect, because the server has no keys. It only runs code in the sandbox."""
 
 from __future__ import annotations
 

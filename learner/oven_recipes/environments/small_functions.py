@@ -1,8 +1,6 @@
-"""A generator of repair tasks. A task is a module with a small function that has a bug or lacks a feature.
-
-The statement describes the function in words, so that text and code are enough for a repair. A hash of the correct code
-decides the split, so that all processes and seeds agree on it.
-"""
+"""A generator of repair tasks. A task is a module with a small function that has a bug or lacks a feature. The
+statement describes the function in words, so that text and code are enough for a repair. A hash of the correct code
+decides the split, so that all processes and seeds agree on it."""
 
 from __future__ import annotations
 

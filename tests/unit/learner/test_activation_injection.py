@@ -123,13 +123,13 @@ def run(rows: Any, layers: Any = None, batch: Any = None, policy: Any = None) ->
 @pytest.mark.parametrize(
     ("rows", "layers", "message"),
     [
-        (None, None, "no rows are known"),
+        (None, None, "its rows are not set"),
         ([], None, "vectors for 0"),
-        (vectors(2, 1), None, "3 rows, and vectors for 2"),
-        (vectors(2, 1, 3, 2), None, "3 rows, and vectors for 4"),
-        (vectors(1, 2, 3), None, "row 0 has 2 places after `Layer: n`, and 1 vectors"),
-        ([*vectors(2, 1), None], None, "row 2 has 3 places after `Layer: n`, and no vectors"),
-        (vectors(2, 1, 3), [2, 1, 2], "row 1 says `Layer: 2`, and its vectors are of layer 1"),
+        (vectors(2, 1), None, "3 rows, but there are vectors for 2"),
+        (vectors(2, 1, 3, 2), None, "3 rows, but there are vectors for 4"),
+        (vectors(1, 2, 3), None, "row 0 has 2 placeholders after `Layer: n`, but 1 vectors"),
+        ([*vectors(2, 1), None], None, "row 2 has 3 placeholders after `Layer: n`, but no vectors"),
+        (vectors(2, 1, 3), [2, 1, 2], "row 1 says `Layer: 2`, but its vectors are from layer 1"),
     ],
 )
 def test_a_row_that_is_not_known_is_an_error(rows: Any, layers: Any, message: str) -> None:
@@ -141,13 +141,13 @@ def test_a_text_without_placeholders_needs_no_rows() -> None:
     batch = tokenizer()(["is it ? ?"], return_tensors="pt", return_token_type_ids=False)
     run(None, batch=batch)
     run([None], batch=batch)
-    with pytest.raises(RuntimeError, match="0 places"):
+    with pytest.raises(RuntimeError, match="0 placeholders"):
         run([vectors(1)[0]], batch=batch)
 
 
 def test_passes_whose_places_cannot_be_told_are_refused() -> None:
     policy = model().eval()
-    with pytest.raises(RuntimeError, match="a pass on embeddings"):
+    with pytest.raises(RuntimeError, match="a pass without token ids"):
         run(vectors(2), batch={"inputs_embeds": torch.ones(1, 4, SIZE)}, policy=policy)
     with pytest.raises(ConfigError, match="packs several texts"):
         run(vectors(2, 1, 3), batch={**prompts(), "cu_seq_lens_q": torch.tensor([0, 3])})
@@ -161,7 +161,7 @@ def test_passes_whose_places_cannot_be_told_are_refused() -> None:
     [
         (torch.zeros(2, SIZE), "is zero"),
         (torch.full((2, SIZE), float("inf")), "NaN or infinite"),
-        (torch.ones(2, SIZE - 1), "hidden states of 16 elements"),
+        (torch.ones(2, SIZE - 1), "hidden states of size 16"),
     ],
 )
 def test_an_invalid_direction_is_refused(vector: torch.Tensor, message: str) -> None:

@@ -301,7 +301,7 @@ async def test_a_learner_resumes_only_with_the_keys_of_the_run(run: Run) -> None
     assert [body.keys for body in begun] == [run.keys, run.keys]
 
     stranger = ProcessLink(run.server.url, RUN, Credentials.load(run.server.creds("admin")))
-    with pytest.raises(ConfigError, match="signed by another learner's key"):
+    with pytest.raises(ConfigError, match="signed with another learner's key"):
         await asyncio.to_thread(stranger.open)
 
 

@@ -128,7 +128,7 @@ def test_with_a_full_disk_the_number_of_missing_messages_is_reported(stack: Stac
     folder = stack.run_folder("full")
     up.until("cannot write log.jsonl (File too large)")
     learner = folder.logs / "learner.log"
-    wait_for(lambda: "messages wait" in learner.read_text(), "the outage, in the learner's own log")
+    wait_for(lambda: "messages waiting" in learner.read_text(), "the outage, in the learner's own log")
     (folder.path / "finish").touch()
     code, text = up.end(), "".join(up.lines)
     assert code == 3 and "Traceback" not in text, text

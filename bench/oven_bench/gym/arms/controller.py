@@ -20,9 +20,9 @@ from oven_core.protocol.graph_requests import GraphInfo, GraphInfoRequest
 from oven_core.protocol.messages import Decision, Observation, Outcome, RunStarted
 from oven_core.protocol.rules import Autonomy, Rules
 from oven_kg.service.endpoints import answers
-from oven_learner.link.link_interface import Make
+from oven_learner.link.link_interface import MessageFactory
 from oven_learner.link.resume_state import ResumeState
-from oven_learner.link.samples import Parcel
+from oven_learner.link.samples import SampleConverter
 from oven_learner.testing import FakeLink
 
 Ask: TypeAlias = Callable[[str, bytes], bytes | None]
@@ -100,16 +100,16 @@ class LoopLink(FakeLink):
         if started is None:
             return ResumeState()
         tick = max((message.tick for message in messages if isinstance(message, Observation)), default=started.tick)
-        decided = frozenset(message.id for message in messages if isinstance(message, Decision))
-        return ResumeState(started.incarnation, tick, len(messages), decided=decided, training=started.training)
+        decided_ids = frozenset(message.id for message in messages if isinstance(message, Decision))
+        return ResumeState(started.incarnation, tick, len(messages), decided_ids=decided_ids, training=started.training)
 
-    def send(self, make: Make, *, droppable: bool = False) -> None:
-        message = make()
+    def send(self, factory: MessageFactory, *, droppable: bool = False) -> None:
+        message = factory()
         if isinstance(message, RunStarted):
             message = message.model_copy(update={"rules": self._rules(message.rules)})
         self.incoming.extend(self._loop.send(message))
 
-    def show(self, make: Parcel) -> None:
+    def show(self, convert: SampleConverter) -> None:
         """Discard the sample: no agent reads it."""
 
     def outcomes(self) -> list[Any]:

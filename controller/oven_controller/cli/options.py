@@ -60,8 +60,7 @@ Nats = Annotated[
 ]
 Creds = Annotated[Path | None, typer.Option(metavar="FILE", help="Your key for that run, as written by `creds add`.")]
 TlsCa = Annotated[
-    Path | None,
-    typer.Option(metavar="FILE", help="Certificate authority to trust (PEM).", show_default=FROM_CREDS),
+    Path | None, typer.Option(metavar="FILE", help="Certificate authority to trust (PEM).", show_default=FROM_CREDS)
 ]
 
 

@@ -170,10 +170,5 @@ def column_sha(values: NDArray[Any]) -> str:
 
 def content_sha(columns: Mapping[str, str], relations: Iterable[str], kind_names: Iterable[str], licence: str) -> str:
     """Return the SHA-256 over the hashes of all columns and the texts."""
-    content = {
-        "columns": dict(columns),
-        "relations": list(relations),
-        "kinds": list(kind_names),
-        "licence": licence,
-    }
+    content = {"columns": dict(columns), "relations": list(relations), "kinds": list(kind_names), "licence": licence}
     return hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()

@@ -43,11 +43,7 @@ def nodes_within(
 
 
 def shortest_path(
-    arrays: GraphArrays,
-    start: int,
-    end: int,
-    direction: Direction = "out",
-    relations: Collection[int] | None = None,
+    arrays: GraphArrays, start: int, end: int, direction: Direction = "out", relations: Collection[int] | None = None
 ) -> list[int]:
     """Return the nodes of a path with the fewest edges, including both ends; empty if there is no path."""
     if start == end:

@@ -63,8 +63,7 @@ def serve(
         Path | None, typer.Argument(metavar="file", help="A graph file to use instead of the built-in graph.")
     ] = None,
     large: Annotated[
-        Path | None,
-        typer.Option(metavar="FOLDER", help="A `kg import` folder for query, curriculum and token_prior."),
+        Path | None, typer.Option(metavar="FOLDER", help="A `kg import` folder for query, curriculum and token_prior.")
     ] = None,
 ) -> None:
     """Answer requests on the bus until the process is stopped."""

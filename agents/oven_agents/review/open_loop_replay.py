@@ -37,7 +37,7 @@ from oven_core.protocol.messages import (
 )
 from oven_core.protocol.rules import Rules
 from oven_runs.log.counterfactual import Divergence, OpenLoop
-from oven_runs.log.replay import refuse_another_version
+from oven_runs.log.replay import check_version
 
 ROUNDS = 100
 """Rounds in which agents may answer one another before the next event."""
@@ -138,7 +138,7 @@ class OpenLoopReplay:
     def add(self, event: Event) -> LogMessage | None:
         """Replay one event. Return the message that the agents received: None for recorded decisions, and for messages
         that the agents' own replace. Raises ConfigError on a log of another schema version."""
-        refuse_another_version(event)
+        check_version(event)
         if event.subject in self._owners:
             self._record(self._owners[event.subject], event.body)
             return None

@@ -15,11 +15,11 @@ from oven_core.security.signing import OPERATOR
 from oven_runs.access.decision_explanations import explain_decision
 from oven_runs.access.endpoint import Endpoint
 from oven_runs.access.run_finder import find_run
-from oven_runs.log.announcement_text import announced, injected
+from oven_runs.log.announcement_text import describe_actuator, describe_prompts
 from oven_runs.log.cited_paths import cited_paths
 from oven_runs.log.explanation import Explanation
 from oven_runs.log.explanation_report import report
-from oven_runs.log.run_summary import text, verdict_text
+from oven_runs.log.run_summary import format_value, verdict_text
 from oven_runs.settings.resolution import rules_set
 
 
@@ -57,7 +57,7 @@ def lines(explanation: Explanation) -> list[str]:
     from oven_controller.stack.line_output import outcome
 
     decision, receipt = explanation.decision, explanation.receipt
-    change = f"{text(decision.before)} → {text(decision.value)}"
+    change = f"{format_value(decision.before)} → {format_value(decision.value)}"
     where = f"at tick {decision.tick} (step {explanation.step}, decision {decision.id})"
     out = [
         f"{decision.actuator} {change}: {verdict_text(decision.verdict, decision.reason)} {where}",
@@ -67,12 +67,12 @@ def lines(explanation: Explanation) -> list[str]:
         who = "the operator" if explanation.operator == OPERATOR else f"operator {explanation.operator}"
         out.insert(1, f"requested by {who}")
     if explanation.announced is not None:
-        out.append(f"before it: the learner {announced(explanation.announced)}")
+        out.append(f"before it: the learner {describe_actuator(explanation.announced)}")
     if decision.target and decision.expected_change:
         out.append(f"forecast: {decision.target} {decision.expected_change:+.3g} within {decision.horizon} ticks")
     if receipt is not None:
         why = f": {receipt.reason}" if receipt.reason else ""
-        values = f"{text(receipt.before)} → {text(receipt.after)}"
+        values = f"{format_value(receipt.before)} → {format_value(receipt.after)}"
         out.append(f"receipt: {receipt.status}, {values}, read back at step {receipt.step}{why}")
     elif decision.verdict == "adopted":
         out.append("receipt: none yet")
@@ -87,14 +87,14 @@ def lines(explanation: Explanation) -> list[str]:
         out.append(f"later: {explanation.later.status} at step {explanation.later.step}: {explanation.later.reason}")
     if explanation.outcome is not None:
         out.append(f"outcome: {outcome(explanation.outcome)}")
-    out += [f"beside it: {injected(prompts)}" for prompts in explanation.injected]
+    out += [f"beside it: {describe_prompts(prompts)}" for prompts in explanation.injected]
     out += voters(decision, explanation.votes)
     for path in cited_paths(explanation.votes):
         graded = f", grade {path.grade}" if path.grade else ""
         sources = f" ({', '.join(path.sources)})" if path.sources else ""
         role = {"against": "against it", "chosen": "why this plan"}.get(path.role, "for it")
         out.append(f"the knowledge graph {role}, cited by {', '.join(path.agents)}{graded}{sources}:")
-        out += [f"    {line}" for line in path.drawn()]
+        out += [f"    {line}" for line in path.diagram()]
     return out
 
 
@@ -105,7 +105,7 @@ def voters(decision: Decision, votes: Mapping[str, Vote]) -> list[str]:
         if line.stance == "silent":
             continue
         vote = votes.get(line.agent)
-        value = f" {text(line.value)}" if line.value is not None else ""
+        value = f" {format_value(line.value)}" if line.value is not None else ""
         mark = ", a shadow" if line.shadow else ", a newcomer" if line.newcomer else ""
         vote_line = f"{line.agent}: {line.stance}{value} at {line.confidence:.2f}, weight {line.weight:.3g}{mark}"
         why = vote.rationale if vote is not None else line.rationale

@@ -21,11 +21,18 @@ from oven_core.protocol.messages import (
 from oven_core.protocol.operator_messages import CommandAnswer, OperatorCommand, OperatorKey
 from oven_core.security.signing import OPERATOR
 from oven_core.terminal_text import clean, counted
-from oven_runs.log.announcement_text import announced, injected
+from oven_runs.log.active_alerts import alert_text
+from oven_runs.log.announcement_text import describe_actuator, describe_prompts
 from oven_runs.log.message_gaps import GapFinder
-from oven_runs.log.open_advice import Reminders, remaining
-from oven_runs.log.run_summary import AgentView, RunSummary, quarantine_text, text, training_signal, verdict_text
-from oven_runs.log.standing_alerts import alert_text
+from oven_runs.log.open_advice import Reminders, format_remaining
+from oven_runs.log.run_summary import (
+    AgentView,
+    RunSummary,
+    format_value,
+    quarantine_text,
+    training_signal,
+    verdict_text,
+)
 from oven_runs.settings.resolution import Resolved
 
 PROGRESS_LINES = 24
@@ -56,7 +63,7 @@ def command_text(command: OperatorCommand) -> str:
     """Describe a command: its action, its object and its reason."""
     about = [command.subject_id, command.actuator, command.agent, command.autonomy or ""]
     if command.value is not None:
-        about.append(text(command.value))
+        about.append(format_value(command.value))
     return " ".join(part for part in (command.action, *about, command.reason) if part)
 
 
@@ -112,18 +119,18 @@ class Headless:
                 self._printed_step = -1
                 until = [f"{body.horizon.max_steps} steps"] if body.horizon.max_steps else []
                 until += [f"{body.horizon.seconds:g} s"] if body.horizon.seconds else []
-                knobs = ", ".join(f"{spec.name} {text(spec.value)}".strip(" –") for spec in body.actuators)
+                knobs = ", ".join(f"{spec.name} {format_value(spec.value)}".strip(" –") for spec in body.actuators)
                 self._say(event, f"learner  {body.recipe}, {' or '.join(until) or 'no end set'}; knobs: {knobs}")
             case Observation() as body:
                 self._observation(event, body)
             case Decision() as body:
-                self._decision(event, body, text(before.get(body.actuator, body.before)))
+                self._decision(event, body, format_value(before.get(body.actuator, body.before)))
             case Receipt(decision_id="") as body:
                 whose = " answered" if body.command and not body.command.startswith("local-") else ""
                 self._say(event, f"receipt  {body.actuator}{whose} {body.status} at step {body.step}: {body.reason}")
             case Receipt() as body:
                 why = f": {body.reason}" if body.reason else ""
-                change = f"{text(body.before)} → {text(body.after)}"
+                change = f"{format_value(body.before)} → {format_value(body.after)}"
                 self._say(event, f"receipt  {body.actuator} {change} {body.status} at step {body.step}{why}")
             case AgentStatus() as body:
                 self._status(event, body, event.author in known)
@@ -144,11 +151,11 @@ class Headless:
         """Print other messages of the learner and of agents."""
         match event.body:
             case ActuatorAnnounced() as body:
-                self._say(event, f"learner  {announced(body)}")
+                self._say(event, f"learner  {describe_actuator(body)}")
             case Alert() as body if self.view.alert is not None:
                 self._say(event, f"alert    {event.author}: {alert_text(body)}")
             case PromptsInjected() as body:
-                self._say(event, f"prompts  {injected(body)}")
+                self._say(event, f"prompts  {describe_prompts(body)}")
             case RunEnded() as body:
                 for actuator in list(self._repeated):
                     self._flush(event, actuator)
@@ -160,7 +167,7 @@ class Headless:
     def _decision(self, event: Event, body: Decision, before: str) -> None:
         """Print a decision. Repetitions of a proposal that is not adopted are only counted."""
         shown = verdict_text(body.verdict, body.reason)
-        change = f"{body.actuator} {before} → {text(body.value)} {shown}"
+        change = f"{body.actuator} {before} → {format_value(body.value)} {shown}"
         last, times = self._repeated.get(body.actuator, ("", 0))
         if change == last:
             self._repeated[body.actuator] = (change, times + 1)
@@ -210,8 +217,8 @@ class Headless:
             if member not in self._quarantined:
                 self._say(event, quarantine_text(member))
         self._quarantined = self.view.quarantined()
-        for advice in self._reminders.due(self.view):
-            time_left = remaining(advice, self.view.tick)
+        for advice in self._reminders.select(self.view):
+            time_left = format_remaining(advice, self.view.tick)
             self._say(
                 event, f"advice   on {advice.actuator} lapses in {time_left}: `oven-controller approve {advice.id}`"
             )
@@ -228,7 +235,7 @@ class Headless:
         initial = {spec.name: spec.value for spec in self.view.specs}
         for name, value in self.view.knobs.items():
             if isinstance(value, float) and (name == "optimizer.lr_scale" or value != initial.get(name)):
-                parts.append(f"{name.rsplit('.', 1)[-1]} {text(value)}")
+                parts.append(f"{name.rsplit('.', 1)[-1]} {format_value(value)}")
         self._say(event, f"step {body.step:>4}{f'/{max_steps}' if max_steps else ''}  " + "  ".join(parts))
 
     def _say(self, event: Event, line: str) -> None:
@@ -253,7 +260,7 @@ class Headless:
         if view.outcomes:
             lines.append(f"scored {counted(view.outcomes, 'outcome')}")
         lines += self._agent_lines()
-        lines += [f"alert of {name}, not cleared: {alert_text(alert)}" for name, alert in view.alerts.standing()]
+        lines += [f"alert of {name}, not cleared: {alert_text(alert)}" for name, alert in view.alerts.active()]
         lines += [quarantine_text(member) for member in view.quarantined()]
         if view.malformed:
             lines.append(f"skipped {counted(view.malformed, 'malformed message')}")

@@ -24,7 +24,7 @@ from oven_learner.rewards.judge_watch import JudgeWatch
 from oven_learner.rewards.live_judges import Answers, Asker, LiveJudges
 from oven_learner.rewards.model_description import ModelDescription
 from oven_learner.rewards.scores import KINDS, OTHER, Abstention, Cell, RewardFunction, Verdict, score_rows
-from oven_runs.log.committee_view import abstains
+from oven_runs.log.committee_view import abstention_metric
 
 if TYPE_CHECKING:  # imports numpy, which rules and judges do not need
     from oven_learner.rewards.calibrated import CalibratedReward
@@ -377,7 +377,9 @@ class Committee:
             kinds[OTHER] += kinds.pop(kind)
         metrics |= {f"committee/abstain/{kind}": float(count) for kind, count in kinds.items()}
         for member, failed in of_judges.items():  # only non-zero ones: a metric per kind would be too many
-            metrics |= {abstains(member, kind): float(count) for kind, count in failed.items() if kind in kinds}
+            metrics |= {
+                abstention_metric(member, kind): float(count) for kind, count in failed.items() if kind in kinds
+            }
         return metrics, kinds
 
     def _log_silence(self, member: str, failed: Counter[str], groups: int) -> None:

@@ -73,7 +73,7 @@ OTHERS = (
 @given(st.permutations([answer(decision="d"), decision(), receipt(), *OTHERS]))
 def test_a_set_is_done_after_its_receipt_in_any_order_of_messages(messages: list[Message]) -> None:
     outcome = result("set", *messages)
-    assert (outcome.whole, outcome.code) == (True, 0)
+    assert (outcome.is_final, outcome.code) == (True, 0)
     assert outcome.line() == "set: applied, a 1 → 2 at step 3"
     assert outcome.fields()["receipt"]["decision_id"] == "d"
 

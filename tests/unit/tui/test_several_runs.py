@@ -71,7 +71,7 @@ def text(app: App[Any]) -> str:
 async def test_the_list_is_newest_first_opens_runs_and_overlays_marked_ones(home: Home) -> None:
     app = RunsApp(RunRows(home))
     async with opened(app) as pilot:
-        await until(pilot, lambda: all(row.whole for row in app.query_one(RunList).all))
+        await until(pilot, lambda: all(row.is_complete for row in app.query_one(RunList).all))
         lines = [row for row in text(app).splitlines() if any(name in row for name in ("first", "second", "third"))]
         assert [next(n for n in ("first", "second", "third") if n in row) for row in lines[:3]] == [
             "third",
@@ -165,7 +165,7 @@ async def test_a_burst_of_ten_thousand_events_with_noise_is_drawn() -> None:
     async with opened(app) as pilot:
         app.take(EVENTS)
         app.take(burst)
-        await until(pilot, lambda: "10001 malformed" in text(app))
+        await until(pilot, lambda: "10001 malformed events" in text(app))
         assert app.view.run.seq == burst[-1].seq
 
 

@@ -6,7 +6,7 @@ from oven_core.mesh.actuator_values import number
 from oven_core.protocol.actuator_names import CHECKPOINT, HOLD, ROLLBACK, STOP, UNDO
 from oven_core.protocol.messages import ActuatorSpec, Decision, Receipt
 from oven_core.protocol.operator_messages import OperatorCommand
-from oven_runs.log.run_summary import text
+from oven_runs.log.run_summary import format_value
 from oven_tui.model.cell_text import ago
 from oven_tui.model.decisions import Decided
 from oven_tui.model.monitor_view import MonitorView
@@ -73,7 +73,11 @@ def _approval(view: MonitorView, subject: str) -> str:
     by = f", as {_listed(backed)} proposed" if backed else ""
     snapshot = " A snapshot is taken first: it is risky." if decision.snapshot_first else ""
     now = view.run.knobs.get(decision.actuator)
-    moved = "" if now == decision.before or now is None else f" It was advised when {text(decision.before)} was set."
+    moved = (
+        ""
+        if now == decision.before or now is None
+        else f" It was advised when {format_value(decision.before)} was set."
+    )
     change = changed(decision.actuator, now if now is not None else decision.before, decision.value)
     return f"{change} at the end of the next step{by}; it {countdown(view, decision)}.{snapshot}{moved}"
 
@@ -85,7 +89,7 @@ def _veto(view: MonitorView, subject: str) -> str:
     if ballot is not None:
         opened = ballot.opened
         return (
-            f"The ballot on {opened.actuator} (→ {text(opened.proposal)}, opened by {opened.opened_by}; "
+            f"The ballot on {opened.actuator} (→ {format_value(opened.proposal)}, opened by {opened.opened_by}; "
             f"{len(ballot.votes)} of {len(opened.eligible)} have voted) is rejected at once. "
             f"It would close in {remaining(view, opened.closes_at_tick)}."
         )
@@ -95,7 +99,7 @@ def _veto(view: MonitorView, subject: str) -> str:
     decision = entry.decision
     return (
         f"The advice {changed(decision.actuator, decision.before, decision.value)} cannot be approved any more; "
-        f"{decision.actuator} stays at {text(view.run.knobs.get(decision.actuator))}."
+        f"{decision.actuator} stays at {format_value(view.run.knobs.get(decision.actuator))}."
     )
 
 
@@ -109,8 +113,9 @@ def _setting(view: MonitorView, command: OperatorCommand) -> str:
             if last is None:
                 return "Takes the last rollback back; the log has none that was carried out, so it will be refused."
             return (
-                f"Forward again to step {text(last.before)}, which the rollback at tick {last.tick} left for step "
-                f"{text(last.after)}; the {max(0, step - int(number(last.after) or 0))} steps since are thrown away."
+                f"Forward again to step {format_value(last.before)}, which the rollback at tick {last.tick} left "
+                f"for step {format_value(last.after)}; the {max(0, step - int(number(last.after) or 0))} steps since "
+                "are thrown away."
             )
         case name if name == CHECKPOINT:
             return f"A checkpoint is written after step {step}; training waits for it and is not changed."
@@ -166,7 +171,7 @@ def changed(name: str, before: object, value: object) -> str:
     """Return a change with its size: "optimizer.lr_scale 1 → 0.5 (× 0.5)"."""
     old, new = number(before), number(value)  # type: ignore[arg-type]
     size = f" (× {new / old:.3g})" if old and new is not None and new != old else ""
-    return f"{name} {text(before)} → {text(value)}{size}"  # type: ignore[arg-type]
+    return f"{name} {format_value(before)} → {format_value(value)}{size}"  # type: ignore[arg-type]
 
 
 def level(view: MonitorView, actuator: str) -> str:

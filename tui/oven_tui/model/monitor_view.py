@@ -27,9 +27,9 @@ from oven_core.protocol.messages import (
     Vote,
 )
 from oven_core.protocol.operator_messages import OperatorCommand
-from oven_runs.log.announcement_text import announced, injected
+from oven_runs.log.active_alerts import alert_text
+from oven_runs.log.announcement_text import describe_actuator, describe_prompts
 from oven_runs.log.run_summary import RunSummary, training_signal
-from oven_runs.log.standing_alerts import alert_text
 from oven_tui.model.braille_chart import Style
 from oven_tui.model.commands_given import CommandsGiven, request_text
 from oven_tui.model.decisions import Decided, Entry, Note, Open
@@ -115,9 +115,9 @@ class MonitorView:
                 self._enter(Note(event.seq, body.step, "learner", f"{body.recipe} started{again} at step {body.step}"))
             case ActuatorAnnounced() as body:
                 self._knobs()
-                self._enter(Note(event.seq, body.step, "learner", announced(body)))
+                self._enter(Note(event.seq, body.step, "learner", describe_actuator(body)))
             case PromptsInjected() as body:
-                self._enter(Note(event.seq, body.step, "learner", injected(body)))
+                self._enter(Note(event.seq, body.step, "learner", describe_prompts(body)))
             case RunEnded() as body:
                 detail = f": {body.detail}" if body.detail else ""
                 self._measure(max(self.run.tick, body.tick), body.metrics)
@@ -269,7 +269,7 @@ class MonitorView:
         if not seen.live:
             return "left"
         limit = self.run.started.rules.silent_ticks if self.run.started else 0
-        return "silent" if limit and self.run.tick - seen.heard_tick > limit else "live"
+        return "silent" if limit and self.run.tick - seen.last_tick > limit else "live"
 
     def charted(self) -> list[str]:
         """Return all curves, the most important first: the training signal, the held-out metric, the learning rate and

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from textual.geometry import Size
 
 from oven_core.protocol.messages import Vote
-from oven_runs.log.run_summary import AgentView, text
+from oven_runs.log.run_summary import AgentView, format_value
 from oven_tui.model.braille_chart import Run
 from oven_tui.model.cell_text import fit, glyph, row
 from oven_tui.model.monitor_view import MonitorView, Standing
@@ -127,5 +127,5 @@ def _rows_for(agents: int, width: int) -> int:
 def vote_text(vote: Vote) -> str:
     what = f"{vote.stance} {vote.actuator}"
     if vote.stance == "propose" and vote.value is not None:
-        what += f" {text(vote.value)}"
+        what += f" {format_value(vote.value)}"
     return f"{what}, {vote.confidence:.2f} sure, tick {vote.tick}"

@@ -14,7 +14,7 @@ from typing import Any, Literal, Protocol
 from pydantic import ValidationError
 
 from oven_core.errors import ConfigError, UnknownNameError, reason
-from oven_core.mesh.actuator_values import TOLERANCE, same
+from oven_core.mesh.actuator_values import TOLERANCE, same_value
 from oven_core.protocol.judge_spec import JudgeSpec
 from oven_core.protocol.messages import ActuatorSpec, Effect, Value
 
@@ -285,7 +285,7 @@ class Actuators:
             return _run_action(knob, value)
         try:
             before = knob.read()
-            if same(before, value):
+            if same_value(before, value):
                 return Applied("noop", before, before, "it already has that value")
             if knob.proof is not None and (problem := knob.proof.refusal()):
                 return Applied("rejected", before, before, problem)
@@ -296,9 +296,9 @@ class Actuators:
             after = knob.read()
         except Exception as error:
             return Applied("unknown", before, None, f"it was set but could not be read back: {reason(error)}")
-        if same(after, value):
+        if same_value(after, value):
             return Applied("applied", before, after)
-        if same(after, before):
+        if same_value(after, before):
             return Applied("rejected", before, after, "the trainer kept the old value")
         return Applied("applied", before, after, "the trainer changed the requested value")
 
@@ -358,7 +358,7 @@ def difference(outcomes: Sequence[Applied]) -> str:
     """Describe how the outcomes of a change differ between ranks. Empty if they do not differ."""
     first = outcomes[0]
     for rank, outcome in enumerate(outcomes[1:], start=1):
-        if (outcome.status in SUCCESSFUL) != (first.status in SUCCESSFUL) or not same(outcome.after, first.after):
+        if (outcome.status in SUCCESSFUL) != (first.status in SUCCESSFUL) or not same_value(outcome.after, first.after):
             return " and ".join(
                 f"rank {index} has {applied.after!r} ({applied.status}{': ' if applied.reason else ''}{applied.reason})"
                 for index, applied in ((0, first), (rank, outcome))
@@ -396,4 +396,4 @@ def misfit(spec: ActuatorSpec, value: Value) -> str:
     return ""
 
 
-__all__ = ["Actuators", "Applied", "Proof", "Status", "difference", "misfit", "same"]
+__all__ = ["Actuators", "Applied", "Proof", "Status", "difference", "misfit", "same_value"]

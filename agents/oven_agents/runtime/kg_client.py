@@ -30,7 +30,7 @@ from oven_agents.sdk.window import Knob
 from oven_core.bus.connection import Bus
 from oven_core.bus.streams import VOTE_BYTES
 from oven_core.errors import BusError
-from oven_core.mesh.change_requirements import change
+from oven_core.mesh.change_requirements import change_between
 from oven_core.protocol import names
 from oven_core.protocol.alerts import Alert
 from oven_core.protocol.graph_requests import (
@@ -72,7 +72,7 @@ def judge_request(vote: Vote, run: RunStarted, knobs: Mapping[str, Knob], in_fli
     symptoms = dict.fromkeys(entry.removeprefix(SYMPTOM) for entry in vote.evidence if entry.startswith(SYMPTOM))
     return JudgeRequest(
         phase=phase(run),
-        changes=change(vote.actuator, knob.value if knob else None, vote.value),
+        changes=change_between(vote.actuator, knob.value if knob else None, vote.value),
         symptoms=tuple(Symptom(id=symptom) for symptom in symptoms),
         actuators=tuple(spec.name for spec in run.actuators),
         metrics=tuple(metric.name for metric in run.metrics),

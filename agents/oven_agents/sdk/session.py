@@ -12,7 +12,7 @@ from oven_agents.sdk.alert_edges import AlertEdges
 from oven_agents.sdk.alternative_plans import Alternatives, Plan, TopicShares, UnsentMessage, without_graph
 from oven_agents.sdk.window import Knob, Window
 from oven_core.mesh.actuator_values import show
-from oven_core.mesh.change_requirements import change
+from oven_core.mesh.change_requirements import change_between
 from oven_core.mesh.state import held_out
 from oven_core.protocol.alerts import Alert
 from oven_core.protocol.announcements import ActuatorAnnounced, with_announced
@@ -217,7 +217,7 @@ class Session:
         """Adopted changes that have no receipt and have not expired, e.g. "optimizer.lr_scale:down"."""
         tick = self._observations[-1].tick if self._observations else 0
         flying = (decision for decision in self._in_flight.values() if tick <= decision.expires_at_tick)
-        return [change(decision.actuator, decision.before, decision.value) for decision in flying]
+        return [change_between(decision.actuator, decision.before, decision.value) for decision in flying]
 
     def leave(self, reason: str = "") -> AgentStatus:
         """Return the status that ends the agent's part in the run."""

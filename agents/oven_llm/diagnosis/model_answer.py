@@ -16,7 +16,7 @@ from typing import Any, Final, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from oven_core.errors import OvenError
-from oven_core.mesh.actuator_values import Fault, outside, shaped, show
+from oven_core.mesh.actuator_values import Fault, check_bounds, coerce, show
 from oven_core.protocol.messages import Value
 from oven_core.terminal_text import clean
 from oven_llm.diagnosis.log_context import LogContext
@@ -226,8 +226,8 @@ def _checked_value(knob: str, value: Value, log: LogContext, knobs: Collection[s
         )
     if spec.kind == "action":
         raise AnswerRefusedError("not_allowed", f"{knob} is an action, which a diagnosis cannot request")
-    checked = shaped(spec, value)
-    fault = checked if isinstance(checked, Fault) else outside(spec, checked)
+    checked = coerce(spec, value)
+    fault = checked if isinstance(checked, Fault) else check_bounds(spec, checked)
     if fault is not None:
         kind: RefusalKind = "schema" if fault.kind == "type" else "out_of_range"
         raise AnswerRefusedError(kind, f"{knob} = {show(value)}, {fault.problem}")

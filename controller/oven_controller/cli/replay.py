@@ -181,12 +181,12 @@ def _mesh_report(mesh: Mesh) -> dict[str, Any]:
         "effective": dict(sorted(state.effective.items())),
         "agents": {
             name: {
-                "live": agent.live,
+                "live": agent.is_live,
                 "last_tick": agent.last_tick,
                 "cannot_fire": agent.cannot_fire,
                 "reputation": state.reputations.get(name, 1.0),
                 "trusted": list(state.trust.grants(name)),
-                "earned": state.trust.earned(name),
+                "earned": state.trust.good_outcomes(name),
             }
             for name, agent in sorted(state.agents.items())
         },
@@ -203,7 +203,7 @@ def _mesh_report(mesh: Mesh) -> dict[str, Any]:
         ],
         "in_flight": [
             {"id": flight.decision.id, "actuator": flight.decision.actuator, "value": flight.decision.value}
-            for flight in state.flying()
+            for flight in state.changes_in_flight()
         ],
         "adopted": state.adopted,
         "interventions_left": max(0, state.rules.max_interventions - state.adopted),

@@ -11,7 +11,7 @@ from typing import Final
 
 from oven_controller.notify.message import Notice
 from oven_controller.notify.wording import because, change_of, cut, harmless, origin, proposers, short
-from oven_core.mesh.guardrails import SPENT
+from oven_core.mesh.guardrails import BUDGET_SPENT
 from oven_core.protocol.actuator_names import ROLLBACK, UNDO
 from oven_core.protocol.alerts import Alert
 from oven_core.protocol.events import Event
@@ -146,8 +146,8 @@ class Triggers:
             self._adopted[body.id] = body
             if len(self._adopted) > MAX_PENDING_DECISIONS:
                 del self._adopted[next(iter(self._adopted))]
-        if body.verdict == "rejected" and f"; {SPENT}: " in f"; {body.reason}":
-            cause = body.reason[body.reason.index(SPENT) :]
+        if body.verdict == "rejected" and f"; {BUDGET_SPENT}: " in f"; {body.reason}":
+            cause = body.reason[body.reason.index(BUDGET_SPENT) :]
             return self._budget_notice("rules.max_interventions", f"{body.actuator} was not changed: {cause}")
         if body.verdict == "advised":
             lead = f"At step {self.view.step} {proposers(body)} advises"

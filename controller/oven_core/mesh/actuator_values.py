@@ -1,4 +1,4 @@
-"""Validate, compare and format actuator values, by the kind of the actuator."""
+"""Validate, compare and format the values of actuators."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ TOLERANCE = 1e-6
 Direction = Literal["up", "down", "keep", "set"]
 """`set` if the effective value is unknown or the kind has no order."""
 
-_CONTROL = {code: " " for code in (*range(32), 127)}
+_CONTROL_TO_SPACE = {code: " " for code in (*range(32), 127)}
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """The reason why a value is refused. `problem` completes "agent x proposed V for A, " and has the remedy."""
+    """The reason for refusing a value. `problem` completes "agent x proposed V for A, " and includes the remedy."""
 
     kind: Literal["type", "bounds"]
     problem: str
@@ -45,21 +45,22 @@ def shares(value: Value) -> dict[str, float]:
     return value if isinstance(value, dict) else {}
 
 
-def shaped(spec: ActuatorSpec, value: Value) -> Value | Fault:
-    """Return `value` in the actuator's form (a simplex normalised, in the announced order of components), or the fault.
+def coerce(spec: ActuatorSpec, value: Value) -> Value | Fault:
+    """Return `value` in the actuator's form, or the fault.
 
-    Bounds are not checked: a value that the learner reads back is true even if a proposal of it would be refused.
+    A simplex is normalised, with its components in the announced order. Bounds are not checked, because the learner may
+    read back a value that would be refused as a proposal.
     """
     if spec.kind == "scalar":
         scalar = number(value)
         if scalar is None:
-            return Fault("type", f"where a finite number is needed: propose one{_range(spec)}")
+            return Fault("type", f"but a finite number is required: propose one{_range(spec)}")
         if spec.scale == "log" and scalar <= 0:
             return Fault("type", f"whose scale is logarithmic: propose a number above 0{_range(spec)}")
         return rounded(scalar)
     if spec.kind == "choice":
         if not isinstance(value, str) or value not in spec.choices:
-            return Fault("type", f"whose choices are {_listed(spec.choices)}: propose one of them")
+            return Fault("type", f"whose choices are {_format_names(spec.choices)}: propose one of them")
         return value
     if spec.kind == "simplex":
         return _simplex(spec, shares(value))
@@ -67,35 +68,35 @@ def shaped(spec: ActuatorSpec, value: Value) -> Value | Fault:
         return None
     argument = number(value)
     if argument is None:
-        return Fault("type", "an action that takes a finite number or nothing: propose one of these")
+        return Fault("type", "an action that takes a finite number or no value: propose one or the other")
     return rounded(argument)
 
 
 def _simplex(spec: ActuatorSpec, proposed: dict[str, float]) -> Value | Fault:
-    remedy = f"propose a share for each of {_listed(spec.choices)}, none below 0, that sum to 1"
+    remedy = f"propose shares of 0 or more for {_format_names(spec.choices)} that sum to 1"
     if not spec.choices or set(proposed) != set(spec.choices):
-        return Fault("type", f"whose components are {_listed(spec.choices)}: {remedy}")
+        return Fault("type", f"whose components are {_format_names(spec.choices)}: {remedy}")
     if not all(math.isfinite(share) and share >= 0 for share in proposed.values()):
         return Fault("type", f"with a share that is negative or not finite: {remedy}")
     total = math.fsum(min(share, 2.0) for share in proposed.values())
     if abs(total - 1) > SUM_TOLERANCE:
-        return Fault("type", f"with a sum of {total:.6g} where 1 ± {SUM_TOLERANCE} is needed: {remedy}")
+        return Fault("type", f"with a sum of {total:.6g} instead of 1 ± {SUM_TOLERANCE}: {remedy}")
     return {name: rounded(proposed[name] / total) for name in spec.choices}
 
 
-def outside(spec: ActuatorSpec, value: Value) -> Fault | None:
+def check_bounds(spec: ActuatorSpec, value: Value) -> Fault | None:
     """Return the fault of a well-shaped value outside the announced bounds; None if it is inside."""
     scalar = number(value)
     parts = {"": scalar} if scalar is not None else shares(value)
     for name, part in parts.items():
         if (spec.low is not None and part < spec.low) or (spec.high is not None and part > spec.high):
-            which = f" (the share of {clip(name, 60)} is {part:.6g})" if name else ""
-            return Fault("bounds", f"outside its bounds {bounds(spec)}{which}: propose a value inside them")
+            component = f" (the share of {clip(name, 60)} is {part:.6g})" if name else ""
+            return Fault("bounds", f"outside its bounds {bounds(spec)}{component}: propose a value inside them")
     return None
 
 
 def bounds(spec: ActuatorSpec) -> str:
-    """Return the announced bounds in words. At least one must be announced."""
+    """Describe the announced bounds. At least one must be announced."""
     if spec.low is None:
         return f"of at most {show(spec.high)}"
     if spec.high is None:
@@ -112,12 +113,12 @@ def direction(before: Value, value: Value) -> Direction:
 
 
 def variation(first: dict[str, float], second: dict[str, float]) -> float:
-    """Return the total variation distance of two points of a simplex: the share that has to move."""
+    """Return the total variation distance between two points of a simplex: the share that has to move."""
     return 0.5 * math.fsum(abs(first[name] - second[name]) for name in first)
 
 
 def show(value: Value) -> str:
-    """Return a value as reasons show it: short, and the same on every machine."""
+    """Format a value for a reason: short, and the same on every machine."""
     if value is None:
         return "nothing"
     if isinstance(value, dict):
@@ -129,8 +130,8 @@ def show(value: Value) -> str:
 
 
 def clip(text: str, size: int) -> str:
-    """Return one line of at most `size` bytes in UTF-8, because a decision has to fit into the log."""
-    text = text.translate(_CONTROL).strip()
+    """Return `text` as one line of at most `size` bytes in UTF-8, because a decision has to fit into the log."""
+    text = text.translate(_CONTROL_TO_SPACE).strip()
     data = text.encode()
     if len(data) <= size:
         return text
@@ -141,15 +142,15 @@ def _range(spec: ActuatorSpec) -> str:
     return "" if spec.low is None and spec.high is None else f", bounds {bounds(spec)}"
 
 
-def _listed(names: tuple[str, ...]) -> str:
-    shown = ", ".join(clip(name, 60) for name in names[:12]) or "none"
-    return shown + (", …" if len(names) > 12 else "")
+def _format_names(names: tuple[str, ...]) -> str:
+    text = ", ".join(clip(name, 60) for name in names[:12]) or "none"
+    return text + (", …" if len(names) > 12 else "")
 
 
-def same(first: Value, second: Value) -> bool:
-    """Whether two values are equal up to TOLERANCE."""
+def same_value(first: Value, second: Value) -> bool:
+    """Return whether two values are equal up to TOLERANCE."""
     if isinstance(first, Mapping) and isinstance(second, Mapping):
-        return set(first) == set(second) and all(same(first[name], second[name]) for name in first)
+        return set(first) == set(second) and all(same_value(first[name], second[name]) for name in first)
     if isinstance(first, int | float) and isinstance(second, int | float):
         return math.isclose(first, second, rel_tol=TOLERANCE, abs_tol=1e-9)
     return first == second

@@ -1,4 +1,4 @@
-"""Check whether a run meets a change's requirements, and write changes in short notation ("lr_scale:down")."""
+"""Check whether a run meets the requirements of a change, and write changes in short notation ("lr_scale:down")."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from oven_core.mesh.actuator_values import direction as scalar_direction
 from oven_core.protocol.messages import Value
 
 HELD_OUT = "held_out"
-NEED = re.compile(r"^(held_out|actuator:[^\s:]+|metric:\S+)$")
-FORMS = '"actuator:NAME", "metric:PATTERN" or "held_out"'
+NEED_PATTERN = re.compile(r"^(held_out|actuator:[^\s:]+|metric:\S+)$")
+NEED_FORMS = '"actuator:NAME", "metric:PATTERN" or "held_out"'
 
 
 def is_met(need: str, actuators: Iterable[str], metrics: Iterable[str], held_out: bool) -> bool:
@@ -24,13 +24,13 @@ def is_met(need: str, actuators: Iterable[str], metrics: Iterable[str], held_out
     return need == HELD_OUT and held_out
 
 
-def change(actuator: str, before: Value, value: Value) -> str:
-    """Return a change in short, "optimizer.lr_scale:down"; the bare name without a known direction."""
+def change_between(actuator: str, before: Value, value: Value) -> str:
+    """Return a change in short notation, "optimizer.lr_scale:down", or the bare name if its direction is unknown."""
     return change_name(actuator, scalar_direction(before, value))
 
 
 def change_name(actuator: str, direction: str) -> str:
-    """Return the short notation for an actuator and a direction."""
+    """Return the short notation for moving an actuator in a direction."""
     return f"{actuator}:{direction}" if direction in ("up", "down") else actuator
 
 

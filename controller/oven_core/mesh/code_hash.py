@@ -7,28 +7,28 @@ from functools import cache
 from pathlib import Path
 
 FOLDERS = ("mesh", "protocol")
-"""Folders of the package with everything that turns events into decisions."""
+"""Folders of the package whose code turns events into decisions."""
 FILES = ("security/signing.py",)
 """Files that decide which events count."""
 
 
 @cache
 def mesh_code_hash() -> str:
-    """Return the SHA-256, in hex, of the installed sources that decide. Other modules may differ."""
-    return hash_of(Path(__file__).parent.parent)
+    """Return the SHA-256, in hex, of the installed deciding sources. Other modules may differ between replicas."""
+    return hash_package(Path(__file__).parent.parent)
 
 
-def hash_of(package: Path) -> str:
+def hash_package(package: Path) -> str:
     """Return the hash of the deciding sources in the folder `package`."""
     digest = hashlib.sha256()
-    for path in deciding(package):
+    for path in deciding_files(package):
         digest.update(path.relative_to(package).as_posix().encode() + b"\0")
         digest.update(path.read_bytes() + b"\0")
     return digest.hexdigest()
 
 
-def deciding(package: Path) -> list[Path]:
-    """Return the files that `hash_of` covers, in its order, by folder, so that no new module is forgotten."""
+def deciding_files(package: Path) -> list[Path]:
+    """Return the files that `hash_package` covers, in order. Whole folders are included so that no module is missed."""
     paths = [path for folder in FOLDERS for path in (package / folder).rglob("*.py")]
     paths += [package / name for name in FILES]
     return sorted(paths, key=lambda path: path.relative_to(package).as_posix())

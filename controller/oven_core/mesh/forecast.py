@@ -1,9 +1,9 @@
 """The forecast behind a decision: the metric that will judge it, the expected change, and each voter's stake.
 
-Agents choose the judging metric among the metrics with a better direction. A gauge without a direction judges nothing.
-Otherwise the agent would choose the direction too, and could name a gauge that its own knob moves (`learning_rate`). It
-could then never be wrong. Some actuators move their own metric (`moves_own_metric`: reward weights move the reward).
-Held-out data judge those, or else agents may not move them at all.
+Agents choose the judging metric from those with a better direction. A gauge without a direction cannot judge. Otherwise
+an agent could choose the direction too, and name a gauge that its own actuator moves (`learning_rate`). It could then
+never be wrong. Some actuators move their own metric (`moves_own_metric`: reward weights move the reward). Such changes
+are judged on held-out data, and agents may not make them without any.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from typing import Literal
 from oven_core.mesh.ballots import Ballot, Refusal, request_text
 from oven_core.mesh.measurements import MAX_METRICS
 from oven_core.mesh.state import State
-from oven_core.mesh.value_merge import WeightedVote, heaviest, sides_of
+from oven_core.mesh.value_merge import WeightedVote, group_by_side, heaviest_side
 from oven_core.protocol.messages import ActuatorSpec, MetricSpec, TallyLine, Vote
 
 MAX_HORIZON = 10
-"""Maximum horizon in multiples of rules.outcome_ticks, so that no agent can postpone its judgement further."""
+"""Maximum horizon in multiples of rules.outcome_ticks, so that no agent can postpone its judgement indefinitely."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,12 +31,12 @@ class Stake:
     stance: Literal["propose", "for", "against"]
     confidence: float
     expected: float
-    """The size of the change in the judging metric that the agent itself promised; 0 if it promised none."""
+    """The size of the change in the judging metric that the agent promised; 0 if it promised none."""
     shadow: bool
-    carried: bool
-    """Whether its vote had weight in the decision."""
+    has_weight: bool
+    """Whether the agent's vote had weight in the decision."""
     opened: bool
-    """Whether it opened the ballot, before any other agent had seen the problem."""
+    """Whether the agent opened the ballot, before any other agent had seen the problem."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +53,8 @@ class Forecast:
     stakes: tuple[Stake, ...]
 
 
-def directed(metrics: tuple[MetricSpec, ...]) -> dict[str, MetricSpec]:
-    """Return the metrics that can judge, by name, in the order of the announcement."""
+def directed_metrics(metrics: tuple[MetricSpec, ...]) -> dict[str, MetricSpec]:
+    """Return the metrics that can judge a change, by name, in the announced order."""
     by_name = {metric.name: metric for metric in metrics if metric.better != "neither"}
     return dict(list(by_name.items())[:MAX_METRICS])
 
@@ -64,12 +64,12 @@ def judging_metric(state: State, actuator: str, target: str) -> MetricSpec | Non
 
     This is the target if it can judge the change. Otherwise it is the main held-out metric (the fewest parts in its
     name, then the first announced), so that an agent cannot avoid judgement by naming no target. Return None if no
-    metric can judge the change or the actuator moves none.
+    metric can judge the change, or if the actuator has no outcome.
     """
     spec = state.spec(actuator)
     if not spec.has_outcome:
         return None
-    candidates = directed(state.metrics)
+    candidates = directed_metrics(state.metrics)
     targeted = candidates.get(target)
     if targeted is not None and (targeted.held_out or not spec.moves_own_metric):
         return targeted
@@ -78,23 +78,23 @@ def judging_metric(state: State, actuator: str, target: str) -> MetricSpec | Non
 
 
 def refuse_unjudged(author: str, vote: Vote, state: State) -> Refusal | None:
-    """Return the refusal of a proposal that moves its own metric in a run without a held-out metric to judge it."""
+    """Return a refusal if the proposal moves its own metric and the run has no held-out metric to judge it."""
     if not state.spec(vote.actuator).moves_own_metric or judging_metric(state, vote.actuator, vote.target) is not None:
         return None
     return Refusal(
         (author, vote.actuator, "yardstick"),
-        f"agent {author} {request_text(vote.actuator, vote.value)}, which moves what it is measured by, and this run "
-        "announces no held-out metric that is better up or down: have it evaluate on held-out data, or announce the "
-        "actuator without moves_own_metric",
+        f"agent {author} {request_text(vote.actuator, vote.value)}, which moves its own metric, and this run announces "
+        "no held-out metric with a better direction: evaluate on held-out data, or announce the actuator without "
+        "moves_own_metric",
     )
 
 
-def forecast(state: State, ballot: Ballot, spec: ActuatorSpec, lines: Sequence[TallyLine]) -> Forecast | None:
+def make_forecast(state: State, ballot: Ballot, spec: ActuatorSpec, lines: Sequence[TallyLine]) -> Forecast | None:
     """Return the forecast of a ballot that passed; None if no metric can judge the change.
 
-    The leading proposal is the heaviest on the winning side, then the last by name. Proposals on another side have no
-    stake, because their change was not made. The horizon is at least `rules.outcome_ticks`, so that harm has time to
-    show.
+    The leading proposal has the most weight on the winning side, and is the last by name on a tie. Proposals on another
+    side have no stake, because their change was not made. The horizon is at least `rules.outcome_ticks`, so that harm
+    has time to show.
     """
     before = state.effective.get(spec.name)
     votes = [
@@ -102,7 +102,7 @@ def forecast(state: State, ballot: Ballot, spec: ActuatorSpec, lines: Sequence[T
         for line in lines
         if line.stance in ("propose", "for")
     ]
-    _, side = heaviest(sides_of(spec, before, votes))
+    _, side = heaviest_side(group_by_side(spec, before, votes))
     proposers = [cast.line for cast in side if cast.line.stance == "propose" and not cast.line.shadow]
     lead = max(proposers, key=lambda line: (line.weight, line.agent), default=None)
     vote = ballot.casts[lead.agent].vote if lead else None
@@ -110,14 +110,14 @@ def forecast(state: State, ballot: Ballot, spec: ActuatorSpec, lines: Sequence[T
     if metric is None:
         return None
     promised = vote is not None and vote.target == metric.name and math.isfinite(vote.expected_change)
-    least = state.rules.outcome_ticks
-    staked = {cast.agent for cast in side} | {line.agent for line in lines if line.stance == "against"}
+    min_horizon = state.rules.outcome_ticks
+    stakeholders = {cast.agent for cast in side} | {line.agent for line in lines if line.stance == "against"}
     return Forecast(
         target=metric.name,
         sign=1 if metric.better == "up" else -1,
         expected=vote.expected_change if vote is not None and promised else 0.0,
-        horizon=min(max(vote.horizon if vote else 0, least), MAX_HORIZON * least),
-        stakes=tuple(_stake(ballot, line, metric.name) for line in lines if line.agent in staked),
+        horizon=min(max(vote.horizon if vote else 0, min_horizon), MAX_HORIZON * min_horizon),
+        stakes=tuple(_stake(ballot, line, metric.name) for line in lines if line.agent in stakeholders),
     )
 
 
@@ -131,6 +131,6 @@ def _stake(ballot: Ballot, line: TallyLine, target: str) -> Stake:
         line.confidence,
         abs(vote.expected_change) if promised else 0.0,
         line.shadow,
-        carried=line.weight > 0,
+        has_weight=line.weight > 0,
         opened=line.agent == ballot.opened.opened_by,
     )

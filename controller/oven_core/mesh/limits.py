@@ -1,15 +1,15 @@
 """Limits that stop loops: repeated rollbacks, floods of votes, and back-and-forth changes of one actuator.
 
 **Rollbacks.** Repeating a rollback without a gain is a loop: the run trains the same steps again and ends where it
-began. So at most MAX_ROLLBACKS return to one step, or past it, until a held-out reading beats all earlier ones. If a
-rollback did harm, no other rollback goes to the same step. Without held-out readings, a rollback that discards n steps
-counts until the run is n steps past the step where it happened.
+began. So at most MAX_ROLLBACKS may return to one step, or an earlier one, until a held-out reading beats all earlier
+ones. If a rollback did harm, no other rollback may return to the same step. Without held-out readings, a rollback that
+discards n steps counts until the run is n steps past the step where it happened.
 
-**Votes.** A limited number of an agent's votes counts per tick, and it may have opened a limited number of the open
-ballots. An agent whose ballot failed at the vote waits before it opens the next one on that actuator: one cool-down,
-twice that after the next failure, at most MAX_COOLDOWNS. A newcomer waits on every actuator, and also after advice that
-no one followed. A proposal that failed is refused with the same reasons for REPEAT_COOLDOWNS. A proposal that a
-guardrail rejected is not a failure, because it passed the vote.
+**Votes.** An agent may cast a limited number of votes per tick, and have a limited number of open ballots. An agent
+whose ballot failed at the vote waits before it opens the next one on that actuator: one cool-down, twice that after the
+next failure, at most MAX_COOLDOWNS. A newcomer waits on every actuator, and also after advice that no person approved.
+A failed proposal with the same reasons is refused for REPEAT_COOLDOWNS. A proposal that a guardrail rejected is not a
+failure, because it passed the vote.
 
 **Reversals.** If an actuator changes direction `rules.reversals` times, each within REVERSAL_WINDOWS outcome windows of
 the previous change, two agents disagree or one oscillates. From then on a person decides.
@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
 from oven_core.mesh.actuator_values import direction, show
-from oven_core.mesh.measurements import sound
+from oven_core.mesh.measurements import is_sound
 from oven_core.protocol.messages import ActuatorSpec, Decision, Receipt, Value, Vote
 from oven_core.protocol.rules import Rules
 
@@ -46,54 +46,54 @@ class _Rollback:
 
 @dataclass(slots=True)
 class RollbackLimits:
-    """The rollbacks of one training. The mesh checks it before it adopts a rollback."""
+    """The rollbacks of one training, which decide whether another rollback may be adopted."""
 
     _rollbacks: list[_Rollback] = field(default_factory=list)
     _best: tuple[float, int] | None = None
     """The best held-out reading (higher is better) and its tick."""
     _offsets: list[tuple[int, int]] = field(default_factory=list)
-    """(tick, step − tick) wherever the difference changed."""
+    """(tick, step − tick) for every tick at which the difference changed."""
     _furthest: float = 0.0
     """The highest step since the newest rollback."""
 
     def observe(self, tick: int, step: int, reading: float | None) -> None:
-        """Record an observation. `reading` is the held-out metric for quality, turned so that higher is better."""
+        """Record an observation. `reading` is the main held-out metric, with its sign set so that higher is better."""
         if not self._offsets or self._offsets[-1][1] != step - tick:
             self._offsets.append((tick, step - tick))
         self._furthest = max(self._furthest, float(step))
-        if reading is not None and sound(reading) and (self._best is None or reading > self._best[0]):
+        if reading is not None and is_sound(reading) and (self._best is None or reading > self._best[0]):
             self._best = reading, tick
 
     def add(self, receipt: Receipt) -> None:
         """Record an applied rollback, whose receipt has the steps before and after."""
         before, after = receipt.before, receipt.after
         if not isinstance(before, int | float) or not isinstance(after, int | float):
-            return  # an action that says nothing of steps
+            return  # the receipt does not state steps
         self._rollbacks.append(_Rollback(receipt.decision_id, receipt.tick, float(before), float(after)))
         self._furthest = float(after)
 
-    def harmed(self, decision: str) -> None:
+    def record_harm(self, decision: str) -> None:
         """Record that the outcome of this rollback was harm."""
         for rollback in self._rollbacks:
             rollback.harm |= rollback.decision == decision
 
-    def barred(self, tick: int) -> str:
+    def refusal_reason(self, tick: int) -> str:
         """Return why the run may not go back to `tick` now; empty if it may."""
         step = self._step_at(tick)
-        counted = [back for back in self._rollbacks if back.restored_step <= step and self._counts(back)]
-        read = "no held-out reading was better since" if self._best else "the run came no further since"
+        counted = [back for back in self._rollbacks if back.restored_step <= step and self._is_counted(back)]
+        progress = "no held-out reading has improved since" if self._best else "the run has got no further since"
         harm = next((rollback for rollback in counted if rollback.harm), None)
         if harm is not None:
-            return f"the rollback of tick {harm.tick} to step {harm.restored_step:.0f} did harm, and {read}"
+            return f"the rollback of tick {harm.tick} to step {harm.restored_step:.0f} did harm, and {progress}"
         if len(counted) < MAX_ROLLBACKS:
             return ""
         ticks = " and ".join(str(rollback.tick) for rollback in counted[-MAX_ROLLBACKS:])
         return (
-            f"rolled back often enough: the rollbacks of ticks {ticks} led to step {counted[-1].restored_step:.0f}, "
-            f"{read}; {MAX_ROLLBACKS} are the limit"
+            f"too many rollbacks: those of ticks {ticks} went back to step {counted[-1].restored_step:.0f}, and "
+            f"{progress}; the limit is {MAX_ROLLBACKS}"
         )
 
-    def _counts(self, rollback: _Rollback) -> bool:
+    def _is_counted(self, rollback: _Rollback) -> bool:
         if self._best is not None:
             return rollback.tick > self._best[1]
         if rollback is not self._rollbacks[-1]:
@@ -101,7 +101,7 @@ class RollbackLimits:
         return self._furthest <= rollback.left_step + (rollback.left_step - rollback.restored_step)
 
     def _step_at(self, tick: int) -> int:
-        """Return the step of that tick's observation, or of the one before it."""
+        """Return the step of the observation at `tick`, or of the one before it."""
         index = bisect_right(self._offsets, (tick, 2**62)) - 1
         return tick + self._offsets[max(index, 0)][1] if self._offsets else tick
 
@@ -134,15 +134,15 @@ class _NewestChange:
 
 @dataclass
 class VoteLimits:
-    """The votes and changes of one training. Part of the mesh's state."""
+    """The votes and changes of one training, which decide whether an agent may vote or open a ballot."""
 
     _tick: int = -1
     _votes: Counter[str] = field(default_factory=Counter)
     _failed: dict[tuple[str, str], _FailedBallots] = field(default_factory=dict)
     _newest_changes: dict[str, _NewestChange] = field(default_factory=dict)
 
-    def exceeded(self, agent: str, tick: int, rules: Rules) -> bool:
-        """Count a vote; return whether the agent exceeds its limit for this tick."""
+    def exceeds_limit(self, agent: str, tick: int, rules: Rules) -> bool:
+        """Count a vote, and return whether the agent exceeds its limit for this tick."""
         if tick != self._tick:
             self._tick, self._votes = tick, Counter()
         self._votes[agent] += 1
@@ -155,10 +155,10 @@ class VoteLimits:
             return ""
         wait = rules.cooldown_ticks * min(2 ** (failed.count - 1), MAX_COOLDOWNS)
         if tick < failed.tick + wait:
-            did = "failed at the vote" if failed.argument is not None else "were advice that nobody followed"
-            return f"its last {failed.count} {did}; it may open one again at tick {failed.tick + wait}"
+            fate = "failed at the vote" if failed.argument is not None else "became advice that no person approved"
+            return f"its last {failed.count} {fate}; it may open the next one at tick {failed.tick + wait}"
         if failed.argument == _argument(vote) and tick < failed.tick + REPEAT_COOLDOWNS * rules.cooldown_ticks:
-            return f"the same failed at tick {failed.tick}, for the same reasons"
+            return f"the same proposal, with the same reasons, failed at tick {failed.tick}"
         return ""
 
     def add_failed(self, agent: str, newcomer: bool, vote: Vote, tick: int) -> None:
@@ -166,7 +166,7 @@ class VoteLimits:
         self._add_wait(agent, "" if newcomer else vote.actuator, tick, _argument(vote))
 
     def add_advised(self, newcomer: str, tick: int) -> None:
-        """Record that a newcomer's ballot became advice: until a person follows it, the next one has to wait longer."""
+        """Record that a newcomer's ballot became advice. The next one waits longer until a person approves it."""
         self._add_wait(newcomer, "", tick, None)
 
     def _add_wait(self, agent: str, actuator: str, tick: int, argument: _Argument | None) -> None:
@@ -177,12 +177,12 @@ class VoteLimits:
         self._failed[agent, actuator] = _FailedBallots(count, tick, argument)
 
     def add_passed(self, agent: str, actuator: str) -> None:
-        """Record that the agent's ballot passed the vote, or that a person followed its advice."""
+        """Record that the agent's ballot passed the vote, or that a person approved its advice."""
         self._failed.pop((agent, actuator), None)
         self._failed.pop((agent, ""), None)
 
     def add_change(self, decision: Decision, spec: ActuatorSpec | None, rules: Rules) -> None:
-        """Record an adopted change that agents decided."""
+        """Record a change that the agents' votes adopted."""
         if spec is None or spec.kind not in ("scalar", "choice"):
             return
         new_direction, last = direction(decision.before, decision.value), self._newest_changes.get(spec.name)
@@ -193,15 +193,15 @@ class VoteLimits:
         self._newest_changes[spec.name] = _NewestChange(decision.tick, new_direction, decision.before, reversals)
 
     def frozen_reason(self, actuator: str, rules: Rules) -> str:
-        """Return why a person decides on this actuator; empty if the agents do."""
+        """Return why a person has to decide on this actuator; empty if the agents may."""
         newest = self._newest_changes.get(actuator)
         if newest is None or newest.reversals < rules.reversals:
             return ""
-        remedy = f"set it, or `oven-controller autonomy auto {actuator}` lets the agents go on"
-        return f"{actuator} was turned back {newest.reversals} times, at last at tick {newest.tick}: {remedy}"
+        remedy = f"set it yourself, or run `oven-controller autonomy auto {actuator}` to let the agents continue"
+        return f"{actuator} changed direction {newest.reversals} times, last at tick {newest.tick}: {remedy}"
 
     def thaw(self, actuator: str) -> None:
-        """Record that a person decided on the actuator; on all of them if it is empty."""
+        """Let the agents change this actuator again, or all actuators if it is empty."""
         for name in [actuator] if actuator else list(self._newest_changes):
             self._newest_changes.pop(name, None)
 

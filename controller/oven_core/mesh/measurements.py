@@ -1,4 +1,4 @@
-"""Recent measurements of the metrics that can judge decisions, and estimates of a change's effect on a metric."""
+"""Recent measurements of the metrics that judge decisions, and estimates of how a change affects a metric."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 MAX_MEASUREMENTS = 512
-"""Maximum stored measurements per metric."""
+"""Maximum number of stored measurements per metric."""
 MAX_METRICS = 128
-"""Maximum stored metrics: the first ones announced with a better direction."""
+"""Maximum number of stored metrics: the first ones announced with a better direction."""
 SOUND_LIMIT = 1e100
 """Absolute value beyond which a metric has diverged and its sums may overflow."""
 MAD_TO_SIGMA = 1.4826
 """Factor from a median absolute deviation to the standard deviation of a normal distribution."""
 
 
-def sound(value: float) -> bool:
-    """Whether a measurement is usable: neither NaN nor infinite, nor beyond `SOUND_LIMIT`."""
+def is_sound(value: float) -> bool:
+    """Return whether a measurement is usable: neither NaN, nor infinite, nor beyond `SOUND_LIMIT`."""
     return abs(value) <= SOUND_LIMIT
 
 
@@ -43,23 +43,28 @@ class Measurements:
                 stored.pop()
             stored.append((tick, step, value))
 
-    def between(self, name: str, after: int, until: int) -> list[float]:
+    def at_ticks(self, name: str, after: int, until: int) -> list[float]:
         """Return the values of the ticks `after` < tick ≤ `until`."""
         return [value for tick, _, value in self._by_metric.get(name, ()) if after < tick <= until]
 
-    def of_steps(self, name: str, after: float, until: float, *, since: int, upto: int) -> list[float]:
-        """Return the values of the steps `after` < step ≤ `until` within the ticks `since` < tick ≤ `upto`. A step that
-        the run passed twice in that time counts twice."""
+    def at_steps(self, name: str, after: float, until: float, *, since: int, until_tick: int) -> list[float]:
+        """Return the values of the steps `after` < step ≤ `until` within the ticks `since` < tick ≤ `until_tick`.
+
+        A step that the run passed twice in that time counts twice.
+        """
         return [
             value
             for tick, step, value in self._by_metric.get(name, ())
-            if after < step <= until and since < tick <= upto
+            if after < step <= until and since < tick <= until_tick
         ]
 
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """A metric's means before and after a change. `gain` is in its better direction, `noise` its standard error."""
+    """The means of a metric before and after a change.
+
+    `gain` is the difference in the better direction, and `noise` its standard error.
+    """
 
     before: float
     after: float
@@ -67,14 +72,14 @@ class Effect:
     noise: float
 
 
-def effect(before: Sequence[float], after: Sequence[float], sign: int, usual: Sequence[float]) -> Effect:
+def effect(before: Sequence[float], after: Sequence[float], sign: int, baseline: Sequence[float]) -> Effect:
     """Compare the measurements before and after a change. `sign` is 1 if higher is better, else −1.
 
-    The spread of one measurement comes from the `usual` ones, all from before the change. Otherwise a change that makes
-    the metric noisy could hide behind that noise.
+    The spread of one measurement comes from the `baseline`, which is from before the change. Otherwise a change that
+    makes the metric noisy could hide behind that noise.
     """
     mean_before, mean_after = mean(before), mean(after)
-    noise = sigma(usual) * math.sqrt(1 / len(before) + 1 / len(after))
+    noise = sigma(baseline) * math.sqrt(1 / len(before) + 1 / len(after))
     return Effect(mean_before, mean_after, (mean_after - mean_before) * sign, noise)
 
 
@@ -88,11 +93,11 @@ def median(values: Sequence[float]) -> float:
 
 
 def sigma(values: Sequence[float]) -> float:
-    """Return the spread of one measurement, by the median absolute deviation, which a single outlier cannot change
-    (Hampel 1974).
+    """Return the spread of one measurement, estimated from the median absolute deviation (Hampel 1974).
 
-    If more than half of the values are equal, that deviation is 0 although the values vary, and any change would look
-    certain. The standard deviation is used then. A constant sample has a spread of 0.
+    A single outlier hardly affects this deviation. If more than half of the values are equal, it is 0 although the
+    values vary, and any change would look certain. The standard deviation is then used instead. A constant sample has a
+    spread of 0.
     """
     middle = median(values)
     robust = MAD_TO_SIGMA * median([abs(value - middle) for value in values])

@@ -7,7 +7,14 @@ from dataclasses import dataclass
 from oven_core.mesh.actuator_values import rounded
 from oven_core.mesh.forecast import Forecast
 from oven_core.mesh.measurements import Effect, mean
-from oven_core.mesh.reputation import beaten, earned, failed, merit, success, updated_reputations
+from oven_core.mesh.reputation import (
+    beat_probability,
+    effective_reputation,
+    is_clearly_worse,
+    merit,
+    success,
+    updated_reputations,
+)
 from oven_core.mesh.state import State
 from oven_core.protocol.actuator_names import ROLLBACK
 from oven_core.protocol.messages import Decision, Outcome, OutcomeLine
@@ -24,15 +31,15 @@ class Window:
     forecast: Forecast
     from_tick: int
     before: tuple[float, ...] = ()
-    """The sound measurements before the change."""
-    usual: tuple[float, ...] = ()
-    """The measurements for estimating the spread of a single one."""
-    spoiled: bool = False
-    """The newest measurement before the change was not sound."""
-    scant: bool = False
-    """A rollback discarded too few measurements to show a gain."""
+    """The usable measurements before the change."""
+    baseline: tuple[float, ...] = ()
+    """The measurements from which the spread of a single one is estimated."""
+    was_unsound: bool = False
+    """Whether the newest measurement before the change was unusable."""
+    few_discarded: bool = False
+    """Whether a rollback discarded too few measurements to show a gain."""
     repeated_steps: tuple[float, float] | None = None
-    """The steps (after, until] that a rollback trains again and that are compared with themselves."""
+    """The steps (after, until] that are trained again after a rollback, and compared with their first training."""
 
     @property
     def target(self) -> str:
@@ -40,27 +47,31 @@ class Window:
 
     @property
     def patience(self) -> int:
-        """Ticks until the window closes even if too little was measured."""
+        """Number of ticks until the window closes even if too little was measured."""
         return PATIENCE * self.forecast.horizon
 
 
 class Scoring:
-    """Turns closed windows into outcomes. Updates `state.reputations`, and earned trust in `state.trust`."""
+    """Scores closed windows. Updates `state.reputations`, and earned trust in `state.trust`."""
 
     def __init__(self, state: State) -> None:
         self._state = state
 
-    def scored(
+    def scored_outcome(
         self, window: Window, after: tuple[float, ...], change: Effect | None, reason: str, y: float = 0.0
     ) -> Outcome:
-        """Return the outcome of a window with a result. `change` is None if the target was not finite before or
-        after: the outcome then has no figures, and a success of `y`."""
+        """Return the outcome of a window with a result, and update reputations.
+
+        `change` is None if the target was not finite before or after. The outcome then has no figures, and its success
+        is `y`.
+        """
         lines = self._judge(window, change, y)
-        beat = beaten(change.gain, change.noise) if change else y
-        if window.decision.actuator == ROLLBACK and (failed(change.gain, change.noise) if change else y == 0):
-            self._state.rollback_limits.harmed(window.decision.id)
+        beat = beat_probability(change.gain, change.noise) if change else y
+        is_harm = is_clearly_worse(change.gain, change.noise) if change else y == 0
+        if is_harm and window.decision.actuator == ROLLBACK:
+            self._state.rollback_limits.record_harm(window.decision.id)
         forecast = window.forecast.expected * window.forecast.sign
-        return self.unscored(window, after, reason).model_copy(
+        return self.unscored_outcome(window, after, reason).model_copy(
             update={
                 "scored": True,
                 "after": rounded(change.after) if change else None,
@@ -72,8 +83,8 @@ class Scoring:
             }
         )
 
-    def unscored(self, window: Window, after: tuple[float, ...], reason: str) -> Outcome:
-        """Return the outcome of a window without a result, for this reason."""
+    def unscored_outcome(self, window: Window, after: tuple[float, ...], reason: str) -> Outcome:
+        """Return the outcome of a window without a result. `reason` says why there is none."""
         return Outcome(
             decision_id=window.decision.id,
             actuator=window.decision.actuator,
@@ -98,7 +109,7 @@ class Scoring:
         state.reputations = updated_reputations(before, state.agents, merits, state.rules)
         for stake in stakes:
             if stake.opened and not stake.shadow and stake.stance == "propose" and merits[stake.agent] > 0:
-                state.trust.earn(stake.agent, window.decision.actuator)
+                state.trust.add_good_outcome(stake.agent, window.decision.actuator)
         return tuple(
             OutcomeLine(
                 agent=stake.agent,
@@ -107,7 +118,7 @@ class Scoring:
                 confidence=stake.confidence,
                 success=rounded(y[stake.agent]),
                 merit=rounded(merits[stake.agent]),
-                before=rounded(earned(before.get(stake.agent, 1.0))),
+                before=rounded(effective_reputation(before.get(stake.agent, 1.0))),
                 after=state.reputations[stake.agent],
             )
             for stake in sorted(stakes, key=lambda stake: stake.agent)

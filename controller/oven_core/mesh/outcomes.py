@@ -1,4 +1,6 @@
-"""Measure each decision's outcome in a time window on its judging metric. When a window closes, reputations change.
+"""Measure the outcome of each decision in a window after it, on the metric that judges it.
+
+When a window closes, reputations change.
 
 A window opens with the receipt of an applied decision. It compares two sets of measurements, with H the forecast's
 horizon. The earlier set is from the last H ticks, without ticks before the last other change judged by this metric. The
@@ -7,16 +9,16 @@ both sets extend to `PATIENCE` · H ticks.
 
 The earlier measurements are the forecast for doing nothing: the metric stays where it is. This is wrong for a rollback,
 because the run trains the same steps again, and its loss would fall again without any remedy. So a rollback, and any
-change applied together with it, is judged at the same steps. Once the run has reached them again, the last H discarded
+change applied together with it, is judged on repeated steps. Once the run has reached them again, the last H discarded
 steps are compared with their second training. The noise of one measurement is the spread over all H ticks before it. If
 a rollback discards too few measurements, it is judged for clear harm only, by comparing later measurements with the
 discarded ones.
 
-Changes at one tick that one metric judges are a plan. Their effects cannot be separated, so all of them are judged by
-the same measurements. Otherwise windows on one metric never overlap, and no window outlasts another change of its
-actuator or a rollback. A window that is cut short before half its time is void, unless the metric is already much
-worse. Harm shows before benefit does. Otherwise an agent could hide harm behind its next change, or behind the rollback
-that repairs it.
+Changes at the same tick, judged by the same metric, are a plan. Their effects cannot be separated, so all of them are
+judged by the same measurements. Otherwise windows on one metric never overlap. A window ends when its actuator changes
+again, or at a rollback. A window that is cut short before half its time is void, unless the metric is already much
+worse, because harm shows before benefit does. Otherwise an agent could hide harm behind its next change, or behind the
+rollback that repairs it.
 
 In addition, clear harm (oven_core.mesh.harm) has its own outcome, charged to every agent that supported a change since
 the target was healthy.
@@ -32,11 +34,11 @@ from dataclasses import dataclass, replace
 
 from oven_core.mesh.actuator_values import number, rounded
 from oven_core.mesh.ballots import Ballot
-from oven_core.mesh.forecast import Forecast, directed, judging_metric
+from oven_core.mesh.forecast import Forecast, directed_metrics, judging_metric
 from oven_core.mesh.harm import Charge, HarmWatch
-from oven_core.mesh.measurements import Measurements, effect, mean, sound
+from oven_core.mesh.measurements import Measurements, effect, is_sound, mean
 from oven_core.mesh.outcome_scoring import Scoring, Window
-from oven_core.mesh.reputation import Stance, earned, failed
+from oven_core.mesh.reputation import Stance, effective_reputation, is_clearly_worse
 from oven_core.mesh.state import State, held_out
 from oven_core.protocol.actuator_names import ROLLBACK
 from oven_core.protocol.messages import (
@@ -51,43 +53,43 @@ from oven_core.protocol.messages import (
 
 
 @dataclass(frozen=True, slots=True)
-class _Rollback:
+class _NewestRollback:
     tick: int
     left_step: float
     restored_step: float
 
 
 class Outcomes:
-    """The open windows of one run. In the state, it changes only `reputations` and earned `trust`."""
+    """The open windows of one run. It changes only `reputations` and earned `trust` in the state."""
 
     def __init__(self, state: State) -> None:
         self._state = state
         self._scoring = Scoring(state)
         self._measured = Measurements()
         self._harm = HarmWatch(state.rules.outcome_samples)
-        self._expected: dict[str, tuple[Decision, Forecast]] = {}  # decided, without a receipt yet
-        self._open: dict[str, Window] = {}  # by decision
-        self._rollback: _Rollback | None = None  # the newest
-        self._step = 0  # of the newest observation
-        self._change_ticks: dict[str, tuple[int, int]] = {}  # metric ("" for all) → the newest two ticks of a change
+        self._expected: dict[str, tuple[Decision, Forecast]] = {}  # decisions without a receipt yet
+        self._open: dict[str, Window] = {}  # by decision id
+        self._rollback: _NewestRollback | None = None
+        self._step = 0  # step of the newest observation
+        self._change_ticks: dict[str, tuple[int, int]] = {}  # metric ("" for all) → ticks of the newest two changes
 
     def start(self, metrics: tuple[MetricSpec, ...]) -> list[Outcome]:
         """Start a new incarnation of the learner. Earlier measurements belong to another process."""
-        closed = self.end("the learner started again")
-        self._measured, self._change_ticks, self._rollback = Measurements(directed(metrics)), {}, None
+        closed = self.end("the learner restarted")
+        self._measured, self._change_ticks, self._rollback = Measurements(directed_metrics(metrics)), {}, None
         self._harm = HarmWatch(self._state.rules.outcome_samples)
         return closed
 
     def end(self, reason: str) -> list[Outcome]:
         """Close all windows, because nothing more will be measured."""
-        closed = [self._scoring.unscored(window, (), reason) for window in self._open.values()]
+        closed = [self._scoring.unscored_outcome(window, (), reason) for window in self._open.values()]
         self._open.clear()
         return closed
 
-    def expect(self, decision: Decision, forecast: Forecast | None) -> Decision:
+    def attach_forecast(self, decision: Decision, forecast: Forecast | None) -> Decision:
         """Return the decision with the forecast that judges it. An approval inherits the forecast of its advice."""
-        _, of_advice = self._expected.pop(decision.approves, (None, None))
-        forecast = forecast or of_advice
+        _, advice_forecast = self._expected.pop(decision.approves, (None, None))
+        forecast = forecast or advice_forecast
         if forecast is None or decision.verdict == "rejected":
             return decision
         criteria = {"target": forecast.target, "expected_change": forecast.expected, "horizon": forecast.horizon}
@@ -105,7 +107,7 @@ class Outcomes:
         for id, (decision, _) in list(self._expected.items()):
             if tick > self._lapse_tick(decision):
                 del self._expected[id]
-        return [self._close(window) for window in list(self._open.values()) if self._due(window)]
+        return [self._close(window) for window in list(self._open.values()) if self._is_due(window)]
 
     def apply_receipt(self, receipt: Receipt) -> list[Outcome]:
         """Close the windows that an applied change disturbs, and open its own."""
@@ -118,28 +120,28 @@ class Outcomes:
             left_step, restored_step = number(receipt.before), number(receipt.after)
             self._rollback = None
             if left_step is not None and restored_step is not None and restored_step < left_step:
-                self._rollback = _Rollback(tick, left_step, restored_step)
+                self._rollback = _NewestRollback(tick, left_step, restored_step)
                 self._harm.add_rollback(self._measured, restored_step, tick)
         if decision is not None and forecast is not None and not spec.moves_weights:
-            carriers = {stake.agent: stake.stance for stake in forecast.stakes if stake.carried}
-            self._watch_harm(forecast, {a: stance for a, stance in carriers.items() if stance != "against"}, tick)
-        touched = {""} if spec.moves_weights else set()
+            stakes = (stake for stake in forecast.stakes if stake.has_weight and stake.stance != "against")
+            self._watch_harm(forecast, {stake.agent: stake.stance for stake in stakes}, tick)
+        changed_metrics = {""} if spec.moves_weights else set()
         if decision is not None and forecast is not None:
-            touched.add(forecast.target)
+            changed_metrics.add(forecast.target)
             closed = self._open_window(decision, forecast, tick)
         else:
-            closed = self._cut(receipt.actuator, "", receipt.decision_id, tick, in_plan=False)
-        for metric in touched | {outcome.target for outcome in closed}:
+            closed = self._close_disturbed(receipt.actuator, "", receipt.decision_id, tick, in_plan=False)
+        for metric in changed_metrics | {outcome.target for outcome in closed}:
             self._add_change_tick(metric, tick)
         return closed
 
     def add_veto(self, ballot: Ballot, lines: Sequence[TallyLine]) -> None:
-        """Record a vetoed ballot: agents that voted against it with weight supported the unchanged state."""
+        """Record a vetoed ballot. Agents that voted against it with weight supported the unchanged state."""
         against: dict[str, Stance] = {
             line.agent: "against" for line in lines if line.stance == "against" and line.weight > 0
         }
-        leading = ballot.casts.get(ballot.opened.opened_by)
-        metric = judging_metric(self._state, ballot.opened.actuator, leading.vote.target if leading else "")
+        opening = ballot.casts.get(ballot.opened.opened_by)
+        metric = judging_metric(self._state, ballot.opened.actuator, opening.vote.target if opening else "")
         if metric is not None:
             sign, horizon = 1 if metric.better == "up" else -1, self._state.rules.outcome_ticks
             self._watch_harm(Forecast(metric.name, sign, 0.0, horizon, ()), against, self._state.tick)
@@ -147,13 +149,13 @@ class Outcomes:
     def _watch_harm(self, forecast: Forecast, agents: Mapping[str, Stance], tick: int) -> None:
         """Watch the metric that judges a change, and the main held-out metric."""
         self._harm.add_change(self._measured, forecast.target, forecast.sign, forecast.horizon, agents, tick)
-        whole = held_out(self._state.metrics)
-        if whole is not None and whole.name != forecast.target:
-            sign = 1 if whole.better == "up" else -1
-            self._harm.add_change(self._measured, whole.name, sign, forecast.horizon, agents, tick)
+        held_out_metric = held_out(self._state.metrics)
+        if held_out_metric is not None and held_out_metric.name != forecast.target:
+            sign = 1 if held_out_metric.better == "up" else -1
+            self._harm.add_change(self._measured, held_out_metric.name, sign, forecast.horizon, agents, tick)
 
-    def charges(self, next_id: Callable[[], str]) -> list[Outcome]:
-        """Return the clear harm visible at this tick, each as an outcome with its own id from `next_id`."""
+    def harm_outcomes(self, next_id: Callable[[], str]) -> list[Outcome]:
+        """Return an outcome for each clear harm visible at this tick, with an id from `next_id`."""
         if self._state.ended or not self._state.rules.harm_charge:
             return []
         return [self._charge(next_id(), charge) for charge in self._harm.charges(self._measured, self._state.tick)]
@@ -162,11 +164,11 @@ class Outcomes:
         state, before = self._state, self._state.reputations
         after = dict(before)
         for agent in charge.agents:
-            after[agent] = rounded(earned(before.get(agent, 1.0)) * (1 - state.rules.harm_charge))
-            state.trust.forget(agent)
+            after[agent] = rounded(effective_reputation(before.get(agent, 1.0)) * (1 - state.rules.harm_charge))
+            state.trust.revoke_earned(agent)
         state.reputations = after
-        change = None if charge.broken else effect(charge.before, charge.after, charge.sign, charge.before)
-        figures = f"{change.before:.4g} → {change.after:.4g}" if change else "is not finite"
+        change = None if charge.not_finite else effect(charge.before, charge.after, charge.sign, charge.before)
+        figures = f"{change.before:.4g} → {change.after:.4g}" if change else "is no longer finite"
         agents = ", ".join(sorted(charge.agents))
         return Outcome(
             decision_id=id,
@@ -189,7 +191,7 @@ class Outcomes:
                     confidence=1.0,
                     success=0.0,
                     merit=-1.0,
-                    before=rounded(earned(before.get(agent, 1.0))),
+                    before=rounded(effective_reputation(before.get(agent, 1.0))),
                     after=after[agent],
                 )
                 for agent in sorted(charge.agents)
@@ -197,7 +199,7 @@ class Outcomes:
         )
 
     def _open_window(self, decision: Decision, forecast: Forecast, tick: int) -> list[Outcome]:
-        closed = self._cut(decision.actuator, forecast.target, decision.id, tick, in_plan=True)
+        closed = self._close_disturbed(decision.actuator, forecast.target, decision.id, tick, in_plan=True)
         self._open[decision.id] = Window(decision, forecast, tick)
         for id, window in self._open.items():
             if window.from_tick == tick:
@@ -205,41 +207,46 @@ class Outcomes:
         return closed
 
     def _with_past(self, window: Window) -> Window:
-        """Return the window with the measurements before it."""
+        """Return the window with the measurements from before the change."""
         tick, name, horizon_start = window.from_tick, window.target, window.from_tick - window.forecast.horizon
         rollback = self._rollback if self._rollback is not None and self._rollback.tick == tick else None
         since, samples = self._last_change("", tick), self._state.rules.outcome_samples
         spec = self._state.spec(window.decision.actuator)
-        if not spec.moves_weights:  # a rollback undoes the changes before it, so what they left counts
+        if not spec.moves_weights:  # a rollback undoes earlier changes, so measurements after them count
             since = max(since, self._last_change(name, tick))
         repeated: tuple[float, float] | None = None
         if rollback is None:
-            values = self._measured.between(name, max(since, horizon_start), tick)
+            values = self._measured.at_ticks(name, max(since, horizon_start), tick)
         else:
             left_step = rollback.left_step
             repeated = max(rollback.restored_step, left_step - window.forecast.horizon), left_step
-            values = self._measured.of_steps(name, *repeated, since=since, upto=tick)
-        before = usual = tuple(filter(sound, values))
-        spoiled, scant = bool(values) and not sound(values[-1]), False
+            values = self._measured.at_steps(name, *repeated, since=since, until_tick=tick)
+        before = baseline = tuple(filter(is_sound, values))
+        was_unsound, few_discarded = bool(values) and not is_sound(values[-1]), False
         if rollback is not None:
-            usual = tuple(filter(sound, self._measured.between(name, horizon_start, tick)))
-            scant = len(before) < samples
-        if len(before) < (1 if scant else samples):
-            values = self._measured.between(name, max(since, tick - window.patience), tick)
-            before = tuple(filter(sound, values))[-samples:]
-            usual, spoiled = usual or before if scant else before, bool(values) and not sound(values[-1])
+            baseline = tuple(filter(is_sound, self._measured.at_ticks(name, horizon_start, tick)))
+            few_discarded = len(before) < samples
+        if len(before) < (1 if few_discarded else samples):
+            values = self._measured.at_ticks(name, max(since, tick - window.patience), tick)
+            before = tuple(filter(is_sound, values))[-samples:]
+            baseline = (baseline or before) if few_discarded else before
+            was_unsound = bool(values) and not is_sound(values[-1])
         return replace(
             window,
             before=before,
-            usual=usual,
-            spoiled=spoiled,
-            scant=scant,
-            repeated_steps=None if scant or spoiled else repeated,
+            baseline=baseline,
+            was_unsound=was_unsound,
+            few_discarded=few_discarded,
+            repeated_steps=None if few_discarded or was_unsound else repeated,
         )
 
-    def _cut(self, actuator: str, target: str, by: str, tick: int, *, in_plan: bool) -> list[Outcome]:
-        """Close the windows that a change of `actuator`, judged by `target`, disturbs. `in_plan`: changes of other
-        actuators at the same tick may belong to one plan with it."""
+    def _close_disturbed(
+        self, actuator: str, target: str, decision_id: str, tick: int, *, in_plan: bool
+    ) -> list[Outcome]:
+        """Close the windows that a change of `actuator`, judged by `target`, disturbs.
+
+        With `in_plan`, changes of other actuators at the same tick may belong to the same plan.
+        """
         all_metrics = self._state.spec(actuator).moves_weights
         disturbed = [
             window
@@ -247,61 +254,66 @@ class Outcomes:
             if (all_metrics or window.target == target or window.decision.actuator == actuator)
             and (not in_plan or window.from_tick != tick or window.decision.actuator == actuator)
         ]
-        return [self._close(window, f"confounded by {actuator} (decision {by})") for window in disturbed]
+        return [self._close(window, f"confounded by {actuator} (decision {decision_id})") for window in disturbed]
 
-    def _due(self, window: Window) -> bool:
+    def _is_due(self, window: Window) -> bool:
         elapsed = self._state.tick - window.from_tick
         if window.repeated_steps is not None:
             if self._step < window.repeated_steps[1] and elapsed < window.patience:
                 return False
         elif elapsed < window.forecast.horizon:
             return False
-        after = self._after(window)
-        enough = sum(map(sound, after)) >= self._state.rules.outcome_samples or not all(map(sound, after[-1:]))
+        after = self._measurements_after(window)
+        enough = sum(map(is_sound, after)) >= self._state.rules.outcome_samples or not all(map(is_sound, after[-1:]))
         return enough or elapsed >= window.patience
 
-    def _after(self, window: Window) -> list[float]:
-        """Return the measurements after the change: from the second half of the window, or all if it was cut short.
-        After a rollback, these are the repeated steps."""
+    def _measurements_after(self, window: Window) -> list[float]:
+        """Return the measurements after the change: those of the window's second half, or all if it was cut short.
+
+        After a rollback, return the measurements of the repeated steps.
+        """
         if window.repeated_steps is not None:
             tick = window.from_tick
-            return self._measured.of_steps(window.target, *window.repeated_steps, since=tick, upto=self._state.tick)
+            return self._measured.at_steps(
+                window.target, *window.repeated_steps, since=tick, until_tick=self._state.tick
+            )
         elapsed, horizon = self._state.tick - window.from_tick, window.forecast.horizon
         settling = min(elapsed, horizon) // 2 if 2 * elapsed >= horizon else 0
-        return self._measured.between(window.target, window.from_tick + settling, self._state.tick)
+        return self._measured.at_ticks(window.target, window.from_tick + settling, self._state.tick)
 
-    def _close(self, window: Window, cut: str = "") -> Outcome:
-        """Remove the window and return its outcome. `cut`: why it closes before its time; empty if it does not."""
+    def _close(self, window: Window, interruption: str = "") -> Outcome:
+        """Remove the window and return its outcome. `interruption`: why it closes early; empty if it does not."""
         del self._open[window.decision.id]
-        values, least = self._after(window), self._state.rules.outcome_samples
-        after = tuple(value for value in values if sound(value))
-        early = self._early(window)
-        suffix = f"; {cut}" if cut else ""
-        if window.spoiled and len(after) >= least and sound(values[-1]) and not early:
-            return self._scoring.scored(window, after, None, f"{window.target} is finite again{suffix}", 1.0)
-        if len(window.before) < (1 if window.scant else least):
-            few = f"{len(window.before)} measurements of {window.target} before it, {least} are needed"
-            return self._scoring.unscored(window, after, few + suffix)
-        if values and not sound(values[-1]):
-            broken = f"{window.target} is not finite any more"
-            if early and window.spoiled:
-                return self._scoring.unscored(window, after, broken + suffix)
-            return self._scoring.scored(window, after, None, broken + suffix)
-        if len(after) < least:
-            few = f"{len(after)} measurements of {window.target} after it, {least} are needed"
-            return self._scoring.unscored(window, after, few + suffix)
-        change = effect(window.before, after, window.forecast.sign, window.usual)
-        if (early or window.scant) and not failed(change.gain, change.noise):
-            half = f"before half of its {window.forecast.horizon} ticks"
-            few = f"it threw away fewer than {least} measurements of {window.target}"
-            return self._scoring.unscored(window, after, f"{cut} {half}" if early else few + suffix)
+        values, min_samples = self._measurements_after(window), self._state.rules.outcome_samples
+        after = tuple(value for value in values if is_sound(value))
+        is_early = self._is_early(window)
+        suffix = f"; {interruption}" if interruption else ""
+        if window.was_unsound and len(after) >= min_samples and is_sound(values[-1]) and not is_early:
+            return self._scoring.scored_outcome(window, after, None, f"{window.target} is finite again{suffix}", 1.0)
+        if len(window.before) < (1 if window.few_discarded else min_samples):
+            few = f"only {len(window.before)} measurements of {window.target} before it, {min_samples} required"
+            return self._scoring.unscored_outcome(window, after, few + suffix)
+        if values and not is_sound(values[-1]):
+            not_finite = f"{window.target} is no longer finite"
+            if is_early and window.was_unsound:
+                return self._scoring.unscored_outcome(window, after, not_finite + suffix)
+            return self._scoring.scored_outcome(window, after, None, not_finite + suffix)
+        if len(after) < min_samples:
+            few = f"only {len(after)} measurements of {window.target} after it, {min_samples} required"
+            return self._scoring.unscored_outcome(window, after, few + suffix)
+        change = effect(window.before, after, window.forecast.sign, window.baseline)
+        if (is_early or window.few_discarded) and not is_clearly_worse(change.gain, change.noise):
+            if is_early:
+                void = f"{interruption} before half of its {window.forecast.horizon} ticks"
+            else:
+                void = f"it discarded fewer than {min_samples} measurements of {window.target}{suffix}"
+            return self._scoring.unscored_outcome(window, after, void)
         figures = f"{window.target} {change.before:.4g} → {change.after:.4g}"
         reason = f"{figures}, a gain of {change.gain:.3g} ± {change.noise:.2g}{suffix}"
-        return self._scoring.scored(window, after, change, reason)
+        return self._scoring.scored_outcome(window, after, change, reason)
 
-    def _early(self, window: Window) -> bool:
-        """Whether less than half of the horizon has passed, or fewer than half of the discarded steps have been trained
-        again."""
+    def _is_early(self, window: Window) -> bool:
+        """Return whether less than half of the horizon has passed, or less than half of the steps was repeated."""
         if window.repeated_steps is not None:
             return 2 * self._step < sum(window.repeated_steps)
         return 2 * (self._state.tick - window.from_tick) < window.forecast.horizon
@@ -312,12 +324,15 @@ class Outcomes:
         return max(decision.expires_at_tick, decision.tick + rules.approve_ticks) + rules.outcome_ticks
 
     def _add_change_tick(self, metric: str, tick: int) -> None:
-        newest, older = self._change_ticks.get(metric, (-1, -1))
+        newest, previous = self._change_ticks.get(metric, (-1, -1))
         if tick > newest:
             self._change_ticks[metric] = tick, newest
-        elif older < tick < newest:
+        elif previous < tick < newest:
             self._change_ticks[metric] = newest, tick
 
     def _last_change(self, metric: str, before: int) -> int:
-        """Return the newest tick of a change before that tick. Changes at one tick (rollback and cut) count as one."""
+        """Return the tick of the newest change before tick `before`; -1 if there is none.
+
+        Changes at one tick, such as a rollback and a rate cut, count as one.
+        """
         return max((tick for tick in self._change_ticks.get(metric, ()) if tick < before), default=-1)

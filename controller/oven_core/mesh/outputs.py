@@ -1,4 +1,4 @@
-"""Messages that a mesh replica has computed, and a check that the log has the same ones."""
+"""Messages that a mesh replica has computed, and a check that the log contains the same ones."""
 
 from __future__ import annotations
 
@@ -28,32 +28,35 @@ class Output:
 
 
 class ReadBack:
-    """Compares the log's entries on the mesh's own subjects with this replica's outputs."""
+    """A comparison of the log's entries on the mesh's own subjects with the outputs of this replica."""
 
     def __init__(self, pending: MutableMapping[str, Output]) -> None:
-        """`pending` has the computed outputs that are not in the log yet, by subject. Log entries remove them."""
+        """`pending`: computed outputs that are not yet in the log, by subject. New log entries remove them."""
         self.divergence: str | None = None
-        """The first output in the log that this replica would not have written."""
+        """Description of the first output in the log that this replica would not have written, or None."""
         self._pending = pending
-        self._entered: dict[str, int] = {}  # subject → hash of its entry; StepClosed needs none
+        self._entry_hashes: dict[str, int] = {}  # subject → hash of its entry; StepClosed needs none
 
     def repeats(self, event: Event, closed_tick: int) -> bool:
-        """Return whether the event repeats an earlier output byte for byte. An attacker that makes a server write on
-        the mesh's subjects can copy signed messages, and that must not stop a replica."""
+        """Return whether the event repeats an earlier output byte for byte.
+
+        An attacker who gets a server to write on the mesh's subjects can copy signed messages. That must not stop a
+        replica.
+        """
         if isinstance(event.body, StepClosed):
             return event.body.tick <= closed_tick and event.subject not in self._pending
-        return self._entered.get(event.subject) == hash(event.data)
+        return self._entry_hashes.get(event.subject) == hash(event.data)
 
-    def take(self, event: Event) -> None:
+    def compare(self, event: Event) -> None:
         """Compare a new entry with the pending output of its subject."""
         output = self._pending.pop(event.subject, None)
         if not isinstance(event.body, StepClosed):
-            self._entered[event.subject] = hash(event.data)
+            self._entry_hashes[event.subject] = hash(event.data)
         if self.divergence is not None:
             return
         if output is None:
-            self.divergence = f"event {event.seq} on {event.subject} is none that this replica computed"
+            self.divergence = f"event {event.seq} on {event.subject} was not computed by this replica"
         elif event.data != output.data:
             logged = clip(event.data.decode(errors="replace"), 2000)
             computed = clip(output.data.decode(), 2000)
-            self.divergence = f"event {event.seq} on {event.subject} reads {logged} where this replica has {computed}"
+            self.divergence = f"event {event.seq} on {event.subject} is {logged}, but this replica computed {computed}"

@@ -28,18 +28,18 @@ class BallotResult:
     direction: str
     reason: str
     note: str
-    """The reason for rejecting it; empty if nothing did."""
+    """The reason for rejecting it; empty if it was not rejected."""
     lines: tuple[TallyLine, ...]
     newcomers: bool = False
     """Whether only newcomers support it. It is then advised regardless of the plan's other ballots."""
     veto: str = ""
     """The agent whose veto rejected it."""
     passed: bool = False
-    """The vote passed, whatever the guardrails decided."""
+    """Whether the vote passed, regardless of what the guardrails decided."""
 
 
-Rule = Callable[[Ballot, frozenset[str], Sequence[str]], BallotResult]
-"""(ballot, agents whose proposals do not count, changes adopted together with it) → its result."""
+BallotRule = Callable[[Ballot, frozenset[str], Sequence[str]], BallotResult]
+"""Function from (ballot, agents whose proposals do not count, changes adopted together with it) to its result."""
 
 
 def other_parts(vote: Vote) -> tuple[str, ...]:
@@ -47,54 +47,59 @@ def other_parts(vote: Vote) -> tuple[str, ...]:
     return tuple(name for name in vote.plan if name != vote.actuator) if vote.stance == "propose" else ()
 
 
-def linked(ballots: Mapping[str, Ballot], actuator: str, state: State) -> list[str]:
-    """Return the actuators whose open ballots share a plan with this one's, directly or through others, in order of
-    opening. The actuator itself is among them."""
-    ties = {name: {*_tied(ballots, name, state)} for name in ballots}
-    reached, frontier = set[str](), {actuator}
+def linked_actuators(ballots: Mapping[str, Ballot], actuator: str, state: State) -> list[str]:
+    """Return the actuators whose open ballots share a plan with this one, directly or through others.
+
+    They are in order of opening, and include the actuator itself.
+    """
+    links = {name: {*_directly_linked(ballots, name, state)} for name in ballots}
+    visited, frontier = set[str](), {actuator}
     while frontier:
-        reached |= frontier
-        outgoing = {part for name in frontier for part in ties[name]}
-        frontier = (outgoing | {name for name in ballots if frontier & ties[name]}) - reached
-    return [name for name in ballots if name in reached]
+        visited |= frontier
+        outgoing = {part for name in frontier for part in links[name]}
+        frontier = (outgoing | {name for name in ballots if frontier & links[name]}) - visited
+    return [name for name in ballots if name in visited]
 
 
-def complete(ballots: Mapping[str, Ballot], actuator: str, state: State, newcomers: bool = True) -> bool:
-    """Return whether the ballot has every vote, and every proposal on it has the other parts of its plan, unless its
-    agent is done without them. Without `newcomers` only votes that have weight are awaited."""
+def is_complete(ballots: Mapping[str, Ballot], actuator: str, state: State, newcomers: bool = True) -> bool:
+    """Return whether the ballot has every vote, and every proposal on it has the other parts of its plan.
+
+    A missing part does not count if its agent has finished its tick. If `newcomers` is False, only votes with weight
+    are awaited.
+    """
     ballot = ballots[actuator]
-    return ballot.complete(state, newcomers) and not any(
+    return ballot.is_complete(state, newcomers) and not any(
         part not in ballots or name not in ballots[part].casts
         for name, cast in ballot.casts.items()
-        if newcomers or ballot.binds(state, name)
+        if newcomers or ballot.may_link(state, name)
         for part in other_parts(cast.vote)
-        if not ballot.passed(state, name)
+        if ballot.may_still_vote(state, name)
     )
 
 
-def _tied(ballots: Mapping[str, Ballot], actuator: str, state: State) -> Iterator[str]:
-    """Return the actuators of other open ballots that proposals tie to this one."""
+def _directly_linked(ballots: Mapping[str, Ballot], actuator: str, state: State) -> Iterator[str]:
+    """Yield the actuators of other open ballots that proposals link to this one."""
     for name, cast in ballots[actuator].casts.items():
         for part in other_parts(cast.vote):
-            if part in ballots and ballots[actuator].binds(state, name) and ballots[part].binds(state, name):
+            if part in ballots and ballots[actuator].may_link(state, name) and ballots[part].may_link(state, name):
                 yield part
 
 
-def settled(ballots: Sequence[Ballot], rule: Rule) -> list[tuple[Ballot, BallotResult]]:
+def settle(ballots: Sequence[Ballot], rule: BallotRule) -> list[tuple[Ballot, BallotResult]]:
     """Return the results of ballots that close together.
 
     Proposals are removed until every one that counts belongs to a whole plan. Removing one can break another plan, so
     the rule is applied again until none breaks.
     """
-    without: dict[str, frozenset[str]] = {ballot.opened.actuator: frozenset() for ballot in ballots}
-    initial: dict[str, BallotResult] = {}  # before any plan broke
-    break_reasons: dict[str, str] = {}  # actuator → why the first plan broke that took votes from its ballot
+    excluded: dict[str, frozenset[str]] = {ballot.opened.actuator: frozenset() for ballot in ballots}
+    initial: dict[str, BallotResult] = {}  # results before any plan broke
+    break_reasons: dict[str, str] = {}  # actuator → why the first plan with a part on its ballot broke
     while True:
         results: dict[str, BallotResult] = {}
         adopted_changes: list[str] = []
         for ballot in ballots:
             name = ballot.opened.actuator
-            results[name] = rule(ballot, without[name], tuple(adopted_changes))
+            results[name] = rule(ballot, excluded[name], tuple(adopted_changes))
             if results[name].verdict != "rejected":
                 adopted_changes.append(change_name(name, results[name].direction))
         initial = initial or results
@@ -102,14 +107,14 @@ def settled(ballots: Sequence[Ballot], rule: Rule) -> list[tuple[Ballot, BallotR
             (ballot, agent, reason)
             for ballot in ballots
             for agent, cast in ballot.casts.items()
-            if agent not in without[ballot.opened.actuator]
+            if agent not in excluded[ballot.opened.actuator]
             and (reason := _break_reason(agent, cast.vote, ballots, results))
         ]
         if not broken:
             break
         for ballot, agent, reason in broken:
             name = ballot.opened.actuator
-            without[name] |= {agent}
+            excluded[name] |= {agent}
             break_reasons.setdefault(name, reason)
     if any(result.verdict == "advised" and not result.newcomers for result in results.values()):
         # A person approves the whole plan, so that no part of it is applied before the others.
@@ -117,11 +122,11 @@ def settled(ballots: Sequence[Ballot], rule: Rule) -> list[tuple[Ballot, BallotR
             name: replace(result, verdict="advised") if result.verdict == "adopted" else result
             for name, result in results.items()
         }
-    return [
-        (ballot, _with_final_reason(results[name], initial[name], break_reasons.get(name, "")))
-        for ballot in ballots
-        for name in [ballot.opened.actuator]
-    ]
+    final: list[tuple[Ballot, BallotResult]] = []
+    for ballot in ballots:
+        name = ballot.opened.actuator
+        final.append((ballot, _with_final_reason(results[name], initial[name], break_reasons.get(name, ""))))
+    return final
 
 
 def _break_reason(agent: str, vote: Vote, ballots: Sequence[Ballot], results: Mapping[str, BallotResult]) -> str:
@@ -129,11 +134,11 @@ def _break_reason(agent: str, vote: Vote, ballots: Sequence[Ballot], results: Ma
     by_actuator = {ballot.opened.actuator: ballot for ballot in ballots}
     for part in other_parts(vote):
         if part not in results or agent not in by_actuator[part].casts:
-            return f"{clip(part, 120)} is not on the ballot with it"
+            return f"{agent} did not also propose {clip(part, 120)}"
         if results[part].verdict == "rejected":
-            return f"{part} is refused ({clip(results[part].note, 200)})"
+            return f"{part} is rejected ({clip(results[part].note, 200)})"
         if direction(results[part].before, by_actuator[part].casts[agent].value) != results[part].direction:
-            return f"{part} goes the other way"
+            return f"{part} moves in the other direction"
     return ""
 
 
@@ -141,5 +146,5 @@ def _with_final_reason(result: BallotResult, initial: BallotResult, break_reason
     """Return the result with its final reason: the first rejection, or the break in its plan."""
     if result.verdict != "rejected" or not break_reason or initial.verdict == "rejected":
         return initial if result.verdict == initial.verdict == "rejected" else result
-    note = f"a plan is adopted whole or not at all: {break_reason}"
+    note = f"a plan is adopted as a whole or not at all: {break_reason}"
     return replace(result, value=initial.value, reason=f"{initial.reason}; {note}", note=note)

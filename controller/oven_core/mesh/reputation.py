@@ -1,22 +1,23 @@
 """Agents' reputations, and how the outcome of a decision changes them for the agents that voted on it.
 
-1. **Success** y in 0..1, for each voter. The gain has to reach half of the voter's own promise, or two standard errors
-   if that is more. Success is linear around that point: 0 at two standard errors below it, 1 at two above.
-2. **Merit** in −1..1: half for the side that the voter took, half for its probability, by the quadratic score (Brier
-   1950, "Verification of forecasts expressed in terms of probability"), scaled so that even odds earn 0:
+1. **Success** y in 0..1, for each voter. The gain has to reach half of the voter's promise, or two standard errors if
+   that is more. Success is linear around that point: 0 at two standard errors below it, 1 at two above.
+2. **Merit** in −1..1: half for the side that the voter took, half for the probability that it claimed. The second half
+   is the quadratic score (Brier 1950, "Verification of forecasts expressed in terms of probability"), scaled so that
+   even odds earn 0:
 
        merit = clip(½ · s · (2y − 1) + ½ · (1 − 4 · (y · (1 − p)² + (1 − y) · p²)), −1, 1)
 
-s is 1 for `propose` and `for`, −1 for `against`. p is the claimed probability that the change beats doing nothing, and
-y the probability that it did. The score is its expected value, so that no agent gains at y = ½. Taking a side claims at
+s is 1 for `propose` and `for`, −1 for `against`. p is the claimed probability that the change beats doing nothing. y is
+the probability that it did. The score is its expected value, so that no agent gains at y = ½. Taking a side claims at
 least even odds: a confidence below ½ counts as ½. Otherwise an agent could support harm forever at a confidence so low
 that it is "right" about it. A confidence below ½ also earns nothing. A `for` earns half but loses in full, because
 agreeing with good agents is cheap and should not pay for an agent's own harm.
-3. **Multiplicative weights** in the linear form, r ← r · (1 + rate · merit), for agents that voted (Cesa-Bianchi,
+3. **Multiplicative weights** in linear form, r ← r · (1 + rate · merit), for agents that voted (Cesa-Bianchi,
    Mansour & Stoltz 2007, "Improved second-order bounds for prediction with expert advice"; after Freund & Schapire
    1997).
 4. **Fixed share** (Herbster & Warmuth 1998, "Tracking the best expert") as forgetting: for every known agent r ← r +
-   share · (1 − r), so that an agent that was wrong in another phase of training is heard again. Then r is clipped to
+   share · (1 − r), so that an agent that was wrong in another phase of training regains influence. Then r is clipped to
    0..most.
 
 A bound follows from arithmetic alone. The merit of supporting a decision without success (y = 0) is −min(1, 2p²): −½ at
@@ -38,49 +39,51 @@ Stance = Literal["propose", "for", "against"]
 
 
 def success(gain: float, noise: float, promised: float) -> float:
-    """Return a voter's success, 0..1. `promised`: the size of the change that it forecast, 0 if none."""
-    bar = max(promised / 2, 2 * noise)
+    """Return a voter's success, 0..1. `promised`: the size of the change that it forecast; 0 if none."""
+    required_gain = max(promised / 2, 2 * noise)
     if noise <= 0:
-        return 1.0 if gain > bar else 0.0
-    return min(max(0.5 + (gain - bar) / (4 * noise), 0.0), 1.0)
+        return 1.0 if gain > required_gain else 0.0
+    return min(max(0.5 + (gain - required_gain) / (4 * noise), 0.0), 1.0)
 
 
-def beaten(gain: float, noise: float) -> float:
-    """Return the probability that the change beat doing nothing: ½ at a gain of 0, 0 at two standard errors below and 1
-    at two above. Confidences are compared with it. `success` asks for more: a gain beyond noise and half of the
-    promise."""
+def beat_probability(gain: float, noise: float) -> float:
+    """Return the probability that the change beat doing nothing.
+
+    It is ½ at a gain of 0, 0 at two standard errors below, and 1 at two above. Confidences are compared with it.
+    `success` requires more: a gain beyond the noise and half of the promise.
+    """
     if noise <= 0:
         return 0.5 if gain == 0 else float(gain > 0)
     return min(max(0.5 + gain / (4 * noise), 0.0), 1.0)
 
 
-def failed(gain: float, noise: float) -> bool:
-    """Return whether a change is worse than doing nothing by two standard errors, even in a short window."""
+def is_clearly_worse(gain: float, noise: float) -> bool:
+    """Return whether a change is worse than doing nothing by at least two standard errors."""
     return gain < 0 and gain <= -2 * noise
 
 
-def claimed(stance: Stance, confidence: float) -> float:
-    """Return the probability that a vote gave to the change beating doing nothing: at least ½ for its side."""
-    sure = max(confidence, 0.5)
-    return 1 - sure if stance == "against" else sure
+def claimed_probability(stance: Stance, confidence: float) -> float:
+    """Return the probability of beating doing nothing that a vote claims for the change: at least ½ for its side."""
+    at_least_even = max(confidence, 0.5)
+    return 1 - at_least_even if stance == "against" else at_least_even
 
 
 def brier(p: float, y: float) -> float:
-    """Return the quadratic score, 0 best, of the probability `p` of an event of probability `y` (Brier 1950)."""
+    """Return the quadratic score of the claim `p` for an event of probability `y`; 0 is best (Brier 1950)."""
     return y * (1 - p) * (1 - p) + (1 - y) * p * p
 
 
 def merit(stance: Stance, confidence: float, y: float) -> float:
-    """Return the merit, −1..1, of a vote whose decision had the success `y`."""
+    """Return the merit, −1..1, of a vote on a decision with success `y`."""
     side = -1 if stance == "against" else 1
-    quadratic = brier(claimed(stance, confidence), y)
+    quadratic = brier(claimed_probability(stance, confidence), y)
     full = min(max(0.5 * side * (2 * y - 1) + 0.5 * (1 - 4 * quadratic), -1.0), 1.0)
     if full > 0 and confidence < 0.5:
         return 0.0
     return full / 2 if stance == "for" and full > 0 else full
 
 
-def earned(reputation: float) -> float:
+def effective_reputation(reputation: float) -> float:
     """Return the effective reputation. A reputation from `RunStarted` may be any number."""
     return reputation if math.isfinite(reputation) and reputation > 0 else 0.0
 
@@ -88,11 +91,14 @@ def earned(reputation: float) -> float:
 def updated_reputations(
     reputations: Mapping[str, float], agents: Iterable[str], merits: Mapping[str, float], rules: Rules
 ) -> dict[str, float]:
-    """Return all reputations after one outcome, by name. The merit moves those of voters, and forgetting those of all
-    `agents`. Each depends on its own value only, so the order of agents does not matter."""
+    """Return all reputations after one outcome, by name.
+
+    Merit changes the reputations of voters, and forgetting those of all `agents`. Each one depends only on its previous
+    value, so the order of agents does not matter.
+    """
     after = {}
     for agent in sorted({*reputations, *agents, *merits}):
-        r = min(earned(reputations.get(agent, 1.0)), rules.reputation_most)
+        r = min(effective_reputation(reputations.get(agent, 1.0)), rules.reputation_most)
         r *= 1 + rules.reputation_rate * merits.get(agent, 0.0)
         r += rules.reputation_share * (1 - r)
         after[agent] = rounded(min(max(r, 0.0), rules.reputation_most))

@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
-from oven_core.mesh.actuator_values import Fault, shaped, show
-from oven_core.mesh.change_requirements import change
+from oven_core.mesh.actuator_values import Fault, coerce, show
+from oven_core.mesh.change_requirements import change_between
 from oven_core.mesh.limits import RollbackLimits, VoteLimits
 from oven_core.mesh.trust import Standing, Trust
 from oven_core.protocol.actuator_names import ROLLBACK
@@ -29,28 +29,28 @@ from oven_core.protocol.rules import Autonomy, Rules
 
 PACE_GAPS: Final = 50
 """Number of gaps between observations whose median is the pace. One evaluation or pause does not change the median."""
-NEWEST: Final = 1_000
-"""Number of observations for the mean pace: so many that a batch stored at once is only a small part."""
-LEAST_SPAN_S: Final = 1.0
+MEAN_PACE_OBSERVATIONS: Final = 1_000
+"""Number of observations for the mean pace. It is so large that a batch stored at once is only a small part."""
+MIN_SPAN_S: Final = 1.0
 """Minimum time span in seconds for a mean pace. Below it, a few observations stored at once would look too fast."""
-LEAST_GAP_S: Final = 0.001
-"""Minimum gap in seconds. Observations that queued during an outage are stored closer together than made."""
+MIN_GAP_S: Final = 0.001
+"""Minimum gap in seconds. Observations that queued during an outage are stored closer together than they were made."""
 
 
 @dataclass(slots=True)
 class Agent:
-    """The mesh's record of an agent that joined."""
+    """An agent that joined the run."""
 
     needs: tuple[str, ...] = ()
     moves: tuple[str, ...] = ()
     speciality: tuple[str, ...] = ()
     version: str = ""
-    shadow: bool = False  # it joined as one
-    live: bool = True
-    cannot_fire: str = ""  # why it cannot
-    last_tick: int = 0  # when its newest message came
+    shadow: bool = False  # whether it joined as a shadow
+    is_live: bool = True
+    cannot_fire: str = ""  # the reason why it cannot
+    last_tick: int = 0  # tick of its newest message
     done_tick: int = -1
-    seen: str = ""  # the newest ballot that it has seen
+    seen_ballot: str = ""  # id of the newest ballot that it has seen
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,35 +95,37 @@ class ObservationPace:
     """
 
     _gaps: deque[float] = field(default_factory=lambda: deque(maxlen=PACE_GAPS))
-    _newest: deque[float] = field(default_factory=lambda: deque(maxlen=NEWEST))
+    _newest: deque[float] = field(default_factory=lambda: deque(maxlen=MEAN_PACE_OBSERVATIONS))
     _last: float | None = None
 
     def add(self, stored: float) -> None:
         """Add the time, in seconds, at which the observation of a new tick was stored."""
         self._newest.append(stored)
-        if self._last is not None and stored - self._last >= LEAST_GAP_S:
+        if self._last is not None and stored - self._last >= MIN_GAP_S:
             self._gaps.append(stored - self._last)
         self._last = stored
 
     def restart(self) -> None:
-        """Skip the time until the first observation of a learner that starts again: it is not a step."""
+        """Skip the time until the first observation after a restart of the learner, because it is not a step."""
         self._last = None
         self._newest.clear()
 
     def ticks(self, minutes: float) -> int:
-        """Return the ticks that take this long at the median pace, rounded up; 0 before there is a pace."""
+        """Return the number of ticks in this time at the median pace, rounded up; 0 before a pace is known."""
         if not self._gaps or minutes <= 0:
             return 0
         return math.ceil(minutes * 60 / sorted(self._gaps)[len(self._gaps) // 2])
 
-    def most_ticks(self, seconds: float) -> int:
-        """Return the ticks that take this long at the median pace, or at the mean pace of the newest `seconds` if that
-        is more. The log stores a fast loop's observations many at once, and the gaps between those show too slow a
-        pace. After a pause, the mean does. 0 without a pace, or for 0 seconds."""
+    def max_ticks(self, seconds: float) -> int:
+        """Return the number of ticks in this time at the median pace or the recent mean pace, whichever is faster.
+
+        The mean covers the newest `seconds`. The log stores a fast loop's observations in batches, and the gaps between
+        batches suggest too slow a pace. After a pause, the mean is too slow. Return 0 if no pace is known.
+        """
         if not self._newest or seconds <= 0:
             return 0
         newest = [stored for stored in self._newest if stored > self._newest[-1] - seconds]
-        span = max(LEAST_SPAN_S, newest[-1] - newest[0])
+        span = max(MIN_SPAN_S, newest[-1] - newest[0])
         return max(self.ticks(seconds / 60), math.ceil(len(newest) * seconds / span))
 
 
@@ -134,7 +136,7 @@ class State:
     tick: int = 0
     started: bool = False
     ended: bool = False
-    observed: bool = False  # an observation came, so lockstep has a tick to close
+    observed: bool = False  # whether an observation has arrived, so that lockstep has a tick to close
     closed_tick: int = -1  # the newest tick that lockstep has closed
     rules: Rules = field(default_factory=Rules)
     lockstep: bool = False
@@ -147,11 +149,11 @@ class State:
     metrics: tuple[MetricSpec, ...] = ()
     effective: dict[str, Value] = field(default_factory=dict)
     agents: dict[str, Agent] = field(default_factory=dict)
-    in_flight: dict[str, InFlight] = field(default_factory=dict)  # by decision
-    adopted: int = 0  # counts against the budget, without what operators set
+    in_flight: dict[str, InFlight] = field(default_factory=dict)  # by decision id
+    adopted: int = 0  # changes that count against the budget, without those that operators set
     decided_tick: dict[str, int] = field(default_factory=dict)  # actuator → start of its cool-down
-    advised: dict[str, Decision] = field(default_factory=dict)  # actuator → its newest advice that may be approved
-    closed_because: dict[str, str] = field(default_factory=dict)  # decision → why it cannot be approved or vetoed
+    advised: dict[str, Decision] = field(default_factory=dict)  # actuator → its newest advice that can be approved
+    close_reasons: dict[str, str] = field(default_factory=dict)  # decision → why it cannot be approved or vetoed
     autonomy: dict[str, Autonomy] = field(default_factory=dict)  # set by operators; "" for every other actuator
     muted: set[str] = field(default_factory=set)
     incarnation: int = 0
@@ -162,12 +164,16 @@ class State:
     trust: Trust = field(default_factory=Trust)
     vote_limits: VoteLimits = field(default_factory=VoteLimits)
     pace: ObservationPace = field(default_factory=ObservationPace)
-    turned_down: dict[str, list[str]] = field(default_factory=dict)  # actuator → the learner's rejections in a row
-    _numbers: NumberSet = field(default_factory=NumberSet)  # of the incarnation's messages
+    learner_rejections: dict[str, list[str]] = field(
+        default_factory=dict
+    )  # actuator → the learner's reasons for consecutive rejections
+    _numbers: NumberSet = field(default_factory=NumberSet)  # numbers of the incarnation's messages
 
     def is_new(self, message: LearnerMessage) -> bool:
-        """Return whether a learner's message counts: not a repetition, and from the current incarnation. A message of a
-        dead incarnation is about a process that is gone, settings included."""
+        """Return whether a learner's message counts: it is not a repetition, and is from the current incarnation.
+
+        A message of an earlier incarnation is about a process that is gone, settings included.
+        """
         if isinstance(message, RunStarted) and message.incarnation > self.incarnation:
             self.incarnation, self._numbers = message.incarnation, NumberSet()
         elif message.incarnation != self.incarnation:
@@ -181,17 +187,17 @@ class State:
     def start(self, message: RunStarted) -> None:
         """Start a new incarnation, whose settings replace the old ones.
 
-        Agents, the budget, decisions in flight or advised, and what operators set (autonomy, muted agents) stay.
-        Another training of the same script has other weights and other data. So it starts without the previous
-        training's budget, cool-downs, advice and rollbacks.
+        Agents, the budget, decisions in flight or advised, and operators' settings (autonomy, muted agents) stay.
+        Another training of the same script has different weights and data. So it starts without the budget, cool-downs,
+        advice and rollbacks of the previous training.
         """
         if self.started and message.training != self.training:
             self.rollback_limits, self.vote_limits = RollbackLimits(), VoteLimits()
             self.adopted, self.decided_tick = 0, {}
             for older in self.advised.values():
-                self.closed_because[older.id] = f"lapsed when training {message.training} began"
+                self.close_reasons[older.id] = f"lapsed when training {message.training} started"
             self.advised = {}
-        self.training, self.turned_down = message.training, {}
+        self.training, self.learner_rejections = message.training, {}
         self.pace.restart()
         self.started, self.ended, self.observed = True, False, False
         self.tick = max(self.tick, message.tick)
@@ -206,14 +212,16 @@ class State:
             self._set_effective(spec, spec.value)
 
     def announce(self, spec: ActuatorSpec) -> bool:
-        """Store an actuator that is new, or has other choices or bounds. Refusals of the old one, by the learner or
-        here, no longer count. Return False, and change nothing, if the actuator would become another kind."""
+        """Store an actuator that is new, or has new choices or bounds, and forget refusals of the old one.
+
+        Return False, and change nothing, if the actuator would become another kind.
+        """
         old = self.specs.get(spec.name)
         if old is not None and old.kind != spec.kind:
             self.counters["announced.other_kind"] += 1
             return False
         self.specs[spec.name] = spec
-        self.turned_down.pop(spec.name, None)
+        self.learner_rejections.pop(spec.name, None)
         self.refused = {key for key in self.refused if key[1] != spec.name}
         self._set_effective(spec, spec.value)
         return True
@@ -227,7 +235,7 @@ class State:
         self.rollback_limits.observe(observation.tick, observation.step, reading)
 
     def apply_receipt(self, receipt: Receipt) -> None:
-        """End the decision's flight, if the receipt is for one, and store the value that was read back."""
+        """Remove the receipt's decision from those in flight, and store the value that was read back."""
         flight = self.in_flight.pop(receipt.decision_id, None)
         if receipt.decision_id and flight is None:
             self.counters["receipt.not_in_flight"] += 1
@@ -235,9 +243,9 @@ class State:
             self.rollback_limits.add(receipt)
         spec = self.specs.get(receipt.actuator)
         if spec is not None and spec.kind != "action" and receipt.status == "rejected" and receipt.decision_id:
-            self.turned_down.setdefault(spec.name, []).append(receipt.reason)
+            self.learner_rejections.setdefault(spec.name, []).append(receipt.reason)
         if spec is not None and receipt.status in ("applied", "noop"):
-            self.turned_down.pop(receipt.actuator, None)
+            self.learner_rejections.pop(receipt.actuator, None)
             self._set_effective(spec, receipt.after)
 
     def apply_status(self, name: str, status: AgentStatus) -> None:
@@ -252,7 +260,7 @@ class State:
         elif status.state == "cannot_fire":
             agent.cannot_fire = status.reason or "no reason given"
         elif status.state == "done":
-            agent.done_tick, agent.seen = status.tick, status.seen
+            agent.done_tick, agent.seen_ballot = status.tick, status.seen
 
     def apply_decision(self, decision: Decision) -> None:
         """Store a decision. A change starts the cool-down and ends older advice; an adopted one is in flight."""
@@ -264,23 +272,25 @@ class State:
         older = self.advised.pop(actuator, None)
         if older is not None:
             approved = older.id == decision.approves
-            self.closed_because[older.id] = f"{'was approved as' if approved else 'gave way to'} decision {decision.id}"
+            self.close_reasons[older.id] = (
+                f"{'was approved as' if approved else 'was replaced by'} decision {decision.id}"
+            )
         if decision.verdict == "advised":
             self.advised[actuator] = decision
             return
         if not decision.command:
             self.vote_limits.add_change(decision, self.specs.get(actuator), self.rules)
-        self.in_flight[decision.id] = InFlight(decision, change(actuator, decision.before, decision.value))
+        self.in_flight[decision.id] = InFlight(decision, change_between(actuator, decision.before, decision.value))
         if self.spec(actuator).intervenes:
             self.adopted += not decision.command or bool(decision.approves)
-        moved = f"{actuator}, {show(decision.before)} → {show(decision.value)}"
-        self.closed_because[decision.id] = f"was adopted at tick {decision.tick} ({moved})"
+        change = f"{actuator}, {show(decision.before)} → {show(decision.value)}"
+        self.close_reasons[decision.id] = f"was adopted at tick {decision.tick} ({change})"
 
     def _set_effective(self, spec: ActuatorSpec, value: Value) -> None:
-        if spec.kind == "action":  # it leaves no setting behind
+        if spec.kind == "action":  # an action has no setting
             self.effective[spec.name] = None
             return
-        setting = shaped(spec, value)
+        setting = coerce(spec, value)
         if isinstance(setting, Fault):
             self.counters["value.unreadable"] += 1
             self.effective.setdefault(spec.name, None)
@@ -288,49 +298,54 @@ class State:
             self.effective[spec.name] = setting
 
     def spec(self, actuator: str) -> ActuatorSpec:
-        """Return the announcement of an actuator. One that is no longer announced counts as a setting."""
+        """Return the announcement of an actuator, or a plain action if it is not announced."""
         return self.specs.get(actuator) or ActuatorSpec(name=actuator, kind="action")
 
     def mark_live(self, name: str) -> Agent | None:
-        """Return the agent, live because it sent a message; None if it never joined."""
+        """Mark the agent as live, because it sent a message, and return it. Return None if it has not joined."""
         agent = self.agents.get(name)
         if agent is not None:
-            agent.live, agent.last_tick = True, self.tick
+            agent.is_live, agent.last_tick = True, self.tick
         return agent
 
     def drop_silent(self) -> None:
         """Mark agents as not live if they were silent for too long."""
         for agent in self.agents.values():
-            if agent.live and self.tick - agent.last_tick > self.rules.silent_ticks:
-                agent.live = False
+            if agent.is_live and self.tick - agent.last_tick > self.rules.silent_ticks:
+                agent.is_live = False
 
-    def live(self) -> tuple[str, ...]:
+    def live_agents(self) -> tuple[str, ...]:
         """Return the names of the live agents, sorted."""
-        return tuple(sorted(name for name, agent in self.agents.items() if agent.live))
+        return tuple(sorted(name for name, agent in self.agents.items() if agent.is_live))
 
-    def shadowed(self, name: str) -> bool:
-        """Return whether the agent's votes are logged and do not count: by the rules, because it joined as a shadow,
-        because an operator muted it, or because it lost its reputation."""
+    def is_shadow(self, name: str) -> bool:
+        """Return whether the agent's votes are logged but do not count.
+
+        An agent is a shadow by the rules, because it joined as one, because an operator muted it, or because its
+        reputation is too low.
+        """
         agent = self.agents.get(name)
-        lost = self.reputations.get(name, 1.0) < self.rules.shadow_reputation
-        return lost or name in self.rules.shadow or name in self.muted or (agent is not None and agent.shadow)
+        is_disreputable = self.reputations.get(name, 1.0) < self.rules.shadow_reputation
+        return (
+            is_disreputable or name in self.rules.shadow or name in self.muted or (agent is not None and agent.shadow)
+        )
 
     def standing(self, name: str, actuator: str) -> Standing:
         """Return the current standing of the agent on this actuator."""
         agent = self.agents.get(name)
         declared = agent.speciality if agent is not None else ()
-        trusted = self.trust.holds(name, actuator)
-        special = self.trust.specialist(name, actuator, declared) if trusted else actuator in declared
-        return Standing(self.reputations.get(name, 1.0), self.shadowed(name), not trusted, special)
+        trusted = self.trust.is_trusted(name, actuator)
+        specialist = self.trust.is_specialist(name, actuator, declared) if trusted else actuator in declared
+        return Standing(self.reputations.get(name, 1.0), self.is_shadow(name), not trusted, specialist)
 
     def voters(self) -> tuple[str, ...]:
         """Return the live agents whose votes count."""
-        return tuple(name for name in self.live() if not self.shadowed(name))
+        return tuple(name for name in self.live_agents() if not self.is_shadow(name))
 
     def autonomy_for(self, actuator: str) -> Autonomy:
-        """Return the autonomy that an operator set, else that of the rules."""
+        """Return the autonomy that an operator set for the actuator, or else the one in the rules."""
         return self.autonomy.get(actuator) or self.autonomy.get("") or self.rules.autonomy_for(actuator)
 
-    def flying(self) -> list[InFlight]:
+    def changes_in_flight(self) -> list[InFlight]:
         """Return the adopted decisions without a receipt that have not lapsed."""
         return [flight for flight in self.in_flight.values() if self.tick <= flight.decision.expires_at_tick]

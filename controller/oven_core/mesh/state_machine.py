@@ -1,14 +1,14 @@
 """The core of the mesh: a deterministic state machine over one ordered log, without a clock, randomness or I/O.
 
-The state changes only on inputs: messages of the learner, the agents and the operators. When the mesh's own outputs are
-read back from the log, they are only removed from `pending`. So a replica that replays to the head knows exactly which
-outputs are still unpublished.
+The state changes only on inputs: messages of the learner, the agents and the operators. The mesh's own outputs, read
+back from the log, are only removed from `pending`. So a replica that has replayed the whole log knows exactly which
+outputs are not published yet.
 
-An observation is handled in this order. The tick advances. Due ballots close at the new tick (so that `apply_at_tick`
-lies ahead of it). Agents that were silent for too long are marked as not live. Ballots that only awaited those agents
-close. Lockstep may close the tick.
+An observation is handled in this order. The tick advances. Due ballots close at the new tick, so that `apply_at_tick`
+is later. Agents that were silent for too long are marked as not live. Ballots that were waiting only for those agents
+close. In lockstep, the tick may close.
 
-Lockstep waits for the live agents whose votes count, and never for a shadow. A shadow's votes change no value, so the
+Lockstep waits for the live agents whose votes count, and never for a shadow. A shadow's votes change nothing. So the
 run stays repeatable, and a shadow that hangs delays nothing.
 """
 
@@ -19,8 +19,8 @@ from typing import Any, Literal, cast
 
 from oven_core.mesh import guardrails, operator_commands, plans, tally
 from oven_core.mesh.actuator_values import clip, direction
-from oven_core.mesh.ballots import Ballot, Refusal, bounded_value, closed_to, proposed_value
-from oven_core.mesh.forecast import Forecast, forecast, refuse_unjudged
+from oven_core.mesh.ballots import Ballot, Refusal, bounded_value, opening_refusal, proposed_value
+from oven_core.mesh.forecast import Forecast, make_forecast, refuse_unjudged
 from oven_core.mesh.outcomes import Outcomes
 from oven_core.mesh.outputs import OUTPUTS, Output, ReadBack
 from oven_core.mesh.state import State
@@ -48,12 +48,15 @@ from oven_core.protocol.messages import (
 from oven_core.protocol.operator_messages import CommandAnswer, OperatorCommand
 
 Verdict = Literal["adopted", "rejected", "advised"]
-_LAST_TICK = 2**53
-"""JSON readers may not represent a larger tick exactly, so one is the sender's fault."""
+_MAX_TICK = 2**53
+"""Maximum valid tick. JSON readers may not represent a larger one exactly."""
 
 
 class Mesh:
-    """The mesh of one run, as one replica computes it. Give it the log's events in order; publish `pending`."""
+    """The mesh of one run, as one replica computes it.
+
+    Pass the log's events to `step` in order, and publish `pending`.
+    """
 
     def __init__(self, run: str) -> None:
         self.run = run
@@ -67,14 +70,14 @@ class Mesh:
         self._read_back = ReadBack(self.pending)
         self._seq = 0
         self._index = 0
-        self._stored = 0.0  # when the current event was stored: seconds since 1970
+        self._stored = 0.0  # Unix time at which the current event was stored
         self._emitted: list[Output] = []
 
     def step(self, event: Event) -> list[Output]:
-        """Handle the next event of the log; return the outputs that it causes, which are now also in `pending`.
+        """Handle the next event of the log, and return the outputs that it causes. They are also added to `pending`.
 
-        Never raises, whatever an agent writes: all replicas judge it alike. Signatures are verified before
-        (`signing.Keyring`), so a forged event comes as Malformed. An event whose sequence was already delivered is
+        Never raises, whatever an agent writes, because all replicas must handle it alike. Signatures are verified
+        earlier (`signing.Keyring`), so a forged event arrives as Malformed. An event that was already handled is
         skipped.
         """
         if event.seq <= self._seq or not event.subject.startswith(f"{self.subjects.base}."):
@@ -83,14 +86,14 @@ class Mesh:
         self._stored = event.time.timestamp()
         kind = names.kind(event.subject)
         if isinstance(event.body, Malformed):
-            # This includes the mesh's own subjects: a server can be made to write an acknowledgement there.
+            # The mesh's own subjects are included, because a server can be made to write an acknowledgement there.
             for fault in {"malformed", event.body.fault}:
                 self.state.counters[f"{fault}.{clip(kind, 40)}"] += 1
         elif kind in OUTPUTS:
             if self.repeats(event):
                 self.state.counters[f"repeated.{kind}"] += 1
             else:
-                self._read_back.take(event)
+                self._read_back.compare(event)
         else:
             self._on_message(event.body, event.author)
             self._settle()
@@ -99,7 +102,7 @@ class Mesh:
     def _on_message(self, body: Message, author: str) -> None:
         state = self.state
         if isinstance(body, LearnerMessage):
-            if isinstance(body, RunStarted | Observation) and body.tick > _LAST_TICK:
+            if isinstance(body, RunStarted | Observation) and body.tick > _MAX_TICK:
                 state.counters["malformed.tick"] += 1
             elif state.is_new(body):
                 self._on_learner_message(body)
@@ -126,7 +129,7 @@ class Mesh:
             state.tick, state.observed = max(state.tick, body.tick), True
             state.apply_observation(body)
             self._publish(self.outcomes.observe(body))
-            self._publish(self.outcomes.charges(self._next_id))
+            self._publish(self.outcomes.harm_outcomes(self._next_id))
             self._close_ready()
             state.drop_silent()
         elif isinstance(body, Receipt):
@@ -140,26 +143,29 @@ class Mesh:
             state.ended = True
             for ballot in list(self.ballots.values()):
                 self._abandon(ballot, f"the run ended ({body.reason}) before the ballot closed")
-            self._publish(self.outcomes.end(f"the run ended ({body.reason}) first"))
+            self._publish(self.outcomes.end(f"the run ended ({body.reason}) before the outcome was measured"))
 
     def _start(self, body: RunStarted) -> None:
-        old, another = self.state.specs, body.training != self.state.training
+        old_specs, is_new_training = self.state.specs, body.training != self.state.training
         self.state.start(body)
         self._publish(self.outcomes.start(body.metrics))
         for actuator, ballot in list(self.ballots.items()):
             spec = self.state.specs.get(actuator)
-            if another:
-                self._abandon(ballot, f"training {body.training} began before the ballot closed")
-            elif spec is None or spec.model_copy(update={"value": old[actuator].value}) != old[actuator]:
-                self._abandon(ballot, f"the learner restarted and no longer announces {actuator} as it was")
+            old = old_specs[actuator]
+            if is_new_training:
+                self._abandon(ballot, f"training {body.training} started before the ballot closed")
+            elif spec is None:
+                self._abandon(ballot, f"the learner restarted and no longer announces {actuator}")
+            elif spec.model_copy(update={"value": old.value}) != old:
+                self._abandon(ballot, f"the learner restarted and announced a different {actuator}")
 
     def _announce(self, spec: ActuatorSpec) -> None:
-        """Store an announcement. New choices or bounds close an open ballot only if a proposed value no longer fits."""
+        """Store an announcement, and close an open ballot that it invalidates."""
         old, ballot = self.state.specs.get(spec.name), self.ballots.get(spec.name)
         if not self.state.announce(spec) or old is None or ballot is None:
             return
-        if misfit := ballot.misfit(old, spec):
-            self._abandon(ballot, f"the learner announced {spec.name} anew: {misfit}")
+        if reason := ballot.misfit_reason(old, spec):
+            self._abandon(ballot, f"the learner announced {spec.name} again: {reason}")
 
     def _on_vote(self, author: str, vote: Vote) -> None:
         state, agent = self.state, self.state.mark_live(author)
@@ -183,15 +189,15 @@ class Mesh:
             state.counters["refused.not_joined"] += 1
         elif ballot is None and vote.stance != "propose":
             state.counters["vote.late"] += 1
-        elif ballot is None and state.shadowed(author):
+        elif ballot is None and state.is_shadow(author):
             state.counters["shadow.proposed"] += 1
-        elif ballot is None and (refusal := closed_to(state, self.ballots, author, vote)):
+        elif ballot is None and (refusal := opening_refusal(state, self.ballots, author, vote)):
             self._refuse(vote, refusal)
-        elif state.vote_limits.exceeded(author, state.tick, state.rules):
+        elif state.vote_limits.exceeds_limit(author, state.tick, state.rules):
             state.counters["vote.too_many"] += 1
         else:
             ballot = ballot or self._open(author, vote, value)
-            if not ballot.take(author, vote, value, state.shadowed(author)):
+            if not ballot.add_vote(author, vote, value, state.is_shadow(author)):
                 state.counters["vote.not_eligible"] += 1
 
     def _on_command(self, author: str, command: OperatorCommand) -> None:
@@ -199,10 +205,10 @@ class Mesh:
         reply = operator_commands.respond(state, self.ballots, author, command)
         if reply is None:
             return
-        if reply.closes:
-            decision_id = self._abandon(self.ballots[reply.closes], reply.close_reason).id
-        if reply.adopts is not None:
-            decision_id = self._adopt(reply.adopts, command.id).id
+        if reply.closed_actuator:
+            decision_id = self._abandon(self.ballots[reply.closed_actuator], reply.close_reason).id
+        if reply.adoption is not None:
+            decision_id = self._adopt(reply.adoption, command.id).id
         answer = CommandAnswer(
             command=command.id,
             operator=author,
@@ -244,7 +250,7 @@ class Mesh:
         return ballot
 
     def _settle(self) -> None:
-        """Close the ballots that waited for this input and, in lockstep, the tick."""
+        """Close the ballots that were waiting for this input and, in lockstep, the tick."""
         state = self.state
         self._close_ready()
         if not state.lockstep or not state.observed or state.ended or self.ballots or state.closed_tick >= state.tick:
@@ -254,53 +260,62 @@ class Mesh:
             self._emit(self.subjects.step(state.tick), StepClosed(tick=state.tick))
 
     def _close_ready(self) -> None:
-        """Close the ballots that are due or have every vote. Ballots that a plan ties together close at once, but no
-        later than a window after the first of them was due. Otherwise one plan after another could keep it open."""
+        """Close the ballots that are due or have every vote.
+
+        Ballots that a plan links close together, but no later than a window after one of them was due. Otherwise one
+        plan after another could keep it open.
+        """
         tick, window = self.state.tick, self.state.rules.window_ticks
         for actuator in list(self.ballots):
             ballot = self.ballots.get(actuator)
-            if ballot is None or not self._ready(actuator):
+            if ballot is None or not self._is_ready(actuator):
                 continue
-            group = plans.linked(self.ballots, actuator, self.state)
-            if all(map(self._ready, group)):
+            group = plans.linked_actuators(self.ballots, actuator, self.state)
+            if all(map(self._is_ready, group)):
                 self._close([self.ballots[name] for name in group])
-            elif ballot.due(tick - window):
+            elif ballot.is_due(tick - window):
                 self._close([ballot])
 
-    def _ready(self, actuator: str) -> bool:
-        """Whether the ballot is due, or no vote is awaited. A newcomer's vote is awaited until the next tick only,
-        except in lockstep or if a quorum may need it."""
+    def _is_ready(self, actuator: str) -> bool:
+        """Return whether the ballot is due, or no vote is awaited.
+
+        A newcomer's vote is awaited only until the next tick, except in lockstep or if a quorum may need it.
+        """
         state, ballot = self.state, self.ballots[actuator]
-        if ballot.due(state.tick) or plans.complete(self.ballots, actuator, state):
+        if ballot.is_due(state.tick) or plans.is_complete(self.ballots, actuator, state):
             return True
         if state.lockstep or state.tick <= ballot.opened.tick:
             return False
-        return plans.complete(self.ballots, actuator, state, newcomers=False) and self._count(ballot).passed
+        return plans.is_complete(self.ballots, actuator, state, newcomers=False) and self._count(ballot).passed
 
     def _close(self, ballots: list[Ballot]) -> None:
         state = self.state
-        closing = plans.settled(ballots, self._result)
+        closing = plans.settle(ballots, self._result)
         adopted = tuple(ballot.opened.actuator for ballot, result in closing if result.verdict == "adopted")
         for ballot, result in closing:
             actuator, verdict = ballot.opened.actuator, cast(Verdict, result.verdict)
             spec = state.specs[actuator]
             self._record_result(ballot, result)
-            promised = forecast(state, ballot, spec, result.lines) if verdict != "rejected" else None
+            forecast = make_forecast(state, ballot, spec, result.lines) if verdict != "rejected" else None
             plan = adopted if len(adopted) > 1 and verdict == "adopted" else ()
             self._decide(
-                ballot.opened.id, actuator, verdict, result.value, result.reason, result.lines, promised, plan=plan
+                ballot.opened.id, actuator, verdict, result.value, result.reason, result.lines, forecast, plan=plan
             )
 
-    def _count(self, ballot: Ballot, without: frozenset[str] = frozenset()) -> tally.Tally:
+    def _count(self, ballot: Ballot, excluded_agents: frozenset[str] = frozenset()) -> tally.Tally:
         state, actuator = self.state, ballot.opened.actuator
         spec, before = state.specs[actuator], state.effective.get(actuator)
-        return tally.count(ballot, spec, before, state.rules, lambda agent: state.standing(agent, actuator), without)
+        return tally.count_votes(
+            ballot, spec, before, state.rules, lambda agent: state.standing(agent, actuator), excluded_agents
+        )
 
-    def _result(self, ballot: Ballot, without: frozenset[str], adopted_with: Sequence[str]) -> plans.BallotResult:
-        """Return the verdict of tally and guardrails on one ballot."""
+    def _result(
+        self, ballot: Ballot, excluded_agents: frozenset[str], adopted_with: Sequence[str]
+    ) -> plans.BallotResult:
+        """Return the verdict of the tally and the guardrails on one ballot."""
         state, actuator = self.state, ballot.opened.actuator
         spec, before = state.specs[actuator], state.effective.get(actuator)
-        count = self._count(ballot, without)
+        count = self._count(ballot, excluded_agents)
         verdict: Verdict = "rejected"
         value, reason, note = count.value, count.reason, count.reason
         if count.passed:
@@ -321,7 +336,7 @@ class Mesh:
         )
 
     def _record_result(self, ballot: Ballot, result: plans.BallotResult) -> None:
-        """Make the agent that opened a failed ballot wait, and agents that vetoed it answer for the consequences."""
+        """Make the opener of a failed ballot wait, and hold agents that vetoed it responsible for the consequences."""
         state, opener = self.state, ballot.opened.opened_by
         actuator = ballot.opened.actuator
         if result.passed and result.newcomers:
@@ -329,18 +344,18 @@ class Mesh:
         elif result.passed:
             state.vote_limits.add_passed(opener, actuator)
         elif opener in ballot.casts:
-            newcomer = not state.trust.holds(opener, actuator)
+            newcomer = not state.trust.is_trusted(opener, actuator)
             state.vote_limits.add_failed(opener, newcomer, ballot.casts[opener].vote, state.tick)
         if result.veto:
             self.outcomes.add_veto(ballot, result.lines)
 
     def _abandon(self, ballot: Ballot, reason: str) -> Decision:
         actuator = ballot.opened.actuator
-        lines = tally.lines_of(ballot, lambda agent: self.state.standing(agent, actuator))
+        lines = tally.tally_lines(ballot, lambda agent: self.state.standing(agent, actuator))
         return self._decide(ballot.opened.id, actuator, "rejected", ballot.opened.proposal, reason, lines)
 
     def _refuse(self, vote: Vote, refusal: Refusal) -> None:
-        """Log the first refusal of its kind, and count the others."""
+        """Log the first refusal of its kind, and count all of them."""
         self.state.counters[f"refused.{refusal.key[2]}"] += 1
         if refusal.key not in self.state.refused:
             self.state.refused.add(refusal.key)
@@ -354,14 +369,14 @@ class Mesh:
         value: Value,
         reason: str,
         lines: tuple[TallyLine, ...],
-        promised: Forecast | None = None,
+        forecast: Forecast | None = None,
         **fields: Any,
     ) -> Decision:
-        """Create a decision; every decision is created here. `fields` has the optional fields."""
+        """Create, store and emit a decision. `fields`: its optional fields."""
         state, decision_id = self.state, self._next_id()
         spec = state.specs.get(actuator)
         apply_at = state.tick + state.rules.apply_delay_ticks
-        expire_ticks = 0 if state.lockstep else state.pace.most_ticks(state.rules.expire_seconds)
+        expire_ticks = 0 if state.lockstep else state.pace.max_ticks(state.rules.expire_seconds)
         expires_at = apply_at + max(state.rules.expire_ticks, expire_ticks)
         if verdict == "advised":
             ticks = max(state.rules.approve_ticks, state.pace.ticks(state.rules.approve_minutes))
@@ -382,7 +397,7 @@ class Mesh:
             snapshot_first=verdict == "adopted" and spec is not None and spec.risky,
             **fields,
         )
-        decision = self.outcomes.expect(decision, promised)
+        decision = self.outcomes.attach_forecast(decision, forecast)
         if ballot:
             del self.ballots[actuator]
         state.apply_decision(decision)
@@ -404,7 +419,7 @@ class Mesh:
 
     @property
     def divergence(self) -> str | None:
-        """The first output in the log that this replica would not have written."""
+        """Description of the first output in the log that this replica would not have written, or None."""
         return self._read_back.divergence
 
     def repeats(self, event: Event) -> bool:

@@ -1,4 +1,4 @@
-"""Count the votes on a ballot (weights, sides, veto, majority, quorum), and explain the result in a sentence.
+"""Count the votes on a ballot and explain the result in a sentence.
 
 Sums are exact (`math.fsum`) and values are sorted before they are merged, so the result does not depend on the order of
 the votes or the names of the agents.
@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from oven_core.mesh.actuator_values import clip, direction, rounded, show
 from oven_core.mesh.ballots import Ballot, request_text
 from oven_core.mesh.trust import Standing
-from oven_core.mesh.value_merge import TIE, WeightedVote, heaviest, merged, sides_of
+from oven_core.mesh.value_merge import TIE, WeightedVote, group_by_side, heaviest_side, merge_values
 from oven_core.protocol.messages import ActuatorSpec, TallyLine, Value
 from oven_core.protocol.rules import Rules
 
 MAX_SHADOW_LINES = 64
-"""Maximum lines of shadow agents in one tally, so that the decision always fits into the log."""
+"""Maximum number of lines of shadow agents in one tally, so that the decision always fits into the log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,33 +37,32 @@ class Tally:
     """The agent whose veto rejected it; empty without a veto."""
 
 
-def count(
+def count_votes(
     ballot: Ballot,
     spec: ActuatorSpec,
     before: Value,
     rules: Rules,
     standing: Callable[[str], Standing],
-    without: Collection[str] = (),
+    excluded_agents: Collection[str] = (),
 ) -> Tally:
     """Return the result of `ballot`.
 
     `before` is the effective value, or None if it is unknown. `standing` maps an agent to its reputation and rights.
-    `without` names the agents whose proposals belong to a refused plan (oven_core.mesh.plans); they count as
-    abstentions.
+    The proposals of `excluded_agents` belong to a broken plan (oven_core.mesh.plans), and count as abstentions.
 
     A vote without weight (a reputation or a confidence of 0) has no effect. A vote with a reputation below
     `rules.least_reputation` keeps its weight, but counts for no veto and no quorum. If only newcomers support the
     change, they count as trusted agents, and a person has to approve the result.
     """
     lines = tuple(
-        line.model_copy(update={"weight": 0.0}) if line.agent in without else line
-        for line in lines_of(ballot, standing)
+        line.model_copy(update={"weight": 0.0}) if line.agent in excluded_agents else line
+        for line in tally_lines(ballot, standing)
     )
-    carried = any(line.weight > 0 and line.stance in ("propose", "for") for line in lines)
-    newcomers = not carried and any(line.newcomer and line.stance in ("propose", "for") for line in lines)
+    has_trusted_support = any(line.weight > 0 and line.stance in ("propose", "for") for line in lines)
+    newcomers = not has_trusted_support and any(line.newcomer and line.stance in ("propose", "for") for line in lines)
     if newcomers:
-        lines = tuple(_as_trusted(line) if line.agent not in without else line for line in lines)
-    counted = [line for line in lines if not line.shadow and line.agent not in without]
+        lines = tuple(_as_trusted(line) if line.agent not in excluded_agents else line for line in lines)
+    counted = [line for line in lines if not line.shadow and line.agent not in excluded_agents]
     votes = [
         WeightedVote(
             line.agent,
@@ -81,45 +80,47 @@ def count(
     def rejected(reason: str, value: Value = opening, veto: str = "") -> Tally:
         return Tally(False, value, direction(before, value), lines, reason, veto=veto)
 
-    sure_against = [line for line in against if line.confidence >= rules.veto_confidence and line.weight > 0]
-    vetoes = [line for line in sure_against if _reputable(line, rules)]
+    confident_against = [line for line in against if line.confidence >= rules.veto_confidence and line.weight > 0]
+    vetoes = [line for line in confident_against if _reputable(line, rules)]
     veto = max(vetoes, key=lambda line: (line.confidence, line.agent), default=None)
     if not votes:
-        return rejected(f"nobody is for it any more: {_summary(ballot, before, lines, against)}")
-    sides = sides_of(spec, before, votes)
-    name, side = heaviest(sides)
+        return rejected(f"no agent supports it any longer: {_summary(ballot, before, lines, against)}")
+    sides = group_by_side(spec, before, votes)
+    name, side = heaviest_side(sides)
     summary = _summary(ballot, before, [vote.line for vote in side], against, [v.line for v in votes if v not in side])
     if veto is not None:
         because = f" because {clip(veto.rationale, 300)}" if veto.rationale else ""
-        limit = f"{veto.confidence:.3g}, a veto from {rules.veto_confidence:.3g} on"
-        return rejected(f"{summary}; vetoed by {veto.agent} at confidence {limit}{because}", veto=veto.agent)
-    doubted = [line for line in (*(vote.line for vote in side), *sure_against) if not _reputable(line, rules)]
-    summary += _doubts(doubted, rules)
+        confidence = f"confidence {veto.confidence:.3g} (a veto needs {rules.veto_confidence:.3g})"
+        return rejected(f"{summary}; vetoed by {veto.agent} at {confidence}{because}", veto=veto.agent)
+    low_reputation = [
+        line for line in (*(vote.line for vote in side), *confident_against) if not _reputable(line, rules)
+    ]
+    summary += _low_reputation_text(low_reputation, rules)
     total = math.fsum([vote.weight for vote in votes] + [line.weight for line in against])
     share = math.fsum(vote.weight for vote in side) / total if total > 0 else 0.0
     if total <= 0:
-        return rejected(f"{summary}; no weight behind it: every confidence or reputation is 0")
+        return rejected(f"{summary}; no vote has weight: every confidence or reputation is 0")
     if name == "away" or share < rules.majority - TIE:
-        part = f"{share:.3g} of the weight {total:.3g} stands together, {rules.majority:.3g} of it is needed"
-        return rejected(f"{summary}; split: {part}")
-    value = merged(spec, side)
+        sizes = f"the largest side has {share:.3g} of the total weight {total:.3g}, {rules.majority:.3g} required"
+        return rejected(f"{summary}; split: {sizes}")
+    value = merge_values(spec, side)
     agreeing = [vote for vote in side if _agrees(vote.line, rules)]
     highest = max((vote.line.confidence for vote in agreeing if vote.specialist), default=None)
     by_specialist = highest is not None and highest >= rules.specialist_confidence
     if not by_specialist and len(agreeing) < rules.agreeing:
-        have = "no specialist" if highest is None else f"its specialist at confidence {highest:.3g}"
-        need = f"a specialist at {rules.specialist_confidence:.3g} or {rules.agreeing} agreeing agents are needed"
-        return rejected(f"{summary}; no quorum: {len(agreeing)} for it, {have}; {need}", value)
+        specialist = "no specialist" if highest is None else f"a specialist at confidence {highest:.3g}"
+        required = f"a specialist at {rules.specialist_confidence:.3g} or {rules.agreeing} agreeing agents required"
+        return rejected(f"{summary}; no quorum: {len(agreeing)} in favour, {specialist}; {required}", value)
     quorum = (
         f"specialist quorum {rules.specialist_confidence:.3g}"
         if by_specialist
-        else f"{len(agreeing)} of {rules.agreeing} needed agree"
+        else f"{len(agreeing)} agree, {rules.agreeing} required"
     )
     return Tally(True, value, direction(before, value), lines, f"{summary}; {quorum}", newcomers)
 
 
-def lines_of(ballot: Ballot, standing: Callable[[str], Standing]) -> tuple[TallyLine, ...]:
-    """Return one line per eligible agent, by name, then at most `MAX_SHADOW_LINES` of shadows that voted."""
+def tally_lines(ballot: Ballot, standing: Callable[[str], Standing]) -> tuple[TallyLine, ...]:
+    """Return a line per eligible agent, in the ballot's order, then at most `MAX_SHADOW_LINES` of shadow voters."""
     eligible = [agent for agent in ballot.opened.eligible if not standing(agent).shadow]
     shadows = sorted(agent for agent in ballot.casts if agent not in eligible)[:MAX_SHADOW_LINES]
     rationale_bytes = max(60, 6000 // max(1, len(eligible) + len(shadows)))
@@ -156,7 +157,7 @@ def _reputable(line: TallyLine, rules: Rules) -> bool:
 
 
 def _agrees(line: TallyLine, rules: Rules) -> bool:
-    """Return whether the line counts for a quorum of several agents; a newcomer's from confidence 0.5 on."""
+    """Return whether the line counts for a quorum of several agents. A newcomer needs a confidence of 0.5."""
     return _reputable(line, rules) and (line.weight > 0 or (line.newcomer and line.confidence >= 0.5))
 
 
@@ -168,16 +169,16 @@ def _as_trusted(line: TallyLine) -> TallyLine:
 
 
 def _weight(reputation: float, confidence: float) -> float:
-    return min(reputation * confidence, 1e12)  # a finite sum of finitely many
+    return min(reputation * confidence, 1e12)  # keeps the sum of weights finite
 
 
-def _doubts(lines: Sequence[TallyLine], rules: Rules) -> str:
+def _low_reputation_text(lines: Sequence[TallyLine], rules: Rules) -> str:
     """Return the part of the reason about agents whose votes cannot veto and do not count for the quorum."""
     if not lines:
         return ""
-    shown = ", ".join(f"{line.agent} {line.reputation:.3g}" for line in lines[:6])
+    names = ", ".join(f"{line.agent} {line.reputation:.3g}" for line in lines[:6])
     more = f" and {len(lines) - 6} more" if len(lines) > 6 else ""
-    return f"; no quorum and no veto below a reputation of {rules.least_reputation:.3g}: {shown}{more}"
+    return f"; no quorum or veto with a reputation below {rules.least_reputation:.3g}: {names}{more}"
 
 
 def _summary(
@@ -185,7 +186,7 @@ def _summary(
     before: Value,
     side: Sequence[TallyLine],
     against: Sequence[TallyLine],
-    others: Sequence[TallyLine] = (),
+    other_sides: Sequence[TallyLine] = (),
 ) -> str:
     """Return the part of the reason with the leading proposal, its rationale, and the weights on each side."""
     proposers = [line for line in side if line.stance == "propose"]
@@ -196,11 +197,11 @@ def _summary(
     text = f"{proposer} {request_text(ballot.opened.actuator, value)}{current}"
     if lead and lead.rationale:
         text += f", because {clip(lead.rationale, 300)}"
-    backing = _weights([line for line in side if line.stance in ("propose", "for")])
-    rivals = f", {_weights(others)} for something else" if others else ""
-    return f"{text}; {backing or 'none'} for{rivals}, {_weights(against) or 'none'} against"
+    backing = _weights_text([line for line in side if line.stance in ("propose", "for")])
+    rivals = f", {_weights_text(other_sides)} for another change" if other_sides else ""
+    return f"{text}; {backing or 'none'} for{rivals}, {_weights_text(against) or 'none'} against"
 
 
-def _weights(lines: Sequence[TallyLine]) -> str:
-    shown = ", ".join(f"{line.agent} {line.weight:.3g}" for line in lines[:6])
-    return shown + (f" and {len(lines) - 6} more" if len(lines) > 6 else "")
+def _weights_text(lines: Sequence[TallyLine]) -> str:
+    names = ", ".join(f"{line.agent} {line.weight:.3g}" for line in lines[:6])
+    return names + (f" and {len(lines) - 6} more" if len(lines) > 6 else "")

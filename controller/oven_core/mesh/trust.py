@@ -1,6 +1,6 @@
 """Trust in agents, per actuator. It comes from the settings, from operators, or from good outcomes.
 
-An agent without a grant is a newcomer. Its votes are in the tally without weight. They cannot carry, veto or split a
+An agent without a grant is a newcomer. Its votes appear in the tally without weight. They cannot pass, veto or split a
 ballot, but a vote that agrees with a trusted agent can complete a quorum. A change that only newcomers support is
 advised, so that a person can try it. After `rules.trusted_after` good outcomes of ballots that it opened itself on an
 actuator, an agent is trusted there as if it had a grant. Agreeing with others earns reputation but no trust. Clear harm
@@ -18,7 +18,7 @@ from oven_core.protocol.rules import ALL, Rules
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """The standing of an agent on one actuator when the ballot closes. It decides how its vote counts."""
+    """An agent's standing on one actuator when the ballot closes, which decides how its vote counts."""
 
     reputation: float = 1.0
     shadow: bool = False
@@ -28,7 +28,7 @@ class Standing:
 
 @dataclass
 class Trust:
-    """Grants by operators, which outrank those of the rules and those earned by outcomes. Part of the mesh's state."""
+    """The trust in each agent. Operators' decisions outrank the rules and trust earned by good outcomes."""
 
     rules: Rules = field(default_factory=Rules)
     _by_operators: dict[tuple[str, str], bool] = field(default_factory=dict)
@@ -36,26 +36,26 @@ class Trust:
     _earned: Counter[tuple[str, str]] = field(default_factory=Counter)
 
     def set(self, agent: str, actuators: Iterable[str], trusted: bool) -> None:
-        """Record an operator's decision. Without actuators it applies to all and replaces decisions on single ones."""
+        """Record an operator's decision. Without `actuators`, it replaces the decisions about single actuators."""
         names = set(actuators) or {ALL}
         for key in [key for key in self._by_operators if key[0] == agent and ALL in names]:
             del self._by_operators[key]
         for actuator in names:
             self._by_operators[agent, actuator] = trusted
         if not trusted:
-            self.forget(agent, names)
+            self.revoke_earned(agent, names)
 
-    def earn(self, agent: str, actuator: str) -> None:
+    def add_good_outcome(self, agent: str, actuator: str) -> None:
         """Count a good outcome of a ballot that the agent opened."""
         self._earned[agent, actuator] += 1
 
-    def forget(self, agent: str, actuators: Iterable[str] = (ALL,)) -> None:
+    def revoke_earned(self, agent: str, actuators: Iterable[str] = (ALL,)) -> None:
         """Remove the agent's good outcomes on these actuators."""
         names = set(actuators)
         for key in [key for key in self._earned if key[0] == agent and (ALL in names or key[1] in names)]:
             del self._earned[key]
 
-    def holds(self, agent: str, actuator: str) -> bool:
+    def is_trusted(self, agent: str, actuator: str) -> bool:
         """Return whether the agent's votes on this actuator can decide and veto."""
         for key in ((agent, actuator), (agent, ALL)):
             if key in self._by_operators:
@@ -65,22 +65,25 @@ class Trust:
             return True
         return self._earned[agent, actuator] >= self.rules.trusted_after
 
-    def specialist(self, agent: str, actuator: str, declared: Iterable[str]) -> bool:
-        """Return whether the agent alone, if it is confident enough, is a quorum there. A grant that names the actuator
-        makes it a specialist. Other trust requires that the agent declared the actuator as its speciality."""
-        if not self.holds(agent, actuator):
+    def is_specialist(self, agent: str, actuator: str, declared: Iterable[str]) -> bool:
+        """Return whether the agent, if it is confident enough, is a quorum on its own for this actuator.
+
+        A grant that names the actuator makes it a specialist. With other trust, the agent must have declared the
+        actuator as its speciality.
+        """
+        if not self.is_trusted(agent, actuator):
             return False
         by_name = self._by_operators.get((agent, actuator), False) or actuator in self.rules.trusted.get(agent, ())
         return by_name or actuator in declared
 
     def grants(self, agent: str) -> tuple[str, ...]:
-        """Return the actuators that the agent's grants name, sorted; `ALL` alone if they name every one."""
+        """Return the actuators in the agent's grants, sorted, or only `ALL` if it is trusted with all of them."""
         decisions = {actuator: trusted for (name, actuator), trusted in self._by_operators.items() if name == agent}
         by_rules = () if decisions.get(ALL) is False else self.rules.trusted.get(agent, ())
         granted = {actuator for actuator in by_rules if decisions.get(actuator, True)}
         granted |= {actuator for actuator, trusted in decisions.items() if trusted}
         return (ALL,) if ALL in granted else tuple(sorted(granted))
 
-    def earned(self, agent: str) -> dict[str, int]:
+    def good_outcomes(self, agent: str) -> dict[str, int]:
         """Return the number of good outcomes of ballots that the agent opened, by actuator."""
         return {actuator: count for (name, actuator), count in sorted(self._earned.items()) if name == agent and count}

@@ -1,4 +1,4 @@
-"""Group votes into sides, and merge each side's values into their weighted median on the actuator's scale."""
+"""Group votes into sides, and merge the values of a side into their weighted median on the actuator's scale."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from oven_core.mesh.actuator_values import direction, number, outside, rounded, shares, variation
+from oven_core.mesh.actuator_values import check_bounds, direction, number, rounded, shares, variation
 from oven_core.protocol.messages import ActuatorSpec, TallyLine, Value
 
 TIE = 1e-9
@@ -15,7 +15,7 @@ TIE = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class WeightedVote:
-    """A vote for a change, with its weight. `specialist`: a proposal of the actuator's own specialist."""
+    """A vote for a change, with its weight. `specialist`: whether it is a proposal by a specialist for the actuator."""
 
     agent: str
     value: Value
@@ -24,8 +24,8 @@ class WeightedVote:
     specialist: bool = False
 
 
-def sides_of(spec: ActuatorSpec, before: Value, votes: list[WeightedVote]) -> dict[str, list[WeightedVote]]:
-    """Group votes that want the same: up or down for a scalar, each value of a choice, one side for an action."""
+def group_by_side(spec: ActuatorSpec, before: Value, votes: list[WeightedVote]) -> dict[str, list[WeightedVote]]:
+    """Group votes that agree: up or down for a scalar, by value for a choice, all in one side for an action."""
     sides: dict[str, list[WeightedVote]] = {}
     centre = _centre(spec, votes) if spec.kind == "simplex" else {}
     for vote in votes:
@@ -42,13 +42,16 @@ def sides_of(spec: ActuatorSpec, before: Value, votes: list[WeightedVote]) -> di
     return sides
 
 
-def heaviest(sides: dict[str, list[WeightedVote]]) -> tuple[str, list[WeightedVote]]:
-    """Return the name and the votes of the side with the most weight; of equal ones the last by name."""
+def heaviest_side(sides: dict[str, list[WeightedVote]]) -> tuple[str, list[WeightedVote]]:
+    """Return the name and the votes of the side with the most weight. On a tie, the last side by name wins."""
     return max(sides.items(), key=lambda item: (math.fsum(vote.weight for vote in item[1]), item[0]))
 
 
 def _simplex_side(before: dict[str, float], value: dict[str, float], centre: dict[str, float]) -> str:
-    """`towards` the votes' common centre, `away` from it (which never wins), `keep`, or `set` where one is unknown."""
+    """Return `towards` or `away` from the votes' common centre, `keep`, or `set` if a point is unknown.
+
+    `away` never wins.
+    """
     if not before or not centre:
         return "set"
     if value == before:
@@ -57,13 +60,13 @@ def _simplex_side(before: dict[str, float], value: dict[str, float], centre: dic
     return "towards" if dot > 0 else "away"
 
 
-def merged(spec: ActuatorSpec, side: list[WeightedVote]) -> Value:
+def merge_values(spec: ActuatorSpec, side: list[WeightedVote]) -> Value:
     """Return the merged value of a side; None for an action whose supporters gave no argument."""
     if spec.kind == "choice":
         return side[0].value
     if spec.kind == "simplex":
         mean: dict[str, float] = {name: rounded(share) for name, share in _centre(spec, side).items()}
-        if outside(spec, mean) is None:
+        if check_bounds(spec, mean) is None:
             return mean
         # Medians of components, renormalised, may lie outside the bounds. The nearest proposal never does.
         proposals = [shares(vote.value) for vote in side if vote.weight > 0]
@@ -83,15 +86,18 @@ def _centre(spec: ActuatorSpec, votes: list[WeightedVote]) -> dict[str, float]:
         name: weighted_median([(shares(vote.value)[name], vote.weight) for vote in votes]) for name in spec.choices
     }
     total = math.fsum(medians.values())
-    if total <= 0:  # each vote wants another component, so that no middle means anything
+    if total <= 0:  # each vote favours another component, so there is no meaningful centre
         heaviest_vote = max(votes, key=lambda vote: (vote.weight, tuple(shares(vote.value).values())))
         return shares(heaviest_vote.value)
     return {name: share / total for name, share in medians.items()}
 
 
 def weighted_median(pairs: Sequence[tuple[float, float]], scale: str = "linear", lower: bool = False) -> float:
-    """Return the median of (value, weight) pairs whose total weight is positive. If the weight splits evenly between
-    two values, return their middle on the scale (arithmetic or geometric), or with `lower` the smaller one."""
+    """Return the median of (value, weight) pairs whose total weight is positive.
+
+    If the weight splits evenly between two values, return their mean on the scale (arithmetic or geometric), or the
+    smaller one with `lower`.
+    """
     ordered = sorted(pair for pair in pairs if pair[1] > 0)
     total = math.fsum(weight for _, weight in ordered)
     weights_so_far: list[float] = []

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from oven_core.mesh.actuator_values import same
+from oven_core.mesh.actuator_values import same_value
 from oven_core.protocol.codec import Malformed
 from oven_core.protocol.messages import Decision, LogMessage, Receipt, RunEnded
 from oven_core.protocol.operator_actions import expects_receipt
@@ -84,7 +84,7 @@ class CommandResult:
         if self.receipt.status not in ("applied", "noop"):
             return 1
         expected = self.decision.value if self.decision is not None else None
-        return 0 if expected is None or same(self.receipt.after, expected) else 1
+        return 0 if expected is None or same_value(self.receipt.after, expected) else 1
 
     @property
     def stage(self) -> Stage:

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from oven_core.mesh.measurements import mean
-from oven_core.mesh.reputation import brier, claimed
+from oven_core.mesh.reputation import brier, claimed_probability
 from oven_core.protocol.messages import Outcome
 
 BINS = 10
@@ -60,7 +60,7 @@ class Calibration:
 def collect_claims(outcomes: Iterable[Outcome]) -> list[Claim]:
     """Return the claims about scored outcomes in the same order, including claims of shadow agents."""
     return [
-        Claim(line.agent, claimed(line.stance, line.confidence), outcome.beat)
+        Claim(line.agent, claimed_probability(line.stance, line.confidence), outcome.beat)
         for outcome in outcomes
         if outcome.scored and outcome.beat is not None
         for line in outcome.lines

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator
 
-from oven_core.mesh.change_requirements import FORMS, NEED
+from oven_core.mesh.change_requirements import NEED_FORMS, NEED_PATTERN
 from oven_core.protocol.rules import Rules
 from oven_core.security.tls import checked_addresses
 from oven_runs.settings.committee_settings import CommitteeSettings
@@ -36,8 +36,8 @@ class RuleSettings(Rules):
     @classmethod
     def _checkable(cls, pairs: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:
         for change, need in pairs:
-            if not NEED.fullmatch(need):
-                raise ValueError(f"{change} needs {need!r}, which the mesh cannot check; write {FORMS}")
+            if not NEED_PATTERN.fullmatch(need):
+                raise ValueError(f"{change} needs {need!r}, which the mesh cannot check; write {NEED_FORMS}")
         return pairs
 
 

@@ -9,7 +9,7 @@ from typing import Final
 
 import networkx as nx
 
-from oven_core.mesh.change_requirements import FORMS, NEED
+from oven_core.mesh.change_requirements import NEED_FORMS, NEED_PATTERN
 from oven_core.protocol.actuator_names import ACTUATORS
 from oven_kg.graph.graph_yaml import SECTIONS, Edge, Node, Records
 
@@ -127,8 +127,8 @@ def _remedy(remedy: Node) -> Iterator[str]:
 
 
 def _precondition(need: Node, records: Records) -> Iterator[str]:
-    if not NEED.fullmatch(need.id):
-        yield f"nothing can check the precondition {need.id!r}; write {FORMS}"
+    if not NEED_PATTERN.fullmatch(need.id):
+        yield f"nothing can check the precondition {need.id!r}; write {NEED_FORMS}"
         return
     kind, _, name = need.id.partition(":")
     if kind == "actuator" and name not in ACTUATORS:

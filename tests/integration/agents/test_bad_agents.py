@@ -51,9 +51,11 @@ def test_nonsense_is_refused_with_the_value_the_limit_and_the_remedy(stack: Stac
     decisions = [event.body for event in events if isinstance(event.body, Decision)]
     assert {decision.verdict for decision in decisions} == {"rejected"}
     reasons = "\n".join(decision.reason for decision in decisions)
-    assert "where a finite number is needed: propose one, bounds 0.01 to 100" in reasons
+    assert "but a finite number is required: propose one, bounds 0.01 to 100" in reasons
     assert "proposed 4000 for optimizer.lr_scale, outside its bounds 0.01 to 100: propose a value inside" in reasons
-    assert "proposed 1 for grad.clap, which this run does not have: its actuators are optimizer.lr_scale" in reasons
+    assert (
+        "proposed 1 for grad.clap, but this run has no such actuator: its actuators are optimizer.lr_scale" in reasons
+    )
     assert len(decisions) == 3, "the first of each kind; later ones are only counted"
     assert stack.command("replay", "bad")[0] == 0
 

@@ -109,7 +109,7 @@ def test_operators_approve_set_veto_and_mute(stack: Stack) -> None:
     )
     assert command_json(stack, 0, "autonomy", "observe", "grad.clip")["receipt"] is None
     code, text = stack.command("mute", "adviser", "--reason", "it swings")
-    assert (code, text) == (0, "mute: agent adviser is muted: its votes stand in the log and do not count\n")
+    assert (code, text) == (0, "mute: agent adviser is muted: its votes are logged but do not count\n")
     assert command_json(stack, 1, "unmute", "nobody")["answer"]["done"] is False
     status = stack.json("status")
     assert status["autonomy"] == {"": "advise", "grad.clip": "observe"}

@@ -53,7 +53,7 @@ def test_a_valid_answer_gets_the_hosts_figures() -> None:
     ("change", "kind", "message"),
     [
         ({"value": 100.0}, "out_of_range", "optimizer.lr_scale = 100, outside its bounds 0.1 to 3"),
-        ({"value": "0.5"}, "schema", "where a finite number is needed"),
+        ({"value": "0.5"}, "schema", "but a finite number is required"),
         ({"value": True}, "schema", "valid number"),
         ({"value": math.nan}, "schema", "value"),
         ({"knob": "delete_checkpoints"}, "not_announced", "not announce the actuator 'delete_checkpoints'"),

@@ -12,7 +12,7 @@ from tests.support.replayed import left_behind
 from typer.testing import CliRunner
 
 from oven_controller.cli.main import app
-from oven_core.mesh.reputation import brier, claimed, merit
+from oven_core.mesh.reputation import brier, claimed_probability, merit
 from oven_runs.home.run_folder import Home
 from oven_runs.log.vote_calibration import Claim, calibrate, collect_claims
 
@@ -47,7 +47,7 @@ def test_a_claim_is_the_probability_that_the_change_beats_doing_nothing(better: 
 def test_a_reputation_moves_on_the_success() -> None:
     for line in judged(a_log(), better=False).outcomes[0].lines:
         side = -1 if line.stance == "against" else 1
-        p = claimed(line.stance, line.confidence)
+        p = claimed_probability(line.stance, line.confidence)
         score = 0.5 * side * (2 * line.success - 1) + 0.5 * (1 - 4 * brier(p, line.success))
         assert line.merit == pytest.approx(merit(line.stance, line.confidence, line.success))
         if line.stance != "for":  # what that earns counts half

@@ -57,7 +57,7 @@ def test_a_newly_announced_actuator_can_be_proposed() -> None:
     new = ActuatorSpec(name="loss.sft", kind="scalar", low=0, high=1, value=0.25)
     log.join("amy", moves=(*MOVES, new.name))
     log.propose("amy", 0.5, new.name)
-    assert "which this run does not have" in log.last.reason
+    assert "but this run has no such actuator" in log.last.reason
     announce(log, new)
     assert log.mesh.state.effective[new.name] == 0.25
     log.propose("amy", 0.5, new.name)
@@ -81,7 +81,7 @@ def test_an_open_ballot_stays_if_the_proposed_values_still_fit(spec: ActuatorSpe
     announce(log, spec)
     assert (LR in log.mesh.ballots) == stays
     if not stays:
-        assert log.verdict == "rejected" and f"announced {LR} anew: " in log.last.reason
+        assert log.verdict == "rejected" and f"announced {LR} again: " in log.last.reason
     assert replay(log.events, log.mesh.run).same
 
 
@@ -207,7 +207,7 @@ def test_all_views_agree_for_any_order_of_announcements_and_decisions(steps: lis
             assert state.effective[name] == view.knobs[name] == session.knobs[name].value
         for actuator, ballot in log.mesh.ballots.items():
             spec = state.specs[actuator]
-            assert ballot.misfit(spec, spec) == ""
+            assert ballot.misfit_reason(spec, spec) == ""
     assert replay(log.events, log.mesh.run).same
 
 

@@ -50,7 +50,7 @@ def test_a_later_vote_on_the_own_ballot_withdraws_the_proposal(stance: Literal["
     log.propose("amy", 0.5, confidence=0.9)
     log.vote("amy", stance, confidence=0.9)
     log.vote("bob", "abstain")
-    assert log.verdict == "rejected" and "nobody is for it any more" in log.last.reason
+    assert log.verdict == "rejected" and "no agent supports it any longer" in log.last.reason
 
 
 def test_a_for_on_the_own_ballot_keeps_the_value_but_is_no_proposal() -> None:
@@ -58,7 +58,7 @@ def test_a_for_on_the_own_ballot_keeps_the_value_but_is_no_proposal() -> None:
     log.propose("amy", 0.5, confidence=0.9, target="reward", expected_change=0.1, horizon=20)
     log.vote("amy", "for", confidence=0.9)
     log.vote("bob", "abstain")
-    assert log.verdict == "rejected" and "no quorum: 1 for it, no specialist" in log.last.reason
+    assert log.verdict == "rejected" and "no quorum: 1 in favour, no specialist" in log.last.reason
     assert log.last.value == 0.5
     alone = Log.running("amy", "bob", speciality=(LR,))
     alone.propose("amy", 0.5, confidence=0.9)
@@ -75,9 +75,9 @@ def test_a_ballot_does_not_await_agents_that_left_or_are_silent() -> None:
     log.tick(1)
     log.propose("amy", 0.5)
     log.tick(1)
-    assert log.mesh.state.live() == ("amy", "bob")
+    assert log.mesh.state.live_agents() == ("amy", "bob")
     log.tick(1)
-    assert log.mesh.state.live() == ("amy",)
+    assert log.mesh.state.live_agents() == ("amy",)
     assert len(log.decisions) == 1
 
 
@@ -85,7 +85,7 @@ def test_an_agent_that_cannot_fire_says_why_and_stays() -> None:
     log = Log.running("amy")
     log.status("amy", "cannot_fire", reason="no metric eval/accuracy")
     assert log.mesh.state.agents["amy"].cannot_fire == "no metric eval/accuracy"
-    assert log.mesh.state.live() == ("amy",)
+    assert log.mesh.state.live_agents() == ("amy",)
 
 
 def test_the_last_vote_of_an_agent_counts() -> None:
@@ -123,17 +123,17 @@ def test_an_agent_that_joined_after_the_opening_may_not_vote() -> None:
     ("actuator", "value", "message"),
     [
         (LR, 400, "agent amy proposed 400 for optimizer.lr_scale, outside its bounds 0.01 to 100: propose a value"),
-        (LR, "fast", "where a finite number is needed"),
-        (LR, None, "where a finite number is needed"),
-        (LR, float("inf"), "where a finite number is needed"),
+        (LR, "fast", "but a finite number is required"),
+        (LR, None, "but a finite number is required"),
+        (LR, float("inf"), "but a finite number is required"),
         (LR, -1, "propose a number above 0"),
         ("grad.clip", -1, "outside its bounds 0 to 10"),
-        ("optimizer.warmup", 3, "which this run does not have: its actuators are data.mixture, grad.clip"),
+        ("optimizer.warmup", 3, "but this run has no such actuator: its actuators are data.mixture, grad.clip"),
         ("teacher.active", "huge", "whose choices are none, small, big: propose one of them"),
         ("data.mixture", {"web": 0.5, "code": 0.5}, "whose components are web, code, math"),
-        ("data.mixture", {"web": 0.5, "code": 0.3, "math": 0.3}, "with a sum of 1.1 where 1 ± 0.001 is needed"),
+        ("data.mixture", {"web": 0.5, "code": 0.3, "math": 0.3}, "with a sum of 1.1 instead of 1 ± 0.001"),
         ("data.mixture", {"web": 1.2, "code": -0.2, "math": 0}, "negative or not finite"),
-        ("run.rollback", "back", "an action that takes a finite number or nothing"),
+        ("run.rollback", "back", "an action that takes a finite number or no value"),
     ],
 )
 def test_a_refusal_names_the_value_the_limit_and_the_remedy(actuator: str, value: Value, message: str) -> None:
@@ -161,7 +161,7 @@ def test_an_agent_moves_only_what_it_announced() -> None:
     log = Log.running()
     log.join("amy", moves=("grad.clip",))
     log.propose("amy", 0.5)
-    assert "which it does not move: announce it in the `moves`" in log.last.reason
+    assert "without having announced it: list the actuator in the `moves`" in log.last.reason
 
 
 def test_votes_of_an_agent_that_never_joined_are_refused() -> None:

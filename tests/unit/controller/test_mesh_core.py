@@ -63,7 +63,7 @@ def test_a_restart_uses_the_new_values_and_keeps_decisions_in_flight() -> None:
     log.restart(specs=(SPECS[0].model_copy(update={"value": 0.7}),), tick=2)
     state = log.mesh.state
     assert (state.tick, state.effective, list(state.in_flight)) == (4, {LR: 0.7}, [decision.id])
-    assert state.live() == ("amy",) and state.adopted == 1
+    assert state.live_agents() == ("amy",) and state.adopted == 1
     log.receipt(decision, "unknown")
     assert state.effective == {LR: 0.7} and not state.in_flight
 
@@ -104,7 +104,7 @@ def test_different_bytes_in_the_log_are_a_divergence() -> None:
     assert log.mesh.divergence is not None and '"value":0.6' in log.mesh.divergence
     log = Log.running()
     log.put("decision.000000000001-00", decision.message)
-    assert log.mesh.divergence is not None and "none that this replica computed" in log.mesh.divergence
+    assert log.mesh.divergence is not None and "was not computed by this replica" in log.mesh.divergence
 
 
 def test_repeated_outputs_of_the_mesh_are_harmless() -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import oven_core
-from oven_core.mesh.code_hash import deciding, hash_of, mesh_code_hash
+from oven_core.mesh.code_hash import deciding_files, hash_package, mesh_code_hash
 
 HERE = Path(oven_core.__file__).parent
 LOADED = """
@@ -43,7 +43,7 @@ def loaded() -> set[Path]:
 def beside(path: Path) -> Iterator[tuple[str, str]]:
     """The names that a file imports from modules of ours outside of the hash, and the functions and classes in which
     it uses them."""
-    tree, inside = ast.parse(path.read_bytes()), {name.removesuffix(".py") for name in names(deciding(HERE))}
+    tree, inside = ast.parse(path.read_bytes()), {name.removesuffix(".py") for name in names(deciding_files(HERE))}
     imported = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -73,14 +73,14 @@ def used(paths: list[Path]) -> dict[str, set[str]]:
 
 
 def test_the_hash_covers_mesh_protocol_and_signing() -> None:
-    hashed = names(deciding(HERE))
+    hashed = names(deciding_files(HERE))
     assert hashed == names(HERE.glob("mesh/*.py")) | names(HERE.glob("protocol/*.py")) | {"security/signing.py"}
     assert {"mesh/state_machine.py", "protocol/actuator_names.py", "protocol/rules.py", "security/signing.py"} <= hashed
 
 
 def test_no_deciding_code_is_outside_the_hash() -> None:
     imported = loaded()
-    decide = [path for path in deciding(HERE) if path in imported]
+    decide = [path for path in deciding_files(HERE) if path in imported]
     signing = HERE / "security" / "signing.py"
     assert used([path for path in decide if path != signing]) == BESIDE, "an error's text decides nothing"
     assert used([signing]) == BESIDE_SIGNING
@@ -90,28 +90,28 @@ def test_no_deciding_code_is_outside_the_hash() -> None:
 
 
 def test_a_changed_byte_in_any_covered_file_changes_the_hash(copy: Path) -> None:
-    plain = hash_of(copy)
+    plain = hash_package(copy)
     assert plain == mesh_code_hash() and len(plain) == 64, "where it is installed does not matter"
     seen = {plain}
-    for path in deciding(copy):
+    for path in deciding_files(copy):
         source = path.read_bytes()
         path.write_bytes(source[:-1] + b" ")
-        seen.add(hash_of(copy))
+        seen.add(hash_package(copy))
         path.write_bytes(source)
-    assert len(seen) == 1 + len(deciding(copy))
+    assert len(seen) == 1 + len(deciding_files(copy))
     imported = {path for path in loaded() if path.parent.name in ("mesh", "protocol") or path.name == "signing.py"}
-    assert names(imported) <= names(deciding(HERE)) and len(imported) > 25
+    assert names(imported) <= names(deciding_files(HERE)) and len(imported) > 25
     service = copy / "replica" / "service.py"
     service.write_bytes(service.read_bytes() + b"\n")
-    assert hash_of(copy) == plain
+    assert hash_package(copy) == plain
 
 
 @pytest.mark.parametrize("folder", ["mesh", "protocol"])
 def test_an_added_module_changes_the_hash(copy: Path, folder: str) -> None:
-    plain = hash_of(copy)
+    plain = hash_package(copy)
     (copy / folder / "another.py").touch()
-    assert hash_of(copy) != plain
+    assert hash_package(copy) != plain
     (copy / folder / "another.py").rename(copy / folder / "yet_another.py")
-    assert hash_of(copy) != plain
+    assert hash_package(copy) != plain
     (copy / folder / "yet_another.py").unlink()
-    assert hash_of(copy) == plain
+    assert hash_package(copy) == plain

@@ -34,7 +34,7 @@ def refused(log: Log) -> str:
 def test_advice_says_how_to_approve_it_and_starts_no_cool_down() -> None:
     log, advice = advised(approve_ticks=30)
     assert (advice.verdict, advice.value, advice.expires_at_tick) == ("advised", 0.5, 30)
-    assert advice.reason.endswith(f"advised: approve with `oven-controller approve {advice.id}`, within 30 ticks")
+    assert advice.reason.endswith(f"advised: approve with `oven-controller approve {advice.id}` within 30 ticks")
     assert not log.mesh.state.in_flight and log.mesh.state.adopted == 0
     log.propose("amy", 0.6, confidence=0.9)
     log.vote("bob", "for")
@@ -60,17 +60,17 @@ def test_an_approval_applies_the_advice(by_id: bool) -> None:
 def test_advice_lapses_is_superseded_and_can_be_unknown() -> None:
     log, advice = advised(approve_ticks=10, cooldown_ticks=3)
     log.operator("c1", "approve", of="000000000007-00")
-    assert f"no advised decision “000000000007-00”; advised are {advice.id} on {LR}" in refused(log)
+    assert f"no advised decision “000000000007-00”; advised decisions: {advice.id} on {LR}" in refused(log)
     log.tick(3)
     log.propose("amy", 0.4, confidence=0.9)
     log.vote("bob", "for")
     newer = log.last
     assert newer.verdict == "advised"
     log.operator("c2", "approve", of=advice.id)
-    assert f"gave way to decision {newer.id}: there is nothing left" in refused(log)
+    assert f"was replaced by decision {newer.id}: there is nothing left" in refused(log)
     log.tick(11)
     log.operator("c3", "approve", of=newer.id)
-    assert "has lapsed: it was advised 11 ticks ago, 10 are the limit; `oven-controller set`" in refused(log)
+    assert "has lapsed: it was advised 11 ticks ago, and the limit is 10; use `oven-controller set`" in refused(log)
     assert len(log.decisions) == 2
 
 
@@ -106,10 +106,10 @@ def test_an_approval_passes_the_guardrails_again() -> None:
     assert "no change" in refused(log)
     log.restart(autonomy="advise", specs=(SPECS[0].model_copy(update={"low": 0.6}),))
     log.operator("c2", "approve", of=advice.id)
-    assert "does not fit any more: 0.5 for optimizer.lr_scale, outside its bounds 0.6 to 100" in refused(log)
+    assert "is no longer valid: 0.5 for optimizer.lr_scale, outside its bounds 0.6 to 100" in refused(log)
     log.restart(autonomy="advise", specs=SPECS[1:])
     log.operator("c3", "approve", of=advice.id)
-    assert "this run has no actuator “optimizer.lr_scale”; there are data.mixture, grad.clip" in refused(log)
+    assert "this run has no actuator “optimizer.lr_scale”; its actuators: data.mixture, grad.clip" in refused(log)
     log.restart(autonomy="advise", metrics=(), requires=((LR, "held_out"),))
     log.operator("c4", "approve", of=advice.id)
     assert "needs a held-out metric" in refused(log)
@@ -144,9 +144,9 @@ def test_a_veto_of_advice_and_of_an_adopted_decision() -> None:
     log.propose("amy", 0.5, confidence=0.9)
     log.operator("c3", "veto", of=log.last.id)
     assert "was adopted at tick 0 (optimizer.lr_scale, 1 → 0.5): there is nothing left to veto" in refused(log)
-    assert "`oven-controller set` sets the value back" in refused(log)
+    assert "use `oven-controller set` to change the value" in refused(log)
     log.operator("c4", "veto", of="teacher.active")
-    assert "no open ballot and no advised decision “teacher.active”; advised are none" in refused(log)
+    assert "no open ballot or advised decision “teacher.active”; advised decisions: none" in refused(log)
 
 
 def test_set_overrides_everything_but_the_bounds() -> None:
@@ -161,7 +161,7 @@ def test_set_overrides_everything_but_the_bounds() -> None:
     made = log.last
     assert (made.verdict, made.value, made.before, made.command, made.ballot) == ("adopted", 64.0, 1.0, "c1", "")
     assert (made.tally, made.apply_at_tick, made.expires_at_tick) == ((), 1, 21)
-    need = f"unmet: {LR} needs a held-out metric (held_out), and the learner announces none"
+    need = f"unmet: {LR} needs a held-out metric (held_out), but the learner announces none"
     conflict = f"contradiction: grad.clip is in flight (decision {clip.id}), {LR} must wait"
     assert made.reason == (
         f"operator ann set {LR} to 64, now 1 (overrides {need}; {conflict}): as in the paper"
@@ -169,11 +169,11 @@ def test_set_overrides_everything_but_the_bounds() -> None:
     assert log.answers[-1].reason == f"set {LR} to 64, although {need}; {conflict}"
     log.operator("c2", "set", actuator=LR, value=0.01)
     assert log.last.value == 0.01 and log.mesh.state.adopted == 0, "an operator has no budget"
-    for value, words in ((1000.0, "outside its bounds 0.01 to 100"), ("x", "where a finite number is needed")):
+    for value, words in ((1000.0, "outside its bounds 0.01 to 100"), ("x", "but a finite number is required")):
         log.operator(f"bad {value}", "set", actuator=LR, value=value)
         assert words in refused(log) and "cannot be set for optimizer.lr_scale" in refused(log)
     log.operator("c3", "set", actuator="optimizer.lr", value=1.0)
-    assert "no actuator “optimizer.lr”; there are data.mixture, grad.clip, optimizer.lr_scale" in refused(log)
+    assert "no actuator “optimizer.lr”; its actuators: data.mixture, grad.clip, optimizer.lr_scale" in refused(log)
     assert len(log.decisions) == 3
 
 
@@ -220,7 +220,7 @@ def test_autonomy_changes_at_once_and_survives_a_restart_of_the_learner() -> Non
         return log.verdict
 
     log.operator("c1", "autonomy", actuator=LR, autonomy="advise")
-    assert log.answers[-1].reason == f"autonomy of {LR} is advise from now on"
+    assert log.answers[-1].reason == f"autonomy for {LR} is now advise"
     assert (verdict(LR, 2.0), verdict("teacher.active", "big")) == ("advised", "adopted")
     log.restart(cooldown_ticks=0, autonomy_of={"grad.clip": "observe"})
     assert (verdict(LR, 2.1), verdict("grad.clip", 2.0)) == ("advised", "rejected")
@@ -239,7 +239,7 @@ def test_autonomy_changes_at_once_and_survives_a_restart_of_the_learner() -> Non
 def test_commands_outside_a_run_are_answered_and_do_nothing() -> None:
     log = Log()
     log.operator("c1", "set", actuator=LR, value=2.0)
-    assert refused(log) == "the run has not started: there is nothing to set; give the command while it runs"
+    assert refused(log) == "the run has not started; set only works while it is running"
     log.start()
     log.end()
     log.operator("c2", "mute", agent="amy")

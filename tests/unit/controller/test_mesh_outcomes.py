@@ -100,7 +100,7 @@ def test_too_few_measurements_say_nothing() -> None:
     watch(log, 2, 1.0)
     change(log, 0.5)
     watch(log, 10, 0.5)
-    assert not only(log).scored and "2 measurements of loss before it, 3 are needed" in only(log).reason
+    assert not only(log).scored and "2 measurements of loss before it, 3 required" in only(log).reason
     assert log.mesh.state.reputations == {}
 
 
@@ -211,7 +211,7 @@ def test_a_rollback_of_too_few_steps_is_judged_for_clear_harm_only(after: float,
     if scored:
         assert only(log).beat == 0 and only(log).lines[0].success == 0
     else:
-        assert "it threw away fewer than 3 measurements of loss" in only(log).reason
+        assert "it discarded fewer than 3 measurements of loss" in only(log).reason
 
 
 def test_a_target_that_is_finite_again_is_a_success_without_figures() -> None:
@@ -241,7 +241,7 @@ def test_a_target_that_stops_being_finite_is_a_failure_without_figures() -> None
     change(log, None, BACK)
     outcome = only(log)
     assert outcome.scored and outcome.gain is None and outcome.after is None and outcome.noise is None
-    assert outcome.lines[0].success == 0 and "loss is not finite any more" in outcome.reason
+    assert outcome.lines[0].success == 0 and "loss is no longer finite" in outcome.reason
 
 
 def test_a_repair_is_not_blamed_early_for_an_already_broken_target() -> None:
@@ -265,7 +265,7 @@ def test_the_end_and_a_restart_close_open_windows() -> None:
     change(log, 0.5)
     watch(log, 2, 1.0)
     log.restart(**RULES)
-    assert len(log.outcomes) == 2 and "the learner started again" in log.outcomes[1].reason
+    assert len(log.outcomes) == 2 and "the learner restarted" in log.outcomes[1].reason
     watch(log, 30, 1.0)
     assert len(log.outcomes) == 2
 
@@ -330,7 +330,7 @@ def test_memory_is_bounded() -> None:
     for tick in range(600):
         measured.add(tick, tick, dict.fromkeys(names, 1.0))
     assert [name for name in names if name in measured] == names[:128]
-    assert {len(measured.between(name, -1, 600)) for name in names[:128]} == {512}
+    assert {len(measured.at_ticks(name, -1, 600)) for name in names[:128]} == {512}
 
 
 def test_outcomes_are_replayed_byte_for_byte_and_a_late_replica_knows_the_reputations() -> None:

@@ -64,7 +64,7 @@ def test_a_missing_part_rejects_the_whole_plan() -> None:
     log = running()
     log.propose("amy", 0.25, LR, 0.8, plan=PLAN)
     by_actuator = settle(log)
-    assert by_actuator[LR].verdict == "rejected" and f"{BACK} is not on the ballot" in by_actuator[LR].reason
+    assert by_actuator[LR].verdict == "rejected" and f"amy did not also propose {BACK}" in by_actuator[LR].reason
 
 
 def test_a_plan_whose_agent_is_done_is_not_awaited() -> None:
@@ -107,7 +107,7 @@ def test_an_agent_outvoted_on_one_part_counts_on_no_other() -> None:
         log.vote(name, "abstain", None, CLIP)
     by_actuator = {decision.actuator: decision for decision in log.decisions}
     assert by_actuator[LR].verdict == "adopted" and by_actuator[LR].value == 0.25
-    assert by_actuator[CLIP].verdict == "rejected" and f"{LR} goes the other way" in by_actuator[CLIP].reason
+    assert by_actuator[CLIP].verdict == "rejected" and f"{LR} moves in the other direction" in by_actuator[CLIP].reason
 
 
 def test_the_budget_is_not_spent_on_half_a_plan() -> None:

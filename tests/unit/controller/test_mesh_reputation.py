@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from oven_core.mesh.measurements import effect
-from oven_core.mesh.reputation import Stance, failed, merit, success, updated_reputations
+from oven_core.mesh.reputation import Stance, is_clearly_worse, merit, success, updated_reputations
 from oven_core.protocol.rules import Rules
 
 unit = st.floats(0, 1)
@@ -38,7 +38,7 @@ def test_success_is_a_share_and_grows_with_the_gain(gain: float, noise: float, p
     assert 0 <= y <= 1
     assert success(math.nextafter(gain, math.inf), noise, promised) >= y
     assert success(gain, noise, promised * 2) <= y
-    if failed(gain, noise):
+    if is_clearly_worse(gain, noise):
         assert y == 0
 
 

@@ -36,7 +36,7 @@ def test_a_third_rollback_to_one_place_is_refused() -> None:
         log.tick(5, loss=1.0)
         verdicts.append(back(log, 10, 10).verdict)
     assert verdicts == ["adopted"] * MAX_ROLLBACKS + ["rejected"] * 2
-    assert "no held-out reading was better since; 2 are the limit" in log.last.reason
+    assert "no held-out reading has improved since; the limit is 2" in log.last.reason
     log.tick(**{"eval/loss": 2.5})
     assert back(log, 10, 10).verdict == "rejected", "a worse reading is no reason"
     log.tick(**{"eval/loss": 1.9})
@@ -61,7 +61,7 @@ def test_without_held_out_readings_the_run_has_to_come_further() -> None:
     for _ in range(MAX_ROLLBACKS):
         assert back(log, 10, 10).verdict == "adopted"
         log.tick(10, loss=1.0)
-    assert back(log, 10, 10).verdict == "rejected" and "came no further" in log.last.reason
+    assert back(log, 10, 10).verdict == "rejected" and "the run has got no further" in log.last.reason
     log.tick(15, loss=1.0)
     assert back(log, log.mesh.state.tick - 2, 30).verdict == "adopted"
 
@@ -91,7 +91,7 @@ def test_nan_is_not_a_better_reading() -> None:
                 before=3.0, after=1.0, tick=3 + n, step=1,
             )
         )  # fmt: skip
-    assert returns.barred(2)
+    assert returns.refusal_reason(2)
 
 
 def test_a_restart_of_the_same_training_keeps_its_rollbacks() -> None:
@@ -119,7 +119,7 @@ def test_another_training_has_its_own_rollbacks_and_budget() -> None:
     log.restart(
         tick=log.mesh.state.tick, metrics=(LOSS, EVAL), training="2", max_interventions=MAX_ROLLBACKS, cooldown_ticks=0
     )
-    assert log.last.verdict == "rejected" and "training 2 began" in log.last.reason
+    assert log.last.verdict == "rejected" and "training 2 started" in log.last.reason
     log.status("bob", "left")
     log.step = 0
     log.tick(10, loss=1.0)

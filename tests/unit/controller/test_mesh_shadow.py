@@ -43,7 +43,7 @@ def test_muting_works_at_once_and_unmuting_from_the_next_ballot_on() -> None:
     log.propose("amy", 0.5)
     log.vote("bob", "against", confidence=1.0)
     log.operator("c1", "mute", agent="bob", reason="it is wrong too often")
-    assert log.answers[-1].reason == "agent bob is muted: its votes stand in the log and do not count"
+    assert log.answers[-1].reason == "agent bob is muted: its votes are logged but do not count"
     log.vote("cat", "for")
     assert log.verdict == "adopted", "the veto of a muted agent is none"
     assert lines(log.last)[2] == ("bob", "against", True, 0.0)
@@ -66,7 +66,7 @@ def test_a_ballot_that_only_awaits_a_muted_agent_closes() -> None:
     log.propose("amy", 0.5, confidence=0.9)
     log.operator("c1", "mute", agent="amy")
     log.vote("bob", "abstain")
-    assert log.verdict == "rejected" and "nobody is for it any more" in log.last.reason
+    assert log.verdict == "rejected" and "no agent supports it any longer" in log.last.reason
 
 
 def test_only_agents_of_the_run_can_be_muted_and_unmuted() -> None:
@@ -77,20 +77,19 @@ def test_only_agents_of_the_run_can_be_muted_and_unmuted() -> None:
         log.operator(f"{len(log.events)}", action, agent=agent)
         return log.answers[-1].done, log.answers[-1].reason
 
-    assert answer("mute", "zoe") == (False, "no agent “zoe” has joined this run; there are amy, bob, cat")
+    assert answer("mute", "zoe") == (False, "no agent “zoe” has joined this run; its agents: amy, bob, cat")
     assert answer("mute", "amy")[0] and answer("mute", "amy")[0]
-    assert answer("unmute", "amy") == (True, "agent amy is not muted: its votes count from the next ballot on")
+    assert answer("unmute", "amy") == (True, "agent amy is not muted: its votes count from the next ballot")
     assert answer("unmute", "bob") == (
         False,
-        "agent bob is a shadow all the same: rules.shadow names it; "
-        "take it out there and start the learner again"
-    )  # fmt: skip
+        "agent bob is still a shadow: it is listed in rules.shadow; remove it there and restart the learner",
+    )
     assert "it joined as a shadow" in answer("unmute", "cat")[1]
     log.operator("m", "mute", agent="amy")
     log.status("amy", "left")
     log.restart(shadow=("bob",))
     log.join("amy")
-    assert log.mesh.state.shadowed("amy"), "a mute outlasts the agent's and the learner's restart"
+    assert log.mesh.state.is_shadow("amy"), "a mute outlasts the agent's and the learner's restart"
 
 
 def test_lockstep_does_not_wait_for_a_shadow() -> None:
@@ -121,14 +120,15 @@ def test_a_low_reputation_makes_no_quorum_and_no_veto_and_the_reason_says_so() -
     log.vote("dan", "abstain")
     assert log.verdict == "rejected"
     assert (
-        "; no quorum and no veto below a reputation of 0.25: amy 0.2, bob 0.2; no quorum: 1 for it, " in log.last.reason
+        "; no quorum or veto with a reputation below 0.25: amy 0.2, bob 0.2; no quorum: 1 in favour, "
+        in log.last.reason
     )
     log.propose("cat", 2.0, "grad.clip")
     log.vote("dan", "for", actuator="grad.clip")
     log.vote("bob", "against", actuator="grad.clip", confidence=1.0)
     log.vote("amy", "abstain", actuator="grad.clip")
     assert log.verdict == "adopted"
-    assert "no quorum and no veto below a reputation of 0.25: bob 0.2; 2 of 2 needed agree" in log.last.reason
+    assert "no quorum or veto with a reputation below 0.25: bob 0.2; 2 agree, 2 required" in log.last.reason
     log.mesh.state.reputations["bob"] = 0.25
     log.propose("cat", "big", "teacher.active")
     log.vote("bob", "against", actuator="teacher.active", confidence=1.0)

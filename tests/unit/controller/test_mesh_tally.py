@@ -23,10 +23,10 @@ def test_one_agent_alone_is_no_quorum() -> None:
     log = Log.running("amy")
     log.propose("amy", 0.5, confidence=0.95)
     assert log.verdict == "rejected"
-    assert "no quorum: 1 for it, no specialist; a specialist at 0.6 or 2 agreeing agents are needed" in log.last.reason
+    assert "no quorum: 1 in favour, no specialist; a specialist at 0.6 or 2 agreeing agents required" in log.last.reason
     log = Log.running("amy", speciality=(LR,))
     log.propose("amy", 0.5, confidence=0.59)
-    assert "its specialist at confidence 0.59" in log.last.reason
+    assert "a specialist at confidence 0.59" in log.last.reason
 
 
 def test_a_specialist_that_votes_for_is_no_quorum_alone() -> None:
@@ -73,7 +73,7 @@ def test_opposed_directions_are_split() -> None:
     log.propose("amy", 0.5)
     log.propose("bob", 2.0, confidence=0.5)
     assert log.verdict == "rejected"
-    assert "split: 0.545 of the weight 1.1 stands together, 0.667 of it is needed" in log.last.reason
+    assert "split: the largest side has 0.545 of the total weight 1.1, 0.667 required" in log.last.reason
 
 
 def test_two_thirds_are_enough_for_a_majority_of_two_thirds() -> None:
@@ -90,7 +90,7 @@ def test_a_confident_against_is_a_veto() -> None:
     log.vote("bob", "for", confidence=1.0)
     log.vote("cat", "against", confidence=0.7, rationale="it only looks like divergence")
     assert log.verdict == "rejected"
-    assert "vetoed by cat at confidence 0.7, a veto from 0.7 on because it only looks" in log.last.reason
+    assert "vetoed by cat at confidence 0.7 (a veto needs 0.7) because it only looks" in log.last.reason
     log.tick(5)
     log.propose("amy", 0.5, confidence=1.0, rationale="it still rises")
     log.vote("bob", "for", confidence=0.01)
@@ -105,10 +105,10 @@ def test_a_vote_without_weight_decides_nothing() -> None:
         log.join(agent)
     log.propose("amy", 0.5)
     log.vote("shadow", "against", confidence=1.0)
-    assert "no quorum: 1 for it" in log.last.reason
+    assert "no quorum: 1 in favour" in log.last.reason
     log.propose("shadow", 0.5)
     log.vote("amy", "abstain")
-    assert "no weight behind it" in log.last.reason
+    assert "no vote has weight" in log.last.reason
 
 
 def test_choices_go_by_majority_per_value() -> None:

@@ -40,7 +40,7 @@ def test_two_newcomers_who_agree_are_no_quorum_and_a_person_is_asked() -> None:
     log.propose("eve", 10.0, confidence=1.0)
     log.propose("eva", 10.0, confidence=1.0)
     quiet(log, "lr")
-    assert log.verdict == "advised" and "newcomers alone are for it (eva, eve)" in log.last.reason
+    assert log.verdict == "advised" and "only untrusted agents support it (eva, eve)" in log.last.reason
     assert all(line.newcomer for line in log.last.tally if line.stance == "propose")
 
 
@@ -69,7 +69,7 @@ def test_a_newcomer_completes_the_quorum_of_a_trusted_agent() -> None:
     log.propose("lr", 0.5, confidence=0.55)
     log.vote("bob", "for", confidence=0.6)
     assert (log.verdict, log.last.value) == ("adopted", 0.5)
-    assert run("bob").propose("lr", 0.5, confidence=0.55) and "2 of 2 needed agree" in log.last.reason
+    assert run("bob").propose("lr", 0.5, confidence=0.55) and "2 agree, 2 required" in log.last.reason
 
 
 def test_a_silent_newcomer_does_not_delay_a_ballot_that_passes_without_it() -> None:
@@ -179,7 +179,7 @@ def test_agreeing_with_the_good_earns_no_trust() -> None:
         assert log.verdict == "adopted"
         log.receipt(log.last)
         log.tick(25, loss=loss)
-    assert not log.mesh.state.trust.holds("eve", LR) and log.mesh.state.reputations["eve"] > 1
+    assert not log.mesh.state.trust.is_trusted("eve", LR) and log.mesh.state.reputations["eve"] > 1
 
 
 def test_clear_harm_is_charged_to_its_carriers_even_if_confounded() -> None:
@@ -224,7 +224,7 @@ def test_below_the_floor_an_agent_is_a_shadow() -> None:
     for agent in ("lr", "eve"):
         log.join(agent, speciality=(LR,))
     log.tick()
-    assert log.propose("eve", 10.0, confidence=1.0) == [] and log.mesh.state.shadowed("eve")
+    assert log.propose("eve", 10.0, confidence=1.0) == [] and log.mesh.state.is_shadow("eve")
 
 
 def test_too_little_confidence_opens_no_ballot() -> None:
@@ -272,7 +272,7 @@ def test_an_actuator_that_is_often_reversed_is_left_to_a_person() -> None:
         log.tick(6, loss=1.0)
     assert verdicts == ["adopted"] * 4 + ["advised", "rejected"]
     advice = next(decision for decision in log.decisions if decision.verdict == "advised")
-    assert "was turned back 3 times" in advice.reason
+    assert "changed direction 3 times" in advice.reason
     log.operator("c1", "autonomy", actuator=LR, autonomy="auto")
     log.propose("bob", 2.0, confidence=0.9, rationale="once more")
     quiet(log, "lr")
@@ -305,6 +305,6 @@ def test_newcomers_cannot_change_a_trusted_specialists_decision(
 def test_a_grant_for_an_absent_agent_names_those_present() -> None:
     log = run("bob")
     log.operator("c1", "trust", agent="ghost")
-    assert not log.answers[-1].done and "there are bob, lr; start it, then trust it" in log.answers[-1].reason
+    assert not log.answers[-1].done and "its agents: bob, lr; start it before you trust it" in log.answers[-1].reason
     log.operator("c2", "trust", agent="bob", actuators=("no.such",))
     assert not log.answers[-1].done and "no actuator" in log.answers[-1].reason

@@ -48,7 +48,7 @@ def test_receipts_of_other_decisions_are_ignored() -> None:
     log.propose("amy", 0.5, confidence=0.95)
     log.tick(3)
     assert [made.verdict for made in log.decisions] == ["adopted", "rejected"]
-    assert "already on its way" in log.last.reason
+    assert "already in flight" in log.last.reason
     loop = decided(log.events, RUN, specialist_confidence=0.9)
     assert [made.verdict for made in loop.computed] == ["rejected", "adopted"]
     assert [(parted.tick, parted.seq is not None) for parted in loop.divergences()] == [(3, True), (6, True)]

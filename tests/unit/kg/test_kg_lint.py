@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from oven_core.errors import ConfigError
-from oven_core.mesh.change_requirements import NEED
+from oven_core.mesh.change_requirements import NEED_PATTERN
 from oven_kg.checked_graph import load
 from oven_kg.graph.graph_yaml import Edge, Node, Records, Source, read
 from oven_kg.graph.knowledge import Knowledge
@@ -67,7 +67,7 @@ def test_it_has_every_symptom_that_agents_name() -> None:
 
 def test_its_rules_can_be_checked_and_never_bar_the_repair_of_a_collapse() -> None:
     info = load().info()
-    assert all(NEED.fullmatch(need) for _, need in info.requirements)
+    assert all(NEED_PATTERN.fullmatch(need) for _, need in info.requirements)
     assert ("optimizer.lr_scale:up", "run.rollback") in info.contradictions
     assert all(first < second for first, second in info.contradictions)
     # What repairs a collapse must never be barred by the graph, alone or together.

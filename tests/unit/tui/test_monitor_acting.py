@@ -12,7 +12,7 @@ from tests.support.monitor_log import recorded
 from tests.unit.tui.test_monitor_keys import EVENTS, monitor, screen_text
 from tests.unit.tui.test_monitor_view import fold
 
-from oven_core.mesh.actuator_values import Fault, outside, shaped
+from oven_core.mesh.actuator_values import Fault, check_bounds, coerce
 from oven_core.mesh.state_machine import Mesh
 from oven_core.protocol.messages import ActuatorSpec
 from oven_core.protocol.operator_messages import OperatorCommand
@@ -50,8 +50,8 @@ def test_steps_stay_within_the_bounds_and_change_something(
         if data.draw(st.booleans()):
             edit.pick(1)
         edit.move(by)
-        value = shaped(spec, edit.value)
-        assert not isinstance(value, Fault) and outside(spec, value) is None
+        value = coerce(spec, edit.value)
+        assert not isinstance(value, Fault) and check_bounds(spec, value) is None
 
 
 def test_typed_values_are_used_and_faults_are_explained() -> None:
@@ -87,12 +87,12 @@ def test_the_state_that_answers_a_preview_is_the_meshs() -> None:
         command = OperatorCommand(id=f"c{value}", action="set", actuator=LR, value=value)
         before = dict(seen.state.advised)
         reply = seen.reply(command)
-        assert reply is not None and reply.done == isinstance(shaped(seen.state.specs[LR], value), float) & (
+        assert reply is not None and reply.done == isinstance(coerce(seen.state.specs[LR], value), float) & (
             value in (0.5, 4.0)
         )
         assert seen.state.advised == before
     ruling = seen.ruling(LR, 4.0)
-    assert ruling is not None and ruling.note.startswith("no change: 4 against 4")
+    assert ruling is not None and ruling.note.startswith("no change: from 4 to 4")
     assert seen.ruling(LR, 1e9) is None
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from copy import copy, deepcopy
 
 from oven_core.mesh import guardrails, operator_commands
-from oven_core.mesh.actuator_values import Fault, direction, outside, shaped
+from oven_core.mesh.actuator_values import Fault, check_bounds, coerce, direction
 from oven_core.mesh.ballots import Ballot
 from oven_core.mesh.guardrails import Ruling
 from oven_core.mesh.operator_commands import Reply
@@ -92,8 +92,8 @@ class MeshState:
         spec = self.state.specs.get(actuator)
         if spec is None or not self.whole:
             return None
-        shaped_value = shaped(spec, value)
-        if isinstance(shaped_value, Fault) or outside(spec, shaped_value):
+        shaped_value = coerce(spec, value)
+        if isinstance(shaped_value, Fault) or check_bounds(spec, shaped_value):
             return None
         way = direction(self.state.effective.get(actuator), shaped_value)
         return guardrails.rule(self.state, spec, Tally(True, shaped_value, way, (), ""))
@@ -102,6 +102,6 @@ class MeshState:
         """Return a copy that an answer may change."""
         state = copy(self.state)
         state.autonomy, state.muted = dict(state.autonomy), set(state.muted)
-        state.advised, state.closed_because = dict(state.advised), dict(state.closed_because)
+        state.advised, state.close_reasons = dict(state.advised), dict(state.close_reasons)
         state.trust, state.vote_limits = deepcopy(state.trust), deepcopy(state.vote_limits)
         return state

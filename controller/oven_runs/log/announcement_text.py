@@ -22,7 +22,7 @@ def describe_prompts(body: PromptsInjected) -> str:
     count = len(body.hashes)
     replaced = f", {body.evicted} older ones removed" if body.evicted else ""
     prompts = "1 prompt" if count == 1 else f"{count} prompts"
-    return f"{body.by} added {prompts} to {body.topic} at step {body.step} (now {body.held}{replaced}): {body.why}"
+    return f"{body.by} added {prompts} to {body.topic} at step {body.step} ({body.held} in total{replaced}): {body.why}"
 
 
 def _range(spec: ActuatorSpec) -> str:

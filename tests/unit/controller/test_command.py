@@ -98,7 +98,7 @@ def test_a_set_is_done_after_its_receipt_in_any_order_of_messages(messages: list
             "mute",
             [],
             3,
-            "mute: logged as event 7 of r; no answer from the mesh within 5 s: a mesh acts on it when",
+            "mute: logged as event 7 of r; no answer from the mesh within 5 s: a mesh acts on it as soon as it runs",
         ),
         ("set", [answer(False, "1 > 0.5")], 1, "set: refused: 1 > 0.5"),
         ("set", [answer(decision="d"), decision()], 3, "set: logged as event 7 of r, decision d too; no receipt from"),

@@ -63,7 +63,7 @@ def decisions(
 
 async def _print(access: RunAccess, criteria: DecisionFilter, follow: bool, as_json: bool) -> None:
     explanations, last_seq = Explanations(), 0
-    async for event in access.events():
+    async for event in access.events(brief=True):
         explanations.feed(event)
         last_seq = event.seq
     if not follow:  # with --follow, an unknown name may still appear

@@ -10,7 +10,6 @@ from typing import Annotated
 import typer
 
 from oven_controller.cli.options import HERE, Json, RunName, SameRun, exit_if_incomplete, from_anywhere, one_run
-from oven_core.errors import ConfigError
 from oven_core.protocol.codec import Malformed
 from oven_core.protocol.completion_messages import StoredGroup
 from oven_core.protocol.events import Event
@@ -43,7 +42,7 @@ def log(
     last: Annotated[
         int | None,
         typer.Option(
-            min=1, max=2000, help="With --completions: the number of newest groups.", show_default=str(LAST_GROUPS)
+            min=1, max=2000, help="Only this many of the newest events, or of the newest groups with --completions."
         ),
     ] = None,
     endpoint: Endpoint = HERE,
@@ -58,15 +57,22 @@ def log(
     if completions:
         asyncio.run(print_completions(access, last=last or LAST_GROUPS, as_json=as_json, follow=follow))
         return
+    asyncio.run(_print(access, as_json, follow, last))
+
+
+async def _print(access: RunAccess, as_json: bool, follow: bool, last: int | None) -> None:
+    last_seq = 0
     if last is not None:
-        raise ConfigError("--last needs --completions: add it, or omit --last")
-    asyncio.run(_print(access, as_json, follow))
-
-
-async def _print(access: RunAccess, as_json: bool, follow: bool) -> None:
+        for event in await access.newest(last):
+            _print_event(event, as_json)
+            last_seq = event.seq
     if follow and access.is_up():
         async for event in access.follow():
-            _print_event(event, as_json, flush=True)
+            if event.seq > last_seq:
+                _print_event(event, as_json, flush=True)
+        return
+    if last is not None:
+        exit_if_incomplete(access)
         return
     pending, started = list[Event](), False  # an earlier version's log is refused at its RunStarted: print nothing then
     async for event in access.events():

@@ -123,7 +123,7 @@ async def run_status(access: RunAccess, hear: Callable[[Event], object] = lambda
     raise an error to stop."""
     view, unread, missing, warnings = RunSummary(), "", "", list[str]()
     try:
-        async for event in access.events(report=warnings.append):
+        async for event in access.events(brief=True, report=warnings.append):
             view.feed(event)
             hear(event)
         missing = access.missing_messages()

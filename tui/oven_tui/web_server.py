@@ -183,7 +183,7 @@ def serve(arguments: Sequence[str], run: str, port: int) -> None:
                 f"port {port} on {HOST} cannot be used ({getattr(error, 'strerror', None) or error}); choose another "
                 "with --port, or leave it out for a free one"
             ) from error
-        command = (sys.executable, "-P", "-m", "oven_controller.stack.entry", "monitor", *arguments)
+        command = (sys.executable, "-P", "-m", "oven_controller.stack.run_process", "monitor", *arguments)
         asyncio.run(_served(MonitorServer(command, listening.getsockname()[1], f"run {run}"), listening))
 
 

@@ -43,7 +43,7 @@ def import_graph(
     options: Options,
     relations: RelationMap,
     *,
-    least_weight: float = 0.0,
+    min_weight: float = 0.0,
     cycles: Literal["refuse", "cut", "keep"] = "refuse",
     licence: str = "",
 ) -> Imported:
@@ -59,7 +59,7 @@ def import_graph(
                     licences[batch.name] = None
                 case Nodes() | Edges():
                     try:
-                        _add(builder, batch, relations, least_weight, skipped)
+                        _add(builder, batch, relations, min_weight, skipped)
                     except RowError as error:
                         raise ConfigError(f"{graph_file.path}, {batch.locate(error.row)}: {error}") from error
     arrays = builder.finish(licence=licence or " AND ".join(licences))
@@ -79,7 +79,7 @@ def import_graph(
 
 
 def _add(
-    builder: Builder, batch: Nodes | Edges, relation_map: RelationMap, least_weight: float, skipped: Counter[str]
+    builder: Builder, batch: Nodes | Edges, relation_map: RelationMap, min_weight: float, skipped: Counter[str]
 ) -> None:
     """Add a batch to the builder. Raises RowError with a row's position in the batch."""
     if isinstance(batch, Nodes):
@@ -88,8 +88,8 @@ def _add(
     relations, mapped = _renamed(batch.relations, relation_map)
     skipped["edges whose relation the map leaves out"] += int((~mapped).sum())
     weights = np.ones(len(mapped), np.float32) if batch.weights is None else checked_weights(batch.weights)
-    heavy = weights >= least_weight
-    skipped["edges below the least weight"] += int((mapped & ~heavy).sum())
+    heavy = weights >= min_weight
+    skipped["edges below the minimum weight"] += int((mapped & ~heavy).sum())
     rows = np.flatnonzero(mapped & heavy)
     if not len(rows):
         return

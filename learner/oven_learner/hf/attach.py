@@ -24,7 +24,7 @@ from oven_learner.hf.callback import Attachment, Options
 from oven_learner.hf.hooks.completion_samples import shows_completions
 from oven_learner.hf.hooks.evaluations import TrainerEvaluation
 from oven_learner.hf.knobs.mixture import MIXTURE, Mixture, plug_in
-from oven_learner.link.find_controller import Mode, seek
+from oven_learner.link.find_controller import Mode, find_controller
 from oven_learner.link.link_interface import Link, SilentLink
 from oven_learner.optim.lr_scale import USER_BOUNDS
 from oven_learner.rewards.committee import Committee
@@ -120,7 +120,7 @@ def attach(
     if link is None or mode is Mode.DISABLED:
         # Only rank 0 connects: two clients of one run would be two learners.
         leader = trainer.accelerator.process_index == 0
-        exists, connection = seek(mode, url, run, creds, leader=leader, same=ranks.from_leader)
+        exists, connection = find_controller(mode, url, run, creds, leader=leader, same=ranks.from_leader)
         if not exists and not (mixture or committee or stateful):
             return IdleAttachment(trainer, mode, actuators)
         if not exists:

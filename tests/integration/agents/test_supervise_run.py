@@ -111,7 +111,7 @@ async def test_an_answered_run_is_printed_with_its_programs_and_exported_for_tra
     assert rows[0]["completion"] == [{"role": "assistant", "content": program(CODE)}] and rows[0]["step"] == 3
     counts, rows = await asyncio.to_thread(exported, "worker")
     assert sorted(row["prompt"][0]["content"] for row in rows) == ["a third", "alpha\n", "beta"]
-    for folder, message in (("logs/unanswered", "none of 1 runs has a call"), ("a.txt", "holds no log of")):
+    for folder, message in (("logs/unanswered", "there is no call of the"), ("a.txt", "contains no log of")):
         with pytest.raises(SystemExit) as ended:
             await asyncio.to_thread(cli, ["supervise", "export", folder])
         assert ended.value.code == 2 and message in capsys.readouterr().err
@@ -169,10 +169,10 @@ async def test_an_echoed_key_is_in_no_file(
         (("--max-usd", "1"), 2, "cannot be enforced"),
         (("--max-seconds", "0"), 2, "seconds is 0"),
         (("missing.txt",), 2, "the context missing.txt cannot be read: No such file or directory"),
-        (("cut.json",), 2, "cut.json is not complete JSON"),
-        (("cut.jsonl",), 2, "cut.jsonl, line 2, is not complete JSON"),
+        (("cut.json",), 2, "cut.json is not valid JSON"),
+        (("cut.jsonl",), 2, "cut.jsonl, line 2, is not valid JSON"),
         (("latin.txt",), 2, "latin.txt is not UTF-8 text (byte 3)"),
-        (("number.json",), 2, "number.json holds 7; a context is a text"),
+        (("number.json",), 2, "number.json contains 7; the context must be a text"),
     ],
 )
 async def test_bad_input_is_answered_with_the_remedy(

@@ -231,7 +231,7 @@ def stack(stack: Stack) -> Stack:
     return stack
 
 
-MONITOR = [sys.executable, "-P", "-m", "oven_controller.stack.entry", "monitor"]
+MONITOR = [sys.executable, "-P", "-m", "oven_controller.stack.run_process", "monitor"]
 
 
 @pytest.fixture

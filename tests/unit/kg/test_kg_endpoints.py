@@ -191,7 +191,7 @@ def test_search_finds_words_and_a_misspelt_node_gets_a_suggestion() -> None:
 
 def test_the_commands_for_people_and_scripts(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     out = output(capsys, "curriculum", "add=5/100", "multiply=50/100", "--needs", "multiply:add")
-    assert "not yet: multiply builds on add, whose mastery is" in out and "add" in out.splitlines()[0]
+    assert "not ready: multiply builds on add, whose mastery is" in out and "add" in out.splitlines()[0]
     assert json.loads(output(capsys, "curriculum", "loss_spike=5/100", "--json"))["weights"] == {"loss_spike": 1.0}
     assert "← SOLVES ←" in output(capsys, "query", "path", "weights_shrink", "rollback_and_lower_decay")
     assert json.loads(output(capsys, "query", "search", "decay", "--limit", "1", "--json"))["more"]

@@ -152,8 +152,8 @@ def test_import_and_the_commands_that_read_the_folder(tmp_path: Path, capsys: py
     map_.write_text("Solves: HELPS\nUsedFor: null\n")
     args = [str(path), "--languages", "en", "--least-weight", "0.9", "--relations", str(map_)]
     out = output(capsys, "import", *args, "--to", str(folder))
-    assert f"3 nodes and 2 edges in {folder}" in out and "1 edges below the least weight left out" in out
-    assert "2 assertions in other languages left out" in out and "no file has the relation 'UsedFor'" in out
+    assert f"3 nodes and 2 edges in {folder}" in out and "1 edges below the minimum weight skipped" in out
+    assert "2 assertions in other languages skipped" in out and "maps the relation 'UsedFor', but no file has it" in out
     assert content(open_folder(folder)) == [("dam", "HELPS", "flash flood", 2.0), ("flash flood", "CAUSES", "mud", 1.0)]
     imported = json.loads(output(capsys, "info", str(folder), "--json"))
     assert imported["edges"] == {"CAUSES": 1, "HELPS": 1} and imported["isolated"] == 0
@@ -187,7 +187,7 @@ def test_cycles_of_requirements_are_refused_or_cut(tmp_path: Path, capsys: pytes
     path = tmp_path / "g.csv"
     path.write_text("s,p,o\na,requires,b\nb,requires,a\nb,requires,c\nc,is a,a\n")
     assert call("kg lint", [str(path)]) == 1 and "REQUIRES goes in a circle: a → b → a" in capsys.readouterr().out
-    assert "2 requirements on a cycle left out" in output(
+    assert "2 requirements on a cycle skipped" in output(
         capsys, "import", str(path), "--to", str(tmp_path / "g"), "--cut-cycles"
     )
     assert content(open_folder(tmp_path / "g")) == [("b", "REQUIRES", "c", 1.0), ("c", "IS_A", "a", 1.0)]
@@ -216,10 +216,10 @@ def test_limits_and_wrong_options_are_named(tmp_path: Path, monkeypatch: pytest.
         read_files([path], "cvs")
     with pytest.raises(ConfigError, match="'e n' is not a language"):
         read_files([path], languages="e n")
-    with pytest.raises(ConfigError, match=r"g\.csv is not ConceptNet's; remove it"):
+    with pytest.raises(ConfigError, match=r"g\.csv is not a ConceptNet file; omit it"):
         read_files([path], languages="en")
     with pytest.raises(ConfigError, match="no edge is left of 3 rows; select more of them"):
-        read_files([path], least_weight=4.0)
+        read_files([path], min_weight=4.0)
     with pytest.raises(UnknownNameError, match="'causenet' was removed; check out the tag evidence-1"):
         read_files([path], "causenet")
 

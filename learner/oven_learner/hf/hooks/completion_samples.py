@@ -89,7 +89,7 @@ class CompletionSamples(StepHook):
                 sample = partial(_committee_sample, committee.evidence, committee.last.rewards, group, size)
             sampling.number += 1
             position = (sampling.number, client.tick + 1, trainer.state.global_step, group, groups)
-            client.show(partial(sampling.parcel, client.position, position, rows(advantages), sample))
+            client.show(partial(sampling.convert, client.position, position, rows(advantages), sample))
 
     def _picker(self, group: int, size: int) -> itemgetter[Any]:
         picker = self._rows[group] = itemgetter(*range(group * size, (group + 1) * size))

@@ -131,7 +131,7 @@ def result_lines(result: RunResult) -> list[str]:
         answer = result.answer if isinstance(result.answer, str) else json.dumps(result.answer, indent=1)
         outcome = answer.splitlines() or ["(empty text)"]
     else:
-        outcome = wrapped(f"no answer ({result.ended}): {result.why}")
+        outcome = wrapped(f"no answer ({result.ended}): {result.reason}")
     supervisor, worker = result.supervisor_usage, result.worker_usage
     cost = "price unknown" if result.cost_usd is None else f"{result.cost_usd:.4f} USD"
     unmetered = f", plus the tokens of {result.unmetered} calls without a usage report" if result.unmetered else ""

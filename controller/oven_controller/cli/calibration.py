@@ -25,9 +25,7 @@ def calibration(
     runs: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="RUN",
-            help="Run names, run folders, or log.jsonl files.",
-            autocompletion=completion.runs_or_logs,
+            metavar="RUN", help="Run names, run folders, or log.jsonl files.", autocompletion=completion.runs_or_logs
         ),
     ] = None,
     runs_: RunsAlias = None,

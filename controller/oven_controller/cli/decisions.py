@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from oven_controller.cli import completion
-from oven_controller.cli.options import LOCAL_ENDPOINT, Json, RunAlias, RunName, one_run, with_endpoint_options
+from oven_controller.cli.options import LOCAL, Json, RunAlias, RunName, one_run, remote_options
 from oven_core.terminal_text import say
 from oven_runs.access.endpoint import Endpoint
 from oven_runs.access.run_access import RunAccess
@@ -19,7 +19,7 @@ from oven_runs.log.run_summary import Verdict
 from oven_runs.log.since import FORMS, Since
 
 
-@with_endpoint_options
+@remote_options
 def decisions(
     run: RunName = None,
     run_: RunAlias = None,
@@ -50,7 +50,7 @@ def decisions(
         ),
     ] = False,
     as_json: Json = False,
-    endpoint: Endpoint = LOCAL_ENDPOINT,
+    endpoint: Endpoint = LOCAL,
 ) -> None:
     """List a run's decisions: step, author, change, verdict, the value read back, and the effect. With --json, one
     object per line.

@@ -10,14 +10,14 @@ import typer
 
 from oven_controller.cli import completion
 from oven_controller.cli.options import (
-    LOCAL_ENDPOINT,
+    LOCAL,
     Json,
     RuleOverrides,
     RunAlias,
     RunName,
     one_run,
     print_result,
-    with_endpoint_options,
+    remote_options,
 )
 from oven_core.protocol.messages import Decision, Vote
 from oven_core.security.signing import OPERATOR
@@ -32,7 +32,7 @@ from oven_runs.log.run_summary import format_value, verdict_text
 from oven_runs.settings.resolution import rules_set
 
 
-@with_endpoint_options
+@remote_options
 def explain(
     decision: Annotated[
         str,
@@ -46,7 +46,7 @@ def explain(
     run_: RunAlias = None,
     overrides: RuleOverrides = None,
     as_json: Json = False,
-    endpoint: Endpoint = LOCAL_ENDPOINT,
+    endpoint: Endpoint = LOCAL,
 ) -> None:
     """Explain a decision: the votes and their reasons, the knowledge graph's paths, the guardrails, the forecast, the
     value that was read back, and the outcome.

@@ -120,8 +120,7 @@ def add(
     model: Model,
     role: Annotated[str, typer.Option(help="critic, adversary, specialist or style.")] = "critic",
     weight: Annotated[
-        float | None,
-        typer.Option(help="Its share of the total weight, 0 to 1.", show_default="an equal share"),
+        float | None, typer.Option(help="Its share of the total weight, 0 to 1.", show_default="an equal share")
     ] = None,
     domain: Annotated[str, typer.Option(help="A specialist's field.")] = "",
     rubric: Annotated[str, typer.Option(help="A text file with instructions to use instead of the role's.")] = "",

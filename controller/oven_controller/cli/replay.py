@@ -43,8 +43,7 @@ def replay(
         ),
     ] = False,
     config: Annotated[
-        Path | None,
-        typer.Option(help="Decide with the `rules:` in this settings file instead of the run's."),
+        Path | None, typer.Option(help="Decide with the `rules:` in this settings file instead of the run's.")
     ] = None,
     as_json: Json = False,
 ) -> None:

@@ -88,7 +88,7 @@ class RunSummary:
     alert: Alert | None = None
     """The alert that the last event raised or cleared; None if it did neither."""
     advised: dict[str, Decision] = field(default_factory=dict)
-    """Advice by actuator that nobody approved or vetoed yet. It may have lapsed."""
+    """Advice by actuator that no operator has approved or vetoed yet. It may have lapsed."""
     autonomy: dict[str, Autonomy] = field(default_factory=dict)
     """Levels that operators set, by actuator. The key "" stands for all other actuators."""
     muted: dict[str, str] = field(default_factory=dict)

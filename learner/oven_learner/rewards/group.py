@@ -15,7 +15,7 @@ from oven_core.protocol.committee_requests import ScoreRequest
 from oven_learner.completions.sample import MemberVerdict
 from oven_learner.rewards.aggregation import aggregate, agreement, sees_difference, weighted_mean
 from oven_learner.rewards.scores import KINDS, NO_DIFFERENCE, OTHER, Abstention, Cell, Verdict
-from oven_runs.log.committee_view import abstains
+from oven_runs.log.committee_view import abstention_metric
 
 if TYPE_CHECKING:  # this module imports numpy, which rules and judges do not need
     from oven_learner.rewards.calibrated import CalibratedReward
@@ -72,7 +72,7 @@ class Evidence:
     def group_verdicts(self, index: int) -> list[MemberVerdict]:
         """Return one group's verdicts for display, in the committee's order.
 
-        A rule that abstains on one completion abstains on the group, but its other scores are still shown.
+        A rule that abstention_metric on one completion abstention_metric on the group, but its other scores are still shown.
         """
         group, ids = self.groups[index], {}
         if self.requests:
@@ -119,7 +119,7 @@ def build_groups(parts: Sequence[Part], rules: Iterable[str], group_size: int) -
 
 
 def rule_verdict(cells: Sequence[Cell]) -> Verdict:
-    """Convert a rule's cells to its verdict. A rule that abstains on one completion abstains on the group."""
+    """Convert a rule's cells to its verdict. A rule that abstention_metric on one completion abstention_metric on the group."""
     scores: list[float] = []
     for cell in cells:
         if isinstance(cell, Abstention):
@@ -209,5 +209,5 @@ def member_metrics(
     metrics |= {f"committee/abstain/{kind}": float(count) for kind, count in kinds.items()}
     for judge in judges:
         counts = kinds_by_member.get(judge, Counter[str]())
-        metrics |= {abstains(judge, kind): float(count) for kind, count in counts.items() if kind in kinds}
+        metrics |= {abstention_metric(judge, kind): float(count) for kind, count in counts.items() if kind in kinds}
     return metrics, kinds

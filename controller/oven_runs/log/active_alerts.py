@@ -42,7 +42,7 @@ class ActiveAlerts:
             case RunEnded():
                 self._ended = True
             case AgentStatus(state="left") if not self._ended:
-                self.by_agent.pop(event.author, None)  # its alerts could not be cleared any more; they stay at the run's end
+                self.by_agent.pop(event.author, None)  # no agent could clear them
             case _:
                 pass
         return None

@@ -72,7 +72,7 @@ class Evidence:
     def group_verdicts(self, index: int) -> list[MemberVerdict]:
         """Return one group's verdicts for display, in the committee's order.
 
-        A rule that abstention_metric on one completion abstention_metric on the group, but its other scores are still shown.
+        A rule that abstains on one completion abstains on the group, but its other scores are still shown.
         """
         group, ids = self.groups[index], {}
         if self.requests:
@@ -119,7 +119,7 @@ def build_groups(parts: Sequence[Part], rules: Iterable[str], group_size: int) -
 
 
 def rule_verdict(cells: Sequence[Cell]) -> Verdict:
-    """Convert a rule's cells to its verdict. A rule that abstention_metric on one completion abstention_metric on the group."""
+    """Convert a rule's cells to its verdict. A rule that abstains on one completion abstains on the group."""
     scores: list[float] = []
     for cell in cells:
         if isinstance(cell, Abstention):

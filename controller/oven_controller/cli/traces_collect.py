@@ -69,11 +69,11 @@ def collect(
     quiet_libraries()  # before they are imported
     logging.basicConfig(format="%(message)s")
     logging.getLogger("oven_recipes").setLevel(logging.INFO)  # the warm-up takes minutes: show its progress
-    from oven_recipes.repair.job import collected
+    from oven_recipes.repair.job import collect_traces
 
     start_time, start_cpu = time.monotonic(), time.process_time()
     attempted_tasks = [tasks[number % len(tasks)] for number in range(attempts)]
-    traces = collected(
+    traces = collect_traces(
         settings,
         attempted_tasks,
         seed,

@@ -74,8 +74,8 @@ def swap(
     reason: Reason = "",
     as_json: Json = False,
 ) -> int:
-    """Replace a member's model from the next step on. The new model must answer a test question first; if it gives no
-    verdict, the old model stays. The member keeps its name, role, weight and metrics, and its controls start over.
+    """Replace a member's model from the next step on, if the new model answers a test question with a verdict. The
+    member keeps its name, role, weight and metrics, and its controls start over.
 
     Example: oven-controller judge swap critic --provider claude --model claude-haiku-4-5
     """
@@ -120,8 +120,7 @@ def add(
     model: Model,
     role: Annotated[str, typer.Option(help="critic, adversary, specialist or style.")] = "critic",
     weight: Annotated[
-        float | None,
-        typer.Option(help="Its share of the total weight, 0 to 1.", show_default="an equal share"),
+        float | None, typer.Option(help="Its share of the total weight, 0 to 1.", show_default="an equal share")
     ] = None,
     domain: Annotated[str, typer.Option(help="A specialist's field.")] = "",
     rubric: Annotated[str, typer.Option(help="A text file with instructions to use instead of the role's.")] = "",

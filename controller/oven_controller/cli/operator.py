@@ -17,7 +17,7 @@ import typer
 from oven_controller.cli import completion
 from oven_controller.cli.lazy_group import single_command
 from oven_controller.cli.options import (
-    LOCAL_ENDPOINT,
+    LOCAL,
     Json,
     LiveRunName,
     LiveRunOption,
@@ -25,7 +25,7 @@ from oven_controller.cli.options import (
     RunAlias,
     one_run,
     print_result,
-    with_endpoint_options,
+    remote_options,
 )
 from oven_core.errors import ConfigError
 from oven_core.errors import reason as error_text
@@ -87,12 +87,12 @@ def operator_command(action: Action) -> Callable[..., int]:
         [("run", LiveRunOption, None)] if action.arguments else [("run", LiveRunName, None), ("run_", RunAlias, None)]
     )
     parameters = [_parameter(argument) for argument in action.arguments]
-    for name, annotation, default in [*runs, *shared, ("endpoint", Endpoint, LOCAL_ENDPOINT)]:
+    for name, annotation, default in [*runs, *shared, ("endpoint", Endpoint, LOCAL)]:
         parameters.append(
             inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
         )
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    return with_endpoint_options(command)
+    return remote_options(command)
 
 
 def _parameter(argument: Argument) -> inspect.Parameter:

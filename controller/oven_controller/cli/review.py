@@ -49,8 +49,7 @@ def review(
     rename: Rename = None,
     knob: Knobs = None,
     assume: Annotated[
-        bool,
-        typer.Option(help="Announce optimizer.lr_scale, run.rollback and data.skip in an imported run."),
+        bool, typer.Option(help="Announce optimizer.lr_scale, run.rollback and data.skip in an imported run.")
     ] = True,
     as_json: Json = False,
 ) -> int:

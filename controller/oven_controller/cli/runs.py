@@ -71,8 +71,7 @@ def rm(
 def prune(
     keep: Annotated[int | None, typer.Option(metavar="N", help="Keep the N newest runs.")] = None,
     older_than: Annotated[
-        float | None,
-        typer.Option("--older-than", metavar="DAYS", help="Keep runs that changed in the last DAYS days."),
+        float | None, typer.Option("--older-than", metavar="DAYS", help="Keep runs that changed in the last DAYS days.")
     ] = None,
     yes: Yes = False,
     as_json: Json = False,

@@ -123,7 +123,7 @@ class RunsApp(ThemedApp[RunSelection]):
         yield Footer(show_command_palette=False)
 
     def on_mount(self) -> None:
-        self._source.look()
+        self._source.refresh()
         runs = self.screen_stack[0].query_one(RunList)
         runs.marked = list(self._marked)
         runs.focus()

@@ -142,7 +142,7 @@ class RunsApp(ThemedApp[RunSelection]):
                     await asyncio.sleep(0)
                 self._source.save()
                 await asyncio.sleep(POLL_S)
-                await asyncio.to_thread(self._source.look)
+                await asyncio.to_thread(self._source.refresh)
                 self.show_rows()
             except OvenError as error:
                 self.notify(str(error), severity="error")

@@ -173,9 +173,8 @@ class RunsApp(ThemedApp[RunSelection]):
 
     def on_run_list_chosen(self, message: RunList.Chosen) -> None:
         self._source.save()
-        self.exit(
-            RunSelection(tuple(message.runs), message.play, tuple(self.screen_stack[0].query_one(RunList).marked))
-        )
+        marked = self.screen_stack[0].query_one(RunList).marked
+        self.exit(RunSelection(tuple(message.runs), message.play, tuple(marked)))
 
     def action_filter(self) -> None:
         self.screen_stack[0].query_one(FilterBox).open()

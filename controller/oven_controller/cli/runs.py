@@ -93,7 +93,7 @@ def prune(
 
 def _remove(folders: Sequence[RunFolder], yes: bool, as_json: bool) -> None:
     """Ask for confirmation, remove the runs and print the freed space."""
-    removal.refuse_live(folders)
+    removal.check_removable(folders)
     sizes = {folder.run: removal.disk_usage(folder) for folder in folders}
     if folders and not yes:
         _confirm(sizes)

@@ -114,7 +114,7 @@ def test_what_is_announced_while_the_run_continues_is_a_note_and_a_curve() -> No
     notes = [entry.text for entry in view.entries if isinstance(entry, Note)]
     assert notes[-2:] == [
         "announced loss.sft at step 1: 0 to 1, now 0.25",
-        "ann added 1 prompt to sums at step 1 (1 held): they lag",
+        "ann added 1 prompt to sums at step 1 (1 in total): they lag",
     ]
     assert view.series["loss.sft"].last == 0.25 and "loss.sft" in view.curve_names()
 
@@ -240,7 +240,7 @@ def test_names_and_entries_without_end_are_left_out_and_counted() -> None:
     metrics = {f"m{n}": 1.0 for n in range(limits.MAX_METRICS + 10)}
     seen = Observation(incarnation=1, n=1, tick=1, step=1, progress=0, metrics=metrics)
     view.feed(Event.read(1, "oven.r.observation", seen.wire(), NOON))
-    assert (len(view.series), view.omitted_names) == (limits.MAX_METRICS, 10)
+    assert (len(view.series), view.omitted_count) == (limits.MAX_METRICS, 10)
     for n in range(limits.MAX_AGENTS + 5):
         view.feed(Event.read(2 + n, f"oven.r.agent.a{n}", AgentStatus(state="joined").wire(), NOON))
     assert len(view.agents) == limits.MAX_AGENTS

@@ -8,7 +8,7 @@ from oven_core.protocol.events import Event
 from oven_core.protocol.messages import Decision, Receipt
 from oven_core.protocol.operator_messages import TO_LEARNER, CommandAnswer, OperatorCommand
 from oven_runs.log.command_result import CommandResult, Stage
-from oven_runs.log.run_summary import text
+from oven_runs.log.run_summary import format_value
 from oven_tui.model.braille_chart import TextRun
 
 MAX_COMMANDS: Final = 256
@@ -51,15 +51,13 @@ class CommandProgress:
             self.version += 1
         elif isinstance(body, CommandAnswer | Receipt) or (isinstance(body, Decision) and body.command):
             for result in self.by_id.values():
-                if not result.whole and result.feed(body):
+                if not result.is_final and result.feed(body):
                     self.version += 1
 
     def newest_unfinished(self, subject: str) -> CommandResult | None:
         """Return the newest unfinished command about a decision or a ballot."""
-        for result in reversed(self.by_id.values()):
-            if result.command.subject_id == subject and not result.whole:
-                return result
-        return None
+        newest_first = reversed(self.by_id.values())
+        return next((r for r in newest_first if r.command.subject_id == subject and not r.is_final), None)
 
     def _add(self, result: CommandResult) -> CommandResult:
         self.by_id[result.command.id] = result
@@ -71,7 +69,6 @@ class CommandProgress:
 
 
 def request_text(command: OperatorCommand) -> str:
-    """Return the command with its subject, value and reason."""
     words = " ".join(part for part in (command.action, subject_text(command), value_text(command)) if part)
     return f"{words}: {command.reason}" if command.reason else words
 
@@ -84,7 +81,7 @@ def subject_text(command: OperatorCommand) -> str:
 
 def value_text(command: OperatorCommand) -> str:
     """Return the value that the command sets; empty if there is none."""
-    return command.autonomy or ("" if command.value is None else text(command.value))
+    return command.autonomy or ("" if command.value is None else format_value(command.value))
 
 
 def stage_text(result: CommandResult) -> TextRun:
@@ -108,9 +105,7 @@ def progress_text(result: CommandResult) -> str:
         case _ if result.waited:
             return result.line()
         case "answered":
-            return (
-                f"event {result.logged}; accepted by the mesh, waiting for the learner's receipt at the end of the step"
-            )
+            return f"event {result.logged}; accepted by the mesh, waiting for the learner's receipt after the step"
         case _:
             awaited = "the learner's receipt" if command.action in TO_LEARNER else "the mesh's answer"
             return f"event {result.logged}; waiting for {awaited}"

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from rich.cells import cell_len
 
 from oven_core.protocol.messages import Value
-from oven_runs.log.open_advice import is_near_end, remaining, waiting
-from oven_runs.log.run_summary import text
+from oven_runs.log.open_advice import format_remaining, is_near_end, pending_advice
+from oven_runs.log.run_summary import format_value
 from oven_tui.model.braille_chart import TextRun
 from oven_tui.model.cell_text import ago, row
 from oven_tui.model.monitor_view import MonitorView
@@ -29,15 +29,13 @@ class RunFacts:
 
 
 class Header(Lines):
-    """The three rows at the top of the monitor."""
-
     def __init__(self, about: RunFacts, view: MonitorView) -> None:
         super().__init__(id="header")
         self.about = about
         self.view = view
         self.link = ("connecting", "")
         self.silent_s = 0.0
-        self.behind: int | None = None
+        self.events_behind: int | None = None
         """Number of events since the display was frozen; None if it is not frozen."""
 
     def rows(self, width: int, height: int) -> list[list[TextRun]]:
@@ -59,9 +57,8 @@ class Header(Lines):
             return [("■ stack is down", "bad")]
         glyph, kind = STATES.get(state, ("○", "dim"))
         if state == "ended" and self.view.run.ended:
-            return [
-                (f"{glyph} {self.view.run.ended.reason}", "bad" if self.view.run.ended.reason == "failed" else kind)
-            ]
+            reason = self.view.run.ended.reason
+            return [(f"{glyph} {reason}", "bad" if reason == "failed" else kind)]
         words = f"{glyph} {state}"
         if state == "live":
             words += f", {ago(self.silent_s)} ago"
@@ -92,7 +89,7 @@ class Header(Lines):
             words += f"  held: {run.held}"
         if run.ended_with:
             words += f"  {run.ended_with}"
-        right: list[TextRun] = [(f" FROZEN +{self.behind} ", "drill")] if self.behind is not None else []
+        right: list[TextRun] = [(f" FROZEN +{self.events_behind} ", "drill")] if self.events_behind is not None else []
         bar = min(40, max(10, width // 4))
         filled = round(bar * run.progress)
         return row(width, [("━" * filled, "good"), ("─" * (bar - filled), "raw"), (words, "text")], right)
@@ -109,10 +106,10 @@ class Header(Lines):
         counts = run.decision_counts()
         left_part.append((counts, "text") if not self.view.preview else ("reading its decisions", "dim"))
         right: list[TextRun] = []
-        if (advised := waiting(run)) and is_near_end(advised[0], run.tick):
-            time_left = remaining(advised[0], run.tick, self.view.pace_s)
+        if (advised := pending_advice(run)) and is_near_end(advised[0], run.tick):
+            time_left = format_remaining(advised[0], run.tick, self.view.pace_s)
             right = [(f"  ? {advised[0].actuator} lapses in {time_left}", "warn")]
-        for count, words in ((run.malformed, "malformed"), (self.view.omitted_names, "omitted")):
+        for count, words in ((run.malformed, "malformed"), (self.view.omitted_count, "omitted")):
             right += [(f"  {count} {words}", "warn")] if count else []
         room = width - sum(cell_len(words) for words, _ in (*left_part, *right))
         return row(width, [*left_part, *_knobs(run.changed_knobs(), room)], right)
@@ -122,7 +119,7 @@ def _knobs(changed_knobs: Sequence[tuple[str, Value]], room: int) -> list[TextRu
     """Return the changed knobs with their values, as many as fit, and the number of the others."""
     runs: list[TextRun] = []
     for index, (name, value) in enumerate(changed_knobs):
-        cells = (f"  {name} ", text(value))
+        cells = (f"  {name} ", format_value(value))
         more = len(changed_knobs) - index - 1
         if sum(map(cell_len, cells)) + (len(f"  +{more}") if more else 0) > room:
             knobs = f"{more + 1} knob{'s' * (more > 0)}"

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from oven_core.cancellation import call_at_end
+from oven_core.cancellation import on_termination
 from oven_core.errors import ConfigError
 from oven_runs.access.endpoint import Endpoint
 from oven_runs.access.local_run import LocalRun
@@ -91,7 +91,7 @@ def show(
     windows = Windows(accesses, home, appearance, speed, control=control, only_one=in_browser)
 
     async def shown() -> None:
-        call_at_end(windows.exit, signal.SIGHUP)  # Textual would leave the terminal as it is
+        on_termination(windows.exit, signal.SIGHUP)  # Textual would leave the terminal as it is
         looking = asyncio.create_task(_end_with_the_server() if in_browser else _end_when_hung_up())
         await windows.run(play=play)
         looking.cancel()

@@ -161,7 +161,7 @@ def _described(name: str) -> dict[str, Any]:
 
 def _installed() -> list[dict[str, Any]]:
     agents = []
-    for name, point in plugins.points("agents").items():
+    for name, point in plugins.find_plugins("agents").items():
         try:
             agents.append(_fields(name, point.load(), point.value))
         except Exception as error:  # a broken agent must not hide the others

@@ -66,7 +66,7 @@ def review(
     _check_report_file(html)
     rules, knobs = rules_set(sets or ()), parse_knobs(knob or [])
     chosen = [name for names in agent or () for name in names.split(",") if name]
-    change = _start_change(rules, knobs, assume, chosen or list(plugins.points("agents")))
+    change = _start_change(rules, knobs, assume, chosen or list(plugins.find_plugins("agents")))
     with open_log(source, renames(rename or []), knobs) as log:
 
         def notes(start: RunStarted) -> list[str]:

@@ -83,7 +83,7 @@ def reserved(server: ServerFolder, name: str, shipped: bool = False) -> str:
         return "a part of the stack"
     if POOL.fullmatch(name):
         return "a process of several agents, or of a mesh replica"
-    if name in plugins.points("agents") and not shipped:
+    if name in plugins.find_plugins("agents") and not shipped:
         return f"an installed agent (`oven-controller agent run {name}` runs that one)"
     return ""
 

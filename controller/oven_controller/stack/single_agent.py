@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from oven_controller.stack.output import relay
 from oven_controller.stack.plan import Service
-from oven_core.cancellation import call_at_end, end
+from oven_core.cancellation import end, on_termination
 from oven_core.errors import BusError, OvenError
 from oven_core.protocol.messages import AgentStatus, RunStarted
 from oven_runs.access.local_run import LocalRun
@@ -41,7 +41,7 @@ async def run_beside(folder: RunFolder, service: Service, agent: str, trust: Seq
             child.kill()
         stop.set()
 
-    call_at_end(on_signal, signal.SIGHUP)
+    on_termination(on_signal, signal.SIGHUP)
     copied = asyncio.Event()
     copying = asyncio.create_task(relay(service.log, offset, copied))
     trusting = asyncio.create_task(_grant_trust(folder, agent, trust))

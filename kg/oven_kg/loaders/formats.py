@@ -72,7 +72,7 @@ def detect(graph_file: Input) -> str:
         return name
     if suffix_format:
         return suffix_format
-    known = ", ".join(plugins.points("kg_loaders"))
+    known = ", ".join(plugins.find_plugins("kg_loaders"))
     raise ConfigError(f"the format of {graph_file.path} is unknown; name it with --format, one of {known}")
 
 

@@ -22,7 +22,7 @@ from tests.unit.controller.test_plain import steers
 
 from oven_agents.review.backtest import BacktestNotice
 from oven_controller.mcp_server import tool_answer, tool_thread
-from oven_controller.mcp_server.allowed_runs import Reach
+from oven_controller.mcp_server.allowed_runs import AllowedRuns
 from oven_controller.mcp_server.server import build_server
 from oven_core.security.person_file import PersonFile
 from oven_runs.access.endpoint import Endpoint
@@ -143,7 +143,7 @@ async def test_a_long_call_tells_its_progress_and_can_be_cancelled(
             if "tick 9" in updates[-1]:
                 scope.cancel()
 
-        async with Client(build_server(Reach("r", agent_files=tmp_path / "agents"), False)) as client:
+        async with Client(build_server(AllowedRuns("r", agent_files=tmp_path / "agents"), False)) as client:
             await client.call_tool("backtest", {"agent": "counting.py"}, progress_callback=hear)
     assert scope.cancelled_caught and updates[0] == "1 events read"
     assert 0 < len((tmp_path / "asked").read_text()) < 150  # of 153 windows
@@ -175,7 +175,7 @@ async def test_a_read_only_key_acts_on_nothing(tmp_path: Path) -> None:
     seed = nkeys.encode_seed(b"\x01" * 32, nkeys.PREFIX_BYTE_USER).decode()
     file = tmp_path / "ann.oven"
     PersonFile(run="r", name="ann", role="monitor", url="nats://127.0.0.1:1", seed=seed).save(file)
-    async with Client(build_server(Reach(endpoint=Endpoint(creds=file)), control=True)) as client:
+    async with Client(build_server(AllowedRuns(endpoint=Endpoint(creds=file)), control=True)) as client:
         assert [tool.name for tool in (await client.list_tools()).tools] == [*READING, *ACTING]
         result = await client.call_tool("set", {"actuator": LR, "value": 0.5, "reason": "because"})
         assert result.is_error and "the key of 'ann' is read-only" in text_of(result)

@@ -6,7 +6,7 @@ from typing import Final
 
 from oven_core.protocol.events import Event
 from oven_core.protocol.messages import Decision, Receipt
-from oven_core.protocol.operator_messages import TO_LEARNER, CommandAnswer, OperatorCommand
+from oven_core.protocol.operator_messages import LEARNER_ACTIONS, CommandAnswer, OperatorCommand
 from oven_runs.log.command_result import CommandResult, Stage
 from oven_runs.log.run_summary import text
 from oven_tui.model.braille_chart import Run
@@ -107,5 +107,5 @@ def progress_text(result: CommandResult) -> str:
         case "answered":
             return f"event {result.logged}; the mesh said yes, the learner's receipt comes at the end of a step"
         case _:
-            whose = "the learner's receipt" if command.action in TO_LEARNER else "the mesh's answer"
+            whose = "the learner's receipt" if command.action in LEARNER_ACTIONS else "the mesh's answer"
             return f"event {result.logged}; {whose} is awaited"

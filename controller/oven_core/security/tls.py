@@ -95,7 +95,7 @@ def checked_addresses(url: str) -> list[str]:
         except ValueError:
             valid = False
         if not valid:
-            raise ConfigError(f"{server!r} is not the address of a server; an example is tls://bus.example:4222")
+            raise ConfigError(f"{server!r} is not a server's address; write e.g. tls://bus.example:4222")
     return servers
 
 

@@ -60,8 +60,8 @@ class ListeningArm:
         link, messages = self._arm.link(run, rng), self.messages
         send = link.send
 
-        def listen(make: Callable[[], LearnerMessage], *, droppable: bool = False) -> None:
-            messages.append(message := make())
+        def listen(factory: Callable[[], LearnerMessage], *, droppable: bool = False) -> None:
+            messages.append(message := factory())
             send(lambda: message, droppable=droppable)
 
         link.send = listen  # type: ignore[method-assign]

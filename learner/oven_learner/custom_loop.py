@@ -1,14 +1,14 @@
-"""`oven.connect`: connect your own training loop to the controller, with PyTorch or any other framework.
+"""Connect your own training loop to the controller with `oven.connect`, in PyTorch or any other framework.
 
     with oven.connect(model=model, optimizer=optimizer, scheduler=scheduler, max_steps=1000) as client:
         for step in range(1, 1001):
             ...                                          # forward, backward, optimizer.step(), scheduler.step()
             client.observe(step, {"loss": loss.item()})
-            client.poll()                                # applies what was decided
+            client.poll()                                # applies decisions
             if client.stopping:
                 break
 
-Without the `with`, call `client.close()` at the end. Torch is imported only if there is an optimizer.
+If you do not use `with`, call `client.close()` at the end. Torch is imported only if you pass an optimizer.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ from oven_learner.client.loop_client import LoopClient, idle_client
 from oven_learner.client.run_start import installed_versions, next_training_name
 from oven_learner.completions.sample import Redact
 from oven_learner.completions.sampling import sampling_of
-from oven_learner.link.find_controller import Connection, Mode, seek
+from oven_learner.link.find_controller import Connection, Mode, find_controller
 from oven_learner.link.link_interface import Link, SilentLink
 from oven_learner.optim.lr_scale import USER_BOUNDS, LearningRateScale
 from oven_learner.optim.rate_readback import RateReadback
-from oven_learner.rollback.in_memory import CREDIT_S, KEPT, Snapshots
+from oven_learner.rollback.memory_snapshots import CREDIT_S, MAX_SNAPSHOTS, Snapshots
 
 if TYPE_CHECKING:
     from oven_learner.optim.step_gauges import StepGauges
 
-ANY_LOOP = (MetricSpec(name="loss", better="down"),)
+DEFAULT_METRICS = (MetricSpec(name="loss", better="down"),)
 
 
 def connect(
@@ -73,50 +73,52 @@ def connect(
     end.
 
     Args:
-        actuators: your own knobs. `run.hold` and `run.stop` are always there.
-        model: with an `optimizer` it adds `run.checkpoint`, `run.rollback` and `run.undo_rollback`, if copies fit into
-            memory. With `evaluate` as well it adds `run.best`: which weights the run ends with.
-        optimizer: a torch optimizer. It adds `optimizer.lr_scale` and, if it has any, `optimizer.weight_decay`. Its
-            steps measure the learning rate, the gradient norm and the gauges of oven_learner.optim.gauges.
+        actuators: your own knobs. `run.hold` and `run.stop` always exist.
+        model: with an `optimizer`, it adds `run.checkpoint`, `run.rollback` and `run.undo_rollback` if copies fit into
+            memory. With `evaluate`, it also adds `run.best`, which selects the final weights.
+        optimizer: a torch optimizer. It adds `optimizer.lr_scale` and, if it uses weight decay,
+            `optimizer.weight_decay`. Its steps measure the learning rate, the gradient norm and the gauges of
+            oven_learner.optim.gauges.
         scheduler: the optimizer's scheduler, if it has one.
         clip: clip gradients to this norm before each step of the `optimizer`, exactly like
-            `clip_grad_norm_(model.parameters(), clip)`. It adds `grad.clip`; remove your own clipping. If the model has
-            several optimizers, give the one that steps first.
-        evaluate: measures held-out metrics: at the start, every `evaluate_every` steps, at `max_steps`, and whenever
-            an agent asks (`run.evaluate`). A metric may be a list with the value of each example; its mean is
-            published.
+            `clip_grad_norm_(model.parameters(), clip)`. It adds `grad.clip`. Remove your own clipping. If the model has
+            several optimizers, pass the one that steps first.
+        evaluate: measures held-out metrics at the start, every `evaluate_every` steps, at `max_steps`, and whenever
+            an agent requests it (`run.evaluate`). Instead of its mean, a metric may be a list with the value of each
+            example.
         step: the step at which a resumed loop continues.
-        metrics: the metrics that `observe` will get, in addition to `loss`. Agents that need others report that they
-            cannot fire. Metrics of `evaluate` are held out; the usual names have a known direction, and others can be
-            named here.
+        metrics: the metrics that you pass to `observe`, in addition to `loss`. Agents that need other metrics report
+            that they cannot fire. You can also name metrics of `evaluate` here, if their better direction cannot be
+            guessed from their name.
         lr_bounds: bounds of `optimizer.lr_scale`, as multiples of your schedule.
-        snapshots: your own copies for rollback, instead of those of the `model`.
-        training: the name of this training, if the script has several one after another. Use the same name to connect
-            again and continue. Without names they are counted.
-        completions: as for `attach`, for a trainer that samples groups. PolicyTrainer passes them on. So is `redact`.
+        snapshots: your own copies for rollback, instead of copies of the `model`.
+        training: the name of this training, if the script runs several in sequence. Use the same name to connect again
+            and continue. By default, trainings are numbered.
+        completions: which completions to show, as for `attach`. Only trainers that sample groups use it.
+        redact: a function from text to text, as for `attach`.
         optional: train without a controller if there is none.
 
-    Under torch.distributed every rank calls it, and `observe` and `poll` at the same steps. Rank 0 talks to the bus. It
-    publishes the mean of `metrics` and of the evaluation over the ranks that measured them, and its own value of
-    others.
+    Under torch.distributed, all ranks make this call, and call `observe` and `poll` at the same steps. Only rank 0
+    communicates with the bus. For `metrics` and the evaluation, it publishes the mean over the ranks that measured
+    them. For other metrics, it publishes its own value.
 
     Raises ConfigError if there is no controller and it is not `optional`, BusError if the controller does not answer,
-    and RefusedError if it rejects the credentials. Later failures of the controller do not reach the loop.
+    and RefusedError if it rejects the credentials. Later failures of the controller do not affect the loop.
     """
     if evaluate_every < 1:
-        raise ConfigError(f"evaluate_every={evaluate_every} is not a number of steps; give 1 or more")
+        raise ConfigError(f"evaluate_every={evaluate_every} is invalid; give 1 or more steps")
     if clip is not None and optimizer is None:
-        raise ConfigError("clip= needs the optimizer whose gradients are clipped: give optimizer= too")
+        raise ConfigError("clip= needs the optimizer whose gradients are clipped; pass optimizer= as well")
     knobs = actuators.copy() if actuators is not None else Actuators()
     mode = Mode.from_environment(optional)
     all_ranks = ranks.Ranks.join()
     connection: Connection | None = None
-    own_link = link
+    user_link = link
     if link is None or mode is Mode.DISABLED:
-        exists, connection = seek(mode, url, run, creds, leader=all_ranks.leader, same=all_ranks.same)
+        exists, connection = find_controller(mode, url, run, creds, leader=all_ranks.leader, same=all_ranks.same)
         if not exists:
             idle = idle_client(mode, knobs, step=step, max_steps=max_steps, seconds=seconds, ranks=all_ranks)
-            if clip is not None:  # it is part of the script's training
+            if clip is not None:  # clipping is part of the script's training
                 from oven_learner.optim.step_gauges import Clip
 
                 idle.hooks.callback(Clip(clip, model).register(optimizer).remove)
@@ -124,15 +126,15 @@ def connect(
         link = connection.link() if connection is not None else SilentLink()
     sampling = sampling_of(connection.shown_completions if connection is not None else None, completions, redact)
     evaluation = None
-    evaluated: tuple[MetricSpec, ...] = ()
+    evaluated_metrics: tuple[MetricSpec, ...] = ()
     if evaluate is not None:
         evaluation = Evaluation(evaluate, evaluate_every, model)
         evaluation.measure()
-        evaluated = evaluation.held_out_specs(metrics)
+        evaluated_metrics = evaluation.held_out_specs(metrics)
         if EVALUATE not in knobs:
             knobs.action(EVALUATE, evaluation.request, effect="measures")
     client: LoopClient
-    with ExitStack() as hooks:  # a failure from here on leaves the optimizer as it was
+    with ExitStack() as hooks:  # removes the optimizer's hooks if anything below fails
         rate = None
         if optimizer is not None:
             rate = RateReadback(LearningRateScale(optimizer, scheduler))
@@ -147,13 +149,13 @@ def connect(
         if rate is not None and hasattr(rate.scale.optimizer, "register_step_pre_hook"):
             gauges = _gauges(knobs, rate, model, clip, lambda *step: client.publish(*step), all_ranks.leader)
             hooks.callback(gauges.close)
-        own_metrics = _merged(_merged(metrics, ANY_LOOP), evaluated)
-        announced = _merged(own_metrics, gauges.announced() if gauges is not None else ())
+        averaged_metrics = _merge(_merge(metrics, DEFAULT_METRICS), evaluated_metrics)
+        announced = _merge(averaged_metrics, gauges.announced() if gauges is not None else ())
         client = LoopClient(
             link,
             knobs,
             recipe=recipe,
-            training=training or next_training_name(connection.run if connection else "", own_link),
+            training=training or next_training_name(connection.run if connection else "", user_link),
             metrics=announced,
             max_steps=max_steps,
             seconds=seconds,
@@ -164,7 +166,7 @@ def connect(
             versions=installed_versions(),
             keys=connection.keys if connection else None,
             ranks=all_ranks,
-            averaged_metrics=[spec.name for spec in own_metrics],
+            averaged_metrics=[spec.name for spec in averaged_metrics],
             settle=lambda: client.settle(),
             unmeasured=gauges.unmeasured if gauges is not None else {},
             best=_best_weights(model, rate, evaluation, announced, lambda: client, all_ranks),
@@ -179,13 +181,13 @@ def connect(
 def _snapshots(
     model: Any, rate: RateReadback, scheduler: Any, client: Callable[[], LoopClient], lockstep: bool
 ) -> Snapshots | None:
-    """None if copies do not fit into memory, or if the model is sharded."""
+    """Return the snapshots for rollback, or None if copies do not fit into memory or the model is sharded."""
     from oven_learner.optim import snapshot
 
-    if snapshot.sharding(model) or (KEPT + 2) * snapshot.size(model) > snapshot.LIMIT_BYTES:
+    if snapshot.sharding(model) or (MAX_SNAPSHOTS + 2) * snapshot.size(model) > snapshot.LIMIT_BYTES:
         return None
     state = snapshot.LoopSnapshot(model, rate.scale, scheduler, lambda: client().on_weights_restored())
-    # In lockstep the target of a rollback must not depend on the clock.
+    # In lockstep, the target of a rollback must not depend on the clock.
     credit = math.inf if lockstep else CREDIT_S
     return Snapshots(lambda: (client().step, state.take()), state.restore, credit=credit)
 
@@ -198,13 +200,14 @@ def _best_weights(
     client: Callable[[], LoopClient],
     all_ranks: ranks.Ranks,
 ) -> BestWeights | None:
-    """None if `evaluate` does not measure the main held-out metric, or no copy fits into memory."""
+    """Return the BestWeights, or None if `evaluate` does not measure the main held-out metric or no copy fits into
+    memory."""
     metric = held_out(announced)
     if model is None or rate is None or evaluation is None or metric is None or metric.name not in evaluation.last:
         return None
     from oven_learner.optim import snapshot
 
-    if snapshot.sharding(model) or not snapshot.best_fits(model, KEPT + 2):
+    if snapshot.sharding(model) or not snapshot.best_fits(model, MAX_SNAPSHOTS + 2):
         return None
     copies = snapshot.WeightCopies(model, lambda: client().on_weights_restored())
     name = metric.name
@@ -216,17 +219,17 @@ def _best_weights(
 def _gauges(
     knobs: Actuators, rate: RateReadback, model: Any, clip: float | None, publish: Any, published: bool
 ) -> StepGauges:
-    """Raises ConfigError if sharded gradients are to be clipped."""
+    """Return the gauges of each step. Raises ConfigError for `clip` if the gradients are sharded."""
     from oven_learner.optim import snapshot
     from oven_learner.optim import weight_decay as decay
     from oven_learner.optim.gauges import OptimizerGauges
     from oven_learner.optim.step_gauges import Clip, StepGauges
 
     sharded = snapshot.sharding(model) if model is not None else ""
-    without_norm = sharded if sharded and "FSDP2" not in sharded else ""  # FSDP2 computes the whole norm by itself
-    if without_norm and clip is not None:
+    no_norm_reason = sharded if sharded and "FSDP2" not in sharded else ""  # FSDP2 computes the full norm by itself
+    if no_norm_reason and clip is not None:
         raise ConfigError(
-            f"clip={clip:g} needs whole gradients, and {without_norm}: clip in the loop, and leave clip= out"
+            f"clip={clip:g} needs full gradients, but {no_norm_reason}; omit clip= and clip in your own loop"
         )
     clipping = Clip(clip, model) if clip is not None else None
     if clipping is not None:
@@ -239,13 +242,13 @@ def _gauges(
         publish,
         clip=clipping,
         published=published,
-        unmeasured=f"needs whole gradients, and {without_norm}" if without_norm else "",
+        unmeasured=f"needs full gradients, but {no_norm_reason}" if no_norm_reason else "",
     )
 
 
-def _merged(specs: tuple[MetricSpec, ...], further: tuple[MetricSpec, ...]) -> tuple[MetricSpec, ...]:
-    """Append `further` specs. A spec of `specs` wins over one of the same name, and is held out if either is."""
-    held = {spec.name for spec in further if spec.held_out}
-    merged = [spec.model_copy(update={"held_out": spec.held_out or spec.name in held}) for spec in specs]
+def _merge(specs: tuple[MetricSpec, ...], more_specs: tuple[MetricSpec, ...]) -> tuple[MetricSpec, ...]:
+    """Append `more_specs` to `specs`. If both have the same name, keep the first, marked as held out if either is."""
+    held_out_names = {spec.name for spec in more_specs if spec.held_out}
+    merged = [spec.model_copy(update={"held_out": spec.held_out or spec.name in held_out_names}) for spec in specs]
     names = {spec.name for spec in specs}
-    return (*merged, *(spec for spec in further if spec.name not in names))
+    return (*merged, *(spec for spec in more_specs if spec.name not in names))

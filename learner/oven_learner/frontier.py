@@ -1,17 +1,18 @@
-"""Measure how far a policy has moved from a frontier model's answers, on a fixed set of texts that it never trains on.
+"""Measures how far a policy has moved away from a frontier model's answers, on texts that it never trains on.
 
-The policy is teacher-forced over the answers, which gives bits per byte, and a lower bound on the KL divergence of the
-two models although their tokenizers differ. Where both tokenizers end a token, each model predicts how the text
-continues. The first byte of the continuation is a function of the text. So the divergence of the two byte
-distributions is at most that of the texts (data processing; Cover & Thomas 2006, theorem 2.8.1). The policy's byte
-distribution is exact: its next-token probabilities, summed by first byte. For the frontier model only the most likely
-tokens are known. The rest of its mass, the tail, may start with any byte. The bound distributes the tail so that the
-divergence is minimal, which makes it valid for every tail. With t the known mass, p the policy's and ε the tail, the
-minimum of KL(t + δ ‖ p) over δ ≥ 0, Σδ = ε fills up t/p from its lowest entry to a common level λ:
+The policy is teacher-forced over the answers. This gives bits per byte, and a lower bound on the KL divergence of the
+two models, although their tokenizers differ. Wherever both tokenizers end a token, each model predicts how the text
+continues. The first byte of the continuation is a function of the text. Therefore the divergence of the two byte
+distributions is at most the divergence of the text distributions (data processing inequality; Cover & Thomas 2006,
+theorem 2.8.1). The policy's byte distribution is exact: its next-token probabilities, summed by first byte. For the
+frontier model, only the most likely tokens are known. The rest of its probability mass, the tail, may start with any
+byte. The bound distributes the tail so that the divergence is minimal, and so it is valid for every possible tail. Let
+t be the known mass, p the policy's mass and ε the tail. The minimum of KL(t + δ ‖ p) over δ ≥ 0, Σδ = ε raises the
+lowest entries of t/p to a common level λ:
 
     Σ max(0, λ p − t) = ε,    δ = max(0, λ p − t)
 
-An end token has no text and is a 257th symbol.
+An end token has no text, so it counts as a 257th symbol.
 """
 
 from __future__ import annotations
@@ -34,19 +35,21 @@ from oven_runs.home.probe_set import Probe, ProbeSet
 SYMBOLS = 257
 END = 256
 """The symbol of tokens without text."""
-LEAST = 1e-12
-"""Minimum probability, so that the divergence stays finite for a policy that rules out a byte."""
-PLACES = 64
-"""Rows of logits converted to probabilities at a time. With 150,000 tokens they take 77 MB in float64."""
+MIN_PROBABILITY = 1e-12
+"""Minimum probability, so that the divergence is finite if the policy rules out a byte."""
+CHUNK_ROWS = 64
+"""Number of rows of logits converted to probabilities at a time. With 150,000 tokens they take 77 MB in float64."""
 
 
 @dataclass(frozen=True)
 class Reading:
+    """One measurement of a policy."""
+
     bits_per_byte: float
     kl: float | None
-    """Lower bound in nats per position where both tokenizers end a token. None without the frontier model's
-    alternatives."""
-    places: int = 0
+    """Lower bound in nats per shared position, where both tokenizers end a token. None without shared positions."""
+    positions: int = 0
+    """Number of shared positions."""
 
 
 @dataclass(frozen=True)
@@ -54,67 +57,70 @@ class _Text:
     prompt: list[int]
     completion: list[int]
     size: int
-    """Bytes of the completion."""
-    places: list[int]
-    """Completion tokens that start where both tokenizers end a token."""
-    known: list[Tensor]
-    """(SYMBOLS,) each: the frontier model's known mass at those positions."""
+    """Number of bytes of the completion."""
+    positions: list[int]
+    """Indices of the completion tokens that start at a shared position."""
+    known_masses: list[Tensor]
+    """The frontier model's known mass at those positions, (SYMBOLS,) each."""
 
 
 class PolicyReading:
-    """The probes in a policy's tokens, tokenized once."""
+    """The frontier model's answers in the policy's tokens. It measures the policy on them."""
 
     def __init__(self, probes: ProbeSet, model: Any, tokenizer: Any) -> None:
-        """Raises ConfigError for a tokenizer without token offsets, and if the policy can read none of the answers."""
+        """Tokenize the probes. Raises ConfigError if the tokenizer has no token offsets, or the policy cannot read any
+        answer."""
         self._tokenizer = getattr(tokenizer, "tokenizer", tokenizer)  # a processor contains one
         if not getattr(self._tokenizer, "is_fast", False):
             raise ConfigError(
-                f"a {type(tokenizer).__name__} cannot read the frontier's answers, because it has no token offsets; "
-                "use a fast tokenizer, AutoTokenizer.from_pretrained(…)"
+                f"a {type(tokenizer).__name__} cannot read the frontier model's answers, because it has no token "
+                "offsets; use a fast tokenizer, AutoTokenizer.from_pretrained(…)"
             )
         config = model.config.get_text_config() if hasattr(model.config, "get_text_config") else model.config
         self._context = int(getattr(config, "max_position_embeddings", 0) or 1 << 20)
         self._special = {*self._tokenizer.all_special_ids, self._tokenizer.unk_token_id}
-        self._first = FirstBytes(self._tokenizer, int(config.vocab_size))
-        self._texts = [text for probe in probes.probes if (text := self._tokenized(probe)) is not None]
-        self.left_out = len(probes.probes) - len(self._texts)
-        """Number of answers that the policy cannot read: unknown or special tokens, or too long a prompt."""
+        self._first_bytes = FirstBytes(self._tokenizer, int(config.vocab_size))
+        self._texts = [text for probe in probes.probes if (text := self._tokenize(probe)) is not None]
+        self.skipped_count = len(probes.probes) - len(self._texts)
+        """Number of answers that the policy cannot read, because of unknown or special tokens or a long prompt."""
         if not self._texts:
             raise ConfigError(
-                f"the policy can read none of the {len(probes.probes)} answers of the frontier model: its tokenizer "
-                f"does not know their symbols, or they are longer than its {self._context} positions"
+                f"the policy cannot read any of the frontier model's {len(probes.probes)} answers: its tokenizer does "
+                f"not know their symbols, or their prompts are longer than its {self._context} positions"
             )
 
     @torch.no_grad()
     def read(self, model: Any) -> Reading:
-        """Measure the model. Its weights and modes and the random generators are unchanged afterwards."""
-        bits, size, divergence, places = 0.0, 0, 0.0, 0
+        """Measure the model. Its weights, its modes and the random generators do not change."""
+        bits, size, divergence, positions = 0.0, 0, 0.0, 0
         with preserved_state(model):
             model.eval()
             for text in self._texts:
-                logits = _logits(model, text)  # (C, V), each row predicting its token
+                logits = _logits(model, text)  # (C, V), each row predicts its token
                 completion = torch.tensor(text.completion, device=logits.device)
-                for start in range(0, len(completion), PLACES):
-                    part, rows = completion[start : start + PLACES], logits[start : start + PLACES]
-                    chosen = rows.float().log_softmax(-1).gather(-1, part.unsqueeze(-1))
-                    bits -= float(chosen.double().sum()) / math.log(2)
-                for start in range(0, len(text.places), PLACES):
-                    known, rows = text.known[start : start + PLACES], logits[text.places[start : start + PLACES]]
-                    divergence += float(least_divergence(torch.stack(known), self._first(rows).cpu()).sum())
-                size, places = size + text.size, places + len(text.places)
-        return Reading(bits / size, divergence / places if places else None, places)
+                for start in range(0, len(completion), CHUNK_ROWS):
+                    chunk = slice(start, start + CHUNK_ROWS)
+                    log_probs = logits[chunk].float().log_softmax(-1).gather(-1, completion[chunk].unsqueeze(-1))
+                    bits -= float(log_probs.double().sum()) / math.log(2)
+                for start in range(0, len(text.positions), CHUNK_ROWS):
+                    chunk = slice(start, start + CHUNK_ROWS)
+                    policy = self._first_bytes(logits[text.positions[chunk]]).cpu()
+                    divergence += float(min_divergence(torch.stack(text.known_masses[chunk]), policy).sum())
+                size, positions = size + text.size, positions + len(text.positions)
+        return Reading(bits / size, divergence / positions if positions else None, positions)
 
-    def _tokenized(self, probe: Probe) -> _Text | None:
+    def _tokenize(self, probe: Probe) -> _Text | None:
+        """Return the probe in the policy's tokens, or None if the policy cannot read it."""
         prompt = self._prompt(probe.prompt)
         encoded = self._tokenizer(probe.completion, add_special_tokens=False, return_offsets_mapping=True)
         space = self._context - len(prompt)
         ids, spans = list(encoded["input_ids"])[:space], encoded["offset_mapping"][:space]
         if not prompt or space <= 0 or not ids or not self._special.isdisjoint(ids):
             return None
-        offsets = [0, *accumulate(len(character.encode()) for character in probe.completion)]  # in UTF-8
+        offsets = [0, *accumulate(len(character.encode()) for character in probe.completion)]  # in bytes of UTF-8
         size = offsets[spans[-1][1]]
-        aligned = self._aligned(probe, ids, spans, offsets)
-        return _Text(prompt, ids, size, list(aligned), list(aligned.values())) if size else None
+        masses = self._masses_at_shared_positions(probe, ids, spans, offsets)
+        return _Text(prompt, ids, size, list(masses), list(masses.values())) if size else None
 
     def _prompt(self, prompt: str) -> list[int]:
         """Return the prompt's tokens, with the policy's chat template if it has one."""
@@ -124,57 +130,57 @@ class PolicyReading:
             return list(self._tokenizer(text, add_special_tokens=False)["input_ids"])
         return list(self._tokenizer(prompt)["input_ids"])
 
-    def _aligned(
+    def _masses_at_shared_positions(
         self, probe: Probe, ids: Sequence[int], spans: Sequence[tuple[int, int]], offsets: Sequence[int]
     ) -> dict[int, Tensor]:
-        """Return the policy's tokens that start where the frontier model also ends a token, and its known mass
-        there."""
-        whole, theirs, position = probe.completion.encode(), {}, 0
+        """Map each of the policy's tokens that starts at a shared position to the frontier model's known mass there."""
+        completion, frontier_tokens, position = probe.completion.encode(), {}, 0
         for token in probe.tokens:
-            theirs[position] = token
+            frontier_tokens[position] = token
             position += len(token.hex) // 2
-        if b"".join(bytes.fromhex(token.hex) for token in probe.tokens) != whole:
+        if b"".join(bytes.fromhex(token.hex) for token in probe.tokens) != completion:
             return {}
-        aligned, end = {}, 0
-        for number, (token, (start, stop)) in enumerate(
+        masses, end = {}, 0
+        for index, (token, (start, stop)) in enumerate(
             zip(self._tokenizer.convert_ids_to_tokens(list(ids)), spans, strict=True)
         ):
-            begins, text = offsets[end], token_bytes(self._tokenizer, token)
-            # not inside a character, and the token starts with the next byte
-            if start >= end and begins in theirs and text[:1] == whole[begins : begins + 1]:
-                top = theirs[begins].top
-                aligned[number] = known_mass(
-                    [(bytes.fromhex(candidate.hex), math.exp(candidate.logprob)) for candidate in top]
+            position, text = offsets[end], token_bytes(self._tokenizer, token)
+            starts_here = text[:1] == completion[position : position + 1]
+            # `start < end` would mean that the token begins inside a character.
+            if start >= end and position in frontier_tokens and starts_here:
+                candidates = frontier_tokens[position].top
+                masses[index] = known_mass(
+                    [(bytes.fromhex(candidate.hex), math.exp(candidate.logprob)) for candidate in candidates]
                 )
             end = max(end, stop)
-        return aligned
+        return masses
 
 
 class FirstBytes:
-    """A tokenizer's tokens grouped by the first byte of their text."""
+    """A tokenizer's tokens, grouped by the first byte of their text."""
 
-    def __init__(self, tokenizer: Any, rows: int) -> None:
-        """`rows`: number of logits, at least the number of tokens."""
-        special = set(tokenizer.all_special_ids)
-        first_bytes = [END] * rows
-        for token, number in tokenizer.get_vocab().items():
-            if number < rows and number not in special:
+    def __init__(self, tokenizer: Any, logit_count: int) -> None:
+        """`logit_count` is at least the number of tokens."""
+        special_ids = set(tokenizer.all_special_ids)
+        first_bytes = [END] * logit_count
+        for token, token_id in tokenizer.get_vocab().items():
+            if token_id < logit_count and token_id not in special_ids:
                 text = token_bytes(tokenizer, token)
-                first_bytes[number] = text[0] if text else END
+                first_bytes[token_id] = text[0] if text else END
         self._first_bytes = torch.tensor(first_bytes)
 
     def __call__(self, logits: Tensor) -> Tensor:
-        """Turn (N, V) logits into (N, SYMBOLS) probabilities, float64."""
-        odds = logits.double().softmax(-1)
+        """Convert (N, V) logits to (N, SYMBOLS) probabilities in float64."""
+        probabilities = logits.double().softmax(-1)
         masses = torch.zeros(len(logits), SYMBOLS, dtype=torch.float64, device=logits.device)
-        return masses.index_add_(1, self._first_bytes.to(logits.device), odds)
+        return masses.index_add_(1, self._first_bytes.to(logits.device), probabilities)
 
 
 def token_bytes(tokenizer: Any, token: str) -> bytes:
     """Return the bytes that a token of the vocabulary adds to a text.
 
-    Byte-level tokens have one character per byte (GPT-2's `bytes_to_unicode`). Others have ▁ for a space and <0x0A> for
-    a byte.
+    Byte-level tokens have one character per byte (GPT-2's `bytes_to_unicode`). Other tokens use ▁ for a space and
+    <0x0A> for a byte.
     """
     if len(token) == 6 and token.startswith("<0x") and token.endswith(">"):
         return bytes([int(token[3:5], 16)])
@@ -190,30 +196,35 @@ def _bytes_by_letter() -> dict[str, int]:
 
 
 def known_mass(alternatives: Sequence[tuple[bytes, float]]) -> Tensor:
-    """Return (SYMBOLS,): the most likely tokens' probabilities by first byte, from (bytes, probability) pairs.
+    """Sum (bytes, probability) pairs of the most likely tokens by first byte. Return a tensor (SYMBOLS,).
 
-    Rounding and some servers yield a total above 1, which is scaled down to 1.
+    With rounding or some servers, the total is above 1. It is then scaled down to 1.
     """
     masses = torch.zeros(SYMBOLS, dtype=torch.float64)
-    for text, odds in alternatives:
-        masses[text[0] if text else END] += odds
+    for text, probability in alternatives:
+        masses[text[0] if text else END] += probability
     return masses / max(1.0, float(masses.sum()))
 
 
-def least_divergence(known: Tensor, policy: Tensor) -> Tensor:
-    """Return the bound in nats at each of N positions. Both inputs are (N, SYMBOLS): the frontier model's known mass
-    and the policy's probabilities."""
-    policy = policy.clamp(min=LEAST)
+def min_divergence(known: Tensor, policy: Tensor) -> Tensor:
+    """Return the lower bound in nats at each of N positions.
+
+    Args:
+        known: the frontier model's known mass, (N, SYMBOLS).
+        policy: the policy's probabilities, (N, SYMBOLS).
+    """
+    policy = policy.clamp(min=MIN_PROBABILITY)
     policy = policy / policy.sum(-1, keepdim=True)
     tail = (1 - known.sum(-1, keepdim=True)).clamp(min=0)  # (N, 1)
     order = (known / policy).argsort(-1)
-    masses, odds = known.gather(-1, order).cumsum(-1), policy.gather(-1, order).cumsum(-1)
-    # With the lowest k symbols at the common level, the level is (ε + their mass) / their p. The right k is the one
-    # whose level reaches no further symbol. Levels first fall and then rise with k, so the right level is the minimum.
-    level = ((tail + masses) / odds).min(-1, keepdim=True).values  # (N, 1)
-    whole = torch.maximum(known, level * policy)
-    whole = whole / whole.sum(-1, keepdim=True)
-    terms = torch.where(whole > 0, whole * (whole.clamp(min=LEAST).log() - policy.log()), torch.zeros_like(whole))
+    known_sums, policy_sums = known.gather(-1, order).cumsum(-1), policy.gather(-1, order).cumsum(-1)
+    # If the lowest k symbols are raised, their common level is (ε + their mass) / their p. The correct k is the one
+    # whose level does not reach the next symbol. Levels first fall and then rise with k, so it has the lowest level.
+    level = ((tail + known_sums) / policy_sums).min(-1, keepdim=True).values  # (N, 1)
+    frontier = torch.maximum(known, level * policy)
+    frontier = frontier / frontier.sum(-1, keepdim=True)
+    log_ratio = frontier.clamp(min=MIN_PROBABILITY).log() - policy.log()
+    terms = torch.where(frontier > 0, frontier * log_ratio, torch.zeros_like(frontier))
     return terms.sum(-1).clamp(min=0)
 
 

@@ -1,11 +1,11 @@
-"""A fake link to test training scripts without a bus. It records the learner's messages and makes planned decisions.
+"""A fake link for testing training scripts without a bus. It records messages and makes planned decisions.
 
     link = FakeLink({3: ("optimizer.lr_scale", 0.5)})          # decided at tick 3, applied before step 4
     with oven.connect(link=link, optimizer=optimizer) as client:
         train(client)
     assert link.receipts()[0].status == "applied"
 
-`attach` also takes `link=`. No controller runs, and nothing leaves the process.
+You can also pass `link=` to `attach`. No controller runs, and no data leaves the process.
 """
 
 from __future__ import annotations
@@ -18,24 +18,26 @@ from typing import Any
 from oven_core.protocol.messages import Decision, LearnerMessage, LogMessage, Observation, Receipt, Value
 from oven_learner.link.link_interface import SilentLink
 from oven_learner.link.resume_state import ResumeState
-from oven_learner.link.samples import Parcel
+from oven_learner.link.samples import SampleConverter
 
-EXPIRES_TICKS = 10_000
-"""Ticks for which a planned decision may be applied."""
+EXPIRY_TICKS = 10_000
+"""Number of ticks after which a planned decision expires."""
 
 
 class FakeLink(SilentLink):
-    """A `Link` for one training. Subclass it to answer messages: `receive` is called between steps."""
+    """A `Link` for one training. To answer messages, subclass it and override `receive`, called between steps."""
 
     def __init__(self, plan: Mapping[int, tuple[str, Value]] | None = None, past: ResumeState | None = None) -> None:
-        """`plan`: tick → (actuator, value) to be decided after the observation of that tick. `past`: the state of
-        earlier incarnations, for a run that resumes."""
+        """Args:
+        plan: tick → (actuator, value). The decision is made after the observation of that tick.
+        past: the state of earlier incarnations, for a run that resumes.
+        """
         self.sent: list[LearnerMessage] = []
         """The learner's messages, in order."""
         self.shown: list[dict[str, Any]] = []
-        """The samples of completions, as they would leave the training's process."""
+        """The samples of completions, in the form in which they would leave the training's process."""
         self.incoming: deque[LogMessage] = deque()
-        """Messages that the learner receives next: decisions, operators' commands, closed steps."""
+        """The messages that the learner receives next: decisions, operator commands and closed steps."""
         self._plan = dict(plan or {})
         self._past = past or ResumeState()
 
@@ -43,21 +45,21 @@ class FakeLink(SilentLink):
         """Return the state of earlier incarnations."""
         return self._past
 
-    def send(self, make: Callable[[], LearnerMessage], *, droppable: bool = False) -> None:
+    def send(self, factory: Callable[[], LearnerMessage], *, droppable: bool = False) -> None:
         """Record the message, and make the decisions planned for its tick."""
-        message = make()
+        message = factory()
         self.sent.append(message)
         if isinstance(message, Observation):
             for tick in [tick for tick in self._plan if tick <= message.tick]:
                 self.incoming.append(decision(*self._plan.pop(tick), number=tick, apply_at=tick + 1))
 
-    def show(self, make: Parcel) -> None:
-        """Record the sample, unless its text or redaction raises."""
+    def show(self, convert: SampleConverter) -> None:
+        """Record the sample, unless its conversion raises."""
         with contextlib.suppress(Exception):
-            self.shown.append(make())
+            self.shown.append(convert())
 
     def receive(self) -> LogMessage | None:
-        """Return the next of `incoming`."""
+        """Return the next message of `incoming`, or None."""
         return self.incoming.popleft() if self.incoming else None
 
     def observed(self) -> list[Observation]:
@@ -69,7 +71,7 @@ class FakeLink(SilentLink):
         return [message for message in self.sent if isinstance(message, Receipt)]
 
     def series(self, metric: str) -> list[float]:
-        """Return a metric's value at each observation. Raises KeyError if one lacks it."""
+        """Return a metric's value at each observation. Raises KeyError if an observation does not contain it."""
         return [observation.metrics[metric] for observation in self.observed()]
 
 
@@ -83,9 +85,9 @@ def decision(
     verdict: str = "adopted",
     snapshot_first: bool = False,
 ) -> Decision:
-    """Return a decision like those of the mesh, to be applied before the step of tick `apply_at`, at most `expires`.
+    """Return a decision as the mesh makes it. It applies before the step of tick `apply_at`, until tick `expires`.
 
-    Decisions with the same `number` are copies of one decision.
+    Decisions with the same `number` are copies of the same decision.
     """
     tick = apply_at - 1
     return Decision.model_validate(
@@ -99,7 +101,7 @@ def decision(
             "tally": (),
             "tick": tick,
             "apply_at_tick": apply_at,
-            "expires_at_tick": tick + EXPIRES_TICKS if expires is None else expires,
+            "expires_at_tick": tick + EXPIRY_TICKS if expires is None else expires,
             "snapshot_first": snapshot_first,
         }
     )

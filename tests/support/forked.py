@@ -53,7 +53,7 @@ COLD = "OVEN_TEST_COLD"
 LIMITED = "OVEN_AGENTS_MEMORY_MB"
 """In the environment of agents with a limit."""
 GUARD = "oven_runs.process.guard"
-ENTRY = "oven_controller.stack.entry"
+ENTRY = "oven_controller.stack.run_process"
 CHILDLESS = ([ENTRY, "mesh"], [ENTRY, "kg"], [ENTRY, "member"], [ENTRY, "probes"], [ENTRY, "agent"])
 """Modules and first arguments of processes that start none of their own, or, as agents may, only cold ones."""
 WORKER = ["-u", "-c"]

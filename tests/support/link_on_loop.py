@@ -14,12 +14,12 @@ from oven_core.security.credentials import Credentials
 from oven_core.security.signing import Keyring
 from oven_core.telemetry import tracing
 from oven_learner.link.bus_session import BusSession
-from oven_learner.link.link_interface import Make
+from oven_learner.link.link_interface import MessageFactory
 from oven_learner.link.log_reader import LogReader
 from oven_learner.link.log_writer import LogWriter, OutageLog
-from oven_learner.link.outbox import KEPT_BYTES
+from oven_learner.link.outbox import MAX_WAITING_BYTES
 from oven_learner.link.resume_state import ResumeState
-from oven_learner.link.samples import Parcel
+from oven_learner.link.samples import SampleConverter
 
 POLL_S = 0.005
 
@@ -29,13 +29,13 @@ class LinkOnLoop:
 
     dropped = 0
 
-    def __init__(self, url: str, run: str, credentials: Credentials, *, kept_bytes: int = KEPT_BYTES) -> None:
+    def __init__(self, url: str, run: str, credentials: Credentials, *, max_bytes: int = MAX_WAITING_BYTES) -> None:
         secret, contexts, outages = secrets.token_bytes(16), tracing.Contexts(), OutageLog()
-        self.writer = LogWriter(run, secret, contexts, outages, kept_bytes=kept_bytes)
+        self.writer = LogWriter(run, secret, contexts, outages, max_bytes=max_bytes)
         self.reader = LogReader(run, Keyring(), secret, contexts, lambda _, body: self._inbox.append(body))
         self._session = BusSession(url, run, credentials, self.writer, self.reader, outages)
         self._loop = asyncio.get_running_loop()
-        self._new: deque[tuple[Make, bool]] = deque()
+        self._new: deque[tuple[MessageFactory, bool]] = deque()
         self._inbox: deque[LogMessage] = deque()
 
     @property
@@ -48,10 +48,10 @@ class LinkOnLoop:
     def begin(self) -> None:
         self._loop.call_soon_threadsafe(self.reader.begin)
 
-    def send(self, make: Make, *, droppable: bool = False) -> None:
-        self._new.append((make, droppable))
+    def send(self, factory: MessageFactory, *, droppable: bool = False) -> None:
+        self._new.append((factory, droppable))
 
-    def show(self, make: Parcel) -> None:
+    def show(self, convert: SampleConverter) -> None:
         pass
 
     def receive(self) -> LogMessage | None:
@@ -83,6 +83,6 @@ class LinkOnLoop:
     async def _collect(self) -> None:
         while True:
             while self._new:
-                make, droppable = self._new.popleft()
-                self.writer.put(make, droppable=droppable)
+                factory, droppable = self._new.popleft()
+                self.writer.put(factory, droppable=droppable)
             await asyncio.sleep(0 if self.writer.collect() else POLL_S)

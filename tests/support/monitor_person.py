@@ -14,7 +14,7 @@ from oven_runs.access.run_access import RunAccess
 from oven_runs.log.command_result import CommandResult
 from oven_tui.app import MonitorApp
 from oven_tui.screens.questions import ChoiceScreen, ConfirmScreen
-from oven_tui.widgets.header import About
+from oven_tui.widgets.header import RunFacts
 
 LIMIT_S = 60
 
@@ -86,7 +86,7 @@ class Person:
 @asynccontextmanager
 async def at_monitor(access: RunAccess, *, control: bool = True) -> AsyncIterator[Person]:
     """Yield the monitor once it knows the run's newest step."""
-    app = MonitorApp(About(access.run), access, control=control)
+    app = MonitorApp(RunFacts(access.run), access, control=control)
     async with app.run_test(size=(110, 30)) as pilot:
         person = Person(app, pilot)
         await person.until(lambda: app.view.run.started and app.view.run.tick > 2)

@@ -41,7 +41,7 @@ HEAVY = (
         "oven_recipes.distillation.recipe, oven_recipes.pretrain.recipe",
         "oven_recipes.grpo.settings as grpo; grpo.parse_start('tuned', 1, grpo.GrpoSettings())",
         "oven_learner.rewards, oven_recipes.grpo.task, oven_bench.committee",
-        "oven_kg.service.process, oven_controller.cli.kg_graph",
+        "oven_kg.service.process, oven_controller.cli.kg_inspect",
     ],
 )
 def test_importing_it_pulls_in_nothing_heavy(modules: str) -> None:

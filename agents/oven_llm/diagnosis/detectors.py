@@ -203,7 +203,7 @@ def _diverging_judges(series: Mapping[str, Series], better: Mapping[str, str]) -
     raised: list[Alarm] = []
     for name, onset, alarm in jumps:
         other_onsets = [other_onset for judge, other_onset, _ in jumps if judge != name]
-        if len(judges) > 1 and not any(abs(other - onset) <= SIMULTANEOUS_TICKS for other in other_onsets):
+        if len(judges) > 1 and not any(abs(tick - onset) <= SIMULTANEOUS_TICKS for tick in other_onsets):
             raised.append(alarm)
             break
     reward_falls = _falls(series["reward"], "reward") if "reward" in names else []

@@ -24,8 +24,8 @@ from oven_learner.client.best_weights import BestWeights
 from oven_learner.client.client import OvenClient
 from oven_learner.link.link_interface import Link
 from oven_learner.link.resume_state import ResumeState
-from oven_learner.link.samples import Parcel
-from oven_learner.rollback.in_memory import Snapshots
+from oven_learner.link.samples import SampleConverter
+from oven_learner.rollback.memory_snapshots import Snapshots
 
 RULES = Rules(autonomy="auto")
 """The product's defaults, without a person to ask for approval."""
@@ -122,8 +122,8 @@ class InterventionCounter:
     def begin(self) -> None:
         self._link.begin()
 
-    def send(self, make: Callable[[], LearnerMessage], *, droppable: bool = False) -> None:
-        message = make()
+    def send(self, factory: Callable[[], LearnerMessage], *, droppable: bool = False) -> None:
+        message = factory()
         if isinstance(message, RunStarted):
             self._harmless = frozenset(spec.name for spec in message.actuators if not spec.intervenes)
             self._at_end = frozenset(spec.name for spec in message.actuators if spec.effect == "at_end")
@@ -137,8 +137,8 @@ class InterventionCounter:
             self.failure = self.failure or error
             raise
 
-    def show(self, make: Parcel) -> None:
-        self._link.show(make)
+    def show(self, convert: SampleConverter) -> None:
+        self._link.show(convert)
 
     def receive(self) -> LogMessage | None:
         if self._is_held() and not self._stopped:  # nobody is there to resume the run

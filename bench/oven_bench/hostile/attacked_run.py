@@ -20,7 +20,7 @@ from oven_core.errors import ProcessError
 from oven_core.protocol.events import Event
 from oven_runs.home.run_folder import RunFolder
 
-READY = "the learner starts"
+READY = "starting the learner"
 """`up` prints this when everything but the learner is up, seconds before the first tick."""
 LIMIT_S, LIMIT_S_PER_STEP = 120.0, 5.0
 LOOK_S = 0.5

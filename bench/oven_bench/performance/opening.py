@@ -35,7 +35,7 @@ PART_EVENTS = 20_000
 LIMIT_S = 1200.0
 LISTED, LISTED_BYTES = 300, 2 << 20
 """Number of runs in the list, and bytes of each one's log, some 3,000 events."""
-LOOK_S = 0.1
+POLL_S = 0.1
 
 
 class Use:
@@ -57,7 +57,7 @@ class Use:
     async def watch(self) -> None:
         while True:
             self.look()
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(POLL_S)
 
 
 async def opened(folder: RunFolder, home: Path, events: int) -> dict[str, float]:

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from oven_controller.cli import completion
-from oven_controller.cli.options import Json, LiveRunName, SameRun, one_run, print_table
+from oven_controller.cli.options import Json, LiveRunName, RunAlias, one_run, print_table
 from oven_core import plugins
 from oven_core.errors import ConfigError
 from oven_core.protocol import names
@@ -58,14 +58,14 @@ def run_agent(
         ),
     ],
     run: LiveRunName = None,
-    run_: SameRun = None,
+    run_: RunAlias = None,
     name: Annotated[str | None, typer.Option(help="Name under which it votes.", show_default="the file's name")] = None,
     shadow: Annotated[bool, typer.Option("--shadow", help="Log and score its votes without counting them.")] = False,
     trust: Annotated[
         list[str] | None,
         typer.Option(
             metavar="ACTUATOR",
-            help="Trust it with this knob at once; repeatable. '*' means every knob that it moves.",
+            help="Trust it with this knob immediately; repeatable. '*' means every knob that it moves.",
             autocompletion=completion.knobs,
         ),
     ] = None,
@@ -76,17 +76,17 @@ def run_agent(
         ),
     ] = None,
 ) -> None:
-    """Run an agent next to a stack that is up, until Ctrl-C or the stack's end.
+    """Run an agent alongside a running stack until Ctrl-C, or until the stack ends.
 
-    The agent is a newcomer: its votes are counted and scored, but cannot carry a ballot without a trusted agent's vote,
-    until its outcomes or --trust earn it trust.
+    The agent starts as a newcomer: its votes are counted and scored, but its proposals need a trusted agent's support.
+    It earns trust by good outcomes, or gets it from --trust.
 
     Example: oven-controller agent run my_agent.py --trust grad.clip
     """
     from oven_controller.stack.agent_keys import admit
     from oven_controller.stack.plan import Plan
     from oven_controller.stack.preflight_checks import load_agents
-    from oven_controller.stack.single_agent import run_beside
+    from oven_controller.stack.single_agent import run_alongside
 
     spec = agent_spec(file)
     name = names.checked("agent", name or spec.name)
@@ -95,17 +95,19 @@ def run_agent(
         spec = replace(spec, options=tuple(options.items()))
         load_agents([replace(spec, name=name)], "--check")
     folder = Home().find(one_run(run, run_), running=True)
-    admit(folder, name, shipped=spec.installed and name == spec.name, fresh=True)
+    admit(folder, name, installed=spec.installed and name == spec.name, is_new=True)
     earlier = folder.earlier_settings()
     plan = Plan(folder, folder.info().url, str(earlier.get("otlp", "")), earlier.get("agents_memory_mb"))
-    print(f"{name} joins {folder.run}; Ctrl-C ends it", flush=True)
-    raise typer.Exit(asyncio.run(run_beside(folder, plan.guest(spec, name, shadow=shadow), name, trust or ())))
+    print(f"{name} is joining {folder.run}; press Ctrl-C to stop it", flush=True)
+    raise typer.Exit(
+        asyncio.run(run_alongside(folder, plan.joining_agent(spec, name, shadow=shadow), name, trust or ()))
+    )
 
 
 def new_agent(
     name: Annotated[str, typer.Argument(help="The agent's name; the file is NAME.py in this folder.")],
 ) -> None:
-    """Write a small agent as a start for your own.
+    """Write a small agent as a starting point for your own.
 
     Example: oven-controller agent new plateau
     """
@@ -113,16 +115,16 @@ def new_agent(
     path = Path(f"{stem}.py")
     title = "".join(part.capitalize() for part in stem.split("_"))
     if not title.isidentifier():
-        raise ConfigError(f"agent {name!r} cannot be the name of a Python class; start it with a letter")
+        raise ConfigError(f"the agent name {name!r} cannot become the name of a Python class; start it with a letter")
     try:
         with path.open("x") as out:
             out.write(TEMPLATE.format(title=title))
     except FileExistsError:
-        raise ConfigError(f"{path} exists; choose another name, or remove it first") from None
+        raise ConfigError(f"{path} already exists; choose another name, or remove the file first") from None
     except OSError as error:
         raise ConfigError(f"cannot write {path}: {error.strerror}") from error
     print(
-        f"wrote {path}; try it next to a running stack with `oven-controller agent run {path} --trust "
+        f"wrote {path}; try it alongside a running stack with `oven-controller agent run {path} --trust "
         "optimizer.lr_scale`"
     )
 
@@ -137,43 +139,44 @@ def list_agents(
 
     Example: oven-controller agent list learning_rate
     """
-    agents = [_described(name)] if name else _installed()
+    agents = [_describe(name)] if name else _describe_installed()
     if as_json:
         print(json.dumps(agents))
         return
     rows = [(agent["name"], agent["does"]) for agent in agents]
     if name:
         rows += [(f"  {heading}", text) for heading, text in agents[0]["sections"].items()]
-        rows += [(f"  {o['name']}", f"{o['default']!r}: {o['meaning']}") for o in agents[0]["options"]]
+        options = agents[0]["options"]
+        rows += [(f"  {option['name']}", f"{option['default']!r}: {option['meaning']}") for option in options]
     print_table(("agent", "does"), rows)
 
 
-def _described(name: str) -> dict[str, Any]:
-    """An agent's fields. Raises UnknownNameError, ConfigError."""
+def _describe(name: str) -> dict[str, Any]:
+    """Return an agent's fields. Raises UnknownNameError and ConfigError."""
     from oven_controller.stack.preflight_checks import load_agents
 
     spec = agent_spec(name)
     if spec.installed:
-        return _fields(name, plugins.load("agents", "agent", name))
+        return _agent_fields(name, plugins.load("agents", "agent", name))
     descriptions: list[dict[str, Any]] = json.loads(load_agents([spec], "--options"))
     return descriptions[0] | {"does": spec.target}
 
 
-def _installed() -> list[dict[str, Any]]:
+def _describe_installed() -> list[dict[str, Any]]:
     agents = []
     for name, point in plugins.find_plugins("agents").items():
         try:
-            agents.append(_fields(name, point.load(), point.value))
+            agents.append(_agent_fields(name, point.load(), point.value))
         except Exception as error:  # a broken agent must not hide the others
             agents.append({"name": name, "does": f"cannot be imported: {error}", "sections": {}, "options": []})
     return agents
 
 
-def _fields(name: str, agent: type, default: str = "") -> dict[str, Any]:
+def _agent_fields(name: str, agent: type, default: str = "") -> dict[str, Any]:
     return described(name, agent) | {"does": _summary(agent) or default}
 
 
 def _summary(agent: Any) -> str:
-    """The first paragraph of the docstring of its module, or of its class if the module has none."""
+    """Return the first paragraph of the docstring of its module, or of its class if the module has none."""
     docstring = sys.modules[agent.__module__].__doc__ or agent.__doc__ or ""
     return " ".join(docstring.strip().split("\n\n")[0].split())

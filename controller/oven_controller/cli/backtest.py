@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from oven_controller.cli import completion
-from oven_controller.cli.options import Json, Rules, RunName, SameRun, UntilTick, one_run
+from oven_controller.cli.options import Json, RuleOverrides, RunAlias, RunName, UntilTick, one_run
 from oven_runs.home.run_folder import Home
 from oven_runs.settings.resolution import rules_set
 
@@ -22,18 +22,18 @@ def backtest(
         ),
     ],
     run: RunName = None,
-    run_: SameRun = None,
+    run_: RunAlias = None,
     until: UntilTick = None,
-    sets: Rules = None,
+    overrides: RuleOverrides = None,
     as_json: Json = False,
 ) -> int:
-    """Show the votes that an agent would have cast in a recorded run, and the decisions that would have followed (open
-    loop).
+    """Show how an agent would have voted in a recorded run, and which decisions would have followed (open loop).
 
     Example: oven-controller backtest my_agent.py grpo-1121-0231 --set rules.autonomy=auto
     """
     from oven_agents.review.backtest import main
     from oven_controller.importing.import_run import hints
 
-    rules, folder = rules_set(sets or ()), Home().find(one_run(run, run_))
+    rules = rules_set(overrides or ())
+    folder = Home().find(one_run(run, run_))
     return main(agent, folder, until=until, as_json=as_json, rules=rules, hints=hints)

@@ -1,4 +1,4 @@
-"""The commands `bench` and `gym`. They need the source checkout, because the installed package has no benchmarks."""
+"""The commands `bench` and `gym`. They need a source checkout, because the installed package has no benchmarks."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from oven_core.plugins import import_object
 
 def bench(
     context: typer.Context,
-    name: Annotated[str | None, typer.Argument(help="The measurement; without it, list all of them.")] = None,
+    name: Annotated[str | None, typer.Argument(help="The benchmark to run. Without it, list them all.")] = None,
 ) -> int:
-    """Run a measurement. Arguments after its name are the measurement's own.
+    """Run a benchmark. Arguments after its name are passed to it.
 
     Example: oven-controller bench starts --draws 20 --json
     """
@@ -25,8 +25,8 @@ def bench(
         return _run(name, context.args)
     _check_installed()
     print("Usage: oven-controller bench NAME [ARGS]…    oven-controller bench NAME --help\n")
-    for known, summary in import_object("bench", "list", "oven_bench.benches:SUMMARIES").items():
-        print(f"  {known:14} {summary}")
+    for benchmark, summary in import_object("bench", "list", "oven_bench.benches:SUMMARIES").items():
+        print(f"  {benchmark:14} {summary}")
     print("\nExample: oven-controller bench starts --draws 20 --json")
     return 0
 
@@ -45,14 +45,14 @@ def _run(name: str, args: Sequence[str]) -> int:
 
 
 def _check_installed() -> None:
-    """Raises ConfigError if the benches are not installed."""
+    """Raise ConfigError if the benchmarks are not installed."""
     if find_spec("oven_bench") is None:
         raise ConfigError(
-            "the gym and the benches are not in the installed package: run them from a source checkout, after "
-            "`pip install -e .` there"
+            "the gym and the benchmarks are not part of the installed package; run `pip install -e .` in a source "
+            "checkout to use them"
         )
 
 
-# Their own help option would take `bench NAME --help` away from the measurement.
+# Typer must not handle --help here, so that `bench NAME --help` shows the benchmark's own help.
 bench_command = single_command(bench, allow_extra_args=True, ignore_unknown_options=True, help_option_names=[])
 gym_command = single_command(gym, allow_extra_args=True, ignore_unknown_options=True, help_option_names=[])

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from oven_controller.cli import completion
-from oven_controller.cli.options import Json, SameRuns, print_result, print_table, several_runs
+from oven_controller.cli.options import Json, RunsAlias, print_result, print_table, several_runs
 from oven_controller.importing.open_log import open_log
 from oven_core.protocol.messages import Outcome
 from oven_core.terminal_text import say, wrapped
@@ -17,8 +17,8 @@ from oven_runs.log.vote_calibration import Calibration, by_agent, claims
 from oven_runs.log.vote_calibration import calibration as calibrated
 
 NOTE = (
-    "y: the probability, 0 to 1, that a change was better than no change; the best constant is known only afterwards; "
-    "votes of one run are not independent"
+    "y is the probability, from 0 to 1, that a change was better than no change. The best constant is known only in "
+    "hindsight. The votes of one run are not independent."
 )
 
 
@@ -26,31 +26,29 @@ def calibration(
     runs: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="RUN",
-            help="Runs, their folders, or their log.jsonl.",
-            autocompletion=completion.runs_or_logs,
+            metavar="RUN", help="Run names, run folders, or log.jsonl files.", autocompletion=completion.runs_or_logs
         ),
     ] = None,
-    runs_: SameRuns = None,
+    runs_: RunsAlias = None,
     as_json: Json = False,
 ) -> None:
-    """Score the confidences that agents stated: the Brier score, that of the best constant, and a reliability table.
+    """Score the confidences that agents stated: Brier score, Brier score of the best constant, and a reliability table.
 
     Example: oven-controller calibration grpo-1121-0231 grpo-1121-0307
     """
     runs = several_runs(runs, runs_)
     outcomes = [outcome for run in runs for outcome in _outcomes(run)]
-    scored = claims(outcomes)
+    scored_claims = claims(outcomes)
     counts = {"outcomes": len(outcomes), "unscored": sum(not outcome.scored for outcome in outcomes)}
-    agents, overall = by_agent(scored), calibrated(scored)
-    line = f"{counts['outcomes']} outcomes; {counts['unscored']} say nothing"
+    agents, overall = by_agent(scored_claims), calibrated(scored_claims)
+    line = f"{counts['outcomes']} outcomes, {counts['unscored']} of them unscored"
     print_result(as_json, {"runs": runs, **counts, "agents": agents, "overall": overall}, [line])
-    if scored and not as_json:
+    if scored_claims and not as_json:
         _print_tables(agents | {"all": overall}, overall)
 
 
 def _outcomes(source: str) -> list[Outcome]:
-    """The outcomes in a run's log. Raises UnknownNameError, ConfigError."""
+    """Return the outcomes in a run's log. Raises UnknownNameError and ConfigError."""
     with open_log(source if Path(source).exists() else str(Home().find(source).path)) as log:
         return [event.body for event in log.events() if isinstance(event.body, Outcome)]
 
@@ -60,7 +58,7 @@ def _print_tables(rows: dict[str, Calibration], overall: Calibration) -> None:
     for name, score in rows.items():
         figures = (score.brier, score.constant_brier, score.constant)
         scores.append((name, str(score.count), *("" if value is None else f"{value:.3f}" for value in figures)))
-    print_table(("agent", "votes", "Brier", "best constant", "of"), scores)
-    reliability = [(f"{i.low:.1f} to {i.high:.1f}", str(i.count), f"{i.p:.3f}", f"{i.y:.3f}") for i in overall.bins]
+    print_table(("agent", "votes", "Brier", "Brier of best constant", "best constant"), scores)
+    reliability = [(f"{b.low:.1f} to {b.high:.1f}", str(b.count), f"{b.p:.3f}", f"{b.y:.3f}") for b in overall.bins]
     print_table(("stated", "votes", "mean p", "mean y"), reliability)
     say(*wrapped(NOTE))

@@ -1,6 +1,6 @@
 """Shell completion for the names of runs, agents, knobs and files.
 
-Completion runs whenever the user presses Tab. So it reads only a few small files, takes no lock and never raises. If a
+Completion runs whenever the user presses Tab. It therefore reads only small files, takes no lock and never raises. If a
 file is missing or damaged, it offers fewer names.
 """
 
@@ -17,8 +17,8 @@ import typer
 
 P = ParamSpec("P")
 
-RECENT_RUNS = 20
-"""Maximum runs whose run.json is read to find a running one."""
+MAX_RUNS_READ = 20
+"""Maximum number of runs whose run.json is read to find a running one."""
 HEAD_BYTES = 1 << 18
 """Bytes at the start of a log that are searched for its first RunStarted."""
 TAIL_BYTES = 1 << 20
@@ -26,55 +26,55 @@ TAIL_BYTES = 1 << 20
 MAX_DECISIONS = 20
 
 
-def _quiet(names: Callable[P, Iterable[str]]) -> Callable[P, list[str]]:
-    """Return the names that start with the function's last argument. If the function raises, return an empty list."""
+def _completer(names: Callable[P, Iterable[str]]) -> Callable[P, list[str]]:
+    """Make a completion function: keep the names that start with its last argument, and return none if it raises."""
 
     @functools.wraps(names)
-    def never_raises(*args: P.args, **kwargs: P.kwargs) -> list[str]:
+    def complete(*args: P.args, **kwargs: P.kwargs) -> list[str]:
         incomplete = str([*args, *kwargs.values()][-1])
         try:
             return [name for name in names(*args, **kwargs) if name.startswith(incomplete)]
         except Exception:
             return []
 
-    return never_raises
+    return complete
 
 
-@_quiet
+@_completer
 def runs(incomplete: str) -> Iterator[str]:
     """Return the names of runs, newest first."""
     return (folder.name for folder in _folders())
 
 
-@_quiet
+@_completer
 def runs_or_paths(incomplete: str) -> Iterator[str]:
     yield from runs(incomplete)
     yield from _paths(incomplete)
 
 
-@_quiet
+@_completer
 def runs_or_logs(incomplete: str) -> Iterator[str]:
     yield from runs(incomplete)
     yield from _paths(incomplete, ".jsonl")
 
 
-@_quiet
+@_completer
 def installed_agents(incomplete: str) -> Iterable[str]:
     from oven_core import plugins
 
     return plugins.find_plugins("agents")
 
 
-@_quiet
+@_completer
 def agents_or_files(incomplete: str) -> Iterator[str]:
     """Return installed agents and Python files."""
     yield from installed_agents(incomplete)
     yield from _paths(incomplete, ".py")
 
 
-@_quiet
+@_completer
 def agents(ctx: typer.Context, incomplete: str) -> Iterable[str]:
-    """Return the run's agents with a key or in its settings; the installed agents if there are none."""
+    """Return the run's agents, from its keys and its settings, or the installed agents if it has none."""
     folder = _chosen_run(ctx)
     users = (_read(folder / "nats" / "users.json") or ()) if folder else ()
     names = [name for user in users if user["role"] == "agent" for name in user.get("agents") or [user["name"]]]
@@ -82,29 +82,29 @@ def agents(ctx: typer.Context, incomplete: str) -> Iterable[str]:
     return sorted({Path(name).stem for name in names}) or installed_agents(incomplete)
 
 
-@_quiet
+@_completer
 def knobs(ctx: typer.Context, incomplete: str) -> Iterable[str]:
-    """Return the knobs that the command's run announced; all possible knobs if it announced none."""
+    """Return the knobs that the chosen run announced, or all known knobs if it announced none."""
     return _announced(_chosen_run(ctx)) or shipped_knobs(incomplete)
 
 
-@_quiet
+@_completer
 def judges(ctx: typer.Context, incomplete: str) -> Iterator[str]:
-    """Return the committee members whose judges the command's run can swap."""
+    """Return the committee members whose judges can be swapped in the chosen run."""
     return (name.removeprefix("committee.") for name in _announced(_chosen_run(ctx)) if name.startswith("committee."))
 
 
-@_quiet
+@_completer
 def decisions(ctx: typer.Context, incomplete: str) -> Iterator[str]:
-    """Return the ids of the newest decisions of the command's run, newest first, then its knobs. Leading zeros are
-    omitted unless the user typed one."""
-    newest = list(_bodies(_chosen_run(ctx), "Decision", from_end=True))[: -MAX_DECISIONS - 1 : -1]
+    """Return the ids of the chosen run's newest decisions, newest first, then its knobs. Leading zeros are omitted
+    unless the user typed one."""
+    newest = list(_messages(_chosen_run(ctx), "Decision", from_end=True))[: -MAX_DECISIONS - 1 : -1]
     ids = [str(body["id"]) for body in newest]
     yield from ids if incomplete.startswith("0") else (id_.lstrip("0") or id_ for id_ in ids)
     yield from knobs(ctx, incomplete)
 
 
-@_quiet
+@_completer
 def shipped_knobs(incomplete: str) -> Iterable[str]:
     from oven_controller.importing.declared_knobs import VOTABLE_ACTUATORS
 
@@ -112,24 +112,26 @@ def shipped_knobs(incomplete: str) -> Iterable[str]:
 
 
 def _folders() -> list[Path]:
-    """Return the folders of runs, the most recently written first."""
-    # Home reads every run.json through pydantic, which takes longer than a completion may take.
+    """Return the run folders, most recently updated first."""
+    # Home validates every run.json with pydantic, which is too slow for completion.
     files = (Path(os.environ.get("OVEN_HOME") or ".oven") / "runs").glob("*/run.json")
     return [file.parent for file in sorted(files, key=lambda file: file.stat().st_mtime, reverse=True)]
 
 
 def _chosen_run(ctx: typer.Context) -> Path | None:
     """Return the folder of the run on the command line, else of a run that has not ended, else of the newest run."""
-    typed = next((value for key in ("run", "run_") if isinstance(value := ctx.params.get(key), str)), "")
+    typed_name = ctx.params.get("run") or ctx.params.get("run_")
     folders = _folders()
-    if typed:
-        return next((folder for folder in folders if folder.name == typed), None)
-    not_ended = (folder for folder in folders[:RECENT_RUNS] if not (_read(folder / "run.json") or {}).get("ended"))
-    return next(not_ended, folders[0] if folders else None)
+    if isinstance(typed_name, str):
+        return next((folder for folder in folders if folder.name == typed_name), None)
+    for folder in folders[:MAX_RUNS_READ]:
+        if not (_read(folder / "run.json") or {}).get("ended"):
+            return folder
+    return folders[0] if folders else None
 
 
 def _read(path: Path) -> Any:
-    """Return the value in a JSON file; None if there is none."""
+    """Return the content of a JSON file, or None if it is missing or invalid."""
     try:
         return json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError):
@@ -137,12 +139,12 @@ def _read(path: Path) -> Any:
 
 
 def _announced(folder: Path | None) -> list[str]:
-    specs: list[dict[str, Any]] = next((body["actuators"] for body in _bodies(folder, "RunStarted")), [])
-    specs += [body["actuator"] for body in _bodies(folder, "ActuatorAnnounced")]
+    specs: list[dict[str, Any]] = next((body["actuators"] for body in _messages(folder, "RunStarted")), [])
+    specs += [body["actuator"] for body in _messages(folder, "ActuatorAnnounced")]
     return list(dict.fromkeys(str(spec["name"]) for spec in specs))
 
 
-def _bodies(folder: Path | None, kind: str, *, from_end: bool = False) -> Iterator[dict[str, Any]]:
+def _messages(folder: Path | None, kind: str, *, from_end: bool = False) -> Iterator[dict[str, Any]]:
     """Return the messages of one type near the beginning or the end of a run's log."""
     if folder is None or not (folder / "log.jsonl").exists():
         return
@@ -154,18 +156,18 @@ def _bodies(folder: Path | None, kind: str, *, from_end: bool = False) -> Iterat
             try:
                 body = json.loads(line)["data"]
             except (ValueError, TypeError, KeyError, RecursionError):
-                continue  # it was cut
+                continue  # a line that is only partly in the bytes read
             if body["type"] == kind:
                 yield body
 
 
 def _paths(incomplete: str, suffix: str = "") -> Iterator[str]:
-    """Return folders and files with this suffix, as the shell would offer them."""
-    before, slash, start = incomplete.rpartition("/")
-    for entry in sorted(os.scandir((before + slash) or "."), key=lambda entry: entry.name):
-        if entry.name.startswith(".") and not start:
+    """Return folders, and files with this suffix, as the shell would complete them."""
+    parent, slash, prefix = incomplete.rpartition("/")
+    for entry in sorted(os.scandir((parent + slash) or "."), key=lambda entry: entry.name):
+        if entry.name.startswith(".") and not prefix:
             continue
         if entry.is_dir():
-            yield f"{before}{slash}{entry.name}/"
+            yield f"{parent}{slash}{entry.name}/"
         elif entry.name.endswith(suffix):
-            yield f"{before}{slash}{entry.name}"
+            yield f"{parent}{slash}{entry.name}"

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from oven_controller.cli.options import Config, Json, Sets, print_table, run_option
+from oven_controller.cli.options import Config, Json, SettingOverrides, print_table, run_option
 from oven_core.errors import ConfigError
 from oven_runs.home.run_folder import Home
 from oven_runs.settings.layers import Origin
@@ -20,7 +20,7 @@ from oven_runs.settings.resolution import resolve
 
 def show(
     config: Config = None,
-    sets: Sets = None,
+    overrides: SettingOverrides = None,
     run: Annotated[str | None, run_option("Show the settings with which this run would resume.")] = None,
     attached: Annotated[
         bool, typer.Option("--attached", help="Show the settings of a run around your own script (`run --`).")
@@ -31,7 +31,7 @@ def show(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Print every setting with the value that `up` would use here (with --attached: `run --`). Nothing is started.
+    """Print every setting with the value that `up` would use, or `run --` with --attached. Starts nothing.
 
     Example: oven-controller config show --origin --config oven.yaml --set rules.window_ticks=5
     """
@@ -42,13 +42,14 @@ def show(
         if not earlier:
             raise ConfigError(f"run {folder.run!r} has no settings in {folder.config}: omit --run, or name another run")
         attached = attached or earlier.get("recipe") == ATTACHED
-    resolved = resolve(config=config, sets=sets or (), environ=os.environ, attached=attached, earlier=earlier)
+    resolved = resolve(config=config, sets=overrides or (), environ=os.environ, attached=attached, earlier=earlier)
     origins = [replace(setting, value=_without_password(setting.value)) for setting in resolved.origins()]
     if as_json:
         print(json.dumps([_json_fields(setting) for setting in origins], ensure_ascii=False))
         return
-    rows = ((o.setting, json.dumps(o.value, ensure_ascii=False), str(o))[: 3 if origin else 2] for o in origins)
-    print_table(("setting", "value", "from")[: 3 if origin else 2], rows)
+    columns = ("setting", "value", "from") if origin else ("setting", "value")
+    rows = ((o.setting, json.dumps(o.value, ensure_ascii=False), str(o))[: len(columns)] for o in origins)
+    print_table(columns, rows)
 
 
 def _without_password(value: object) -> object:

@@ -1,4 +1,4 @@
-"""The console script. It imports the command line in a function, so that Ctrl-C is silent during imports too."""
+"""The console script's entry point. Its imports happen inside a function, so that Ctrl-C during them is silent too."""
 
 from __future__ import annotations
 

@@ -10,10 +10,10 @@ from typing import Annotated, get_args
 import typer
 
 from oven_controller.cli import completion
-from oven_controller.cli.options import Json, RunName, SameRun, one_run, print_result
+from oven_controller.cli.options import Json, RunAlias, RunName, one_run, print_result
 from oven_controller.stack.agent_keys import admit, revoke_in_folder, server_folder
 from oven_controller.stack.agent_keys import revoke as revoke_agent
-from oven_controller.stack.person_keys import SUFFIX, AdministeredServer, announce, grant, is_person
+from oven_controller.stack.person_keys import SUFFIX, AdministeredServer, announce, grant, is_operator
 from oven_controller.stack.plan import Plan, export_lines
 from oven_core import plugins
 from oven_core.errors import ConfigError, reason
@@ -28,17 +28,19 @@ from oven_runs.home.run_folder import Home
 from oven_runs.server.cluster import ROUTE_OFFSET, Node, write_confs
 from oven_runs.server.embedded import ServerFolder
 
-RELOAD = "nats-server --signal reload=PID"
-"""The command that makes the user's own server reload its users."""
+RELOAD_COMMAND = "nats-server --signal reload=PID"
+"""Command that makes the user's own server reload its configuration."""
 
-ServerAt = Annotated[Path | None, typer.Option("--server", help="A folder that `creds server` made, instead of a run.")]
+ServerOption = Annotated[
+    Path | None, typer.Option("--server", help="A folder written by `creds server`, instead of a run.")
+]
 Agents = Annotated[
     list[str] | None,
     typer.Option(
         "--agent",
         metavar="NAME",
         help="Name of an agent; repeatable.",
-        show_default="all that are installed",
+        show_default="all installed agents",
         autocompletion=completion.installed_agents,
     ),
 ]
@@ -51,45 +53,46 @@ def add(
     name: Annotated[
         str,
         typer.Argument(
-            help="The name of an agent, under which alone it may vote, or of a person, for the log.",
+            help="Name of an agent, which may vote only under this name, or of a person, for the log.",
             autocompletion=completion.installed_agents,
         ),
     ],
     run: RunName = None,
-    run_: SameRun = None,
+    run_: RunAlias = None,
     completions: Annotated[
-        bool | None, typer.Option(help="Whether the agent may read sampled texts.", show_default="as before, or not")
+        bool | None,
+        typer.Option(help="Whether the agent may read sampled texts.", show_default="unchanged; no for a new key"),
     ] = None,
     operator: Annotated[
-        bool, typer.Option("--operator", help="A person's key, to command and watch from any machine.")
+        bool, typer.Option("--operator", help="Make a person's key to control and watch the run from any machine.")
     ] = False,
-    read_only: Annotated[bool, typer.Option("--read-only", help="A person's key, to watch only.")] = False,
-    server: ServerAt = None,
-    nats: Annotated[str, typer.Option(help="The server's address for the person.", show_default="the run's")] = "",
+    read_only: Annotated[bool, typer.Option("--read-only", help="Make a person's key to watch the run only.")] = False,
+    server: ServerOption = None,
+    nats: Annotated[str, typer.Option(help="Server address for the person's file.", show_default="the run's")] = "",
     tls_ca: Annotated[
-        Path | None, typer.Option(help="The certificate authority that they trust.", show_default="the server's")
+        Path | None, typer.Option(help="Certificate authority for the person's file.", show_default="the server's")
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(help="The person's file to write.", show_default="NAME.oven in creds/")
+        Path | None, typer.Option(help="File to write for the person.", show_default="NAME.oven in creds/")
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Make a key for a run. For an agent, print the environment that its process needs; for a person, write one file.
+    """Make a key for a run. For an agent, print the environment of its process. For a person, write one file.
 
     Example: oven-controller creds add scout --run grpo-1121-0231
 
     Example: oven-controller creds add ada --operator --out ada.oven
     """
     if operator and read_only:
-        raise ConfigError("--operator and --read-only exclude each other: give one of them")
+        raise ConfigError("--operator and --read-only cannot be combined; use only one of them")
     if operator or read_only:
         power: PersonRole = "operator" if operator else "monitor"
-        _hand_out(name, power, one_run(run, run_), server, nats, tls_ca, out, as_json)
+        _grant_access(name, power, one_run(run, run_), server, nats, tls_ca, out, as_json)
         return
     if server or nats or tls_ca or out:
         raise ConfigError(
-            "--server, --nats, --tls-ca and --out are for a person's key: add --operator or --read-only; `creds server "
-            "--agent NAME` makes an agent's key for your own server"
+            "--server, --nats, --tls-ca and --out need a person's key; add --operator or --read-only, or use `creds "
+            "server --agent NAME` for an agent's key on your own server"
         )
     folder = Home().find(one_run(run, run_))
     admit(folder, name, completions=completions)
@@ -97,7 +100,7 @@ def add(
     print_result(as_json, environment, export_lines(environment))
 
 
-def _hand_out(
+def _grant_access(
     name: str,
     power: PersonRole,
     run: str | None,
@@ -113,25 +116,25 @@ def _hand_out(
         if warning := tls.plaintext_warning(address):
             warn(warning)
     if not url and not site.url:
-        raise ConfigError(f"the address of the server of {site.server.run!r} is unknown here: give it with --nats URL")
-    person_file, untold = grant(site, name, power, url=url, ca=tls_ca)
-    if untold:
-        warn(untold)
+        raise ConfigError(f"the server address of run {site.server.run!r} is not known on this machine; add --nats URL")
+    person_file, notice = grant(site, name, power, url=url, ca=tls_ca)
+    if notice:
+        warn(notice)
     path = out or site.server.creds / f"{name}{SUFFIX}"
     try:
         person_file.save(path)
     except OSError as error:
-        raise ConfigError(f"cannot write {path} ({reason(error)}); name another file with --out") from error
-    address, allowed = tls.redact(person_file.url), "command and watch" if power == "operator" else "watch"
+        raise ConfigError(f"cannot write {path} ({reason(error)}); choose another file with --out") from error
+    address, allowed = tls.redact(person_file.url), "control and watch" if power == "operator" else "watch"
     fields = {"name": name, "role": power, "run": person_file.run, "url": address, "file": str(path)}
     lines = [
         f"{name} may {allowed} run {person_file.run} at {address}, from any machine that has this file:",
         str(path),
-        f"there: oven-controller monitor --creds {path.name}",
+        f"to watch: oven-controller monitor --creds {path.name}",
     ]
     if not site.embedded:
-        fields["then"] = RELOAD
-        lines.append(f"the server admits {name} once it has reloaded its configuration: {RELOAD}")
+        fields["then"] = RELOAD_COMMAND
+        lines.append(f"reload the server's configuration to admit {name}: {RELOAD_COMMAND}")
     print_result(as_json, fields, lines)
 
 
@@ -140,8 +143,8 @@ def revoke(
         str, typer.Argument(help="An agent, a committee member or a person.", autocompletion=completion.agents)
     ],
     run: RunName = None,
-    run_: SameRun = None,
-    server: ServerAt = None,
+    run_: RunAlias = None,
+    server: ServerOption = None,
     as_json: Json = False,
 ) -> None:
     """Revoke a key: close its connections at once and remove its file. `creds add` makes a new one.
@@ -154,40 +157,43 @@ def revoke(
         run = site.server.run
     else:
         folder = Home().find(one_run(run, run_))
-        gives_commands = is_person(folder.server, name)
+        was_operator = is_operator(folder.server, name)
         revoke_agent(folder, name)
         run = folder.run
-        if gives_commands:
-            untold = announce(AdministeredServer.of_run(folder), OperatorKey(name=name))  # without a key: it ends
-            if untold:
-                warn(untold)
-    lines = [f"the key of {name} is no longer one of {run}'s"]
+        if was_operator:
+            # A message without a key revokes the person's earlier key.
+            notice = announce(AdministeredServer.of_run(folder), OperatorKey(name=name))
+            if notice:
+                warn(notice)
+    lines = [f"revoked the key of {name} for {run}"]
     if server is not None:
-        lines.append(f"the server accepts it until it reloads its configuration: {RELOAD}")
-    print_result(as_json, {"revoked": name, "run": run} | ({"then": RELOAD} if server is not None else {}), lines)
+        lines.append(f"the server still accepts it until you reload the server's configuration: {RELOAD_COMMAND}")
+    print_result(
+        as_json, {"revoked": name, "run": run} | ({"then": RELOAD_COMMAND} if server is not None else {}), lines
+    )
 
 
-def list_keys(run: RunName = None, run_: SameRun = None, server: ServerAt = None, as_json: Json = False) -> None:
-    """List the keys of a run: names, roles and public keys, no secrets.
+def list_keys(run: RunName = None, run_: RunAlias = None, server: ServerOption = None, as_json: Json = False) -> None:
+    """List the keys of a run: names, roles and public keys, but no secrets.
 
     Example: oven-controller creds list --json
     """
     if server is not None:
-        users_of = server_folder(server)
+        key_folder = server_folder(server)
     else:
         folder = Home().find(one_run(run, run_))
         if not folder.info().embedded:
             raise ConfigError(
-                f"the keys for {folder.info().url} are on its server's machine: use --server FOLDER there"
+                f"the keys for {folder.info().url} are on the server's machine; use --server FOLDER there"
             )
-        users_of = folder.server
+        key_folder = folder.server
     print_result(
-        as_json, users_of.users(), (f"{user.name:<20} {user.role:<9} {user.public}" for user in users_of.users())
+        as_json, key_folder.users(), (f"{user.name:<20} {user.role:<9} {user.public}" for user in key_folder.users())
     )
 
 
 def server(
-    folder: Annotated[Path, typer.Argument(help="Folder for nats.conf and creds/; existing keys stay.")],
+    folder: Annotated[Path, typer.Argument(help="Folder for nats.conf and creds/. Existing keys are kept.")],
     run: Annotated[
         str, typer.Option("--run", "-r", metavar="RUN", help="Run name; the keys are valid for this run only.")
     ],
@@ -196,7 +202,9 @@ def server(
     listen: Annotated[str, typer.Option(metavar="HOST:PORT", help="Address of the server.")] = "127.0.0.1:4222",
     store: Annotated[Path | None, typer.Option(help="Folder for the log.", show_default="in FOLDER")] = None,
     http: Annotated[str, typer.Option(metavar="HOST:PORT", help="Address that answers /healthz.")] = "",
-    with_tls: Annotated[bool, typer.Option("--tls", help="Make an authority and a certificate for --host.")] = False,
+    with_tls: Annotated[
+        bool, typer.Option("--tls", help="Create a certificate authority and a certificate for --host.")
+    ] = False,
     hosts: Annotated[
         list[str] | None, typer.Option("--host", help="A name or address of the server; repeatable.")
     ] = None,
@@ -206,7 +214,7 @@ def server(
         Path | None, typer.Option(help="The authority that signed --tls-cert.", show_default="a public one")
     ] = None,
 ) -> None:
-    """Write a configuration for your own nats-server, with the keys of all parts of one run.
+    """Write a configuration for your own nats-server, with keys for every component of one run.
 
     Example: oven-controller creds server bus/ --run tuned-1 --listen 0.0.0.0:4222 --tls --host bus.example
     """
@@ -221,19 +229,24 @@ def server(
             site.add_user("agent", names.checked("agent", name))
         for name in members or ():
             site.add_user("member", names.checked("member", name))
-        own = tls_cert, tls_key, tls_ca
-        made = _new_certificate(site.folder / "tls", host, hosts or (), own) if with_tls else None
-        certificate, authority = made or _own_certificate(*own, hosts or ())
+        certificate: Certificate | None
+        authority: Path | None
+        if not with_tls:
+            certificate, authority = _own_certificate(tls_cert, tls_key, tls_ca, hosts or ())
+        elif tls_cert or tls_key or tls_ca:
+            raise ConfigError("--tls creates a certificate and --tls-cert names your own; use only one of them")
+        else:
+            certificate, authority = _new_certificate(site.folder / "tls", host, hosts or ())
         site.write_conf(port, host, store, http, certificate)
     except OSError as error:
         raise ConfigError(f"cannot write to {folder}: {error.strerror} ({error.filename})") from error
     address = f"{hosts[0]}:{port}" if hosts else listen
     url = f"{'tls' if certificate else 'nats'}://{address}"
-    trusting = f" --tls-ca {authority}" if authority else ""
+    ca_option = f" --tls-ca {authority}" if authority else ""
     if warning := "" if certificate else tls.plaintext_warning(url):
         print(f"warning: {warning}", file=sys.stderr)
     print(f"nats-server -c {site.conf}")
-    print(f"oven-controller up --nats {url} --creds {site.creds}{trusting} --run {run}")
+    print(f"oven-controller up --nats {url} --creds {site.creds}{ca_option} --run {run}")
 
 
 def _host_and_port(option: str, text: str, last_port: int = 65535) -> tuple[str, int]:
@@ -243,16 +256,12 @@ def _host_and_port(option: str, text: str, last_port: int = 65535) -> tuple[str,
     return host, int(port)
 
 
-def _new_certificate(
-    folder: Path, listen: str, hosts: Sequence[str], own: tuple[Path | None, ...]
-) -> tuple[Certificate, Path]:
-    if any(own):
-        raise ConfigError("--tls makes a certificate and --tls-cert names your own: give one of them")
+def _new_certificate(folder: Path, listen: str, hosts: Sequence[str]) -> tuple[Certificate, Path]:
     if not hosts and listen in ("", "0.0.0.0", "::", "[::]"):
         raise ConfigError(
-            f"a certificate needs a name, and {listen or 'no host'} is not one; add --host NAME, as clients write it"
+            f"a certificate needs a host name, and {listen or 'no host'} is not one; add --host NAME as clients use it"
         )
-    from oven_core.security import certificates  # it needs an extra
+    from oven_core.security import certificates  # imported here because it needs an extra
 
     return certificates.create_certificate(folder, hosts or [listen.strip("[]")])
 
@@ -262,27 +271,27 @@ def _own_certificate(
 ) -> tuple[Certificate | None, Path | None]:
     if certificate is None and key is None:
         if authority is not None or hosts:
-            raise ConfigError("--host and --tls-ca need a certificate: add --tls, or --tls-cert and --tls-key")
+            raise ConfigError("--host and --tls-ca need a certificate; add --tls, or --tls-cert and --tls-key")
         return None, None
     if certificate is None or key is None:
-        raise ConfigError("--tls-cert and --tls-key belong together: give both")
+        raise ConfigError("--tls-cert and --tls-key must be used together")
     for path in filter(None, (certificate, key, authority)):
         if not path.is_file():
-            raise ConfigError(f"there is no file {path}")
+            raise ConfigError(f"there is no file {path}; check the path")
     if key.stat().st_mode & 0o077:
-        raise ConfigError(f"others may read {key}; run `chmod 600 {key}`")
+        raise ConfigError(f"other users can read {key}; run `chmod 600 {key}`")
     return Certificate(certificate.absolute(), key.absolute()), authority.absolute() if authority else None
 
 
 def cluster(
     folder: Annotated[
-        Path, typer.Argument(help="A folder that `creds server` made; its users and limits apply to every node.")
+        Path, typer.Argument(help="A folder written by `creds server`. Its users and limits apply to every node.")
     ],
     nodes: Annotated[
         list[str], typer.Option("--node", metavar="HOST:PORT", help="Address of a server for clients; repeatable.")
     ],
 ) -> None:
-    """Write configurations for a cluster of three or five nats-servers (node-1/ and so on) from that of `creds server`.
+    """Write the configurations of a cluster of three or five nats-servers (node-1/ and so on), based on `creds server`.
 
     Example: oven-controller creds cluster bus/ --node a:4222 --node b:4222 --node c:4222
     """

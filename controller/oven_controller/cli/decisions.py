@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from oven_controller.cli import completion
-from oven_controller.cli.options import HERE, Json, RunName, SameRun, from_anywhere, one_run
+from oven_controller.cli.options import LOCAL, Json, RunAlias, RunName, one_run, remote_options
 from oven_core.terminal_text import say
 from oven_runs.access.endpoint import Endpoint
 from oven_runs.access.run_access import RunAccess
@@ -19,10 +19,10 @@ from oven_runs.log.run_summary import Verdict
 from oven_runs.log.since import FORMS, Since
 
 
-@from_anywhere
+@remote_options
 def decisions(
     run: RunName = None,
-    run_: SameRun = None,
+    run_: RunAlias = None,
     since: Annotated[
         str | None,
         typer.Option(
@@ -46,11 +46,11 @@ def decisions(
         typer.Option(
             "--follow",
             "-f",
-            help="Continue until the stack is down. A row is printed again when its receipt or outcome comes.",
+            help="Continue until the stack is down. A row is printed again when its receipt or outcome arrives.",
         ),
     ] = False,
     as_json: Json = False,
-    endpoint: Endpoint = HERE,
+    endpoint: Endpoint = LOCAL,
 ) -> None:
     """List a run's decisions: step, author, change, verdict, the value read back, and the effect. With --json, one
     object per line.
@@ -63,7 +63,7 @@ def decisions(
 
 async def _print(access: RunAccess, criteria: DecisionFilter, follow: bool, as_json: bool) -> None:
     explanations, last_seq = Explanations(), 0
-    async for event in access.events():
+    async for event in access.events(brief=True):
         explanations.feed(event)
         last_seq = event.seq
     if not follow:  # with --follow, an unknown name may still appear
@@ -71,7 +71,7 @@ async def _print(access: RunAccess, criteria: DecisionFilter, follow: bool, as_j
     decisions, newest = explanations.by_id, explanations.newest
     ids = [id_ for id_, decision in decisions.items() if criteria.matches(decision, newest)]
     if not as_json:
-        empty = f"none of the {len(decisions)} decisions matches" if decisions else "no decisions yet"
+        empty = f"none of the {len(decisions)} decisions match" if decisions else "no decisions yet"
         print(HEAD if ids or follow else empty)
     for id_ in ids:
         _print_row(explanations, id_, criteria, as_json)

@@ -1,4 +1,4 @@
-"""The `doctor` command: check whether this machine is ready for a run, or whether the judges answer."""
+"""The `doctor` command: check whether this machine is ready for a run, or whether the judges respond."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from oven_controller.cli.options import Config, Json, Sets, print_table
+from oven_controller.cli.options import Config, Json, SettingOverrides, print_table
 from oven_core.errors import ConfigError
 from oven_runs.home.run_folder import Home
 from oven_runs.settings.resolution import resolve
 
 if TYPE_CHECKING:
-    from oven_controller.stack.doctor import Check
+    from oven_controller.stack.machine_checks import Check
 
 _COLOURS = {"ok": typer.colors.GREEN, "warn": typer.colors.YELLOW, "fail": typer.colors.RED}
 
@@ -24,30 +24,31 @@ _COLOURS = {"ok": typer.colors.GREEN, "warn": typer.colors.YELLOW, "fail": typer
 def doctor(
     port: Annotated[int | None, typer.Option(min=1, max=65535, help="Also check this port.")] = None,
     judges: Annotated[
-        bool, typer.Option("--judges", help="Instead ask each judge of the committee once. This costs a few tokens.")
+        bool, typer.Option("--judges", help="Instead, call each judge of the committee once. This costs a few tokens.")
     ] = False,
     config: Config = None,
-    sets: Sets = None,
+    overrides: SettingOverrides = None,
     as_json: Json = False,
 ) -> None:
     """Check what a run needs on this machine: packages, the server, a port, disk space, the terminal, keys, and no
-    leftover processes. With --judges: whether each judge answers, and whether it supports a JSON Schema and
-    log-probabilities and has a known price.
+    leftover processes. With --judges, check instead whether each judge responds, supports a JSON Schema and
+    log-probabilities, and has a known price.
 
     Exit code 1 if a check fails.
 
     Example: oven-controller doctor --judges --config oven.yaml
     """
-    if not judges and (config is not None or sets):
-        raise ConfigError("--config and --set are for `doctor --judges`; without --judges, `doctor` reads no settings")
-    if not (_judges(config, sets or [], as_json) if judges else _machine(port, as_json)):
+    if not judges and (config is not None or overrides):
+        raise ConfigError("--config and --set need --judges, because `doctor` reads no settings without it")
+    ready = _check_judges(config, overrides or [], as_json) if judges else _check_machine(port, as_json)
+    if not ready:
         raise typer.Exit(1)
 
 
-def _machine(port: int | None, as_json: bool) -> bool:
-    from oven_controller.stack.doctor import examine
+def _check_machine(port: int | None, as_json: bool) -> bool:
+    from oven_controller.stack.machine_checks import run_checks
 
-    checks = examine(Home(), port)
+    checks = run_checks(Home(), port)
     ready = all(check.state != "fail" for check in checks)
     if as_json:
         print(json.dumps({"ready": ready, "checks": [asdict(check) for check in checks]}))
@@ -64,20 +65,22 @@ def _print_check(check: Check) -> None:
         typer.echo(f"{'':19}→ {check.remedy}")
 
 
-def _judges(config: Path | None, sets: list[str], as_json: bool) -> bool:
+def _check_judges(config: Path | None, overrides: list[str], as_json: bool) -> bool:
     from oven_controller.stack.judge_probes import probe_judges
 
-    committee = resolve(config=config, sets=sets, environ=os.environ, attached=True).settings.committee
+    committee = resolve(config=config, sets=overrides, environ=os.environ, attached=True).settings.committee
     results = probe_judges(committee)
     ready = all(result["can_judge"] for result in results.values())
     if as_json:
         print(json.dumps({"ready": ready, "judges": results}))
     else:
         _print_results(results)
-        others = [f"{name} ({member.kind})" for name, member in committee.members.items() if name not in results]
-        if others:
-            print(f"not asked, because they run in the learner: {', '.join(others)}")
-        print("all of them can judge" if ready else "not ready: see the failures above")
+        learner_members = [
+            f"{name} ({member.kind})" for name, member in committee.members.items() if name not in results
+        ]
+        if learner_members:
+            print(f"not checked, because they run in the learner: {', '.join(learner_members)}")
+        print("all judges are ready" if ready else "not ready: see the failures above")
     return ready
 
 
@@ -92,7 +95,7 @@ def _print_results(results: dict[str, dict[str, Any]]) -> None:
                 result["model"],
                 result.get("schema") or "–",
                 f"top {result['top_logprobs']}" if result.get("top_logprobs") else "–",
-                f"{price[0]:g} / {price[1]:g}" if price else "not known",
+                f"{price[0]:g} / {price[1]:g}" if price else "unknown",
                 f"{latency:.1f} s" if latency is not None and result["can_judge"] else "–",
             )
         )
@@ -102,5 +105,5 @@ def _print_results(results: dict[str, dict[str, Any]]) -> None:
             typer.echo(f"{typer.style('fail ', fg=_COLOURS['fail'])} {name}: {result['failure']}: {result['detail']}")
             if result["remedy"]:
                 typer.echo(f"      → {result['remedy']}")
-        for lack in result["lacks"]:
-            typer.echo(f"{typer.style('warn ', fg=_COLOURS['warn'])} {name}: {lack}")
+        for limitation in result["lacks"]:
+            typer.echo(f"{typer.style('warn ', fg=_COLOURS['warn'])} {name}: {limitation}")

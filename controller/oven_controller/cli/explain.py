@@ -9,7 +9,16 @@ from typing import Annotated
 import typer
 
 from oven_controller.cli import completion
-from oven_controller.cli.options import HERE, Json, Rules, RunName, SameRun, from_anywhere, one_run, print_result
+from oven_controller.cli.options import (
+    LOCAL,
+    Json,
+    RuleOverrides,
+    RunAlias,
+    RunName,
+    one_run,
+    print_result,
+    remote_options,
+)
 from oven_core.protocol.messages import Decision, Vote
 from oven_core.security.signing import OPERATOR
 from oven_runs.access.decision_explanations import explain_decision
@@ -23,94 +32,93 @@ from oven_runs.log.run_summary import text, verdict_text
 from oven_runs.settings.resolution import rules_set
 
 
-@from_anywhere
+@remote_options
 def explain(
     decision: Annotated[
         str,
         typer.Argument(
-            help="The id of a decision or ballot, or its beginning; or an actuator, for the newest decision on it that "
+            help="The id of a decision or ballot, or the start of it. An actuator stands for its newest decision that "
             "passed.",
             autocompletion=completion.decisions,
         ),
     ],
     run: RunName = None,
-    run_: SameRun = None,
-    sets: Rules = None,
+    run_: RunAlias = None,
+    overrides: RuleOverrides = None,
     as_json: Json = False,
-    endpoint: Endpoint = HERE,
+    endpoint: Endpoint = LOCAL,
 ) -> None:
-    """Explain a decision: the votes and their reasons, the knowledge graph's paths, guardrails, the forecast, the value
-    that was read back, and the outcome.
+    """Explain a decision: the votes and their reasons, the knowledge graph's paths, the guardrails, the forecast, the
+    value that was read back, and the outcome.
 
     Example: oven-controller explain optimizer.lr_scale
 
     Example: oven-controller explain 412-00 --set rules.majority=0.5
     """
-    rules, access = rules_set(sets or ()), find_run(one_run(run, run_), endpoint)
+    rules = rules_set(overrides or ())
+    access = find_run(one_run(run, run_), endpoint)
     explanation, alternative = asyncio.run(explain_decision(access, decision, rules))
     alternative_lines = alternative.lines() if alternative is not None else []
     print_result(as_json, report(access.run, explanation, alternative), [*lines(explanation), *alternative_lines])
 
 
 def lines(explanation: Explanation) -> list[str]:
-    """Return the explanation in words, one fact per line."""
-    from oven_controller.stack.line_output import outcome
+    """Return the explanation as text, one fact per line."""
+    from oven_controller.stack.line_output import outcome_text
 
     decision, receipt = explanation.decision, explanation.receipt
     change = f"{text(decision.before)} → {text(decision.value)}"
-    where = f"at tick {decision.tick} (step {explanation.step}, decision {decision.id})"
+    position = f"at tick {decision.tick} (step {explanation.step}, decision {decision.id})"
     out = [
-        f"{decision.actuator} {change}: {verdict_text(decision.verdict, decision.reason)} {where}",
+        f"{decision.actuator} {change}: {verdict_text(decision.verdict, decision.reason)} {position}",
         f"why: {decision.reason}",
     ]
     if explanation.operator:
-        who = "the operator" if explanation.operator == OPERATOR else f"operator {explanation.operator}"
-        out.insert(1, f"requested by {who}")
+        requester = "the operator" if explanation.operator == OPERATOR else f"operator {explanation.operator}"
+        out.insert(1, f"requested by {requester}")
     if explanation.announced is not None:
-        out.append(f"before it: the learner {announced(explanation.announced)}")
+        out.append(f"earlier: the learner {announced(explanation.announced)}")
     if decision.target and decision.expected_change:
         out.append(f"forecast: {decision.target} {decision.expected_change:+.3g} within {decision.horizon} ticks")
     if receipt is not None:
-        why = f": {receipt.reason}" if receipt.reason else ""
+        reason = f": {receipt.reason}" if receipt.reason else ""
         values = f"{text(receipt.before)} → {text(receipt.after)}"
-        out.append(f"receipt: {receipt.status}, {values}, read back at step {receipt.step}{why}")
+        out.append(f"receipt: {receipt.status}, {values}, read back at step {receipt.step}{reason}")
     elif decision.verdict == "adopted":
         out.append("receipt: none yet")
+    elif decision.verdict == "advised" and explanation.approved_by:
+        out.append(f"approved: decision {explanation.approved_by}")
     elif decision.verdict == "advised":
-        approve = f"`oven-controller approve {decision.id}` carries it out until tick {decision.expires_at_tick}"
-        out.append(
-            f"approved: decision {explanation.approved_by}"
-            if explanation.approved_by
-            else f"not approved yet: {approve}"
-        )
+        command = f"`oven-controller approve {decision.id}`"
+        out.append(f"not approved yet: {command} applies it until tick {decision.expires_at_tick}")
     if explanation.later is not None:
         out.append(f"later: {explanation.later.status} at step {explanation.later.step}: {explanation.later.reason}")
     if explanation.outcome is not None:
-        out.append(f"outcome: {outcome(explanation.outcome)}")
-    out += [f"beside it: {injected(prompts)}" for prompts in explanation.injected]
+        out.append(f"outcome: {outcome_text(explanation.outcome)}")
+    out += [f"also: {injected(prompts)}" for prompts in explanation.injected]
     out += voters(decision, explanation.votes)
     for path in cited_paths(explanation.votes):
-        graded = f", grade {path.grade}" if path.grade else ""
+        grade = f", grade {path.grade}" if path.grade else ""
         sources = f" ({', '.join(path.sources)})" if path.sources else ""
-        role = {"against": "against it", "chosen": "why this plan"}.get(path.role, "for it")
-        out.append(f"the knowledge graph {role}, cited by {', '.join(path.agents)}{graded}{sources}:")
+        role = {"against": "against it", "chosen": "for this plan"}.get(path.role, "for it")
+        out.append(f"knowledge graph {role}, cited by {', '.join(path.agents)}{grade}{sources}:")
         out += [f"    {line}" for line in path.drawn()]
     return out
 
 
 def voters(decision: Decision, votes: Mapping[str, Vote]) -> list[str]:
-    """Return one line per vote, with its weight, forecast and full reason, then the agents that did not vote."""
+    """Return one line per vote with its weight, forecast and full reason, and one with the agents that did not vote."""
     out = []
     for line in decision.tally:
         if line.stance == "silent":
             continue
         vote = votes.get(line.agent)
         value = f" {text(line.value)}" if line.value is not None else ""
-        mark = ", a shadow" if line.shadow else ", a newcomer" if line.newcomer else ""
-        vote_line = f"{line.agent}: {line.stance}{value} at {line.confidence:.2f}, weight {line.weight:.3g}{mark}"
-        why = vote.rationale if vote is not None else line.rationale
+        status = ", shadow" if line.shadow else ", newcomer" if line.newcomer else ""
+        vote_line = f"{line.agent}: {line.stance}{value} at {line.confidence:.2f}, weight {line.weight:.3g}{status}"
+        rationale = vote.rationale if vote is not None else line.rationale
         if vote is not None and vote.target:
             vote_line += f", expects {vote.target} {vote.expected_change:+.3g} within {vote.horizon} ticks"
-        out.append(vote_line + (f": {why}" if why else ""))
+        out.append(vote_line + (f": {rationale}" if rationale else ""))
     silent = [line.agent for line in decision.tally if line.stance == "silent"]
     return [*out, f"silent: {', '.join(silent)}"] if silent else out

@@ -18,7 +18,7 @@ Rename = Annotated[
     typer.Option(
         "--rename",
         metavar="FROM=TO",
-        help="Rename a column to the name that agents use, e.g. train/nll=loss; X=step names the column of steps.",
+        help="Rename a column to the name that agents use, e.g. train/nll=loss. X=step selects the step column.",
     ),
 ]
 Knobs = Annotated[
@@ -37,7 +37,7 @@ def import_(
         Path,
         typer.Argument(
             help="trainer_state.json or a folder with checkpoints, TensorBoard event files, a W&B offline run, or a "
-            "history as CSV or JSONL.",
+            "history as CSV or JSONL."
         ),
     ],
     run: Annotated[str | None, typer.Option("--run", "-r", metavar="NAME", help="Name of the new run.")] = None,
@@ -52,50 +52,50 @@ def import_(
     from oven_controller.importing.declared_knobs import parse_knobs
     from oven_controller.importing.import_run import import_run
 
-    summary = import_run(source, Home(), run, renames(rename or []), parse_knobs(knob or []))
+    summary = import_run(source, Home(), run, parse_renames(rename or []), parse_knobs(knob or []))
     print_result(as_json, summary, _summary_lines(summary))
 
 
-def renames(pairs: list[str]) -> dict[str, str]:
-    """Return the new name of each renamed column. Raises ConfigError for a text that is not FROM=TO."""
+def parse_renames(pairs: list[str]) -> dict[str, str]:
+    """Parse FROM=TO texts to the new name of each renamed column. Raises ConfigError for an invalid text."""
     new_names = {}
     for pair in pairs:
         column, _, name = pair.rpartition("=")
         if not column or not name:
-            raise ConfigError(f"--rename {pair!r} has no two names; write e.g. --rename critic/rewards/mean=reward")
+            raise ConfigError(f"--rename {pair!r} is not FROM=TO; write e.g. --rename critic/rewards/mean=reward")
         new_names[column] = name
     return new_names
 
 
-def resumed(incarnations: int) -> str:
-    """Return how often a run was resumed, in words; empty if it was not."""
-    again = incarnations - 1
-    times = {1: "once", 2: "twice"}.get(again, f"{again} times")
-    return f"resumed {times}" if again > 0 else ""
+def resumed_text(incarnations: int) -> str:
+    """Return how often a run was resumed, e.g. `resumed twice`, or an empty text if it was not."""
+    resumes = incarnations - 1
+    times = {1: "once", 2: "twice"}.get(resumes, f"{resumes} times")
+    return f"resumed {times}" if resumes > 0 else ""
 
 
 def source_lines(summary: dict[str, Any]) -> list[str]:
-    """Return the rows and fields that the import skipped, and hints."""
-    out = [f"  left out: {count} {kind}" for kind, count in summary["skipped"].items()]
+    """Return lines about the rows and fields that the import skipped, and hints."""
+    out = [f"  skipped: {count} {kind}" for kind, count in summary["skipped"].items()]
     if summary["untimed"]:
         out.append(f"  {summary['untimed']} rows have no timestamp; the file's modification time is used")
     return [line for text in [*out, *summary["hints"]] for line in wrapped(text)]
 
 
 def _summary_lines(summary: dict[str, Any]) -> list[str]:
-    again = ", " + resumed(summary["incarnations"]) if summary["incarnations"] > 1 else ""
+    resumes = ", " + resumed_text(summary["incarnations"]) if summary["incarnations"] > 1 else ""
     out = wrapped(
         f"run {summary['run']}: {summary['observations']} observations of "
         f"{counted(len(summary['metrics']), 'metric')}, steps {summary['first_step']} to "
-        f"{summary['last_step']}{again}; from {summary['source']} ({summary['format']})"
+        f"{summary['last_step']}{resumes}; from {summary['source']} ({summary['format']})"
     )
     out += source_lines(summary)
     if summary["actuators"]:
         out += wrapped(f"  knobs: {', '.join(summary['actuators'])}")
     else:
         out += wrapped(
-            "  no knob: there is no metric `learning_rate`; --rename NAME=learning_rate if it has another name, or "
-            "--knob optimizer.lr_scale"
+            "  no knobs, because there is no metric `learning_rate`: use --rename NAME=learning_rate if it has another "
+            "name, or --knob optimizer.lr_scale"
         )
-    out.append("next:")
+    out.append("next steps:")
     return [*out, f"  oven-controller review {summary['run']}", f"  oven-controller monitor {summary['run']}"]

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from oven_controller.cli import completion
 from oven_controller.cli.options import Json, LiveRunOption, Reason, RunOption, print_result
 from oven_core.errors import ConfigError, OvenError, UnknownNameError
-from oven_core.errors import reason as cause
+from oven_core.errors import reason as error_text
 from oven_core.protocol import names
 from oven_core.protocol.judge_spec import OFF, JudgeSpec, actuator_of
 from oven_runs.access.local_run import LocalRun
@@ -29,12 +29,12 @@ JOIN_S = 30.0
 
 Member = Annotated[str, typer.Argument(metavar="NAME", help="The committee member.", autocompletion=completion.judges)]
 Provider = Annotated[str, typer.Option(help="The provider whose API it uses, as in committee.members.NAME.")]
-Model = Annotated[str, typer.Option(help="The provider's name of the model.")]
-BaseUrl = Annotated[str, typer.Option(help="Address of the API.", show_default="the provider's own")]
+Model = Annotated[str, typer.Option(help="The provider's name for the model.")]
+BaseUrl = Annotated[str, typer.Option(help="Address of the API.", show_default="the provider's address")]
 KeyEnv = Annotated[
     str,
     typer.Option(
-        help="Environment variable of the member's process with the key. The key itself is never sent.",
+        help="Environment variable with the key, in the member's process. The key itself is never sent.",
         show_default="the provider's usual variable",
     ),
 ]
@@ -43,7 +43,7 @@ TopLogprobs = Annotated[int, typer.Option(help="Alternatives per token, with --l
 
 
 def list_judges(run: RunOption = None, as_json: Json = False) -> None:
-    """List the remote members: model, role, weight, and whether each scores or why not.
+    """List the remote members with model, role, weight and state, e.g. why one returns no scores.
 
     Example: oven-controller judge list --json
     """
@@ -74,8 +74,8 @@ def swap(
     reason: Reason = "",
     as_json: Json = False,
 ) -> int:
-    """Replace a member's model from the next step on. The new model answers a test question first; without a verdict,
-    the old model stays. The member keeps its name, role, weight and metrics; its controls start again.
+    """Replace a member's model from the next step on. The new model must answer a test question first; if it gives no
+    verdict, the old model stays. The member keeps its name, role, weight and metrics, and its controls start over.
 
     Example: oven-controller judge swap critic --provider claude --model claude-haiku-4-5
     """
@@ -86,28 +86,28 @@ def swap(
     try:
         judge = JudgeSpec.model_validate(spec | {"logprobs": logprobs, "top_logprobs": top_logprobs})
     except ValidationError as error:
-        raise ConfigError(f"the judge cannot be asked: {cause(error)}") from None
+        raise ConfigError(f"these settings of the judge are invalid: {error_text(error)}") from None
     check_judge(settings, name, judge)
-    access, knob, chosen = LocalRun(folder), actuator_of(name), None
-    offer = new_command("offer", actuator=knob, judge=judge, reason=reason)
-    offered = asyncio.run(execute_command(access, offer, settings.deadline_s + MARGIN_S))
-    if not offered.code:
-        choice = new_command("set", actuator=knob, value=judge.identity, reason=reason)
-        chosen = asyncio.run(execute_command(access, choice))
-    result, receipt = chosen or offered, offered.receipt
+    access, actuator = LocalRun(folder), actuator_of(name)
+    offer = new_command("offer", actuator=actuator, judge=judge, reason=reason)
+    offer_result = asyncio.run(execute_command(access, offer, settings.deadline_s + MARGIN_S))
+    set_result = None
+    if not offer_result.code:
+        choice = new_command("set", actuator=actuator, value=judge.identity, reason=reason)
+        set_result = asyncio.run(execute_command(access, choice))
+    result, receipt = set_result or offer_result, offer_result.receipt
     line = result.line()
-    if chosen is None and receipt is not None:
-        line = f"swap: {receipt.status}, {receipt.after} stays: {receipt.reason}"
-    parts = {"offered": offered.fields(), "chosen": chosen.fields() if chosen is not None else None}
-    print_result(as_json, {"code": result.code, **parts}, [line])
+    if set_result is None and receipt is not None:
+        line = f"swap {receipt.status}: {receipt.after} stays ({receipt.reason})"
+    set_fields = set_result.fields() if set_result is not None else None
+    print_result(as_json, {"code": result.code, "offered": offer_result.fields(), "chosen": set_fields}, [line])
     return result.code
 
 
 def mute(name: Member, run: LiveRunOption = None, reason: Reason = "", as_json: Json = False) -> int:
-    """Stop asking this member. Meanwhile the others share its weight. To use it again, `swap` it or `set
-    committee.NAME MODEL`.
+    """Stop calling a member. The others share its weight until you `swap` it or `set committee.NAME MODEL`.
 
-    Example: oven-controller judge mute style --reason "it marks length"
+    Example: oven-controller judge mute style --reason "it rewards length"
     """
     folder = Home().find(run, running=True)
     _check_member(folder, name)
@@ -120,11 +120,10 @@ def add(
     model: Model,
     role: Annotated[str, typer.Option(help="critic, adversary, specialist or style.")] = "critic",
     weight: Annotated[
-        float | None,
-        typer.Option(help="Its share of the total weight, 0 to 1.", show_default="that of an average member"),
+        float | None, typer.Option(help="Its share of the total weight, 0 to 1.", show_default="an equal share")
     ] = None,
-    domain: Annotated[str, typer.Option(help="Field of a specialist.")] = "",
-    rubric: Annotated[str, typer.Option(help="A text file instead of the role's instructions.")] = "",
+    domain: Annotated[str, typer.Option(help="A specialist's field.")] = "",
+    rubric: Annotated[str, typer.Option(help="A text file with instructions to use instead of the role's.")] = "",
     base_url: BaseUrl = "",
     key_env: KeyEnv = "",
     logprobs: Logprobs = False,
@@ -133,8 +132,8 @@ def add(
     reason: Reason = "",
     as_json: Json = False,
 ) -> int:
-    """Start another member under the running stack. It judges once it has answered a test question, and is removed if
-    it does not. It stays when the run is resumed.
+    """Start a new member in the running stack. It is removed again if it does not answer a test question. It stays in
+    the committee when the run is resumed.
 
     Example: oven-controller judge add tone --provider grok --model grok-3 --role style --weight 0.1
     """
@@ -144,11 +143,13 @@ def add(
     settings, view = _settings(folder), _view(folder)
     names.checked("member", name)
     if name in settings.members or name in view.shares or name in view.members:
-        raise ConfigError(f"{name!r} is a member of {folder.run} already; choose another name, or `judge swap {name}`")
+        raise ConfigError(
+            f"{name!r} is already a member of {folder.run}; choose another name, or use `judge swap {name}`"
+        )
     share = 1 / (max(len(view.shares), 1) + 1) if weight is None else weight
     if not 0 < share < 1:
         raise ConfigError(
-            f"--weight {share:g} is not between 0 and 1: it is the new member's share of the total weight"
+            f"--weight {share:g} is not between 0 and 1; give the new member's share of the total weight, e.g. 0.1"
         )
     member = new_member(
         settings,
@@ -192,9 +193,9 @@ def remove(name: Member, run: LiveRunOption = None, reason: Reason = "", as_json
 
 def _check_member(folder: RunFolder, name: str) -> None:
     """Check the member's name. Raises UnknownNameError if the committee has no such member."""
-    known = _view(folder).members
-    if name not in known:
-        raise UnknownNameError("committee member", name, known)
+    members = _view(folder).members
+    if name not in members:
+        raise UnknownNameError("committee member", name, members)
 
 
 def _send(folder: RunFolder, as_json: bool, limit_s: float | None, **fields: Any) -> int:
@@ -210,7 +211,7 @@ def _remove_settings(folder: RunFolder, name: str) -> None:
 
     folder.change_settings(lambda all_settings: all_settings["committee"]["members"].pop(name, None))
     if folder.info().embedded:
-        with contextlib.suppress(OvenError):  # the process ends even with its key
+        with contextlib.suppress(OvenError):  # the process ends even if its key stays valid
             revoke(folder, name)
 
 

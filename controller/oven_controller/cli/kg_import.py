@@ -15,11 +15,11 @@ from oven_core.terminal_text import say
 
 if TYPE_CHECKING:
     from oven_kg.arrays.graph_arrays import GraphArrays
-    from oven_kg.loaders.importing import Imported
+    from oven_kg.loaders.importing import ImportResult
 
 NEEDS_EXTRA: Final = 'needs the extra kg: `pip install "oven-controller[kg]"`'
-SHOWN: Final = 12
-"""Maximum relations or kinds to print, the most frequent first."""
+MAX_COUNTS: Final = 12
+"""Maximum number of relations or kinds to print, the most frequent first."""
 
 
 def import_graph_files(
@@ -32,10 +32,14 @@ def import_graph_files(
         Path | None,
         typer.Option(metavar="MAP.yaml", help="A map from the files' relations to their names in the graph, or null."),
     ] = None,
-    languages: Annotated[str, typer.Option(metavar="en,de", help="Of ConceptNet's concepts. [default: all]")] = "",
-    least_weight: Annotated[float, typer.Option(min=0, metavar="W", help="Skip edges with a smaller weight.")] = 0.0,
+    languages: Annotated[
+        str, typer.Option(metavar="en,de", help="Languages of the ConceptNet concepts to import. [default: all]")
+    ] = "",
+    min_weight: Annotated[
+        float, typer.Option("--least-weight", min=0, metavar="W", help="Skip edges with a smaller weight.")
+    ] = 0.0,
     cut_cycles: Annotated[
-        bool, typer.Option("--cut-cycles", help="Skip requirements on cycles, instead of refusing the graph.")
+        bool, typer.Option("--cut-cycles", help="Skip requirements that form cycles instead of rejecting the graph.")
     ] = False,
     licence: Annotated[str, typer.Option(metavar="SPDX", help="The graph's licence.")] = "",
     as_json: Json = False,
@@ -54,7 +58,7 @@ def import_graph_files(
         format_,
         relations=relations,
         languages=languages,
-        least_weight=least_weight,
+        min_weight=min_weight,
         cycles="cut" if cut_cycles else "refuse",
         licence=licence,
     )
@@ -66,11 +70,11 @@ def import_graph_files(
     say(f"{imported.arrays.nodes:,} nodes and {imported.arrays.edges:,} edges in {to}")
     say(*summary_lines(imported.arrays))
     if imported.repeated:
-        say(f"{imported.repeated:,} edges were repeated; the largest weight counts")
-    for what, count in imported.skipped.items():
-        say(f"{count:,} {what} left out")
+        say(f"{imported.repeated:,} edges were repeated; the largest weight of each was used")
+    for kind, count in imported.skipped.items():
+        say(f"{count:,} {kind} skipped")
     for name in imported.unused_relations:
-        say(f"no file has the relation {name!r}, which {relations} names")
+        say(f"{relations} maps the relation {name!r}, but no file has it")
     return 0
 
 
@@ -80,28 +84,28 @@ def read_files(
     *,
     relations: Path | None = None,
     languages: str = "",
-    least_weight: float = 0.0,
+    min_weight: float = 0.0,
     cycles: Literal["refuse", "cut", "keep"] = "keep",
     licence: str = "",
-) -> Imported:
+) -> ImportResult:
     """Read a graph from files. Raises ConfigError, and UnknownNameError for an unknown format."""
     try:
-        from oven_kg.loaders.batches import Options
-        from oven_kg.loaders.formats import has_languages, inputs
+        from oven_kg.loaders.batches import LoaderOptions
+        from oven_kg.loaders.formats import files_with_loaders, has_languages
         from oven_kg.loaders.importing import RelationMap, import_graph, read_map
     except ImportError as error:
         raise ConfigError(f"reading {files[0]} {NEEDS_EXTRA}") from error
     codes = tuple(code.strip() for code in languages.split(",") if code.strip())
     if invalid := next((code for code in codes if not code.isalpha()), None):
-        raise ConfigError(f"--languages {invalid!r} is not a language; write codes as ConceptNet has them, e.g. en,de")
-    files_and_loaders = inputs(files, format_)
+        raise ConfigError(f"--languages {invalid!r} is not a language code; use ConceptNet's codes, e.g. en,de")
+    files_and_loaders = files_with_loaders(files, format_)
     if codes and not any(has_languages(loader) for _, loader in files_and_loaders):
-        raise ConfigError(f"--languages selects concepts of ConceptNet, and {files[0]} is not ConceptNet's; remove it")
+        raise ConfigError(f"--languages works only for ConceptNet, and {files[0]} is not a ConceptNet file; omit it")
     return import_graph(
         files_and_loaders,
-        Options(languages=codes),
+        LoaderOptions(languages=codes),
         read_map(relations) if relations else RelationMap(),
-        least_weight=least_weight,
+        min_weight=min_weight,
         cycles=cycles,
         licence=licence,
     )
@@ -137,8 +141,8 @@ def summary_lines(arrays: GraphArrays) -> list[str]:
     ]
 
 
-def _counts_line(what: str, counts: dict[str, int]) -> str:
+def _counts_line(label: str, counts: dict[str, int]) -> str:
     ranked = sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))
-    details = ", ".join(f"{count:,} {name or 'unsaid'}" for name, count in ranked[:SHOWN])
-    more = f", and {len(ranked) - SHOWN} more" if len(ranked) > SHOWN else ""
-    return f"{what:14}{sum(counts.values()):,}  {details}{more}"
+    details = ", ".join(f"{count:,} {name or 'unspecified'}" for name, count in ranked[:MAX_COUNTS])
+    more = f", and {len(ranked) - MAX_COUNTS} more" if len(ranked) > MAX_COUNTS else ""
+    return f"{label:14}{sum(counts.values()):,}  {details}{more}"

@@ -1,4 +1,4 @@
-"""Shared options of the `kg` commands, and a function that queries the graph named by --graph."""
+"""Options that the `kg` commands share, and functions that build a request and query the chosen graph."""
 
 from __future__ import annotations
 
@@ -23,12 +23,14 @@ Request = TypeVar("Request", bound=BaseModel)
 
 GraphFile = Annotated[
     Path | None,
-    typer.Option("--graph", metavar="PATH", help="A graph's file, or a large one's folder, for the built-in one."),
+    typer.Option(
+        "--graph", metavar="PATH", help="A graph file or a `kg import` folder to use instead of the built-in graph."
+    ),
 ]
 
 
 def checked_request(model: type[Request], values: Mapping[str, object]) -> Request:
-    """Build a request. Raises ConfigError, which names the first wrong value."""
+    """Build a request. Raises ConfigError with the first invalid value."""
     try:
         return model.model_validate(values)
     except ValidationError as error:
@@ -39,9 +41,9 @@ def checked_request(model: type[Request], values: Mapping[str, object]) -> Reque
 def graph_reply(
     graph: Path | None, endpoint: str, request: Message, kind: type[Reply], topics: Iterable[str] = ()
 ) -> Reply:
-    """Return the reply of a graph: the built-in one, a YAML file, or any other graph, which is a folder of `kg import`
-    or a file that it reads. A YAML graph may have faults. Raises ConfigError for a graph that cannot be read, for a
-    request that it cannot answer, and for one of `topics` that it does not have."""
+    """Query the built-in graph, or the graph in `graph`: a YAML file, a `kg import` folder, or a file that `kg import`
+    reads. A YAML graph may have faults. Raises ConfigError if the graph cannot be read, cannot answer the request, or
+    lacks one of `topics`."""
     answers: Answers | LargeAnswers
     nodes: Container[str]
     if graph is None or is_yaml(graph):
@@ -54,8 +56,8 @@ def graph_reply(
         answers, nodes = LargeAnswers(arrays), arrays
     if missing := next((topic for topic in topics if topic not in nodes), ""):
         raise ConfigError(
-            f"the graph has no topic {missing!r}: name one of its nodes, another graph with --graph, or what the topic "
-            f"builds on with --needs {missing}:NEED"
+            f"the graph has no topic {missing!r}; use one of its nodes, choose another graph with --graph, or declare "
+            f"a prerequisite with --needs {missing}:NEED"
         )
     reply = answers.endpoints[endpoint][1](request)
     assert isinstance(reply, kind)

@@ -27,13 +27,13 @@ def curriculum(
     mastery: Annotated[list[str], typer.Argument(metavar="TOPIC=RIGHT/TRIED")],
     needs: Annotated[list[str] | None, typer.Option(metavar="TOPIC:NEED", help="TOPIC builds on NEED.")] = None,
     threshold: Annotated[
-        float, typer.Option(help="The mastery that a need must reach, by its lower bound, 0 to 1.")
+        float, typer.Option(help="Mastery that a prerequisite must reach (lower bound), 0 to 1.")
     ] = 0.5,
-    floor: Annotated[float, typer.Option(help="Share that is spread evenly over all topics.")] = 0.05,
+    floor: Annotated[float, typer.Option(help="Share to spread evenly over all topics.")] = 0.05,
     graph_file: GraphFile = None,
     as_json: Json = False,
 ) -> int:
-    """Compute shares of training topics from the mastery of each and from which topic builds on which.
+    """Compute the training share of each topic from the topics' mastery and prerequisites.
 
     Example: oven-controller kg curriculum add=90/100 multiply=20/100 --needs multiply:add
     """
@@ -44,8 +44,8 @@ def curriculum(
         "floor": floor,
     }
     request = checked_request(CurriculumRequest, fields)
-    linked = {topic for pair in request.prerequisites for topic in pair}
-    topics = [entry.topic for entry in request.mastery if entry.topic not in linked]
+    linked_topics = {topic for pair in request.prerequisites for topic in pair}
+    topics = [entry.topic for entry in request.mastery if entry.topic not in linked_topics]
     answer = graph_reply(graph_file, "curriculum", request, Curriculum, topics)
     if as_json:
         say(*json.dumps(answer.model_dump(mode="json"), indent=1).splitlines())
@@ -53,7 +53,7 @@ def curriculum(
     for topic, weight in answer.weights.items():
         say(f"{weight:6.1%}  {topic}")
     for unmet in answer.unmet:
-        say(f"not yet: {' builds on '.join(unmet.path)}, whose mastery is {unmet.bound:.0%} at least")
+        say(f"not ready: {' builds on '.join(unmet.path)}, whose mastery is only {unmet.bound:.0%} (lower bound)")
     return 0
 
 
@@ -84,13 +84,13 @@ def token_prior(
     graph_file: GraphFile = None,
     as_json: Json = False,
 ) -> int:
-    """Score the tokens that matter most, in at most a kilobyte.
+    """Score the most important tokens, encoded in at most a kilobyte.
 
     Example: oven-controller kg token-prior vocab.json --corpus ids.txt --to prior.bin
     """
     vocabulary = _vocabulary(vocabulary_file)
     if method == "unigram" and corpus is None:
-        raise ConfigError("a unigram prior counts tokens: give --corpus, or --method kg")
+        raise ConfigError("a unigram prior needs token counts; add --corpus FILE, or use --method kg")
     counts = _token_counts(corpus, len(vocabulary)) if corpus else ()
     fields = {"method": method, "vocabulary": vocabulary, "counts": counts, "k": k}
     answer = graph_reply(graph_file, "token_prior", checked_request(TokenPriorRequest, fields), TokenPrior)
@@ -110,7 +110,7 @@ def _vocabulary(path: Path) -> list[str]:
         return TypeAdapter(list[str]).validate_json(text if path.suffix == ".json" else "")
     except ValidationError:
         raise ConfigError(
-            f"{path} is not a vocabulary, which is a .json file with a list of the tokens' texts, by id"
+            f"{path} is not a vocabulary; use a .json file with a list of the tokens' texts in the order of their ids"
         ) from None
 
 
@@ -118,7 +118,7 @@ def _token_counts(path: Path, size: int) -> tuple[int, ...]:
     """Count the occurrences of each of the `size` token ids in a file."""
     counts = Counter(_read_text(path).split())
     if invalid := [word for word in counts if not word.isdecimal() or int(word) >= size]:
-        raise ConfigError(f"{path} holds {invalid[0][:40]!r}, which is not a token id below {size}")
+        raise ConfigError(f"{path} contains {invalid[0][:40]!r}, which is not a token id below {size}")
     counts_by_id = [0] * size
     for word, count in counts.items():
         counts_by_id[int(word)] += count

@@ -1,4 +1,4 @@
-"""Groups of commands that import a command's module only when the command is used."""
+"""Command groups that import a command's module only when that command is used."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ class Command:
     """A command, defined by the import path of its function."""
 
     target: str
-    """`module:function`, or `module:app` of a Typer. A function's parameters are the arguments and options, annotated
-    as typer reads them, and its docstring is the help. It returns the exit code, or None for 0."""
+    """`module:function`, or `module:app` for a Typer app. A function's parameters are the arguments and options, with
+    Typer's annotations, and its docstring is the help. It returns the exit code, or None for 0."""
     summary: str
     """Description in the list of commands."""
 
 
 @dataclass(frozen=True)
 class Group:
-    """A group of commands inside another."""
+    """A group of commands inside another group."""
 
     summary: str
     example: str
@@ -47,8 +47,8 @@ class LazyGroup(TyperGroup):
         title: str = "",
         **settings: Any,
     ) -> None:
-        """`headings` has each command's heading in the help. `title` is the group's name, for errors and examples. It
-        is empty for the program itself."""
+        """`headings` maps commands to their headings in the help. `title` is the group's name for errors and examples,
+        or empty for the program itself."""
         super().__init__(**settings)
         self.table = table
         self._headings = headings or {}
@@ -58,7 +58,7 @@ class LazyGroup(TyperGroup):
         return list(self.table)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Return a placeholder with a name and a summary, for lists. `load` builds the real command."""
+        """Return a placeholder with the name and summary, which is enough for lists. `load` builds the real command."""
         if cmd_name not in self.table:
             return None
         return TyperCommand(
@@ -103,7 +103,7 @@ class LazyGroup(TyperGroup):
 def single_command(
     function: Callable[..., Any], *, command_class: type[TyperCommand] | None = None, **context_settings: Any
 ) -> typer.Typer:
-    """Return a Typer app with one command, with these context settings in addition to HELP_OPTIONS."""
+    """Return a Typer app with one command. The context settings are added to HELP_OPTIONS."""
     app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
     app.command(cls=command_class, context_settings=HELP_OPTIONS | context_settings)(function)
     return app

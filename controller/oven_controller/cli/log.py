@@ -9,8 +9,7 @@ from typing import Annotated
 
 import typer
 
-from oven_controller.cli.options import HERE, Json, RunName, SameRun, exit_if_incomplete, from_anywhere, one_run
-from oven_core.errors import ConfigError
+from oven_controller.cli.options import LOCAL, Json, RunAlias, RunName, exit_if_incomplete, one_run, remote_options
 from oven_core.protocol.codec import Malformed
 from oven_core.protocol.completion_messages import StoredGroup
 from oven_core.protocol.events import Event
@@ -26,10 +25,10 @@ LAST_GROUPS = 10
 """Default number of groups that --completions prints."""
 
 
-@from_anywhere
+@remote_options
 def log(
     run: RunName = None,
-    run_: SameRun = None,
+    run_: RunAlias = None,
     as_json: Json = False,
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Continue with new events until the stack is down.")
@@ -43,14 +42,14 @@ def log(
     last: Annotated[
         int | None,
         typer.Option(
-            min=1, max=2000, help="With --completions: the number of newest groups.", show_default=str(LAST_GROUPS)
+            min=1, max=2000, help="Only this many of the newest events, or of the newest groups with --completions."
         ),
     ] = None,
-    endpoint: Endpoint = HERE,
+    endpoint: Endpoint = LOCAL,
 ) -> None:
     """Print a run's log, one event per line, whether its stack is up or down.
 
-    Exit code 3 if the log is known to lack messages of the learner.
+    Exit code 3 if messages of the learner are known to be missing.
 
     Example: oven-controller log grpo-1121-0231 --json | grep Decision
     """
@@ -58,25 +57,39 @@ def log(
     if completions:
         asyncio.run(print_completions(access, last=last or LAST_GROUPS, as_json=as_json, follow=follow))
         return
+    asyncio.run(_print(access, as_json, follow, last))
+
+
+async def _print(access: RunAccess, as_json: bool, follow: bool, last: int | None) -> None:
+    last_seq = 0
     if last is not None:
-        raise ConfigError("--last needs --completions: add it, or omit --last")
-    asyncio.run(_print(access, as_json, follow))
-
-
-async def _print(access: RunAccess, as_json: bool, follow: bool) -> None:
+        newest_events = await access.newest(last)
+        _print_events(newest_events, as_json)
+        last_seq = newest_events[-1].seq if newest_events else 0
     if follow and access.is_up():
         async for event in access.follow():
-            _print_event(event, as_json, flush=True)
+            if event.seq > last_seq:
+                _print_event(event, as_json, flush=True)
         return
-    pending, started = list[Event](), False  # an earlier version's log is refused at its RunStarted: print nothing then
+    if last is not None:
+        exit_if_incomplete(access)
+        return
+    pending: list[Event] = []
+    started = False
+    # Reading fails at RunStarted if another version wrote the log. Nothing is printed before that is clear.
     async for event in access.events():
         pending.append(event)
         started |= isinstance(event.body, RunStarted)
-        while started and pending:
-            _print_event(pending.pop(0), as_json)
-    for event in pending:
-        _print_event(event, as_json)
+        if started:
+            _print_events(pending, as_json)
+            pending.clear()
+    _print_events(pending, as_json)
     exit_if_incomplete(access)
+
+
+def _print_events(events: list[Event], as_json: bool) -> None:
+    for event in events:
+        _print_event(event, as_json)
 
 
 def _print_event(event: Event, as_json: bool, flush: bool = False) -> None:
@@ -92,11 +105,11 @@ def readable(event: Event) -> str:
         mode="json", exclude_defaults=True, exclude={"v", "type", "incarnation", "n", "tally", "rules"}
     )
     author = f" {event.author}" if event.subject.count(".") > 2 else ""
-    values = "  ".join(f"{key}={_short(value)}" for key, value in fields.items())
+    values = "  ".join(f"{key}={_shorten(value)}" for key, value in fields.items())
     return clean(f"{event.seq:>6} {event.time:%H:%M:%S} {body.type}{author}  {values}")
 
 
-def _short(value: object) -> str:
+def _shorten(value: object) -> str:
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     return text if len(text) <= 160 else text[:159] + "…"
 
@@ -113,7 +126,7 @@ async def print_completions(access: RunAccess, *, last: int, as_json: bool, foll
 
 def _print_groups(groups: list[StoredGroup], as_json: bool) -> None:
     for group in groups:
-        if as_json:  # in ASCII, because texts may contain control sequences for the terminal
+        if as_json:  # in ASCII, because texts may contain terminal control sequences
             print(json.dumps(json.loads(group.model_dump_json())), flush=True)
         else:
             say(*group_lines(group), "", flush=True)

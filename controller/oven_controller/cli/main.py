@@ -14,129 +14,133 @@ from oven_core.errors import NO_SPACE, OvenError
 from oven_core.protocol.operator_actions import ACTIONS
 from oven_core.terminal_text import clean
 
-HERE: Final = "oven_controller.cli"
+PACKAGE: Final = "oven_controller.cli"
 COMMANDS: Final[Mapping[str, Mapping[str, Command | Group]]] = {
     "Start and end": {
-        "up": Command(f"{HERE}.up:up_command", "Start a run: the bus, the mesh, the agents and the learner."),
-        "run": Command(f"{HERE}.up:run_script", "Start the stack around your own training script."),
-        "down": Command(f"{HERE}.up:down", "Shut a running stack down, with a checkpoint."),
+        "up": Command(f"{PACKAGE}.up:up_command", "Start a run: the bus, the mesh, the agents and the learner."),
+        "run": Command(f"{PACKAGE}.up:run_script", "Start the stack around your own training script."),
+        "down": Command(f"{PACKAGE}.up:down", "Shut a running stack down, with a checkpoint."),
     },
     "Watch": {
-        "runs": Command(f"{HERE}.runs:runs_command", "List the runs; `runs rm` and `runs prune` remove some."),
-        "status": Command(f"{HERE}.status:status", "Show how a run is doing."),
-        "monitor": Command(f"{HERE}.monitor:monitor", "Watch a run in the terminal: curves, agents, decisions."),
-        "log": Command(f"{HERE}.log:log", "Print a run's log, one event per line."),
+        "runs": Command(f"{PACKAGE}.runs:runs_command", "List the runs; `runs rm` and `runs prune` remove some."),
+        "status": Command(f"{PACKAGE}.status:status", "Show how a run is doing."),
+        "monitor": Command(f"{PACKAGE}.monitor:monitor", "Watch a run in the terminal: curves, agents, decisions."),
+        "log": Command(f"{PACKAGE}.log:log", "Print a run's log, one event per line."),
         "notify": Group(
-            "Messages about a run, to a webhook, a chat or by e-mail.",
+            "Send messages about a run to a webhook, a chat or by e-mail.",
             "test env:OPS_HOOK",
             {
-                "test": Command(f"{HERE}.notify:try_out", "Send one message to each address."),
-                "watch": Command(f"{HERE}.notify:watch", "Send messages about a run that is up already."),
+                "test": Command(f"{PACKAGE}.notify:send_test", "Send one message to each address."),
+                "watch": Command(f"{PACKAGE}.notify:watch", "Send messages about a running run."),
             },
         ),
-        "mcp": Command(f"{HERE}.mcp:mcp", "Serve runs to a coding agent by the Model Context Protocol."),
+        "mcp": Command(f"{PACKAGE}.mcp:mcp", "Serve runs to a coding agent over the Model Context Protocol."),
     },
     "Overrule": {
         **{
-            name: Command(f"{HERE}.operator:{name}_command", f"{ACTIONS[name].summary}.")
+            name: Command(f"{PACKAGE}.operator:{name}_command", f"{ACTIONS[name].summary}.")
             for name in (
                 *("hold", "resume", "stop", "set", "approve", "veto", "autonomy"),
                 *("mute", "unmute", "trust", "distrust"),
             )
         },
         "judge": Group(
-            "The judges of a run's reward committee: list them, and swap them while it trains.",
+            "Manage the judges of a run's reward committee while it trains.",
             "list",
             {
-                "list": Command(f"{HERE}.judge:list_judges", "List the remote members and their state."),
-                "swap": Command(f"{HERE}.judge:swap", "Have another model judge as this member."),
-                "mute": Command(f"{HERE}.judge:mute", "Stop asking a member."),
-                "add": Command(f"{HERE}.judge:add", "Start another member under the running stack."),
-                "remove": Command(f"{HERE}.judge:remove", "Remove a member and end its process."),
+                "list": Command(f"{PACKAGE}.judge:list_judges", "List the remote members and their state."),
+                "swap": Command(f"{PACKAGE}.judge:swap", "Replace a member's model."),
+                "mute": Command(f"{PACKAGE}.judge:mute", "Stop calling a member."),
+                "add": Command(f"{PACKAGE}.judge:add", "Start a new member in the running stack."),
+                "remove": Command(f"{PACKAGE}.judge:remove", "Remove a member and end its process."),
             },
         ),
     },
     "Ask": {
-        "decisions": Command(f"{HERE}.decisions:decisions", "List a run's decisions, one per row."),
-        "explain": Command(f"{HERE}.explain:explain", "Explain one decision: votes, rules, receipt, outcome."),
-        "review": Command(f"{HERE}.review:review", "Ask all agents what they would have flagged in a finished run."),
-        "replay": Command(f"{HERE}.replay:replay", "Decide a recorded run again from its log."),
-        "backtest": Command(f"{HERE}.backtest:backtest", "Show what one agent would have voted in a recorded run."),
-        "import": Command(f"{HERE}.importing:import_", "Read another training's logs as a run."),
+        "decisions": Command(f"{PACKAGE}.decisions:decisions", "List a run's decisions, one per row."),
+        "explain": Command(f"{PACKAGE}.explain:explain", "Explain one decision: votes, rules, receipt, outcome."),
+        "review": Command(f"{PACKAGE}.review:review", "Ask all agents what they would have flagged in a finished run."),
+        "replay": Command(f"{PACKAGE}.replay:replay", "Decide a recorded run again from its log."),
+        "backtest": Command(f"{PACKAGE}.backtest:backtest", "Show what one agent would have voted in a recorded run."),
+        "import": Command(f"{PACKAGE}.importing:import_", "Read another training's logs as a run."),
         "kg": Group(
-            "Ask the graph of causes and remedies, or your own graph.",
+            "Query the graph of causes and remedies, or your own graph.",
             "diagnose loss_spike grad_norm_spike",
             {
-                "diagnose": Command(f"{HERE}.kg_graph:diagnose_symptoms", "Rank causes and remedies for symptoms."),
-                "query": Command(f"{HERE}.kg_graph:query", "Search a graph: neighbors, path, ppr, search."),
-                "info": Command(f"{HERE}.kg_graph:info", "Show what a graph holds, and its hash."),
-                "lint": Command(f"{HERE}.kg_graph:lint_graph", "Check a graph for faults."),
-                "import": Command(f"{HERE}.kg_import:import_graph_files", "Convert a graph from other sources."),
-                "curriculum": Command(f"{HERE}.kg_training:curriculum", "Compute shares of training topics."),
-                "token-prior": Command(f"{HERE}.kg_training:token_prior", "Score the tokens that matter most."),
+                "diagnose": Command(
+                    f"{PACKAGE}.kg_inspect:diagnose_symptoms", "Rank causes and remedies for symptoms."
+                ),
+                "query": Command(f"{PACKAGE}.kg_inspect:query", "Query a graph: neighbors, path, ppr, search."),
+                "info": Command(f"{PACKAGE}.kg_inspect:info", "Show a graph's contents and its hash."),
+                "lint": Command(f"{PACKAGE}.kg_inspect:lint_graph", "Check a graph for faults."),
+                "import": Command(f"{PACKAGE}.kg_import:import_graph_files", "Convert a graph from other sources."),
+                "curriculum": Command(f"{PACKAGE}.kg_training:curriculum", "Compute the training share of each topic."),
+                "token-prior": Command(f"{PACKAGE}.kg_training:token_prior", "Score the most important tokens."),
             },
         ),
         "oracle": Group(
-            "An oracle that reads activations: measure it on benchmarks, or ask it about a text.",
+            "Evaluate an oracle that reads activations, or ask it about a text.",
             'ask "the film was very boring" "is the feeling of this text positive?"',
             {
-                "evaluate": Command(f"{HERE}.oracle:evaluate", "Measure an oracle on nine benchmarks."),
-                "ask": Command(f"{HERE}.oracle:ask", "Ask an oracle about a text."),
+                "evaluate": Command(f"{PACKAGE}.oracle:evaluate", "Evaluate an oracle on nine benchmarks."),
+                "ask": Command(f"{PACKAGE}.oracle:ask", "Ask an oracle about a text."),
             },
         ),
         "supervise": Group(
-            "Have a model write programs over a long text that a cheaper model reads.",
+            "Answer questions about long texts: a model writes programs, and a cheaper one reads the parts.",
             "diagnose grpo-1121-0231",
             {
-                "run": Command(f"{HERE}.supervise_run:run_question", "Answer one question about a long text."),
-                "diagnose": Command(f"{HERE}.supervise_diagnose:diagnose_run", "Say what is wrong with a run."),
-                "export": Command(f"{HERE}.supervise_export:export", "Write answered questions as training rows."),
+                "run": Command(f"{PACKAGE}.supervise_run:run_question", "Answer one question about a long text."),
+                "diagnose": Command(f"{PACKAGE}.supervise_diagnose:diagnose_run", "Diagnose what is wrong with a run."),
+                "export": Command(f"{PACKAGE}.supervise_export:export", "Export answered questions as training data."),
             },
         ),
         "traces": Group(
             "Record an agent's attempts at tasks as traces, convert them, and check them.",
             "collect traces.jsonl --rollouts 100",
             {
-                "collect": Command(f"{HERE}.traces_collect:collect", "Record traces of the recipe repair's policy."),
-                "convert": Command(f"{HERE}.traces_files:convert", "Write traces in another format."),
-                "check": Command(f"{HERE}.traces_files:check", "Count the steps that are not complete."),
-                "show": Command(f"{HERE}.traces_files:show", "List traces, or show one step by step."),
+                "collect": Command(f"{PACKAGE}.traces_collect:collect", "Record traces of the recipe repair's policy."),
+                "convert": Command(f"{PACKAGE}.traces_files:convert", "Write traces in another format."),
+                "check": Command(f"{PACKAGE}.traces_files:check", "Count incomplete steps."),
+                "show": Command(f"{PACKAGE}.traces_files:show", "List traces, or show one step by step."),
             },
         ),
     },
     "Measure": {
-        "gym": Command(f"{HERE}.bench:gym_command", "Measure whether the controller helps: faults in small runs."),
-        "bench": Command(f"{HERE}.bench:bench_command", "Run one of the measurements of a source checkout."),
-        "calibration": Command(f"{HERE}.calibration:calibration", "Score the confidences that agents stated."),
+        "gym": Command(
+            f"{PACKAGE}.bench:gym_command", "Measure whether the controller helps when small runs go wrong."
+        ),
+        "bench": Command(f"{PACKAGE}.bench:bench_command", "Run one of the benchmarks of a source checkout."),
+        "calibration": Command(f"{PACKAGE}.calibration:calibration", "Score the confidences that agents stated."),
     },
     "Set up": {
-        "doctor": Command(f"{HERE}.doctor:doctor", "Check whether this machine is ready for a run."),
+        "doctor": Command(f"{PACKAGE}.doctor:doctor", "Check whether this machine is ready for a run."),
         "config": Group(
-            "Settings: their values, and where they come from.",
+            "Show settings and where they come from.",
             "show --origin",
-            {"show": Command(f"{HERE}.config:show", "Print the settings that a run would get.")},
+            {"show": Command(f"{PACKAGE}.config:show", "Print the settings that a run would get.")},
         ),
         "agent": Group(
-            "Your own agents: run one beside a stack, write one, list them.",
+            "Write your own agents, run them alongside a stack, and list agents.",
             "list",
             {
-                "run": Command(f"{HERE}.agent:run_agent", "Run an agent beside a stack that is up."),
-                "new": Command(f"{HERE}.agent:new_agent", "Write a small agent to start from."),
-                "list": Command(f"{HERE}.agent:list_agents", "List the installed agents, or one agent's options."),
+                "run": Command(f"{PACKAGE}.agent:run_agent", "Run an agent alongside a running stack."),
+                "new": Command(f"{PACKAGE}.agent:new_agent", "Write a small agent to start from."),
+                "list": Command(f"{PACKAGE}.agent:list_agents", "List the installed agents, or one agent's options."),
             },
         ),
         "creds": Group(
-            "Keys for agents and persons elsewhere, and for your own server.",
+            "Manage keys for agents and people on other machines, and for your own server.",
             "list",
             {
-                "add": Command(f"{HERE}.creds:add", "Make a key for a run."),
-                "revoke": Command(f"{HERE}.creds:revoke", "Take a key back and close its connections."),
-                "list": Command(f"{HERE}.creds:list_keys", "List who may connect."),
-                "server": Command(f"{HERE}.creds:server", "Configure your own nats-server, with keys for one run."),
-                "cluster": Command(f"{HERE}.creds:cluster", "Configure a cluster of nats-servers."),
+                "add": Command(f"{PACKAGE}.creds:add", "Make a key for a run."),
+                "revoke": Command(f"{PACKAGE}.creds:revoke", "Revoke a key and close its connections."),
+                "list": Command(f"{PACKAGE}.creds:list_keys", "List the keys that may connect."),
+                "server": Command(f"{PACKAGE}.creds:server", "Configure your own nats-server, with keys for one run."),
+                "cluster": Command(f"{PACKAGE}.creds:cluster", "Configure a cluster of nats-servers."),
             },
         ),
-        "schema": Command(f"{HERE}.schema:schema", "Print the JSON Schema of the messages."),
+        "schema": Command(f"{PACKAGE}.schema:schema", "Print the JSON Schema of the messages."),
     },
 }
 """The commands under each heading of the help."""
@@ -180,7 +184,7 @@ def main(
 
 
 def run(argv: Sequence[str] | None = None) -> None:
-    """Run the command line. Exit codes: 0 done, 1 the answer is no, 2 the request is wrong, 3 something outside failed,
+    """Run the command line. Exit codes: 0 success, 1 a negative result, 2 an invalid request, 3 an external failure,
     130 Ctrl-C."""
     try:
         typer.main.get_command(app)(args=argv, prog_name="oven-controller")
@@ -190,11 +194,12 @@ def run(argv: Sequence[str] | None = None) -> None:
     except OSError as error:
         if error.errno not in NO_SPACE and not error.filename:
             raise
-        where = f" at {error.filename}" if error.filename else ""
-        sentence = f"nothing more can be written{where} ({error.strerror}): make room there"
-        if error.errno not in NO_SPACE:
-            sentence = f"{error.filename} cannot be used ({error.strerror}): check its owner and its permissions"
-        print(f"error: {clean(sentence)}", file=sys.stderr)
+        if error.errno in NO_SPACE:
+            location = f" to {error.filename}" if error.filename else ""
+            message = f"cannot write{location} ({error.strerror}); free some disk space"
+        else:
+            message = f"cannot use {error.filename} ({error.strerror}); check its owner and permissions"
+        print(f"error: {clean(message)}", file=sys.stderr)
         sys.exit(OvenError.exit_code)
 
 

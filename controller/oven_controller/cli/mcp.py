@@ -8,19 +8,19 @@ from typing import Annotated
 
 import typer
 
-from oven_controller.cli.options import HERE, SameRun, from_anywhere, one_run, run_argument
+from oven_controller.cli.options import LOCAL, RunAlias, one_run, remote_options, run_argument
 from oven_core.errors import ConfigError
 from oven_runs.access.endpoint import Endpoint
 
 
-@from_anywhere
+@remote_options
 def mcp(
     run: Annotated[str | None, run_argument("all runs")] = None,
-    run_: SameRun = None,
+    run_: RunAlias = None,
     control: Annotated[
         bool,
         typer.Option(
-            "--control", help="Also offer approve, veto, set, hold and resume, signed with the server's own key."
+            "--control", help="Also offer approve, veto, set, hold and resume, signed with the MCP server's own key."
         ),
     ] = False,
     agent_files: Annotated[
@@ -31,11 +31,11 @@ def mcp(
             exists=True,
         ),
     ] = None,
-    endpoint: Endpoint = HERE,
+    endpoint: Endpoint = LOCAL,
 ) -> None:
-    """Serve runs to a coding agent by the Model Context Protocol, over stdin and stdout. With RUN, serve only that run.
+    """Serve runs to a coding agent over the Model Context Protocol, on stdin and stdout. With RUN, serve only that run.
 
-    It needs the extra `mcp`.
+    Needs the extra `mcp`.
 
     Example: claude mcp add oven -- oven-controller mcp
 
@@ -48,12 +48,14 @@ def mcp(
         if (error.name or "").split(".")[0] not in ("mcp", "mcp_types"):
             raise
         raise ConfigError(
-            'the package "mcp" for coding agents is not installed, or is older than 2.3; '
-            '`pip install "oven-controller[mcp]"` installs it'
+            'the package "mcp" is not installed, or is older than 2.3; `pip install "oven-controller[mcp]"` installs it'
         ) from error
     allowed_runs = AllowedRuns(one_run(run, run_), endpoint, agent_files)
     if allowed_runs.run is not None or allowed_runs.is_remote:
         allowed_runs.find(None)  # reports an unknown name now instead of at the first call
     if sys.stdin.isatty():
-        print("this command is started by a coding agent, which talks to it on stdin; Ctrl-C ends it", file=sys.stderr)
+        print(
+            "this server is meant to be started by a coding agent, which talks to it on stdin; press Ctrl-C to stop it",
+            file=sys.stderr,
+        )
     serve(allowed_runs, control)

@@ -7,16 +7,16 @@ from typing import Annotated
 import typer
 
 from oven_controller.cli import completion
-from oven_controller.cli.options import HERE, SameRuns, from_anywhere, several_runs
+from oven_controller.cli.options import LOCAL, RunsAlias, remote_options, several_runs
 from oven_core.errors import ConfigError
 from oven_runs.access.endpoint import Endpoint
 from oven_runs.home.run_folder import Home
 
 MAX_RUNS = 4
-"""Maximum runs in one overlay."""
+"""Maximum number of runs in one overlay."""
 
 
-@from_anywhere
+@remote_options
 def monitor(
     runs: Annotated[
         list[str] | None,
@@ -27,8 +27,8 @@ def monitor(
             autocompletion=completion.runs,
         ),
     ] = None,
-    runs_: SameRuns = None,
-    play: Annotated[bool, typer.Option("--play", help="Play the run from its log.")] = False,
+    runs_: RunsAlias = None,
+    play: Annotated[bool, typer.Option("--play", help="Replay the run from its log.")] = False,
     speed: Annotated[float, typer.Option(min=0.25, help="With --play: speed relative to the run's own pace.")] = 1.0,
     light: Annotated[
         bool, typer.Option("--light", envvar="OVEN_LIGHT", help="Use a light theme (ctrl+t changes it).")
@@ -52,13 +52,13 @@ def monitor(
         bool, typer.Option("--control", help="Allow actions with the operator's key: approve, set, hold …")
     ] = False,
     web: Annotated[
-        bool, typer.Option("--web", help="Show it in a browser of this machine, at a one-time address.")
+        bool, typer.Option("--web", help="Show the monitor in a browser on this machine, at a one-time address.")
     ] = False,
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port for --web.", show_default="a free one")] = 0,
-    endpoint: Endpoint = HERE,
+    endpoint: Endpoint = LOCAL,
 ) -> None:
-    """Watch a run: curves, agents, decisions and their ballots. It only reads without --control, and closing it does
-    not affect the run.
+    """Watch a run: curves, agents, decisions and their ballots. Without --control the monitor only reads. Closing it
+    does not affect the run.
 
     Without RUN it lists the runs if there are several. With two to four runs it overlays them.
 
@@ -70,13 +70,13 @@ def monitor(
     """
     from oven_controller.stack.process_table import process_function
 
-    names = several_runs(runs, runs_, least=0)
+    names = several_runs(runs, runs_, minimum=0)
     if len(names) > MAX_RUNS or (play and len(names) > 1):
         limit = "only one can be played" if play else f"at most {MAX_RUNS} can be overlaid"
-        raise ConfigError(f"{len(names)} runs are named, and {limit}: name fewer")
+        raise ConfigError(f"{len(names)} runs are named, but {limit}; name fewer runs")
     if endpoint.with_environment().is_remote:
         if len(names) > 1:
-            raise ConfigError(f"an address serves one run, and {len(names)} are named: name one")
+            raise ConfigError(f"a server address is for one run, but {len(names)} are named; name only one")
         source = [*endpoint.arguments(), *(["--run", names[0]] if names else [])]
     else:
         home = Home()

@@ -1,4 +1,4 @@
-"""The commands `notify test` and `notify watch`, which send messages about a run to a webhook, a chat or by e-mail."""
+"""The commands `notify test` and `notify watch`, which send messages about a run by webhook, chat or e-mail."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from typing import Annotated
 import typer
 
 from oven_controller.cli.options import (
-    HERE,
+    LOCAL,
     Config,
     Json,
     LiveRunName,
+    RunAlias,
     RunOption,
-    SameRun,
-    Sets,
-    from_anywhere,
+    SettingOverrides,
     one_run,
     print_result,
+    remote_options,
 )
 from oven_core.errors import ConfigError
 from oven_core.terminal_text import say
@@ -36,23 +36,23 @@ Urls = Annotated[
     typer.Option(
         "--notify",
         metavar="URL",
-        help="Call there: https://… (JSON), slack://…, discord://…, mailtos://…, or env:NAME; repeatable.",
+        help="Address for messages: https://… (JSON), slack://…, discord://…, mailtos://…, or env:NAME; repeatable.",
     ),
 ]
 
 
-def try_out(
+def send_test(
     urls: Annotated[
         list[str] | None,
-        typer.Argument(metavar="URL", help="Addresses, or env:NAME.", show_default="those of the settings"),
+        typer.Argument(metavar="URL", help="Addresses, or env:NAME.", show_default="from the settings"),
     ] = None,
     config: Config = None,
-    sets: Sets = None,
+    overrides: SettingOverrides = None,
     run: RunOption = None,
     as_json: Json = False,
 ) -> None:
-    """Send one message to each address and print the results. Without an address, use those of the settings (--config,
-    --set, OVEN_SET_NOTIFY__TO), or of the run that --run names.
+    """Send one message to each address and print the results. Without URL, use the addresses in the settings (--config,
+    --set, OVEN_SET_NOTIFY__TO), or else in those of --run.
 
     Exit code 3 if a message was not accepted.
 
@@ -62,58 +62,59 @@ def try_out(
     from oven_controller.notify.recipients import resolve, tls_warnings
 
     folder = Home().find(run) if run is not None else None
-    settings = _settings(urls, config, sets, folder)
+    settings = _settings(urls, config, overrides, folder)
     recipients = resolve(settings, os.environ, folder.path if folder is not None else None)
     for warning in tls_warnings(recipients):
         say(f"warning: {warning}")
     failures = {recipient.name: recipient.send(TEST_MESSAGE) for recipient in recipients}
     results = [{"recipient": name, "sent": not failure, "failure": failure} for name, failure in failures.items()]
-    print_result(as_json, results, (f"{name}: {f'failed: {why}' if why else 'sent'}" for name, why in failures.items()))
+    lines = [f"{name}: failed: {failure}" if failure else f"{name}: sent" for name, failure in failures.items()]
+    print_result(as_json, results, lines)
     raise typer.Exit(3 if any(failures.values()) else 0)
 
 
-@from_anywhere
+@remote_options
 def watch(
     run: LiveRunName = None,
-    run_: SameRun = None,
+    run_: RunAlias = None,
     urls: Urls = None,
     config: Config = None,
-    sets: Sets = None,
-    endpoint: Endpoint = HERE,
+    overrides: SettingOverrides = None,
+    endpoint: Endpoint = LOCAL,
 ) -> None:
-    """Send messages about a run that is up already, here or elsewhere, until it ends or Ctrl-C. Advice that waits for
-    approval now is sent at once; earlier events are not.
+    """Send messages about a running run, here or elsewhere, until it ends or Ctrl-C. Advice that is waiting for
+    approval is sent immediately. Other earlier events are not sent.
 
     Example: oven-controller notify watch grpo-1121-0231 --notify env:OPS_HOOK
     """
     from oven_controller.notify.notifier import run_notifier
     from oven_controller.notify.recipients import resolve, tls_warnings
 
-    settings = _settings(urls, config, sets, None)
+    settings = _settings(urls, config, overrides, None)
     recipients = resolve(settings, os.environ)
     access = find_run(one_run(run, run_), endpoint, running=True)
     for warning in tls_warnings(recipients):
         say(f"warning: {warning}")
     names = ", ".join(recipient.name for recipient in recipients)
-    say(f"run {access.run}: calling {names} about {', '.join(settings.on)}; Ctrl-C ends it", flush=True)
+    say(f"run {access.run}: sending {', '.join(settings.on)} to {names}; press Ctrl-C to stop", flush=True)
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     asyncio.run(run_notifier(access, settings, recipients))
 
 
 def _settings(
-    urls: list[str] | None, config: Path | None, sets: list[str] | None, folder: RunFolder | None
+    urls: list[str] | None, config: Path | None, overrides: list[str] | None, folder: RunFolder | None
 ) -> NotifySettings:
-    """Return the settings from the command line, or the run's settings if the former have no address. Raises
-    ConfigError if neither has one."""
+    """Return the settings from the command line, or the run's settings if the command line has no address. Raises
+    ConfigError if neither has an address."""
     from oven_controller.notify.process import settings_of
 
     conceal(urls or ())
-    settings = notify_settings(config=config, sets=sets or (), environ=os.environ, urls=urls or ())
+    settings = notify_settings(config=config, sets=overrides or (), environ=os.environ, urls=urls or ())
     if not settings.to and folder is not None:
         settings = settings_of(folder)
     if not settings.to:
         raise ConfigError(
-            "there is no address: name one, e.g. env:OPS_HOOK for the one in that environment variable, or write it to "
-            "the settings (`notify: {to: […]}`, --config FILE)"
+            "no address for messages; pass one, e.g. env:OPS_HOOK for the address in that environment variable, or add "
+            "it to the settings (`notify: {to: […]}`, --config FILE)"
         )
     return settings

@@ -1,6 +1,6 @@
 """Operator commands for a running run, generated from the table in `oven_core.protocol.operator_actions`.
 
-Each command logs the action, waits for the answer and prints it on one line. Exit codes: 0 done, 1 refused, 3 timeout
+Each command logs the action, waits for the answer and prints it as one line. Exit codes: 0 done, 1 refused, 3 timeout
 (`oven_runs.operator.operator_client`).
 """
 
@@ -17,18 +17,18 @@ import typer
 from oven_controller.cli import completion
 from oven_controller.cli.lazy_group import single_command
 from oven_controller.cli.options import (
-    HERE,
+    LOCAL,
     Json,
     LiveRunName,
     LiveRunOption,
     Reason,
-    SameRun,
-    from_anywhere,
+    RunAlias,
     one_run,
     print_result,
+    remote_options,
 )
 from oven_core.errors import ConfigError
-from oven_core.errors import reason as wrong
+from oven_core.errors import reason as error_text
 from oven_core.protocol.messages import Value
 from oven_core.protocol.operator_actions import ACTIONS, Action, Argument, Kind
 from oven_runs.access.endpoint import Endpoint
@@ -42,8 +42,8 @@ Wait = Annotated[
         metavar="SECONDS",
         min=0.1,
         help="Maximum wait for the answer and the receipt. By default the command waits until two steps have ended, "
-        "and at least 5 s. If no step ends (the run is held or stuck), it waits 60 s, or three times the newest step's "
-        "length if that is more.",
+        "and at least 5 s. If no step ends because the run is held or stuck, it waits 60 s, or 3 times the last step's "
+        "duration if that is longer.",
         show_default="two steps",
     ),
 ]
@@ -75,29 +75,32 @@ def operator_command(action: Action) -> Callable[..., int]:
         wait: float | None,
         as_json: bool,
         endpoint: Endpoint,
-        **typed: Any,
+        **arguments: Any,
     ) -> int:
-        fields = {argument.field: _field_value(argument, typed[argument.name]) for argument in action.arguments}
+        fields = {argument.field: _field_value(argument, arguments[argument.name]) for argument in action.arguments}
         return send(one_run(run, run_), endpoint, wait, as_json, action=action.name, reason=reason, **fields)
 
     examples = [f"Example: oven-controller {action.name} {example}".strip() for example in action.examples]
     command.__doc__ = "\n\n".join([f"{action.summary}. {action.detail}".strip(), *examples])
     shared: list[tuple[str, Any, Any]] = [("reason", Reason, ""), ("wait", Wait, None), ("as_json", Json, False)]
-    runs = [("run", LiveRunOption, None)] if action.arguments else [("run", LiveRunName, None), ("run_", SameRun, None)]
+    runs = (
+        [("run", LiveRunOption, None)] if action.arguments else [("run", LiveRunName, None), ("run_", RunAlias, None)]
+    )
     parameters = [_parameter(argument) for argument in action.arguments]
-    for name, annotation, default in [*runs, *shared, ("endpoint", Endpoint, HERE)]:
+    for name, annotation, default in [*runs, *shared, ("endpoint", Endpoint, LOCAL)]:
         parameters.append(
             inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
         )
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    return from_anywhere(command)
+    return remote_options(command)
 
 
 def _parameter(argument: Argument) -> inspect.Parameter:
-    several = argument.kind == "actuators"
-    optional = argument.kind == "value" or argument.default is not None
+    default: Any = inspect.Parameter.empty if argument.default is None else argument.default
+    if argument.kind in ("value", "actuators"):
+        default = None
     annotation = typer.Argument(
-        metavar="ACTUATOR" if several else None,
+        metavar="ACTUATOR" if argument.kind == "actuators" else None,
         help=argument.help,
         show_default="all of them" if argument.default is not None else False,
         autocompletion=COMPLETIONS.get(argument.kind),
@@ -105,26 +108,24 @@ def _parameter(argument: Argument) -> inspect.Parameter:
     return inspect.Parameter(
         argument.name,
         inspect.Parameter.KEYWORD_ONLY,
-        default=(None if several or argument.kind == "value" else argument.default)
-        if optional
-        else inspect.Parameter.empty,
+        default=default,
         annotation=Annotated[TYPES[argument.kind], annotation],
     )
 
 
-def _field_value(argument: Argument, typed: Any) -> Any:
+def _field_value(argument: Argument, value: Any) -> Any:
     match argument.kind:
         case "value":
-            return parsed(typed)
+            return parse_value(value)
         case "actuators":
-            return tuple(typed or ())
+            return tuple(value or ())
         case _:
-            return typed
+            return value
 
 
-def parsed(text: str | None) -> Value:
-    """Parse a value: a number, a JSON string or a JSON object of shares. Anything else is the name of a choice. Raises
-    ConfigError for invalid text that begins like JSON."""
+def parse_value(text: str | None) -> Value:
+    """Parse a number, a JSON string or a JSON object of shares. Anything else is the name of a choice. Raises
+    ConfigError for a text that starts like JSON but is not valid."""
     if text is None:
         return None
     try:
@@ -132,12 +133,14 @@ def parsed(text: str | None) -> Value:
     except (ValueError, RecursionError) as error:
         if text[:1] in ("{", "[", '"'):
             remedy = """write e.g. '{"easy": 0.5, "hard": 0.5}', in quotes for the shell"""
-            raise ConfigError(f"the value {text[:80]!r} is not JSON ({wrong(error)}); {remedy}") from error
+            raise ConfigError(f"the value {text[:80]!r} is not JSON ({error_text(error)}); {remedy}") from error
         return text
     if isinstance(value, bool) or not isinstance(value, int | float | str | dict):
-        return text  # a choice may be called true, or null
+        return text  # a choice may be named true or null
     if isinstance(value, dict) and not all(type(share) in (int, float) for share in value.values()):
-        raise ConfigError(f"the value {text!r} has a share that is not a number; give each component one, e.g. 0.5")
+        raise ConfigError(
+            f"the value {text!r} has a share that is not a number; give each component a number, e.g. 0.5"
+        )
     return value
 
 
@@ -159,5 +162,5 @@ unmute_command = operator_command(ACTIONS["unmute"])
 trust_command = operator_command(ACTIONS["trust"])
 distrust_command = operator_command(ACTIONS["distrust"])
 autonomy_command = operator_command(ACTIONS["autonomy"])
-# A negative value is not an option.
+# Without this, a negative value would be parsed as an option.
 set_command = single_command(operator_command(ACTIONS["set"]), ignore_unknown_options=True)

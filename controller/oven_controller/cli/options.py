@@ -1,4 +1,4 @@
-"""Shared arguments and options of the commands."""
+"""Arguments and options that several commands share."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from oven_core.terminal_text import clean, say
 from oven_runs.access.endpoint import Endpoint
 from oven_runs.access.run_access import RunAccess, warn
 
-RUNNING = "the running one"
-NEWEST = "the running one, else the newest"
-THAT_OF_CREDS = "that of --creds"
-HERE = Endpoint()
+DEFAULT_LIVE_RUN = "the running one"
+DEFAULT_RUN = "the running one, else the newest"
+FROM_CREDS = "from --creds"
+LOCAL = Endpoint()
 """The default endpoint: a run on this machine, unless the environment names another."""
 
 Reason = Annotated[str, typer.Option(help="Reason, recorded in the log.")]
@@ -31,9 +31,11 @@ UntilTick = Annotated[
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Config = Annotated[Path | None, typer.Option(help="A YAML file with settings.")]
-Sets = Annotated[list[str] | None, typer.Option("--set", metavar="A.B=C", help="One setting; repeatable.")]
-Rules = Annotated[
-    list[str] | None, typer.Option("--set", metavar="rules.KEY=VALUE", help="Decide with this rule; repeatable.")
+SettingOverrides = Annotated[
+    list[str] | None, typer.Option("--set", metavar="A.B=C", help="Override one setting; repeatable.")
+]
+RuleOverrides = Annotated[
+    list[str] | None, typer.Option("--set", metavar="rules.KEY=VALUE", help="Override one rule; repeatable.")
 ]
 
 
@@ -42,32 +44,29 @@ def run_argument(default: str) -> Any:
 
 
 def run_option(help_: str, default: str | bool = False) -> Any:
-    named: Any = {"metavar": "RUN", "autocompletion": completion.runs}
-    return typer.Option("--run", "-r", help=help_, show_default=default, **named)
+    details: Any = {"metavar": "RUN", "autocompletion": completion.runs}
+    return typer.Option("--run", "-r", help=help_, show_default=default, **details)
 
 
-RunName = Annotated[str | None, run_argument(NEWEST)]
-LiveRunName = Annotated[str | None, run_argument(RUNNING)]
-RunOption = Annotated[str | None, run_option("Run name.", NEWEST)]
-LiveRunOption = Annotated[str | None, run_option("Run name.", RUNNING)]
-SameRun = Annotated[str | None, run_option("The same as RUN.")]
-SameRuns = Annotated[list[str] | None, run_option("The same as RUN; repeatable.")]
+RunName = Annotated[str | None, run_argument(DEFAULT_RUN)]
+LiveRunName = Annotated[str | None, run_argument(DEFAULT_LIVE_RUN)]
+RunOption = Annotated[str | None, run_option("Run name.", DEFAULT_RUN)]
+LiveRunOption = Annotated[str | None, run_option("Run name.", DEFAULT_LIVE_RUN)]
+RunAlias = Annotated[str | None, run_option("The same as RUN.")]
+RunsAlias = Annotated[list[str] | None, run_option("The same as RUN; repeatable.")]
 
 Nats = Annotated[
-    str | None, typer.Option(metavar="URL", help="Address of a run on another machine.", show_default=THAT_OF_CREDS)
+    str | None, typer.Option(metavar="URL", help="Address of a run on another machine.", show_default=FROM_CREDS)
 ]
-Creds = Annotated[
-    Path | None, typer.Option(metavar="FILE", help="Your key for that run, a file that `creds add` wrote.")
-]
+Creds = Annotated[Path | None, typer.Option(metavar="FILE", help="Your key for that run, as written by `creds add`.")]
 TlsCa = Annotated[
-    Path | None,
-    typer.Option(metavar="FILE", help="Certificate authority to trust (PEM).", show_default=THAT_OF_CREDS),
+    Path | None, typer.Option(metavar="FILE", help="Certificate authority to trust (PEM).", show_default=FROM_CREDS)
 ]
 
 
 def print_result(as_json: bool, content: Any, lines: Iterable[str]) -> None:
-    """Print a model or JSON values, which may contain dataclasses, or else the lines for people, which may be a
-    generator."""
+    """Print `content` as JSON, or else the lines for people. `content` is a model or JSON values, which may contain
+    dataclasses. `lines` may be a generator."""
     if not as_json:
         say(*lines)
     elif isinstance(content, BaseModel):
@@ -77,7 +76,8 @@ def print_result(as_json: bool, content: Any, lines: Iterable[str]) -> None:
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """Print a table of texts, which may come from other machines. The first column is never folded."""
+    """Print a table. Its texts may come from other machines, so control characters are removed. The first column is
+    never folded."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -90,45 +90,45 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     Console().print(table)
 
 
-def from_anywhere(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command the options --nats, --creds and --tls-ca instead of its parameter `endpoint`, the Endpoint of a
-    run on another machine."""
+def remote_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Replace a command's parameter `endpoint` with the options --nats, --creds and --tls-ca, which select a run on
+    another machine."""
     signature = inspect.signature(command, eval_str=True)
-    own = [parameter for parameter in signature.parameters.values() if parameter.name != "endpoint"]
+    own_parameters = [parameter for parameter in signature.parameters.values() if parameter.name != "endpoint"]
     options = [
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind)
         for name, kind in (("nats", Nats), ("creds", Creds), ("tls_ca", TlsCa))
     ]
 
     @functools.wraps(command)
-    def called(*, nats: str | None, creds: Path | None, tls_ca: Path | None, **others: Any) -> Any:
+    def wrapper(*, nats: str | None, creds: Path | None, tls_ca: Path | None, **others: Any) -> Any:
         return command(**others, endpoint=Endpoint(nats or "", creds, tls_ca))
 
-    parameters = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in own] + options
-    called.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
-    called.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-    return called
+    parameters = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in own_parameters] + options
+    wrapper.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    wrapper.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return wrapper
 
 
 def one_run(argument: str | None, option: str | None) -> str | None:
     """Return the run named by RUN or --run. Raises ConfigError if they name different runs."""
     if argument is not None and option is not None and argument != option:
-        raise ConfigError(f"RUN is {argument!r} and --run is {option!r}: name one run only")
+        raise ConfigError(f"RUN is {argument!r} but --run is {option!r}; name only one run")
     return argument if argument is not None else option
 
 
-def several_runs(arguments: list[str] | None, options: list[str] | None, *, least: int = 1) -> list[str]:
-    """Return the runs named by RUN or --run, without duplicates. Raises ConfigError for fewer than `least` runs."""
+def several_runs(arguments: list[str] | None, options: list[str] | None, *, minimum: int = 1) -> list[str]:
+    """Return the runs named by RUN or --run, without duplicates. Raises ConfigError for fewer than `minimum` runs."""
     if arguments and options and set(arguments) != set(options):
-        raise ConfigError(f"RUN is {', '.join(arguments)} and --run is {', '.join(options)}: use only one of them")
+        raise ConfigError(f"RUN is {', '.join(arguments)} but --run is {', '.join(options)}; use only one of them")
     runs = list(dict.fromkeys(arguments or options or ()))
-    if len(runs) < least:
-        raise ConfigError("no run is named; `oven-controller runs` lists them")
+    if len(runs) < minimum:
+        raise ConfigError("no run is named; `oven-controller runs` lists the runs")
     return runs
 
 
 def exit_if_incomplete(access: RunAccess) -> None:
-    """Warn on stderr and exit with code 3 if the run is down and its log lacks messages of its learner."""
+    """Warn on stderr and exit with code 3 if the run is down and messages of its learner are missing from the log."""
     if missing := access.missing_messages():
         warn(missing)
         raise typer.Exit(3)

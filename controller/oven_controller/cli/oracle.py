@@ -1,4 +1,4 @@
-"""The commands `oracle evaluate` and `oracle ask`: measure an oracle, or ask it about a text's activations."""
+"""The commands `oracle evaluate` and `oracle ask`: evaluate an oracle, or ask it about a text's activations."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from oven_controller.cli.options import Json
 from oven_core.errors import ConfigError
 from oven_runs.home.run_folder import Home
 
-WHERE: Any = {
+ORACLE_RUN: Any = {
     "metavar": "RUN",
     "help": "A run's name, or the folder of a run, a checkpoint or an adapter with an oracle.",
     "show_default": "the newest run that has an oracle",
     "autocompletion": completion.runs,
 }
-OracleArgument = Annotated[str | None, typer.Argument(**WHERE)]
-OracleOption = Annotated[str | None, typer.Option("--run", "-r", **WHERE)]
+OracleArgument = Annotated[str | None, typer.Argument(**ORACLE_RUN)]
+OracleOption = Annotated[str | None, typer.Option("--run", "-r", **ORACLE_RUN)]
 Percents = Annotated[
     str | None,
     typer.Option(
         "--layer-percents",
         metavar="P,P,…",
         help="Depths in percent of the layers.",
-        show_default="those of its training",
+        show_default="the depths used in training",
     ),
 ]
 Temperature = Annotated[float, typer.Option(min=0.0, help="Sampling temperature; 0 is greedy.")]
@@ -39,7 +39,7 @@ def evaluate(
         Path | None,
         typer.Option(
             metavar="DIR",
-            help="Folder with one folder per benchmark, which holds its published files. Benchmarks without one are "
+            help="Folder with a subfolder per benchmark, with its published files. Benchmarks without a subfolder are "
             "evaluated on templates.",
         ),
     ] = None,
@@ -51,9 +51,9 @@ def evaluate(
     ] = None,
     as_json: Json = False,
 ) -> int:
-    """Measure an oracle on nine benchmarks: accuracy, ECE, MCE and Brier score, with intervals and the null of ECE.
+    """Evaluate an oracle on nine benchmarks: accuracy, ECE, MCE and Brier score, with intervals and the null of ECE.
 
-    Each item is asked at several depths, with the text's own activations and with those of another text (shuffled).
+    Each item is asked at several depths, with the text's own activations and with another text's (shuffled).
 
     Example: oven-controller oracle evaluate oracle-1125-0900 --benchmarks ~/benchmarks --out evaluation
     """
@@ -95,12 +95,12 @@ def _oracle_folder(run: str | None) -> Path:
         path = Path(run).expanduser()
         return path.absolute() if path.is_dir() or "/" in run else Home().find(run).path
     home = Home()
-    newest = next((folder for folder in home.runs() if (folder.path / "oracle" / "oracle.json").is_file()), None)
-    if newest is None:
-        raise ConfigError(
-            f"no run in {home.path} has an oracle; `oven-controller up --recipe oracle` trains one, or name a folder"
-        )
-    return newest.path
+    for folder in home.runs():
+        if (folder.path / "oracle" / "oracle.json").is_file():
+            return folder.path
+    raise ConfigError(
+        f"no run in {home.path} has an oracle; train one with `oven-controller up --recipe oracle`, or name a folder"
+    )
 
 
 def _percents(text: str | None) -> tuple[float, ...] | None:
@@ -112,5 +112,7 @@ def _percents(text: str | None) -> tuple[float, ...] | None:
     except ValueError:
         percents = ()
     if not percents or not all(0 <= percent < 100 for percent in percents):
-        raise ConfigError(f"--layer-percents {text}: give numbers from 0 to below 100 with commas, e.g. 25,50,75")
+        raise ConfigError(
+            f"--layer-percents {text} is invalid; use comma-separated numbers from 0 to below 100, e.g. 25,50,75"
+        )
     return tuple(dict.fromkeys(percents))

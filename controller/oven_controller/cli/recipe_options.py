@@ -19,8 +19,8 @@ from oven_runs.settings.layers import Layer
 from oven_runs.settings.recipe_flags import dashed, flag, flag_layers, is_switch
 from oven_runs.settings.resolution import named_recipe
 
-GIVEN = "oven.recipe_options"
-"""Context key for the recipe options on the command line."""
+RECIPE_VALUES = "oven.recipe_options"
+"""Context key for the values of the recipe options on the command line."""
 _MODEL, _OPTIONS = "oven.recipe_model", "oven.recipe_settings"
 
 
@@ -29,11 +29,11 @@ class RecipeCommand(TyperCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         args = dashed(args)
-        recipe = _chosen_recipe(self._own(ctx, args), help_requested=not {"-h", "--help"}.isdisjoint(args))
+        recipe = _chosen_recipe(self._own_values(ctx, args), help_requested=not {"-h", "--help"}.isdisjoint(args))
         if recipe is not None:
             name, model = recipe
-            own: set[str | None] = {param.name for param in self.params}
-            ctx.meta[_MODEL], ctx.meta[_OPTIONS] = model, _options(name, model, own)
+            own_names: set[str | None] = {param.name for param in self.params}
+            ctx.meta[_MODEL], ctx.meta[_OPTIONS] = model, _options(name, model, own_names)
         rest: list[str] = super().parse_args(ctx, args)
         return rest
 
@@ -43,11 +43,11 @@ class RecipeCommand(TyperCommand):
     def invoke(self, ctx: Any) -> Any:
         names = [option.name for option in ctx.meta.get(_OPTIONS, ())]
         values = {name: ctx.params.pop(name) for name in names}
-        ctx.meta[GIVEN] = {name: value for name, value in values.items() if value is not None}
+        ctx.meta[RECIPE_VALUES] = {name: value for name, value in values.items() if value is not None}
         return super().invoke(ctx)
 
-    def _own(self, ctx: Any, args: list[str]) -> dict[str, Any]:
-        """Return the command's own options in `args`, as far as they can be parsed. Typer reports wrong ones later."""
+    def _own_values(self, ctx: Any, args: list[str]) -> dict[str, Any]:
+        """Return the values of the command's own options in `args`. Typer reports invalid options later."""
         parser = self.make_parser(ctx)
         parser.ignore_unknown_options = True
         resilient, ctx.resilient_parsing = ctx.resilient_parsing, True
@@ -58,47 +58,47 @@ class RecipeCommand(TyperCommand):
         return dict(values)
 
 
-def layers_given(ctx: typer.Context) -> list[Layer]:
+def recipe_layers(ctx: typer.Context) -> list[Layer]:
     """Return one layer of settings per recipe option on the command line."""
-    values: Mapping[str, str | bool] = ctx.meta.get(GIVEN, {})
+    values: Mapping[str, str | bool] = ctx.meta.get(RECIPE_VALUES, {})
     return flag_layers(ctx.meta[_MODEL], values) if values else []
 
 
-def _chosen_recipe(own: Mapping[str, Any], *, help_requested: bool) -> tuple[str, type[BaseModel]] | None:
-    """Return the recipe's name and settings model. None if the training script is the user's own. If help is requested,
-    return None instead of raising an OvenError, so that the help lists no settings."""
+def _chosen_recipe(own_values: Mapping[str, Any], *, help_requested: bool) -> tuple[str, type[BaseModel]] | None:
+    """Return the recipe's name and settings model, or None if the user runs their own training script. If help is
+    requested, return None instead of raising an OvenError, so that the help is still shown."""
     try:
-        earlier = Home().find(own.get("run")).earlier_settings() if own.get("resume") else None
+        earlier = Home().find(own_values.get("run")).earlier_settings() if own_values.get("resume") else None
         return named_recipe(
-            recipe=own.get("recipe"),
-            config=Path(own["config"]) if own.get("config") else None,
-            sets=own.get("sets") or (),
+            recipe=own_values.get("recipe"),
+            config=Path(own_values["config"]) if own_values.get("config") else None,
+            sets=own_values.get("overrides") or (),
             environ=os.environ,
             earlier=earlier,
         )
     except OvenError:
-        if help_requested or own.get("no_learner"):
+        if help_requested or own_values.get("no_learner"):
             return None
         raise
 
 
-def _options(recipe: str, model: type[BaseModel], own: set[str | None]) -> list[Any]:
-    """Return one option per setting, except for names that the command uses itself."""
+def _options(recipe: str, model: type[BaseModel], own_names: set[str | None]) -> list[Any]:
+    """Return one option per setting, except for settings with the name of one of the command's own options."""
     parameters = []
     for name, field in model.model_fields.items():
-        if name in own:
+        if name in own_names:
             continue
         attributes: dict[str, Any] = {
-            "help": _described(field.description or "", field.get_default(call_default_factory=True)),
+            "help": _help_text(field.description or "", field.get_default(call_default_factory=True)),
             "rich_help_panel": f"Settings of the recipe {recipe}",
             "show_default": False,
         }
         switch = is_switch(field)
-        declared = f"{flag(name)}/{flag('no_' + name)}" if switch else flag(name)
+        flags = f"{flag(name)}/{flag('no_' + name)}" if switch else flag(name)
         if not switch:
             attributes["metavar"] = "VALUE"
         kind: Any = bool if switch else str
-        annotation = Annotated[kind | None, typer.Option(declared, **attributes)]
+        annotation = Annotated[kind | None, typer.Option(flags, **attributes)]
         parameters.append(inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation))
 
     def settings(**_: Any) -> None: ...
@@ -111,8 +111,8 @@ def _options(recipe: str, model: type[BaseModel], own: set[str | None]) -> list[
     return list(command.params)
 
 
-def _described(text: str, default: Any) -> str:
-    """Return the description of a setting with its default as a user would type it, e.g. `25,50,75` for a list."""
+def _help_text(text: str, default: Any) -> str:
+    """Return a setting's description and its default as a user would type it, e.g. `25,50,75` for a list."""
     typed = ",".join(map(str, default)) if isinstance(default, tuple | list) else str(default)
     sentence = text[:1].upper() + text[1:]
     return sentence if default is None else f"{sentence} (default {typed})".strip()

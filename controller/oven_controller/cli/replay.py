@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from oven_controller.cli.options import Json, RunName, SameRun, UntilTick, exit_if_incomplete, one_run, print_result
+from oven_controller.cli.options import Json, RunAlias, RunName, UntilTick, exit_if_incomplete, one_run, print_result
 from oven_core.errors import ConfigError
 from oven_core.mesh.actuator_values import show as value_text
 from oven_core.mesh.code_hash import mesh_code_hash
@@ -27,31 +28,30 @@ from oven_runs.log.message_gaps import GapFinder
 from oven_runs.log.replay import Replay, ReplayReport, refuse_another_version
 from oven_runs.settings.resolution import rules_in, with_rules
 
-MAX_GAPS_LISTED = 5
+MAX_GAPS = 5
 
 
 def replay(
     run: RunName = None,
-    run_: SameRun = None,
+    run_: RunAlias = None,
     until: UntilTick = None,
     verify: Annotated[
         bool,
         typer.Option(
-            help="Check every signature instead of its presence only, count them by kind, and check that no message of "
-            "the learner is missing."
+            help="Verify every signature instead of only its presence, count signatures by kind, and check that no "
+            "message of the learner is missing."
         ),
     ] = False,
     config: Annotated[
-        Path | None,
-        typer.Option(help="Decide with the `rules:` of these settings instead of the run's."),
+        Path | None, typer.Option(help="Decide with the `rules:` in this settings file instead of the run's.")
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Compute every decision again from the log alone, and compare byte for byte.
+    """Recompute every decision from the log alone, and compare it with the logged decision byte for byte.
 
-    Exit code 1 if a decision differs or --verify finds missing messages; 3 if messages wait to be appended or were
-    lost. With --until, also print what the mesh knew at that tick. With --config, compare the decisions of other rules
-    instead; the exit code is then 0.
+    With --until, also print the mesh's state at that tick. With --config, show what other rules would have decided. The
+    exit code is then 0. Otherwise it is 1 if a decision differs or --verify finds missing messages, and 3 if messages
+    were lost or are not appended yet.
 
     Example: oven-controller replay grpo-1121-0231 --until 40
     """
@@ -59,20 +59,23 @@ def replay(
     if config is not None:
         asyncio.run(_with_other_rules(folder, rules_in(config), until, verify, as_json))
         return
-    replayed, signatures = asyncio.run(_replayed(folder, until, verify))
-    report = replayed.report()
+    recomputed, signatures = asyncio.run(_replay_log(folder, until, verify))
+    report = recomputed.report()
     if not report.same and signatures.signed and not verify:
-        # A live replica may have refused an event that was accepted here, because its signature is wrong.
-        replayed, signatures = asyncio.run(_replayed(folder, until, True))
-        report = replayed.report()
+        # A live replica may have refused an event with a wrong signature, which was accepted here.
+        recomputed, signatures = asyncio.run(_replay_log(folder, until, True))
+        report = recomputed.report()
         signatures.explain_difference = report.same
-    lacks = signatures.lacking(folder.info().ended, until) if verify else []
-    standing = _mesh_report(replayed.mesh) if until is not None else None
     fields = vars(report) | {"same": report.same, "signatures": signatures.fields()}
-    fields |= ({"standing": standing} if standing else {}) | ({"lacks": lacks} if verify else {})
-    knew = _mesh_lines(standing) if standing else []
-    print_result(as_json, fields, [*_lines(report, signatures, until), *knew, *lacks])
-    if not report.same or lacks:
+    lines = _lines(report, signatures, until)
+    if until is not None:
+        fields["standing"] = _mesh_report(recomputed.mesh)
+        lines += _mesh_lines(fields["standing"])
+    gaps: list[str] = []
+    if verify:
+        fields["lacks"] = gaps = signatures.message_gaps(folder.info().ended, until)
+    print_result(as_json, fields, [*lines, *gaps])
+    if not report.same or gaps:
         raise typer.Exit(1)
     exit_if_incomplete(LocalRun(folder))
 
@@ -84,31 +87,32 @@ class Signatures:
         self.keyring = Keyring(folder.pin(), check=check)
         self.checked = check
         self.explain_difference = False
-        """Whether decisions differ without verification of signatures, and agree with it."""
+        """Whether the decisions agree only if signatures are verified."""
         self.by_kind: dict[str, Counter[str]] = {}
         self._gap_finder = GapFinder()
 
-    def count(self, verified: Event) -> None:
-        if isinstance(verified.body, LearnerMessage):
-            self._gap_finder.feed(verified.body)
-        kind = names.kind(verified.subject)
+    def count(self, event: Event) -> None:
+        """Count an event that was read with the keyring."""
+        if isinstance(event.body, LearnerMessage):
+            self._gap_finder.feed(event.body)
+        kind = names.kind(event.subject)
         if self.checked and kind not in UNSIGNED:
-            fault = verified.body.fault if isinstance(verified.body, Malformed) else "signed"
+            fault = event.body.fault if isinstance(event.body, Malformed) else "signed"
             result = {"signature": "wrong", "signed": "signed", "unsigned": "unsigned"}.get(fault, "no message")
             self.by_kind.setdefault(kind, Counter())[result] += 1
 
-    def lacking(self, ended: str | None, until: int | None) -> list[str]:
-        """Return one line per gap in the numbers of the learner's messages. `ended`: the run's end in run.json.
-        `until`: the tick at which reading stopped, if any."""
+    def message_gaps(self, ended: str | None, until: int | None) -> list[str]:
+        """Return lines about missing messages of the learner. `ended` is the run's end in run.json.
+        `until` is the tick at which reading stopped, if any."""
         gap_finder = self._gap_finder
         lines = []
         if gap_finder.missing:
             ranges = [f"{gap.first} to {gap.last} of incarnation {gap.incarnation}" for gap in gap_finder.gaps]
-            which = ", ".join(ranges[:MAX_GAPS_LISTED])
-            which += f", and {len(ranges) - MAX_GAPS_LISTED} more gaps" if len(ranges) > MAX_GAPS_LISTED else ""
-            lines.append(f"missing: {gap_finder.missing} messages of the learner, by number {which}")
+            numbers = ", ".join(ranges[:MAX_GAPS])
+            numbers += f", and {len(ranges) - MAX_GAPS} more gaps" if len(ranges) > MAX_GAPS else ""
+            lines.append(f"missing: {gap_finder.missing} messages of the learner, with the numbers {numbers}")
         if ended == "completed" and until is None and not gap_finder.ended:
-            lines.append("missing: the run is completed, and its log has no RunEnded")
+            lines.append("missing: the run is completed, but its log has no RunEnded")
         return lines
 
     @property
@@ -125,39 +129,38 @@ class Signatures:
         if not self.checked:
             return []
         if not self.signed:
-            return ["signatures: none to check, because this run is not signed (RunStarted names no keys)"]
+            return ["signatures: none to check, because this run is not signed (RunStarted contains no keys)"]
         out = ["signatures, checked:"]
         for kind, count in sorted(self.by_kind.items()):
             out.append(f"  {kind}: " + ", ".join(f"{number} {result}" for result, number in sorted(count.items())))
         if self.explain_difference:
             out.append(
-                "they made the difference: the decisions differ if events with wrong signatures count, and are the "
-                "same without those events, which every live replica refused"
+                "the decisions agree only without the events with wrong signatures, which every live replica refused"
             )
         return out
 
 
-async def _replayed(folder: RunFolder, until: int | None, verify: bool) -> tuple[Replay, Signatures]:
-    replayed, signatures = Replay(folder.run), Signatures(folder, verify)
+async def _replay_log(folder: RunFolder, until: int | None, verify: bool) -> tuple[Replay, Signatures]:
+    recomputed, signatures = Replay(folder.run), Signatures(folder, verify)
     async for event in LocalRun(folder).events(exact=True, until=until, keyring=signatures.keyring):
-        replayed.feed(event)
+        recomputed.feed(event)
         signatures.count(event)
-    _check_started(folder.run, replayed.mesh.state.started)
-    return replayed, signatures
+    _check_started(folder.run, recomputed.mesh.state.started)
+    return recomputed, signatures
 
 
 def _check_started(run: str, started: bool) -> None:
     if not started:
         raise ConfigError(
-            f"run {run!r} has no RunStarted in the part of its log that was read, so there is nothing to replay"
+            f"there is nothing to replay, because run {run!r} has no RunStarted in the part of its log that was read"
         )
 
 
 def _lines(report: ReplayReport, signatures: Signatures, until: int | None) -> list[str]:
     verdict = "the same, byte for byte" if report.same else "NOT the same"
-    decided = f"{report.decisions} decisions ({report.adopted} adopted)"
-    upto = "" if until is None else f" up to tick {report.tick}"
-    out = [f"{report.run}{upto}: {report.events} events, {decided}: {verdict}"]
+    decisions = f"{report.decisions} decisions ({report.adopted} adopted)"
+    limit = "" if until is None else f" up to tick {report.tick}"
+    out = [f"{report.run}{limit}: {report.events} events, {decisions}: {verdict}"]
     if report.counters:
         out.append("ignored: " + ", ".join(f"{kind} {count}" for kind, count in sorted(report.counters.items())))
     differences = {"different": report.different, "missing": report.missing, "unexpected": report.unexpected}
@@ -165,9 +168,9 @@ def _lines(report: ReplayReport, signatures: Signatures, until: int | None) -> l
     if report.first is not None:
         out += [f"logged:   {report.first.logged}", f"computed: {report.first.computed}"]
     if report.mesh_code and report.mesh_code != mesh_code_hash():
-        remedy = "" if report.same else ": replay it with the version that its RunStarted names"
+        remedy = "" if report.same else "; replay it with the version in its RunStarted"
         out.append(
-            f"another version of the mesh decided the run ({report.mesh_code[:12]}; this one is "
+            f"the run was decided by another version of the mesh ({report.mesh_code[:12]}; this is "
             f"{mesh_code_hash()[:12]}){remedy}"
         )
     return [*out, *signatures.lines()]
@@ -211,12 +214,12 @@ def _mesh_report(mesh: Mesh) -> dict[str, Any]:
 
 
 def _mesh_lines(report: dict[str, Any]) -> list[str]:
-    out = [f"what the mesh knew at tick {report['tick']}"]
+    out = [f"mesh state at tick {report['tick']}"]
     out += [f"  {name} = {value_text(value)}" for name, value in report["effective"].items() if value is not None]
     for name, agent in report["agents"].items():
-        life = "live" if agent["live"] else f"silent since tick {agent['last_tick']}"
+        activity = "live" if agent["live"] else f"silent since tick {agent['last_tick']}"
         obstacle = f"; cannot fire: {agent['cannot_fire']}" if agent["cannot_fire"] else ""
-        out.append(f"  agent {name}: {life}, reputation {agent['reputation']:.3g}{obstacle}")
+        out.append(f"  agent {name}: {activity}, reputation {agent['reputation']:.3g}{obstacle}")
     for ballot in report["open_ballots"]:
         votes = ", ".join(f"{name} {stance}" for name, stance in ballot["votes"].items())
         out.append(
@@ -258,25 +261,27 @@ def _comparison_lines(
     loop: OpenLoop, divergences: list[Divergence], run: str, rules: dict[str, Any], count: int
 ) -> list[str]:
     out = [
-        f"{run}: {count} events to tick {loop.tick}, decided by {', '.join(f'rules.{name}' for name in rules)} as given"
+        f"{run}: {count} events to tick {loop.tick}, decided with other {', '.join(f'rules.{name}' for name in rules)}"
     ]
     if not divergences:
         out.append("the same decisions")
     else:
         first = divergences[0]
-        where = f"event {first.seq}, " if first.seq is not None else ""
+        position = f"event {first.seq}, " if first.seq is not None else ""
         out += [
-            f"first divergence of {len(divergences)}: tick {first.tick}, {first.actuator} ({where}{first.subject})",
+            f"first divergence of {len(divergences)}: tick {first.tick}, {first.actuator} ({position}{first.subject})",
             f"  logged:   {decision_text(first.logged)}",
             f"  computed: {decision_text(first.computed)}",
-            "  open loop: after this point the metrics are those of a run that would have gone differently",
+            "  open loop: after this point the run would have gone differently, so its metrics no longer apply",
         ]
     for actuator, counts in loop.verdicts().items():
-        sides = [
-            ", ".join(f"{n} {verdict}" for verdict, n in sorted(side.items())) or "none"
-            for side in (counts.logged, counts.computed)
-        ]
-        out.append(f"  {actuator}: logged {sides[0]}; computed {sides[1]}")
+        out.append(
+            f"  {actuator}: logged {_verdict_counts(counts.logged)}; computed {_verdict_counts(counts.computed)}"
+        )
     if loop.ignored_receipts:
-        out.append(f"  {loop.ignored_receipts} receipts ignored: for decisions that were not made")
+        out.append(f"  {loop.ignored_receipts} receipts ignored, because their decisions were not made")
     return out
+
+
+def _verdict_counts(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{count} {verdict}" for verdict, count in sorted(counts.items())) or "none"

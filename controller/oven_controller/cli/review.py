@@ -9,8 +9,8 @@ from typing import Annotated, Any
 import typer
 
 from oven_controller.cli import completion
-from oven_controller.cli.importing import Knobs, Rename, renames, resumed, source_lines
-from oven_controller.cli.options import Json, Rules
+from oven_controller.cli.importing import Knobs, Rename, parse_renames, resumed_text, source_lines
+from oven_controller.cli.options import Json, RuleOverrides
 from oven_controller.importing.declared_knobs import ASSUMED_KNOBS, Knob, parse_knobs
 from oven_controller.importing.import_run import hints
 from oven_controller.importing.open_log import open_log
@@ -37,50 +37,50 @@ def review(
         typer.Option(
             "--agent",
             metavar="NAME",
-            help="Ask only this agent, or this Python file; repeatable.",
-            show_default="all installed ones",
+            help="Ask only this agent, or the agent in this Python file; repeatable.",
+            show_default="all installed agents",
             autocompletion=completion.agents_or_files,
         ),
     ] = None,
     html: Annotated[
         Path | None, typer.Option("--html", metavar="FILE", help="Also write the report with charts to this file.")
     ] = None,
-    sets: Rules = None,
+    overrides: RuleOverrides = None,
     rename: Rename = None,
     knob: Knobs = None,
     assume: Annotated[
-        bool,
-        typer.Option(help="Announce optimizer.lr_scale, run.rollback and data.skip in an imported run."),
+        bool, typer.Option(help="Announce optimizer.lr_scale, run.rollback and data.skip in an imported run.")
     ] = True,
     as_json: Json = False,
 ) -> int:
-    """Ask all agents what they would have flagged in a finished run, and judge their false alarms.
+    """Ask all agents what they would have flagged in a finished run, and assess their false alarms.
 
-    Nothing has to be attached or imported before. The review of an imported run assumes autonomy auto for all knobs;
-    --set rules.autonomy=advise changes that.
+    Nothing needs to be attached or imported first. The review of an imported run assumes the autonomy level auto for
+    all knobs. Use --set rules.autonomy=advise to change that.
 
     Example: oven-controller review outputs/checkpoint-2000 --html review.html
     """
     from oven_agents.review.review_command import main
 
     _check_report_file(html)
-    rules, knobs = rules_set(sets or ()), parse_knobs(knob or [])
-    chosen = [name for names in agent or () for name in names.split(",") if name]
-    change = _start_change(rules, knobs, assume, chosen or list(plugins.find_plugins("agents")))
-    with open_log(source, renames(rename or []), knobs) as log:
+    rules = rules_set(overrides or ())
+    knobs = parse_knobs(knob or [])
+    chosen_agents = [name for names in agent or () for name in names.split(",") if name]
+    change = _start_change(rules, knobs, assume, chosen_agents or list(plugins.find_plugins("agents")))
+    with open_log(source, parse_renames(rename or []), knobs) as log:
 
         def notes(start: RunStarted) -> list[str]:
             return _notes(log.imported.summary(knobs)) if log.imported else hints(spec.name for spec in start.metrics)
 
-        return main(log.run, log.events, agents=chosen, change=change, notes=notes, as_json=as_json, html=html)
+        return main(log.run, log.events, agents=chosen_agents, change=change, notes=notes, as_json=as_json, html=html)
 
 
 def _check_report_file(html: Path | None) -> None:
-    """Check before the review that the report can be written. Raises ConfigError if not."""
+    """Raise ConfigError if the report cannot be written to this file."""
     if html is None:
         return
     if not html.absolute().parent.is_dir():
-        raise ConfigError(f"--html {html}: there is no folder {html.absolute().parent}; make it, or name another")
+        raise ConfigError(f"--html {html}: there is no folder {html.absolute().parent}; create it, or choose another")
     if html.is_dir():
         raise ConfigError(f"--html {html} is a folder; name a file in it, e.g. {html / 'review.html'}")
 
@@ -88,22 +88,24 @@ def _check_report_file(html: Path | None) -> None:
 def _start_change(
     rules: dict[str, Any], knobs: Sequence[Knob], assume: bool, agents: Sequence[str]
 ) -> Callable[[RunStarted], RunStarted]:
-    """Return a function that edits a RunStarted: other rules, more knobs, and no reviewed agent is a shadow."""
+    """Return a function that edits a RunStarted: it changes rules, adds knobs and lets all reviewed agents vote."""
     names = {Path(agent).stem for agent in agents}
 
     def change(start: RunStarted) -> RunStarted:
         imported = start.recipe == IMPORTED
-        changed = with_rules(start.rules, ({"autonomy": "auto"} if imported else {}) | rules)
+        new_rules = with_rules(start.rules, ({"autonomy": "auto"} if imported else {}) | rules)
         if "shadow" not in rules:
-            changed = changed.model_copy(update={"shadow": tuple(n for n in changed.shadow if n not in names)})
-        changed = changed.trusting(names)
+            shadow = tuple(name for name in new_rules.shadow if name not in names)
+            new_rules = new_rules.model_copy(update={"shadow": shadow})
+        new_rules = new_rules.trusting(names)
         metrics = [spec.name for spec in start.metrics]
         specs = {spec.name: spec for spec in start.actuators}
         declared_names = {knob.name for knob in knobs}
-        for knob in [*(map(Knob, ASSUMED_KNOBS) if imported and assume else ()), *knobs]:
+        assumed_knobs = [Knob(name) for name in ASSUMED_KNOBS] if imported and assume else []
+        for knob in [*assumed_knobs, *knobs]:
             if knob.name not in specs or (knob.name in declared_names and imported):
                 specs[knob.name] = knob.spec(metrics)
-        return start.model_copy(update={"rules": changed, "actuators": tuple(specs.values())})
+        return start.model_copy(update={"rules": new_rules, "actuators": tuple(specs.values())})
 
     return change
 
@@ -111,6 +113,6 @@ def _start_change(
 def _notes(summary: dict[str, Any]) -> list[str]:
     """Return notes on an imported source: its format, metrics and skipped rows."""
     incarnations = summary["incarnations"]
-    again = f", {resumed(incarnations)}" if incarnations > 1 else ""
+    resumes = f", {resumed_text(incarnations)}" if incarnations > 1 else ""
     metrics = counted(len(summary["metrics"]), "metric")
-    return [f"from {summary['source']} ({summary['format']}), {metrics}{again}", *source_lines(summary)]
+    return [f"from {summary['source']} ({summary['format']}), {metrics}{resumes}", *source_lines(summary)]

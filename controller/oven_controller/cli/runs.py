@@ -1,4 +1,4 @@
-"""The commands `runs`, `runs rm` and `runs prune`: list runs and remove finished ones."""
+"""The commands `runs`, `runs rm` and `runs prune`, which list runs and remove finished ones."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import typer
 from rich.filesize import decimal
 
 from oven_controller.cli import completion
-from oven_controller.cli.options import Json, SameRuns, print_table, several_runs
+from oven_controller.cli.options import Json, RunsAlias, print_table, several_runs
 from oven_core.errors import ConfigError, reason
 from oven_runs.access.run_access import warn
 from oven_runs.home import removal
@@ -21,14 +21,14 @@ from oven_runs.home.removal import named_runs, old_runs
 from oven_runs.home.run_folder import Home, RunFolder
 from oven_runs.home.run_listing import listed_runs
 
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 
 runs_command = typer.Typer(invoke_without_command=True, add_completion=False, pretty_exceptions_enable=False)
 
 
 @runs_command.callback()
 def runs(context: typer.Context, as_json: Json = False) -> None:
-    """List the runs in $OVEN_HOME, the newest first; `runs rm` and `runs prune` remove some.
+    """List the runs in $OVEN_HOME, newest first. `runs rm` and `runs prune` remove runs.
 
     Example: oven-controller runs --json
     """
@@ -54,13 +54,13 @@ def rm(
     runs: Annotated[
         list[str] | None, typer.Argument(metavar="RUN", help="Run names.", autocompletion=completion.runs)
     ] = None,
-    runs_: SameRuns = None,
+    runs_: RunsAlias = None,
     yes: Yes = False,
     as_json: Json = False,
 ) -> None:
-    """Remove runs with their logs, checkpoints and keys. A run that is up is refused.
+    """Remove runs with their logs, checkpoints and keys. A run that is still up is not removed.
 
-    Exit code 1 when you answer no.
+    Exit code 1 if you answer no.
 
     Example: oven-controller runs rm grpo-1121-0231
     """
@@ -71,24 +71,25 @@ def rm(
 def prune(
     keep: Annotated[int | None, typer.Option(metavar="N", help="Keep the N newest runs.")] = None,
     older_than: Annotated[
-        float | None,
-        typer.Option("--older-than", metavar="DAYS", help="Keep runs that changed within so many days."),
+        float | None, typer.Option("--older-than", metavar="DAYS", help="Keep runs that changed in the last DAYS days.")
     ] = None,
     yes: Yes = False,
     as_json: Json = False,
 ) -> None:
-    """Remove old runs. With both options a run is removed if neither keeps it; a run that is up is always kept.
+    """Remove old runs. With both options, a run is removed if neither keeps it. A run that is up is always kept.
 
-    Exit code 1 when you answer no.
+    Exit code 1 if you answer no.
 
     Example: oven-controller runs prune --keep 10 --older-than 30
     """
     if keep is None and older_than is None:
-        raise ConfigError("name the runs to keep: give --keep N, --older-than DAYS, or both")
+        raise ConfigError("no runs to keep are named; add --keep N, --older-than DAYS, or both")
     if keep is not None and keep < 0:
-        raise ConfigError(f"--keep {keep} is below 0, the least: write e.g. --keep 10")
+        raise ConfigError(f"--keep {keep} is negative; use e.g. --keep 10")
     if older_than is not None and not 0 <= older_than < math.inf:
-        raise ConfigError(f"--older-than {older_than:g} is not a number of days from 0 on: write e.g. --older-than 30")
+        raise ConfigError(
+            f"--older-than {older_than:g} is not a number of days of at least 0; use e.g. --older-than 30"
+        )
     _remove(old_runs(Home(), keep or 0, older_than or 0.0, datetime.now(UTC)), yes, as_json)
 
 
@@ -97,7 +98,7 @@ def _remove(folders: Sequence[RunFolder], yes: bool, as_json: bool) -> None:
     removal.refuse_live(folders)
     sizes = {folder.run: removal.disk_usage(folder) for folder in folders}
     if folders and not yes:
-        _ask(sizes)
+        _confirm(sizes)
     for folder in folders:
         removal.remove(folder)
         if not as_json:
@@ -107,14 +108,14 @@ def _remove(folders: Sequence[RunFolder], yes: bool, as_json: bool) -> None:
         removed = [{"run": run, "bytes": size} for run, size in sizes.items()]
         print(json.dumps({"removed": removed, "freed_bytes": freed}))
     elif len(folders) != 1:
-        print(f"{decimal(freed)} freed" if folders else "there is nothing to remove")
+        print(f"{decimal(freed)} freed" if folders else "nothing to remove")
 
 
-def _ask(sizes: dict[str, int]) -> None:
-    """Ask for confirmation on stderr, because stdout may be JSON. Exits with code 1 if the answer is no. Raises
+def _confirm(sizes: dict[str, int]) -> None:
+    """Ask for confirmation on stderr, because stdout may be JSON. Exit with code 1 if the answer is no. Raises
     ConfigError without a terminal."""
     if not sys.stdin.isatty():
-        raise ConfigError(f"no one can be asked here whether to remove {', '.join(sizes)}: add --yes")
+        raise ConfigError(f"removing {', '.join(sizes)} needs confirmation, but stdin is not a terminal; add --yes")
     for run, size in sizes.items():
         print(f"  {run}  {decimal(size)}", file=sys.stderr)
     count = f"{len(sizes)} runs" if len(sizes) > 1 else "this run"

@@ -13,14 +13,18 @@ from oven_core.protocol.codec import json_schema, service_schema
 
 
 def schema(
-    requests: Annotated[bool, typer.Option("--requests", help="Requests and replies instead of log messages.")] = False,
-    as_asyncapi: Annotated[bool, typer.Option("--asyncapi", help="Everything, as AsyncAPI 3.")] = False,
+    requests: Annotated[
+        bool, typer.Option("--requests", help="Print requests and replies instead of log messages.")
+    ] = False,
+    as_asyncapi: Annotated[
+        bool, typer.Option("--asyncapi", help="Print an AsyncAPI 3 document with all messages.")
+    ] = False,
 ) -> None:
     """Print the JSON Schema of every message in the log, or of every request and reply, or an AsyncAPI document.
 
     Example: oven-controller schema > oven.schema.json
     """
     if requests and as_asyncapi:
-        raise ConfigError("--requests and --asyncapi print two different documents: give one of them")
+        raise ConfigError("--requests and --asyncapi print different documents; use only one of them")
     document = asyncapi() if as_asyncapi else service_schema() if requests else json_schema()
     print(json.dumps(document, indent=1, ensure_ascii=False))

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from oven_controller.cli.options import HERE, Json, RunName, SameRun, from_anywhere, one_run, print_result
+from oven_controller.cli.options import LOCAL, Json, RunAlias, RunName, one_run, print_result, remote_options
 from oven_core.terminal_text import counted
 from oven_runs.access.endpoint import Endpoint
 from oven_runs.access.run_finder import find_run
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from oven_controller.stack.run_status import RunStatus
 
 
-@from_anywhere
-def status(run: RunName = None, run_: SameRun = None, as_json: Json = False, endpoint: Endpoint = HERE) -> None:
-    """Show how a run is doing: processes and memory, agents, ticks and decisions, also when the stack is down.
+@remote_options
+def status(run: RunName = None, run_: RunAlias = None, as_json: Json = False, endpoint: Endpoint = LOCAL) -> None:
+    """Show how a run is doing: processes, memory, agents, ticks and decisions. Works even when the stack is down.
 
     Example: oven-controller status --json
     """
@@ -61,7 +61,7 @@ def _process_lines(status: RunStatus) -> Iterator[str]:
         memory = f"{process.memory_mb:.0f} MB" if process.alive else "not alive"
         yield f"  {process.name:<22} pid {process.pid:<8} {memory}"
     if status.processes:
-        yield f"  {'together':<22}{'':13}{status.memory_mb:.0f} MB"
+        yield f"  {'total':<22}{'':13}{status.memory_mb:.0f} MB"
 
 
 def _agent_lines(status: RunStatus) -> Iterator[str]:
@@ -70,20 +70,20 @@ def _agent_lines(status: RunStatus) -> Iterator[str]:
         yield f"! {alert.agent}: {alert.symptom} since tick {alert.tick} ({figures})"
     yield from (f"! {quarantine_text(member)}" for member in status.quarantined)
     for name, judge in status.judges.items():
-        yield f"  judge {name}, when it started: {judge.line()}"
-    alike: dict[str, list[str]] = {}
+        yield f"  judge {name}, at its start: {judge.line()}"
+    names_by_state: dict[str, list[str]] = {}
     for name, agent in status.agents.items():
-        life = "live" if agent.live else "not live"
+        activity = "live" if agent.live else "not live"
         if agent.cannot_fire and not agent.shadow:
-            alike.setdefault(f"cannot fire: {agent.cannot_fire}", []).append(name)
+            names_by_state.setdefault(f"cannot fire: {agent.cannot_fire}", []).append(name)
         elif not (agent.proposals or agent.in_adopted or agent.shadow):
-            alike.setdefault(f"{life}, no proposals", []).append(name)
+            names_by_state.setdefault(f"{activity}, no proposals", []).append(name)
         else:
             votes = f"{counted(agent.proposals, 'proposal')}, voted for {counted(agent.in_adopted, 'adopted decision')}"
             limits = f"; shadow: {agent.shadow}" if agent.shadow else ""
             limits += f"; cannot fire: {agent.cannot_fire}" if agent.cannot_fire else ""
-            yield f"  agent {name}: {life}, {votes}{limits}"
-    yield from (f"  {', '.join(names)}: {state}" for state, names in alike.items())
+            yield f"  agent {name}: {activity}, {votes}{limits}"
+    yield from (f"  {', '.join(names)}: {state}" for state, names in names_by_state.items())
 
 
 def _decision_lines(status: RunStatus) -> Iterator[str]:
@@ -92,8 +92,8 @@ def _decision_lines(status: RunStatus) -> Iterator[str]:
     if prompts.injected:
         yield f"  {prompts.injected} prompts injected, {prompts.evicted} removed for them"
     for decision, actuator in decisions.advised.items():
-        lapse = decisions.lapses[decision]
-        yield f"  advised on {actuator}, lapses in {lapse}: `oven-controller approve {decision}`"
+        time_left = decisions.lapses[decision]
+        yield f"  advised on {actuator}, expires in {time_left}: `oven-controller approve {decision}`"
 
 
 def _cost_lines(costs: dict[str, Any]) -> list[str]:
@@ -108,7 +108,7 @@ def _cost_lines(costs: dict[str, Any]) -> list[str]:
         parts.append(f"{costs['calls']:,} calls" + (f" of {caps['calls']:,}" if "calls" in caps else ""))
     lines = [f"judges: {', '.join(parts)}"]
     if costs.get("unanswered_calls"):
-        lines.append(f"  {costs['unanswered_calls']} of the calls got no answer, and count with their maximum cost")
+        lines.append(f"  {costs['unanswered_calls']} of the calls got no answer and are counted at their maximum cost")
     if costs.get("unpriced_calls"):
         lines.append(f"  {costs['unpriced_calls']} of the calls went to models with an unknown price")
     return lines

@@ -26,54 +26,57 @@ from oven_llm.diagnosis.model_answer import Diagnosis
 from oven_llm.providers.budget import Budget
 from oven_llm.supervisor.models import MAX_TOKENS, configured_model
 
-SHOWN = 12
-"""Maximum alarms to print; --json has all."""
+MAX_ALARMS = 12
+"""Maximum number of alarms to print. --json prints all of them."""
 
 
 def diagnose_run(
     run: Annotated[str, typer.Argument(metavar="RUN", help="A run, its folder or log.jsonl, or what `import` reads.")],
-    model: Annotated[str, typer.Option(help="Have this model write programs over the log.")] = "",
+    model: Annotated[str, typer.Option(help="Model that writes programs to analyse the log.")] = "",
     worker_model: Annotated[str, typer.Option(help="Model that its programs may call.", show_default="the same")] = "",
     base_url: Annotated[
-        str, typer.Option(metavar="URL", help="Endpoint of both models with chat completions, including /v1.")
+        str, typer.Option(metavar="URL", help="Chat completions endpoint of both models, including /v1.")
     ] = "",
-    key_env: Annotated[str | None, typer.Option(help="Variable with the key.", show_default="the provider's")] = None,
+    key_env: Annotated[
+        str | None, typer.Option(help="Environment variable with the API key.", show_default="the provider's")
+    ] = None,
     until: Annotated[int | None, typer.Option(metavar="TICK", min=1, help="Read the log up to this tick.")] = None,
     knob: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME", help="Knob that it may change; repeatable.", show_default="all settings"),
+        typer.Option(
+            metavar="NAME", help="Knob that the diagnosis may change; repeatable.", show_default="all settings"
+        ),
     ] = None,
     max_iterations: Annotated[int, typer.Option(min=1, help="Maximum turns of the model.")] = MAX_ITERATIONS,
-    usd: Annotated[float | None, typer.Option(help="Cap on US dollars.", show_default="none")] = None,
-    tokens: Annotated[int | None, typer.Option(help="Cap on tokens.", show_default="none")] = None,
+    usd: Annotated[float | None, typer.Option(help="Limit in US dollars.", show_default="none")] = None,
+    tokens: Annotated[int | None, typer.Option(help="Limit on tokens.", show_default="none")] = None,
     log_dir: Annotated[Path | None, typer.Option(metavar="DIR", help="Write the conversation to this folder.")] = None,
     as_json: Json = False,
 ) -> int:
-    """Say what is wrong with a run, since when and why. Statistics and the knowledge graph answer first; with --model,
-    a model also writes programs over the log, and every figure in its answer is recomputed.
+    """Diagnose what is wrong with a run, since when and why. Statistics and the knowledge graph answer first. With
+    --model, a model also writes programs to analyse the log, and every figure in its answer is recomputed.
 
     Exit code 1 if the model gave no valid diagnosis.
 
     Example: oven-controller supervise diagnose grpo-1121-0231 --model qwen3 --base-url http://127.0.0.1:8000/v1
     """
     if bool(model) != bool(base_url):
-        raise ConfigError("a model needs both --model NAME and --base-url URL, e.g. http://127.0.0.1:8000/v1")
+        raise ConfigError("--model and --base-url must be used together, e.g. --base-url http://127.0.0.1:8000/v1")
     log, config = _read(run, until)
     graph_view = answered(ask_graph(log.alarms, log.started), answers())
-    plain = diagnose_without_model(log, graph_view)
+    baseline = diagnose_without_model(log, graph_view)
     result: DiagnosisResult | None = None
     if model:
-        budget = Budget.limited_to(usd, tokens)  # stays open for calls that were left behind
+        budget = Budget.limited_to(usd, tokens)  # not closed, because abandoned calls may still use it
         options: Any = {"temperature": None, "max_tokens": MAX_TOKENS, "budget": budget}
         with (
             configured_model("supervisor", model, base_url, key_env, **options) as supervisor,
             configured_model("worker", worker_model or model, base_url, key_env, **options) as worker,
         ):
             options = {"knobs": knob, "max_iterations": max_iterations, "log_dir": log_dir}
-            asking = diagnose(log, graph_view, supervisor, worker, config=config, **options)
-            result = asyncio.run(asking)
-    lines = (line for text in _lines(run, log, graph_view, plain, result) for line in wrapped(text))
-    print_result(as_json, _object(run, log, graph_view, plain, result), lines)
+            result = asyncio.run(diagnose(log, graph_view, supervisor, worker, config=config, **options))
+    lines = (line for text in _lines(run, log, graph_view, baseline, result) for line in wrapped(text))
+    print_result(as_json, _report(run, log, graph_view, baseline, result), lines)
     return int(result is not None and result.diagnosis is None)
 
 
@@ -87,9 +90,10 @@ def _read(run: str, until: int | None) -> tuple[LogContext, dict[str, Any]]:
                 break
             log.add(event)
     if not log.ticks:
+        limit = f" up to tick {until}" if until else ""
         raise ConfigError(
-            f"the log of {name} holds no observation{f' up to tick {until}' if until else ''}, so there is nothing to "
-            "diagnose; let the run make its first steps, or give a log with measurements"
+            f"there is nothing to diagnose: the log of {name} has no observations{limit}; wait for the run's first "
+            "steps, or name another run"
         )
     config: dict[str, Any] = {}
     if folder is not None and (folder / "config.json").is_file():
@@ -98,8 +102,8 @@ def _read(run: str, until: int | None) -> tuple[LogContext, dict[str, Any]]:
     return log, config
 
 
-def _object(
-    run: str, log: LogContext, graph_view: GraphView, plain: Diagnosis, result: DiagnosisResult | None
+def _report(
+    run: str, log: LogContext, graph_view: GraphView, baseline: Diagnosis, result: DiagnosisResult | None
 ) -> dict[str, Any]:
     report: dict[str, Any] = {
         "run": run,
@@ -107,7 +111,7 @@ def _object(
         "ticks": [log.ticks[0], log.ticks[-1]],
         "alarms": [alarm.as_json() for alarm in log.alarms],
         "graph": graph_view.as_json(),
-        "by_detectors": plain.as_json(),
+        "by_detectors": baseline.as_json(),
         "model": None,
     }
     if result is not None:
@@ -123,29 +127,29 @@ def _object(
 
 
 def _lines(
-    run: str, log: LogContext, graph_view: GraphView, plain: Diagnosis, result: DiagnosisResult | None
+    run: str, log: LogContext, graph_view: GraphView, baseline: Diagnosis, result: DiagnosisResult | None
 ) -> list[str]:
     lines = [f"{run}: {len(log.ticks)} observations, ticks {log.ticks[0]} to {log.ticks[-1]}"]
-    shown = sorted(log.alarms, key=lambda alarm: -alarm.size)[:SHOWN]
+    largest_alarms = sorted(log.alarms, key=lambda alarm: -alarm.size)[:MAX_ALARMS]
     lines += [
         f"  {alarm.symptom}: {alarm.metric} {alarm.before:.4g} → {alarm.after:.4g} since tick {alarm.onset} "
         f"({alarm.detector}, {alarm.size:.0f} standard deviations)"
-        for alarm in sorted(shown, key=lambda alarm: alarm.onset)
+        for alarm in sorted(largest_alarms, key=lambda alarm: alarm.onset)
     ]
-    if len(log.alarms) > SHOWN:
-        lines.append(f"  and {len(log.alarms) - SHOWN} weaker ones")
+    if len(log.alarms) > MAX_ALARMS:
+        lines.append(f"  and {len(log.alarms) - MAX_ALARMS} weaker alarms")
     if not log.alarms:
-        lines.append("  no alarm: no watched metric has a lasting change")
+        lines.append("  no alarms: no watched metric shows a lasting change")
     if graph_view.ranked:
         ranked = ", ".join(f"{cause} ({p:.2f})" for cause, p in graph_view.ranked[:5])
-        lines.append(f"most likely causes by the knowledge graph (ranks, not probabilities): {ranked}")
-    lines.append(f"by statistics and the graph alone: {_diagnosis_text(plain)}")
+        lines.append(f"most likely causes according to the knowledge graph (ranks, not probabilities): {ranked}")
+    lines.append(f"diagnosis from statistics and the graph: {_diagnosis_text(baseline)}")
     if result is None:
-        lines.append("no model was asked; with --model NAME --base-url URL a model writes programs over the log")
+        lines.append("no model was used; add --model NAME --base-url URL to have a model analyse the log")
     elif result.diagnosis is None:
         lines.append(f"the model gave no valid answer ({result.kind}): {result.reason}")
     else:
-        lines.append(f"by the model: {_diagnosis_text(result.diagnosis)}")
+        lines.append(f"diagnosis from the model: {_diagnosis_text(result.diagnosis)}")
     if result is not None:
         cost = "at an unknown price" if result.cost_usd is None else f"for {result.cost_usd:.4f} USD"
         lines.append(f"{result.result.calls} calls in {result.result.elapsed:.1f} s, {cost}")
@@ -159,5 +163,5 @@ def _diagnosis_text(result: Diagnosis) -> str:
         f"{item.metric} {show(item.value)} at ticks {item.from_} to {item.to}" for item in result.evidence
     )
     change = f"; set {result.knob} to {show(result.value)}" if result.knob else ""
-    back = f", and revert if {result.revert_if.text()}" if result.revert_if else ""
-    return f"{result.cause} since tick {result.onset} ({figures}){change}{back}, confidence {result.confidence:.2f}"
+    revert = f", and revert if {result.revert_if.text()}" if result.revert_if else ""
+    return f"{result.cause} since tick {result.onset} ({figures}){change}{revert}, confidence {result.confidence:.2f}"

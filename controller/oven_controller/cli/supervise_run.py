@@ -19,12 +19,12 @@ from oven_llm.supervisor.orchestrator import CONCURRENCY, MAX_ITERATIONS, WORKER
 from oven_llm.supervisor.repl import Context
 from oven_runs.home.model_spend import NAME
 
-USUAL: Final = "the provider's usual variable"
+USUAL_VARIABLE: Final = "the provider's usual variable"
 MAX_CALLS: Final = 5000
-"""Default call limit of `supervise run`. A program with an endless loop could otherwise make 10,000 calls per block.
+"""Default limit on calls. Without it, a program with an endless loop could make 10,000 calls per block of code.
 Splitting 64 MB into pieces for a window of 8,000 tokens takes 2,700 calls."""
 OUTPUT_LINES: Final = 3
-"""Maximum output lines per program that `--trajectory` prints. The log in `--log-dir` has all of them."""
+"""Maximum number of output lines per program that `--trajectory` prints. The log in `--log-dir` has all of them."""
 
 
 def run_question(
@@ -33,7 +33,7 @@ def run_question(
         list[str],
         Argument(
             metavar="FILE…",
-            help="The context: a text, .json, .jsonl (read as a list of its lines), or - for standard input. Several "
+            help="The context: a text, .json or .jsonl file (a list of its lines), or - for standard input. Several "
             "files become a dict with their names as keys.",
         ),
     ],
@@ -47,17 +47,22 @@ def run_question(
         str | None, Option(help="Endpoint of both models.", show_default="$BASE_URL, else https://api.together.xyz/v1")
     ] = None,
     worker_base_url: Annotated[str | None, Option(help="Endpoint of the worker.", show_default="--base-url")] = None,
-    key_env: Annotated[str | None, Option(help="Variable with the key for --base-url.", show_default=USUAL)] = None,
+    key_env: Annotated[
+        str | None, Option(help="Environment variable with the API key for --base-url.", show_default=USUAL_VARIABLE)
+    ] = None,
     worker_key_env: Annotated[
-        str | None, Option(help="Variable with the key for --worker-base-url.", show_default=USUAL)
+        str | None,
+        Option(help="Environment variable with the API key for --worker-base-url.", show_default=USUAL_VARIABLE),
     ] = None,
     max_iterations: Annotated[int, Option(help="Maximum turns of the supervisor.")] = MAX_ITERATIONS,
     worker_ctx_k: Annotated[int, Option(help="Worker's context window, in thousands of tokens.")] = WORKER_CTX_K,
     concurrency: Annotated[int, Option(help="Concurrent worker calls.")] = CONCURRENCY,
-    max_usd: Annotated[float | None, Option(help="Cap on US dollars. No call may exceed it.")] = None,
-    max_tokens: Annotated[int | None, Option(help="Cap on tokens. No call may exceed it.")] = None,
-    max_calls: Annotated[int, Option(help="Cap on calls.")] = MAX_CALLS,
-    max_seconds: Annotated[float | None, Option(help="Make no further call after this many seconds.")] = None,
+    max_usd: Annotated[
+        float | None, Option(help="Limit in US dollars. A call that could exceed it is not made.")
+    ] = None,
+    max_tokens: Annotated[int | None, Option(help="Limit on tokens. A call that could exceed it is not made.")] = None,
+    max_calls: Annotated[int, Option(help="Limit on calls.")] = MAX_CALLS,
+    max_seconds: Annotated[float | None, Option(help="Make no more calls after this many seconds.")] = None,
     log_dir: Annotated[
         Path | None, Option(metavar="DIR", help="Write supervisor.jsonl, worker.jsonl and repl.jsonl to this folder.")
     ] = None,
@@ -75,15 +80,15 @@ def run_question(
     Example: oven-controller supervise run "Which runs diverged?" log.jsonl --base-url http://127.0.0.1:8000/v1
     """
     if resume and log_dir is None:
-        raise ConfigError("--resume needs --log-dir, the folder of the run that was interrupted")
+        raise ConfigError("--resume needs --log-dir with the folder of the interrupted run")
     if worker_key_env and not worker_base_url:
         raise ConfigError(
-            "--worker-key-env needs --worker-base-url, because it names the key for that endpoint; --key-env is for "
+            "--worker-key-env needs --worker-base-url, because it is the key for that endpoint; --key-env is for "
             "both models"
         )
     context = read_context(files)
     spend = log_dir / NAME if log_dir is not None else None
-    budget = Budget.limited_to(max_usd, max_tokens, max_calls, spend)  # stays open for calls that were left behind
+    budget = Budget.limited_to(max_usd, max_tokens, max_calls, spend)  # not closed: abandoned calls may still use it
     worker_endpoint = (worker_base_url, worker_key_env) if worker_base_url else (base_url, key_env)
     with (
         configured_model("supervisor", supervisor_model, base_url, key_env, budget=budget) as supervisor,
@@ -108,7 +113,7 @@ def run_question(
 
 
 def trajectory_lines(result: RunResult) -> list[str]:
-    """Return the lines to print: each program and the first lines of its output."""
+    """Return each program and the first lines of its output, as lines to print."""
     lines: list[str] = []
     for step in result.steps:
         lines.append(f"turn {step.turn} ({step.ended}):")
@@ -121,28 +126,31 @@ def trajectory_lines(result: RunResult) -> list[str]:
 
 
 def result_lines(result: RunResult) -> list[str]:
-    """Return the lines to print: the answer, or the reason why there is none, and the cost of the run."""
+    """Return the answer, or why there is none, and the cost of the run, as lines to print."""
     if result.answered:
         answer = result.answer if isinstance(result.answer, str) else json.dumps(result.answer, indent=1)
         outcome = answer.splitlines() or ["(empty text)"]
     else:
-        outcome = wrapped(f"no answer ({result.ended}): {result.why}")
+        outcome = wrapped(f"no answer ({result.ended}): {result.reason}")
     supervisor, worker = result.supervisor_usage, result.worker_usage
     cost = "price unknown" if result.cost_usd is None else f"{result.cost_usd:.4f} USD"
-    unmetered = f", plus those of {result.unmetered} calls without a usage report" if result.unmetered else ""
-    spent = (
+    unmetered = f", plus the tokens of {result.unmetered} calls without a usage report" if result.unmetered else ""
+    usage = (
         f"{result.iterations} turns ({result.failed} failed), {result.calls} calls in {result.elapsed:.1f} s; input "
         f"and output tokens: supervisor {supervisor.input_tokens:,} and {supervisor.output_tokens:,}, worker "
         f"{worker.input_tokens:,} and {worker.output_tokens:,}{unmetered}; {cost}"
     )
     failures = ", ".join(f"{kind} {count}" for kind, count in result.failures.items())
-    return [*outcome, "", *wrapped(spent), *wrapped(f"failed calls: {failures}" if failures else "")]
+    return [*outcome, "", *wrapped(usage), *wrapped(f"failed calls: {failures}" if failures else "")]
 
 
 def read_context(paths: Sequence[str]) -> Context:
-    """Return the content of one file, or a dict of several by name. `-` is standard input, as text. FILE.json gives its
-    value, FILE.jsonl a list of its lines' values, any other file its text. Raises ConfigError for a file that cannot be
-    read or is not UTF-8, and for JSON that is incomplete, or not a text, list or object."""
+    """Return the content of one file, or a dict of several files' contents by name.
+
+    A .json file is read as its value, a .jsonl file as a list of its lines' values, and any other file as text. `-` is
+    standard input, as text. Raises ConfigError for a file that cannot be read, is not UTF-8 or has invalid JSON, and
+    for a .json file with a value other than a text, list or object.
+    """
     return _read(paths[0]) if len(paths) == 1 else {path: _read(path) for path in paths}
 
 
@@ -152,7 +160,7 @@ def _read(path: str) -> Context:
     except OSError as error:
         raise ConfigError(f"the context {path} cannot be read: {error.strerror or reason(error)}") from None
     except UnicodeDecodeError as error:
-        raise ConfigError(f"{path} is not UTF-8 text (byte {error.start}): convert it, or name a text") from None
+        raise ConfigError(f"{path} is not UTF-8 text (byte {error.start}); convert it, or choose a text file") from None
     suffix = Path(path).suffix.lower()
     if suffix == ".jsonl":
         lines = enumerate(text.split("\n"), 1)
@@ -161,12 +169,14 @@ def _read(path: str) -> Context:
         return text
     value = _value(text, path)
     if not isinstance(value, str | list | dict):
-        raise ConfigError(f"{path} holds {text.strip()[:40]}; a context is a text, a list or an object")
+        raise ConfigError(f"{path} contains {text.strip()[:40]}; the context must be a text, a list or an object")
     return value
 
 
-def _value(text: str, where: str) -> Any:
+def _value(text: str, location: str) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise ConfigError(f"{where} is not complete JSON ({reason(error)}): is the file cut off?") from None
+        raise ConfigError(
+            f"{location} is not valid JSON ({reason(error)}); check whether the file is truncated"
+        ) from None

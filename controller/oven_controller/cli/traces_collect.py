@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -22,29 +23,30 @@ from oven_runs.settings.layers import from_set, merge, validated
 from oven_runs.traces import jsonl
 from oven_runs.traces.records import Trace
 
-UNSEEN: Final = "collected"
-"""Default seed for the tasks. It differs from the seeds for training and evaluation."""
+TASK_SEED: Final = "collected"
+"""Prefix of the tasks' seed, which differs from the seeds for training and evaluation."""
 
 
 def collect(
     out: Annotated[Path, typer.Argument(metavar="FILE", help="File of traces to write.")],
-    rollouts: Annotated[int, typer.Option("--rollouts", "-n", min=1, help="Traces to collect.")] = 100,
+    rollouts: Annotated[int, typer.Option("--rollouts", "-n", min=1, help="Number of traces to collect.")] = 100,
     instances: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE", help="Tasks in SWE-bench's fields, .json or .jsonl.", show_default="generated, unseen ones"
+            metavar="FILE", help="Tasks with SWE-bench's fields, .json or .jsonl.", show_default="newly generated tasks"
         ),
     ] = None,
     repositories: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Checkouts of the instances' repositories, as owner__name.")
     ] = None,
-    openenv: Annotated[bool, typer.Option("--openenv", help="Carry calls out behind an OpenEnv server.")] = False,
+    openenv: Annotated[bool, typer.Option("--openenv", help="Run the policy's calls on an OpenEnv server.")] = False,
     seed: Annotated[int, typer.Option(min=0, help="Random seed of the tasks and the rollouts.")] = 0,
     policy_seed: Annotated[
-        int | None, typer.Option(min=0, help="Random seed of the warm policy.", show_default="as --seed")
+        int | None, typer.Option(min=0, help="Random seed of the warmed-up policy.", show_default="as --seed")
     ] = None,
     set_: Annotated[
-        list[str] | None, typer.Option("--set", metavar="A=B", help="A setting of the recipe repair; repeatable.")
+        list[str] | None,
+        typer.Option("--set", metavar="A=B", help="Override a setting of the recipe repair; repeatable."),
     ] = None,
     as_json: Json = False,
 ) -> int:
@@ -54,15 +56,14 @@ def collect(
     """
     settings = _settings(set_ or [])
     if out.exists():
-        raise ConfigError(f"{out} exists already; name another file, or remove it")
+        raise ConfigError(f"{out} already exists; choose another file, or remove it")
     if not out.absolute().parent.is_dir():
-        raise ConfigError(f"there is no folder {out.absolute().parent}; create it, or name another file")
-    attempts = -(-rollouts // settings.group_size)
-    chosen = (
-        list(read_instances(instances))
-        if instances is not None
-        else settings.tasks(f"{UNSEEN} {seed}", attempts, evaluation=True)
-    )
+        raise ConfigError(f"there is no folder {out.absolute().parent}; create it, or choose another file")
+    attempts = math.ceil(rollouts / settings.group_size)
+    if instances is not None:
+        tasks = list(read_instances(instances))
+    else:
+        tasks = settings.tasks(f"{TASK_SEED} {seed}", attempts, evaluation=True)
     from oven_recipes.quiet_libraries import quiet_libraries
 
     quiet_libraries()  # before they are imported
@@ -70,18 +71,25 @@ def collect(
     logging.getLogger("oven_recipes").setLevel(logging.INFO)  # the warm-up takes minutes: show its progress
     from oven_recipes.repair.job import collected
 
-    began, cpu = time.monotonic(), time.process_time()
-    attempted = [chosen[number % len(chosen)] for number in range(attempts)]
+    start_time, start_cpu = time.monotonic(), time.process_time()
+    attempted_tasks = [tasks[number % len(tasks)] for number in range(attempts)]
     traces = collected(
-        settings, attempted, seed, Home().cache, policy_seed=policy_seed, repositories=repositories, openenv=openenv
+        settings,
+        attempted_tasks,
+        seed,
+        Home().cache,
+        policy_seed=policy_seed,
+        repositories=repositories,
+        openenv=openenv,
     )[:rollouts]
     try:
         jsonl.write(out, traces)
     except OSError as error:
         if error.errno in NO_SPACE:
             raise
-        raise ConfigError(f"{out} cannot be written: {reason(error)}") from error
-    report = summary(traces) | {"seconds": time.monotonic() - began, "cpu_seconds": time.process_time() - cpu}
+        raise ConfigError(f"cannot write {out}: {reason(error)}") from error
+    duration, cpu_time = time.monotonic() - start_time, time.process_time() - start_cpu
+    report = summary(traces) | {"seconds": duration, "cpu_seconds": cpu_time}
     if as_json:
         print(json.dumps({"file": str(out), **report}))
     else:
@@ -90,7 +98,7 @@ def collect(
 
 
 def _settings(assignments: Sequence[str]) -> RepairSettings:
-    """Parse NAME=VALUE texts to settings. Raises ConfigError, which names the setting."""
+    """Parse NAME=VALUE texts to settings. Raises ConfigError with the invalid setting."""
     layers = [from_set(assignment) for assignment in assignments]
     values: dict[str, Any] = {}
     for layer in layers:
@@ -112,10 +120,10 @@ def summary(traces: Sequence[Trace]) -> dict[str, Any]:
 
 
 def lines(out: Path, report: dict[str, Any]) -> list[str]:
-    """Return the output for people."""
+    """Return the report as text."""
     ended = ", ".join(f"{kind} {count}" for kind, count in report["ended"].items())
     return [
         f"{out}: traces {report['traces']}, tasks {report['tasks']}, steps {report['steps']}, calls {report['calls']}",
         f"  solved: {report['solved']} ({report['solved'] / max(1, report['traces']):.2f}); ended: {ended}",
-        f"  {report['seconds']:.1f} s, {report['cpu_seconds']:.1f} s of CPU in this process, the warm-up included",
+        f"  {report['seconds']:.1f} s, {report['cpu_seconds']:.1f} s of CPU in this process, including the warm-up",
     ]

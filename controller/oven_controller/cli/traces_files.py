@@ -18,12 +18,12 @@ from oven_runs.traces.formats.table import format_named, format_of
 from oven_runs.traces.jsonl import BadLine, line, refusal
 from oven_runs.traces.records import Message, Trace
 
-LINES = 12
-"""Maximum lines per message by default, because a file that the agent read would fill the screen."""
+MAX_MESSAGE_LINES = 12
+"""Default maximum number of lines per message, because a file that the agent read would fill the screen."""
 Source = Annotated[Path, typer.Argument(metavar="FILE", help="Traces in any known format: a file or a folder.")]
 From = Annotated[
     str | None,
-    typer.Option("--from", metavar="FORMAT", help="Format of the file.", show_default="recognised by its first line"),
+    typer.Option("--from", metavar="FORMAT", help="Format of the file.", show_default="detected from its first line"),
 ]
 
 
@@ -32,18 +32,18 @@ def convert(
     target: Annotated[Path, typer.Argument(metavar="TARGET", help="File or folder to write.")],
     to: Annotated[str, typer.Option("--to", metavar="FORMAT", help="Format of the target.")] = "oven",
     from_: From = None,
-    skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Skip lines that hold no trace.")] = False,
+    skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Skip lines that are not valid traces.")] = False,
     as_json: Json = False,
 ) -> int:
-    """Write traces in another format, and list what that format loses.
+    """Convert traces to another format, and list what is lost in that format.
 
     Example: oven-controller traces convert results.jsonl traces.jsonl --to oven
     """
     target_format, (name, source_format) = format_named(to), format_of(source, from_)
     if target.absolute() == source.absolute():
-        raise ConfigError(f"{target} is also the source; name another target")
+        raise ConfigError(f"{target} is also the source; choose another target")
     if not target.absolute().parent.is_dir():
-        raise ConfigError(f"there is no folder {target.absolute().parent}; make it, or name another target")
+        raise ConfigError(f"there is no folder {target.absolute().parent}; create it, or choose another target")
     skipped: list[BadLine] = []
 
     def traces() -> Iterator[Trace]:
@@ -53,22 +53,22 @@ def convert(
             elif skip_bad:
                 skipped.append(trace)
             else:
-                raise ConfigError(f"{refusal(source, trace)}; or skip such lines with --skip-bad")
+                raise ConfigError(f"{refusal(source, trace)}; or use --skip-bad to skip such lines")
 
     try:
         count = target_format.write(target, traces())
     except OSError as error:
         if error.errno in NO_SPACE:
             raise
-        raise ConfigError(f"{target} cannot be written: {reason(error)}") from error
+        raise ConfigError(f"cannot write {target}: {reason(error)}") from error
     losses = dict(target_format.loses)
     if as_json:
         print(json.dumps({"from": name, "to": to, "traces": count, "skipped": len(skipped), "loses": losses}))
         return 0
     skipped_text = f"; bad lines skipped: {len(skipped)}" if skipped else ""
     say(f"{target}: {count} traces, from {name} to {to}{skipped_text}")
-    for what, reason_lost in losses.items():
-        say(f"  lost: {what}: {reason_lost}")
+    for lost_part, explanation in losses.items():
+        say(f"  lost: {lost_part}: {explanation}")
     return 0
 
 
@@ -83,18 +83,18 @@ def check(source: Source, from_: From = None, as_json: Json = False) -> int:
         print(json.dumps({"format": name, **counts.plain()}))
         return 0 if counts.whole else 1
     traces, steps = f"{counts.whole_traces} of {counts.traces} traces", f"{counts.whole_steps} of {counts.steps} steps"
-    say(f"{source}: {name}; whole: {traces}, {steps}")
+    say(f"{source}: {name}; complete: {traces}, {steps}")
     if counts.ended:
         say("  ended: " + ", ".join(f"{kind} {count}" for kind, count in counts.ended.most_common()))
     problems = (
         ("lines", counts.bad_lines),
         ("traces", counts.traces_lacking),
         ("steps", counts.steps_lacking),
-        ("whole, but with an action that cannot be carried out", counts.unusable_actions),
+        ("complete, but with an unusable action", counts.unusable_actions),
     )
-    for what, kinds in problems:
+    for problem, kinds in problems:
         for kind, count in kinds.most_common():
-            say(f"  {what}: {count:,}: {kind.replace('_', ' ')} (e.g. {'; '.join(counts.examples[kind])})")
+            say(f"  {problem}: {count:,}: {kind.replace('_', ' ')} (e.g. {'; '.join(counts.examples[kind])})")
     return 0 if counts.whole else 1
 
 
@@ -131,15 +131,15 @@ def show(
 
 
 def _summary(trace: Trace) -> str:
-    """Return the trace in one line."""
+    """Summarise the trace in one line."""
     reward = "no reward" if trace.reward is None else f"reward {trace.reward:g}"
-    solved = {True: "solved", False: "not solved", None: "unknown whether solved"}[trace.solved]
+    solved = {True: "solved", False: "not solved", None: "not known whether solved"}[trace.solved]
     steps = counted(len(trace.steps), "step")
     return clean(f"{trace.id}  {steps}  {reward}  {solved}  {trace.ended}  {trace.task.id}")
 
 
 def _transcript(trace: Trace, *, whole: bool = False) -> Iterator[str]:
-    """Yield the prompt, then each step's action, result and reward. `whole` shows every line of each message."""
+    """Yield the prompt, then each step's action, result and reward. `whole` includes every line of each message."""
     yield _summary(trace)
     policy = trace.policy
     if policy.model:
@@ -169,8 +169,8 @@ def _shown_messages(messages: tuple[Message, ...], whole: bool) -> Iterator[str]
 
 def _message_lines(speaker: str, text: str, whole: bool) -> Iterator[str]:
     lines = text.splitlines() or [""]
-    shown = lines if whole else lines[:LINES]
-    yield f"  {clean(speaker)}: {clean(shown[0])}"
-    yield from (f"    {clean(line)}" for line in shown[1:])
-    if len(lines) > len(shown):
-        yield f"    ({len(lines) - len(shown):,} more lines; --whole shows them)"
+    shown_lines = lines if whole else lines[:MAX_MESSAGE_LINES]
+    yield f"  {clean(speaker)}: {clean(shown_lines[0])}"
+    yield from (f"    {clean(line)}" for line in shown_lines[1:])
+    if len(lines) > len(shown_lines):
+        yield f"    ({len(lines) - len(shown_lines):,} more lines; use --whole to see them)"

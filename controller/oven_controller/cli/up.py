@@ -1,4 +1,4 @@
-"""The commands `up` and `run --`, which start a stack and wait for its end, and `down`, which stops it."""
+"""The commands `up` and `run --`, which start a stack and wait until it ends, and `down`, which stops it."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from typing import Annotated, Any, TextIO
 import typer
 
 from oven_controller.cli.lazy_group import single_command
-from oven_controller.cli.options import Config, LiveRunName, SameRun, Sets, one_run, run_option
-from oven_controller.cli.recipe_options import RecipeCommand, layers_given
+from oven_controller.cli.options import Config, LiveRunName, RunAlias, SettingOverrides, one_run, run_option
+from oven_controller.cli.recipe_options import RecipeCommand, recipe_layers
 from oven_core.errors import ConfigError, ProcessError
 from oven_runs.home.run_folder import Home
 from oven_runs.process.child import end_with_input
@@ -27,7 +27,9 @@ from oven_runs.settings.notifications import is_reference
 from oven_runs.settings.resolution import Resolved, resolve
 
 Recipe = Annotated[str | None, typer.Option(help="Recipe to train.")]
-StartAt = Annotated[str | None, typer.Option("--start", help="Start of the training: tuned, drawn, or drill:NAME.")]
+StartAt = Annotated[
+    str | None, typer.Option("--start", help="Initial settings of the training: tuned, drawn, or drill:NAME.")
+]
 Run = Annotated[str | None, run_option("Run name; with --resume, the run to continue.")]
 Steps = Annotated[int | None, typer.Option(help="Optimizer steps.")]
 Minutes = Annotated[float | None, typer.Option(help="Time budget.")]
@@ -40,7 +42,7 @@ TlsCa = Annotated[
 Port = Annotated[int | None, typer.Option(help="Port of the embedded server.", show_default="a free one")]
 Otlp = Annotated[str | None, typer.Option(metavar="URL", help="Send traces to this address (OTLP over HTTP).")]
 Meshes = Annotated[
-    int | None, typer.Option(help="Number of mesh replicas, 1 to 5. One that runs is enough for decisions.")
+    int | None, typer.Option(help="Number of mesh replicas, 1 to 5. One running replica is enough for decisions.")
 ]
 Notify = Annotated[
     list[str] | None,
@@ -51,7 +53,7 @@ Notify = Annotated[
         "repeatable.",
     ),
 ]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the processes and settings, and start nothing.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the processes and settings without starting anything.")]
 Resume = Annotated[bool, typer.Option("--resume", help="Continue a run (--run, else the newest).")]
 DOWN_S = 45.0
 """Timeout of `down` in seconds."""
@@ -62,7 +64,7 @@ def up(
     recipe: Recipe = None,
     start: StartAt = None,
     config: Config = None,
-    sets: Sets = None,
+    overrides: SettingOverrides = None,
     run: Run = None,
     resume: Resume = False,
     steps: Steps = None,
@@ -80,26 +82,25 @@ def up(
     notify: Notify = None,
     no_learner: Annotated[
         bool,
-        typer.Option("--no-learner", help="Start everything but the learner, and wait for your script to connect."),
+        typer.Option("--no-learner", help="Start everything except the learner, and wait for your script to connect."),
     ] = False,
     dry_run: DryRun = False,
     as_json: Annotated[
         bool,
         typer.Option(
             "--json",
-            help="With --no-learner: print run, URL, folder and environment as one line of JSON, and the summary as "
-            "another; "
-            "everything else goes to stderr.",
+            help="With --no-learner: print run, URL, folder and environment as one line of JSON, and later the summary "
+            "as another. Everything else goes to stderr.",
         ),
     ] = False,
     until_eof: Annotated[
         bool,
         typer.Option(
-            "--until-eof", help="End when standard input ends, because the program that started it has ended."
+            "--until-eof", help="Shut down when standard input ends, i.e. when the program that started the stack ends."
         ),
     ] = False,
 ) -> None:
-    """Start a run (the bus, the mesh, the agents and the learner) and stay with it until it ends or Ctrl-C.
+    """Start a run (the bus, the mesh, the agents and the learner) and wait until it ends or Ctrl-C.
 
     Each setting of the recipe is also an option: `up --recipe NAME --help` lists them.
 
@@ -107,7 +108,7 @@ def up(
 
     Example: oven-controller up --recipe pretrain --corpus ~/texts --batch 32
     """
-    options = layers_given(ctx)
+    options = recipe_layers(ctx)
     flags = {
         "recipe": recipe,
         "start": start,
@@ -118,19 +119,19 @@ def up(
         **_server_flags(nats, creds, tls_ca, port, otlp, meshes),
         **_notify_flags(notify),
     }
-    if no_learner and (
-        ignored := [f"--{name}" for name in ("start", "steps", "minutes", "seed") if flags[name] is not None]
-        + [layer.source for layer in options]
-    ):
-        raise ConfigError(
-            f"{', '.join(ignored)} has no effect with --no-learner, because your own script decides that: omit it"
-        )
+    if no_learner:
+        ignored = [f"--{name}" for name in ("start", "steps", "minutes", "seed") if flags[name] is not None]
+        ignored += [layer.source for layer in options]
+        if ignored:
+            raise ConfigError(
+                f"{', '.join(ignored)} has no effect with --no-learner, because your own script decides that; omit it"
+            )
     if as_json and not no_learner:
-        raise ConfigError("--json prints what a learner needs: add --no-learner")
-    resolved = _resolve(flags, config, sets, run if resume else None, resume, attached=no_learner, options=options)
+        raise ConfigError("--json needs --no-learner, because it prints what your own learner needs to connect")
+    resolved = _resolve(flags, config, overrides, run if resume else None, resume, attached=no_learner, options=options)
     if until_eof:
         end_with_input()
-    _start(resolved, run, resume, dry_run, learner=not no_learner, announced=_announced if as_json else None)
+    _start(resolved, run, resume, dry_run, learner=not no_learner, on_ready=_print_json if as_json else None)
 
 
 up_command = single_command(up, command_class=RecipeCommand)
@@ -139,7 +140,7 @@ up_command = single_command(up, command_class=RecipeCommand)
 def run_script(
     command: Annotated[list[str], typer.Argument(metavar="-- COMMAND…", help="Command of your training script.")],
     config: Config = None,
-    sets: Sets = None,
+    overrides: SettingOverrides = None,
     run: Run = None,
     resume: Resume = False,
     nats: Nats = None,
@@ -152,12 +153,12 @@ def run_script(
     quiet: Annotated[bool, typer.Option("--quiet", help="Write the script's output to its log only.")] = False,
     dry_run: DryRun = False,
 ) -> None:
-    """Start the stack around your own training script. It ends with the script, with the same exit code.
+    """Start the stack around your own training script. The stack ends with the script and returns its exit code.
 
     Example: oven-controller run -- accelerate launch train.py
     """
     flags = _server_flags(nats, creds, tls_ca, port, otlp, meshes) | _notify_flags(notify)
-    resolved = _resolve(flags, config, sets, run if resume else None, resume, attached=True)
+    resolved = _resolve(flags, config, overrides, run if resume else None, resume, attached=True)
     _start(resolved, run, resume, dry_run, command=tuple(command), quiet=quiet)
 
 
@@ -176,7 +177,7 @@ def _notify_flags(urls: list[str] | None) -> dict[str, Any]:
 def _resolve(
     flags: dict[str, Any],
     config: Path | None,
-    sets: list[str] | None,
+    overrides: list[str] | None,
     run: str | None,
     resume: bool,
     attached: bool,
@@ -185,11 +186,11 @@ def _resolve(
     earlier = Home().find(run).earlier_settings() if resume else None
     if earlier is not None and (earlier.get("recipe") == ATTACHED) != attached:
         raise ConfigError(
-            "resume a run of a recipe with `up`, and a run around a script with `run --` or `up --no-learner`"
+            "use `up` to resume a recipe's run, and `run --` or `up --no-learner` to resume a run with your own script"
         )
     resolved = resolve(
         config=config,
-        sets=sets or (),
+        sets=overrides or (),
         flags=flags,
         recipe_flags=options,
         environ=os.environ,
@@ -200,20 +201,21 @@ def _resolve(
     return resolved
 
 
-def _start(resolved: Resolved, run: str | None, resume: bool, dry: bool, **how: Any) -> None:
+def _start(resolved: Resolved, run: str | None, resume: bool, dry: bool, **options: Any) -> None:
     from oven_controller.stack.dry_run import dry_run
     from oven_controller.stack.preflight_checks import Request
     from oven_controller.stack.up import up
 
-    request = Request(resolved, run=run, resume=resume, **how)
+    request = Request(resolved, run=run, resume=resume, **options)
     if dry:
         print("\n".join(dry_run(request, Home())))
         return
-    raise typer.Exit(asyncio.run(up(request, Home(), _print_line if request.announced is None else _print_to_stderr)))
+    out = _print_line if request.on_ready is None else _print_to_stderr
+    raise typer.Exit(asyncio.run(up(request, Home(), out)))
 
 
-def _announced(facts: Mapping[str, Any]) -> None:
-    _print_line(json.dumps(facts))
+def _print_json(fields: Mapping[str, Any]) -> None:
+    _print_line(json.dumps(fields))
 
 
 def _print_to_stderr(line: str) -> None:
@@ -221,7 +223,7 @@ def _print_to_stderr(line: str) -> None:
 
 
 def _print_line(line: str, to: TextIO | None = None) -> None:
-    """Print a line. If the terminal was closed, discard all further output so that the run ends cleanly."""
+    """Print a line. If the terminal was closed, discard all further output so that the run can end cleanly."""
     try:
         print(line, file=to, flush=True)
     except OSError:
@@ -231,7 +233,7 @@ def _print_line(line: str, to: TextIO | None = None) -> None:
         os.close(null)
 
 
-def down(run: LiveRunName = None, run_: SameRun = None) -> None:
+def down(run: LiveRunName = None, run_: RunAlias = None) -> None:
     """Shut a running stack down cleanly, with a checkpoint, and wait until it has ended.
 
     Example: oven-controller down grpo-1121-0231
@@ -244,10 +246,12 @@ def down(run: LiveRunName = None, run_: SameRun = None) -> None:
     except ProcessLookupError:
         pass  # it has just ended
     except PermissionError as error:
-        raise ProcessError(f"pid {pid} belongs to another user; ask them, or use `oven-controller stop`") from error
+        raise ProcessError(f"process {pid} belongs to another user; ask them, or use `oven-controller stop`") from error
     deadline = time.monotonic() + DOWN_S
     while folder.is_locked():
         if time.monotonic() > deadline:
-            raise ProcessError(f"run {folder.run!r} did not end within {DOWN_S:g} s; `kill -9 {pid}` ends all of it")
+            raise ProcessError(
+                f"run {folder.run!r} did not end within {DOWN_S:g} s; `kill -9 {pid}` ends the whole stack"
+            )
         time.sleep(0.1)
     print(f"{folder.run} is down ({folder.status()})")

@@ -215,7 +215,7 @@ class ReadingTools:
                 graph = load()
                 diagnosis = diagnose(graph, reader.question(ids, remedies))
                 if symptoms and diagnosis.unknown:
-                    known = (node.id for node in graph.of_kind("symptom"))
+                    known = (node.id for node in graph.nodes_of_kind("symptom"))
                     raise UnknownNameError("symptom", diagnosis.unknown[0], known)
             return DiagnosisReport(run=access.run, named=tuple(named[:64]), symptoms=ids, diagnosis=diagnosis)
 

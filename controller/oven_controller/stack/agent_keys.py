@@ -1,4 +1,4 @@
-"""Add and revoke keys of agents and committee members, also while the stack is up."""
+"""Add and revoke keys for agents and committee members, even while the stack is up."""
 
 from __future__ import annotations
 
@@ -22,69 +22,71 @@ from oven_runs.server.embedded import ServerFolder
 
 RELOAD_S = 5.0
 """Timeout in seconds for the server to reload its users, or to restart."""
-SERVICES = ("up", "nats-server", "script")
-POOL = re.compile(r"(agents|mesh)-\d+")
-"""Names of processes with several agents, and of replicas of the mesh."""
-TEMPORARY_ROLES = ("agent", "member")
-"""Roles with temporary keys. In every other role, the stack owns the key with the role's name, and the other keys
-belong to people."""
+PROCESS_NAMES = ("up", "nats-server", "script")
+SHARED_PROCESS = re.compile(r"(agents|mesh)-\d+")
+"""Names of processes that run several agents, and of mesh replicas."""
+REVOCABLE_ROLES = ("agent", "member")
+"""Roles whose keys can all be revoked. In every other role, the stack owns the key with the role's name, and people own
+the other keys."""
 
 
 def admit(
-    folder: RunFolder, name: str, *, shipped: bool = False, fresh: bool = False, completions: bool | None = None
+    folder: RunFolder, name: str, *, installed: bool = False, is_new: bool = False, completions: bool | None = None
 ) -> None:
     """Create a key for the agent `name`, and make a running server accept it.
 
-    `shipped`: the key is for the installed agent with that name. `fresh`: refuse a name that is in use now.
-    `completions`: whether it may read sampled completions; None: as before, initially not. Raises ConfigError for a
-    name that is taken, ProcessError if the server does not accept the key.
+    `installed`: whether the key is for the installed agent with that name. `is_new`: refuse a name whose agent is
+    running. `completions`: whether the agent may read sampled completions. None keeps the current permission, which is
+    initially no. Raises ConfigError for a name that is taken, ProcessError if the server rejects the key.
     """
     names.checked("agent", name)
     info = folder.info()
-    shared = [user.name for user in folder.server.users() if name in user.agents]
-    pids = [info.children.get(process, 0) for process in (f"agent-{name}", *shared)]
-    if fresh and folder.is_locked() and any(map(psutil.pid_exists, filter(None, pids))):
-        raise ConfigError(f"an agent named {name!r} runs in {folder.run!r} already; choose another with --name")
-    if owner := reserved(folder.server, name, shipped):
-        raise ConfigError(f"{name!r} is the name of {owner}; choose another for your own agent")
-    if _made_here(folder, "agent", name):
+    shared_keys = [user.name for user in folder.server.users() if name in user.agents]
+    pids = [info.children.get(process, 0) for process in (f"agent-{name}", *shared_keys)]
+    if is_new and folder.is_locked() and any(map(psutil.pid_exists, filter(None, pids))):
+        raise ConfigError(
+            f"an agent named {name!r} is already running in {folder.run!r}; choose another name with --name"
+        )
+    if owner := name_owner(folder.server, name, installed):
+        raise ConfigError(f"{name!r} is the name of {owner}; choose another name for your own agent")
+    if _has_local_keys(folder, "agent", name):
         apply_users(folder, Credentials.load(folder.add_user("agent", name, completions=completions)))
     elif completions is not None:
         raise ConfigError(f"the administrator of {info.url} decides what its keys may read; omit --completions")
 
 
 def admit_member(folder: RunFolder, name: str) -> None:
-    """Make a running server accept the key of a committee member that joins. Raises ConfigError for a name that is
-    taken, ProcessError if the server does not accept the key."""
+    """Make a running server accept the key of a joining committee member. Raises ConfigError for a name that is taken,
+    ProcessError if the server rejects the key."""
     names.checked("member", name)
-    owner = reserved(folder.server, name)
+    owner = name_owner(folder.server, name)
     if owner or any(user.name == name and user.role != "member" for user in folder.server.users()):
-        raise ConfigError(f"{name!r} is the name of {owner or 'another key'}; choose another for the member")
+        raise ConfigError(f"{name!r} is the name of {owner or 'another key'}; choose another name for the member")
     path = folder.credentials("member", name)
-    if _made_here(folder, "member", name) and path is not None:
+    if _has_local_keys(folder, "member", name) and path is not None:
         apply_users(folder, Credentials.load(path))
 
 
-def _made_here(folder: RunFolder, role: Role, name: str) -> bool:
-    """Whether keys are made on this machine. Raises ConfigError if they are not and this key is missing."""
+def _has_local_keys(folder: RunFolder, role: Role, name: str) -> bool:
+    """Return whether the run's keys are made on this machine. Raises ConfigError if not and this key is missing."""
     info = folder.info()
     path = folder.credentials(role, name)
     if not info.embedded and path is not None and not path.is_file():
-        raise ConfigError(f"there is no key {path}; the server's administrator makes keys for {info.url}")
+        raise ConfigError(f"there is no key file {path}; ask the administrator of {info.url} for the key")
     return info.embedded
 
 
-def reserved(server: ServerFolder, name: str, shipped: bool = False) -> str:
-    """Return the owner of a name that no other agent or person may use; empty if the name is free."""
+def name_owner(server: ServerFolder, name: str, installed: bool = False) -> str:
+    """Describe the owner of a name that no other agent or person may use. Return an empty text if the name is free."""
     for user in server.users():
         if name in user.agents:
             return f"an agent of this run, which uses the key {user.name!r}"
-    if name in get_args(Role) or name in SERVICES:
+    if name in get_args(Role) or name in PROCESS_NAMES:
         return "a part of the stack"
-    if POOL.fullmatch(name):
-        return "a process of several agents, or of a mesh replica"
-    if name in plugins.find_plugins("agents") and not shipped:
-        return f"an installed agent (`oven-controller agent run {name}` runs that one)"
+    if SHARED_PROCESS.fullmatch(name):
+        return "a process with several agents, or a mesh replica"
+    if name in plugins.find_plugins("agents") and not installed:
+        return f"an installed agent (run it with `oven-controller agent run {name}`)"
     return ""
 
 
@@ -97,7 +99,7 @@ def revoke(folder: RunFolder, name: str) -> None:
     info = folder.info()
     if not info.embedded:
         raise ConfigError(
-            f"the administrator of {info.url} makes its keys: run `creds revoke {name} --server FOLDER` on that machine"
+            f"the keys for {info.url} are on its machine; run `creds revoke {name} --server FOLDER` there"
         )
     key = _key_to_revoke(folder.server, name)
     folder.remove_user(name)
@@ -105,45 +107,45 @@ def revoke(folder: RunFolder, name: str) -> None:
 
 
 def revoke_in_folder(server: ServerFolder, name: str) -> None:
-    """Revoke a key in the folder of the user's own server, which still has to reload it."""
+    """Revoke a key in the folder of the user's own server. The server must then reload its configuration."""
     _key_to_revoke(server, name)
     server.remove_user(name)
     server.rewrite_users()
 
 
 def server_folder(path: Path) -> ServerFolder:
-    """Open a folder that `creds server` made. Raises ConfigError."""
+    """Open a folder that `creds server` has written. Raises ConfigError for any other folder."""
     try:
         return ServerFolder.existing(path.absolute())
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        problem = f"{path} is not a folder that `oven-controller creds server` made: {reason(error)}"
+        problem = f"{path} is not a folder written by `oven-controller creds server`: {reason(error)}"
         raise ConfigError(problem) from error
 
 
 def _key_to_revoke(server: ServerFolder, name: str) -> Credentials | None:
-    """Return the key, to test that the server refuses it; None if its file is already gone. Raises ConfigError."""
+    """Return the key, to test later that the server refuses it, or None if its file is gone. Raises ConfigError."""
     roles = {user.name: user.role for user in server.users()}
     if name not in roles:
         for user in server.users():
             if name in user.agents:
                 raise ConfigError(
-                    f"{name!r} shares the key {user.name!r} with {', '.join(user.agents)}: revoke that key, or `mute` "
+                    f"{name!r} shares the key {user.name!r} with {', '.join(user.agents)}; revoke that key, or `mute` "
                     "the agent; with --set agents_per_process=1 each agent has its own key"
                 )
-        raise UnknownNameError("key", name, (known for known, role in roles.items() if _is_temporary(known, role)))
-    if not _is_temporary(name, roles[name]):
-        raise ConfigError(f"{name!r} is the stack's own key; only keys of agents, members and persons can be revoked")
+        raise UnknownNameError("key", name, (key for key, role in roles.items() if _is_revocable(key, role)))
+    if not _is_revocable(name, roles[name]):
+        raise ConfigError(f"{name!r} is the stack's own key; only keys of agents, members and people can be revoked")
     path = server.creds / f"{name}.nk"
     return Credentials.load(path) if path.exists() else None
 
 
-def _is_temporary(name: str, role: Role) -> bool:
-    return role in TEMPORARY_ROLES or name != role
+def _is_revocable(name: str, role: Role) -> bool:
+    return role in REVOCABLE_ROLES or name != role
 
 
 def apply_users(folder: RunFolder, key: Credentials | None, *, accepted: bool = True) -> None:
-    """Make the stack's server, if it is up, reload its users. Wait until it accepts the key, or refuses it if not
-    `accepted`. Raises ProcessError after RELOAD_S."""
+    """Make the stack's server reload its users if it is up, and wait until it accepts the key. Without `accepted`, wait
+    until it refuses the key. Raises ProcessError after RELOAD_S."""
     if folder.is_locked() and folder.info().port is not None:
         folder.server.rewrite_users()
         if key is not None:
@@ -151,22 +153,22 @@ def apply_users(folder: RunFolder, key: Credentials | None, *, accepted: bool = 
 
 
 async def _reload(folder: RunFolder, key: Credentials, accepted: bool) -> None:
-    # A server that is being restarted reads its users then.
+    # A server that is restarting reads its users anyway, so a missing process is not an error.
     deadline = asyncio.get_running_loop().time() + RELOAD_S
-    signalled = 0
+    signalled_pid = 0
     while True:
         info = folder.info()
         guard = info.children.get("nats-server", 0)
-        if guard != signalled and _is_server(guard):
+        if guard != signalled_pid and _is_server(guard):
             os.kill(guard, signal.SIGHUP)
-            signalled = guard
+            signalled_pid = guard
         try:
             async with Bus.connect(info.url, key):
                 connects = True
         except RefusedError:
             connects = False
         except BusError:
-            connects = not accepted  # no answer: not done yet
+            connects = not accepted  # no answer yet
         if connects == accepted:
             return
         if asyncio.get_running_loop().time() > deadline:
@@ -179,7 +181,7 @@ async def _reload(folder: RunFolder, key: Credentials, accepted: bool) -> None:
 
 
 def _is_server(pid: int) -> bool:
-    """Whether the process id in run.json still belongs to the server."""
+    """Return whether the process id in run.json still belongs to the server."""
     try:
         return pid > 0 and any("nats-server" in argument for argument in psutil.Process(pid).cmdline())
     except psutil.Error:

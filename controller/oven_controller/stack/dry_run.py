@@ -16,44 +16,46 @@ from oven_runs.settings.agents import agent_specs, per_process
 
 
 def dry_run(request: Request, home: Home) -> list[str]:
-    """Return the lines to print: the start, the settings as YAML, and the processes.
+    """Return the lines to print: the first line of the run, the settings as YAML, and the processes.
 
-    Raises the errors that `up` would raise before the learner starts: for names, keys, agent files and an existing
-    server.
+    Raises the errors that `up` would raise before the learner starts, for names, keys, agent files and a server that
+    already exists.
     """
     check(request, home)
     settings = request.resolved.settings
-    if not settings.agent_options:  # otherwise `check` has loaded the agents
+    if not settings.agent_options:  # otherwise `check` has already loaded the agents
         check_agents(settings)
     if settings.nats:
         asyncio.run(check_server(request))
-    dumped = settings.model_dump(mode="json")
-    own = "python -m oven_controller.stack.entry"
+    fields = settings.model_dump(mode="json")
+    prefix = "python -m oven_controller.stack.run_process"
     processes = {"nats-server": f"not started, because {settings.nats} is used" if settings.nats else binary()}
     for number in range(1, settings.meshes + 1):
-        processes["mesh" if number == 1 else f"mesh-{number}"] = f"{own} mesh"
+        processes["mesh" if number == 1 else f"mesh-{number}"] = f"{prefix} mesh"
     if settings.kg:
-        large = f" --large {settings.kg}" if isinstance(settings.kg, str) else ""
-        processes["kg"] = f"{own} kg{large}" if is_installed("kg") else "not started, because it is not installed"
+        graph_option = f" --large {settings.kg}" if isinstance(settings.kg, str) else ""
+        processes["kg"] = (
+            f"{prefix} kg{graph_option}" if is_installed("kg") else "not started, because it is not installed"
+        )
     for pool in pools(agent_specs(settings), per_process(settings)):
-        processes[pool.process] = f"{own} agent {' '.join(pool.arguments)}"
+        processes[pool.process] = f"{prefix} agent {' '.join(pool.arguments)}"
     for name in settings.committee.judges:
-        processes[f"member-{name}"] = f"{own} member --name {name}"
+        processes[f"member-{name}"] = f"{prefix} member --name {name}"
     if settings.committee.frontier.model:
-        processes["probes"] = f"{own} probes"
+        processes["probes"] = f"{prefix} probes"
     if settings.notify.to:
-        processes["notify"] = f"{own} notify"
+        processes["notify"] = f"{prefix} notify"
     if request.command:
         processes["script"] = " ".join(request.command)
     elif request.learner:
-        processes["learner"] = f"{own} learner"
+        processes["learner"] = f"{prefix} learner"
     if request.monitored:
-        here = f"{own} monitor --control  (in the terminal, if there is one)"
-        processes["monitor"] = here if is_installed("monitor") else "not started, because it is not installed"
+        command = f"{prefix} monitor --control  (in the terminal, if there is one)"
+        processes["monitor"] = command if is_installed("monitor") else "not started, because it is not installed"
     return [
         first_line(request.resolved),
         "# settings",
-        *yaml.safe_dump(dumped, sort_keys=False, allow_unicode=True).rstrip().splitlines(),
+        *yaml.safe_dump(fields, sort_keys=False, allow_unicode=True).rstrip().splitlines(),
         f"# processes, each with its log in {home.path / 'runs'}",
         *(f"{name:<18}{command}" for name, command in processes.items()),
     ]

@@ -1,4 +1,4 @@
-"""Probe judges for `doctor --judges`: ask each configured judge once, in a process that imports the SDKs."""
+"""Probe the judges for `doctor --judges`: call each configured judge once, in a process that imports the SDKs."""
 
 from __future__ import annotations
 
@@ -6,25 +6,22 @@ import json
 import subprocess
 from typing import Any
 
-from oven_controller.stack.plan import own_command
+from oven_controller.stack.plan import process_command
 from oven_core.errors import ConfigError, ProcessError
 from oven_runs.settings.committee_settings import CommitteeSettings
 
 PROBE_S = 120.0
-"""Timeout in seconds for all judges. Each has 30 s, and the SDK imports take a few seconds on a busy machine.
-"""
+"""Timeout in seconds for all judges. Each has 30 s, and importing the SDKs takes a few seconds on a busy machine."""
 
 
 def probe_judges(committee: CommitteeSettings) -> dict[str, dict[str, Any]]:
-    """Return member → result, with the fields of `oven_llm.judges.probe.ProbeResult`. Raises ConfigError if no judge is
-    configured, ProcessError if the process fails."""
+    """Return each member's result, with the fields of `oven_llm.judges.probe.ProbeResult`. Raises ConfigError if no
+    judge is configured, ProcessError if the process fails."""
     if not committee.judges:
-        raise ConfigError(
-            "no judge is configured: give the settings with --config FILE or --set committee.members.NAME=…"
-        )
-    command = own_command("member", "--probe")
+        raise ConfigError("no judge is configured; pass settings with --config FILE or --set committee.members.NAME=…")
+    command = process_command("member", "--probe")
     try:
-        done = subprocess.run(
+        completed = subprocess.run(
             command,
             input=committee.model_dump_json(),
             capture_output=True,
@@ -33,9 +30,10 @@ def probe_judges(committee: CommitteeSettings) -> dict[str, dict[str, Any]]:
             timeout=PROBE_S,
         )
     except subprocess.TimeoutExpired as error:
-        raise ProcessError(f"the judges were not probed within {PROBE_S:g} s") from error
-    if done.returncode:
-        last = next(reversed(done.stderr.splitlines()), "it printed nothing")
-        raise (ConfigError if done.returncode == ConfigError.exit_code else ProcessError)(last.removeprefix("error: "))
-    results: dict[str, dict[str, Any]] = json.loads(done.stdout)
+        raise ProcessError(f"probing the judges took longer than {PROBE_S:g} s") from error
+    if completed.returncode:
+        last_line = next(reversed(completed.stderr.splitlines()), "the probe process failed without an error message")
+        error_type = ConfigError if completed.returncode == ConfigError.exit_code else ProcessError
+        raise error_type(last_line.removeprefix("error: "))
+    results: dict[str, dict[str, Any]] = json.loads(completed.stdout)
     return results

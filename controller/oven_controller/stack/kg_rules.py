@@ -1,6 +1,6 @@
 """Add the prior service's rules to a run before it starts.
 
-RunStarted then contains them, so the mesh can apply them from the log without the service.
+RunStarted then contains these rules, so the mesh can apply them from the log without the service.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from oven_core.protocol.rules import Rules
 _Rules = TypeVar("_Rules", bound=Rules)
 
 
-def merged(rules: _Rules, info: GraphInfo) -> _Rules:
+def with_graph_rules(rules: _Rules, info: GraphInfo) -> _Rules:
     """Add the graph's contradictions and requirements to `rules`.
 
     The user's own rules come first. The order within a contradiction does not matter. Merging twice changes nothing.
@@ -31,10 +31,12 @@ def merged(rules: _Rules, info: GraphInfo) -> _Rules:
     return rules.model_copy(update={"contradictions": tuple(contradictions), "requires": requires})
 
 
-async def ask(bus: Bus, timeout_s: float = 2.0) -> GraphInfo:
-    """Request the rules of the service's graph. Raises BusError if there is no answer or a wrong one."""
+async def request_graph_info(bus: Bus, timeout_s: float = 2.0) -> GraphInfo:
+    """Request the rules of the service's graph. Raises BusError if there is no valid reply."""
     reply = await bus.request(names.kg("info"), GraphInfoRequest().wire(), timeout_s)
     try:
         return GraphInfo.model_validate_json(reply)
     except ValidationError as error:
-        raise BusError(f"{names.kg('info')} did not answer with a GraphInfo ({error.error_count()} errors)") from error
+        raise BusError(
+            f"{names.kg('info')} did not reply with a valid GraphInfo ({error.error_count()} errors)"
+        ) from error

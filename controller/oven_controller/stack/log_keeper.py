@@ -1,4 +1,4 @@
-"""Keep a run's log complete: append messages that the learner saved, and complete log.jsonl at the end."""
+"""Keeps a run's log complete: appends messages that the learner saved, and completes log.jsonl at the end."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable
 
 from nats.errors import Error as NatsError
 
-from oven_controller.stack.line_output import Headless
+from oven_controller.stack.line_output import LinePrinter
 from oven_core.bus import streams
 from oven_core.bus.connection import Bus
 from oven_core.errors import BusError, OvenError
@@ -21,57 +21,57 @@ from oven_runs.home.run_folder import RunFolder
 from oven_runs.process.child import short_path
 
 DRAIN_S = 12.0
-"""Timeout in seconds for a server that may come back. It restarts at most 4 s after its death, and needs a few seconds
-more on a busy machine."""
-AWAY_S = 0.5
-"""Timeout in seconds once DRAIN_S has passed."""
-LOOK_S = 1.0
+"""Seconds to wait for a server that may come back. It is restarted within 4 s, and needs a few more seconds on a busy
+machine."""
+UNREACHABLE_S = 0.5
+"""Seconds to wait for the server once DRAIN_S has passed."""
+FLUSH_INTERVAL_S = 1.0
 """Seconds between two flushes of log.jsonl."""
 
 
 class LogKeeper:
     """Maintains the log of one run while its stack is up."""
 
-    def __init__(self, folder: RunFolder, report: Headless, out: Callable[[str], None]) -> None:
+    def __init__(self, folder: RunFolder, report: LinePrinter, out: Callable[[str], None]) -> None:
         self.missing = ""
         """Description of the messages that are missing from the final log."""
-        self.kept_end: RunEnded | None = None
-        """The learner's last message, if it still waits to be appended."""
+        self.saved_end: RunEnded | None = None
+        """The learner's last message, if it is saved but not yet in the log."""
         self._folder, self._report, self._out = folder, report, out
-        self._restored = False  # whether kept messages were appended after the learner's end
-        self._patience_s = DRAIN_S
+        self._restored = False  # whether saved messages were appended after the learner's end
+        self._timeout_s = DRAIN_S
 
     async def drain(self, bus: Bus, watch: LogWatch) -> None:
-        """Wait until the whole log has been read, also while the server is restarting."""
-        async with self._patiently():
+        """Wait until the whole log has been read, even while the server is restarting."""
+        async with self._server_timeout():
             while True:
                 try:
                     return await watch.wait_for(await bus.head(self._folder.run))
                 except BusError:
                     await asyncio.sleep(0.1)
 
-    async def append_kept(self, bus: Bus) -> None:
+    async def append_saved(self, bus: Bus) -> None:
         """Append the messages that a learner saved because it ended without a server. Wait up to DRAIN_S for the
         server. Raises ConfigError for messages of another run's learner."""
         spool = await asyncio.to_thread(Spool.lock, self._folder.path, self._folder.run, wait_s=DRAIN_S)
         if spool is None:
             return
         with contextlib.closing(spool):
-            async with self._patiently():
-                while not await self._logged(bus, spool):
+            async with self._server_timeout():
+                while not await self._append_spool(bus, spool):
                     await asyncio.sleep(0.1)
 
     @contextlib.asynccontextmanager
-    async def _patiently(self) -> AsyncIterator[None]:
-        """Return a timeout context for work that needs the server: DRAIN_S, and AWAY_S once that has passed."""
+    async def _server_timeout(self) -> AsyncIterator[None]:
+        """Limit the wait for the server to DRAIN_S, or to UNREACHABLE_S once a wait has taken DRAIN_S."""
         try:
-            async with asyncio.timeout(self._patience_s):
+            async with asyncio.timeout(self._timeout_s):
                 yield
         except TimeoutError:
-            self._patience_s = AWAY_S
+            self._timeout_s = UNREACHABLE_S
 
-    async def _logged(self, bus: Bus, spool: Spool) -> bool:
-        """Append the messages. Return whether all are done."""
+    async def _append_spool(self, bus: Bus, spool: Spool) -> bool:
+        """Append the saved messages. Return False if this must be tried again."""
         try:
             if not await streams.exists(bus.jetstream, self._folder.run):
                 return True  # the store is gone
@@ -83,27 +83,28 @@ class LogKeeper:
         try:
             spool.remove()
         except OSError as error:
-            self._out(f"{short_path(spool.path)} cannot be removed ({error.strerror}); what it holds is in the log")
+            self._out(f"cannot remove {short_path(spool.path)} ({error.strerror}); its messages are already in the log")
         return True
 
     async def keep(self, mirror: Mirror, embedded: bool) -> None:
-        """Flush log.jsonl regularly, and report problems with it or with the store, each once."""
-        store, reported = self._folder.server.folder / "store" / "jetstream", set[str]()
+        """Flush log.jsonl regularly, and report each problem with it or with the store once."""
+        store = self._folder.server.folder / "store" / "jetstream"
+        reported_lines: set[str] = set()
 
         def report(line: str) -> None:
-            if line not in reported:
-                reported.add(line)
+            if line not in reported_lines:
+                reported_lines.add(line)
                 self._out(line)
 
         while True:
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(FLUSH_INTERVAL_S)
             mirror.flush()
             if mirror.fault:
-                report(f"log.jsonl cannot be written ({mirror.fault}): make room; it is finished from the store later")
+                report(f"cannot write log.jsonl ({mirror.fault}); free some disk space, and it is completed later")
             if embedded and not store.exists():
                 report(
-                    f"the store of the log is gone ({short_path(store)} was removed): the log so far is in "
-                    "log.jsonl, and the learner keeps its further messages for it; end the run with "
+                    f"the store of the log was removed ({short_path(store)}); the log so far is in log.jsonl, and the "
+                    "learner saves its further messages for it; end the run with "
                     f"`oven-controller stop {self._folder.run}`"
                 )
 
@@ -111,12 +112,12 @@ class LogKeeper:
         """Complete log.jsonl as far as possible."""
         try:
             async with asyncio.timeout(60):
-                await self.append_kept(bus)  # if the server took longer to come back
+                await self.append_saved(bus)  # in case the server took longer to come back
                 await self.drain(bus, watch)
                 if not await streams.exists(bus.jetstream, self._folder.run):
                     mirror.close()
                     for event in log_recovery.recover_without_store(self._folder, self._out):
-                        self._report.event(event)
+                        self._report.on_event(event)
                     return
                 if self._restored or mirror.fault:
                     mirror.close()
@@ -128,21 +129,21 @@ class LogKeeper:
                 log_recovery.mark_mirrored(self._folder, mirrored=False)
         except (OvenError, TimeoutError, NatsError, OSError) as error:
             self._out(
-                f"the log could not be exported ({error}); `oven-controller log {self._folder.run}` reads the store"
+                f"could not export the log ({error}); `oven-controller log {self._folder.run}` reads it from the store"
             )
 
     def find_missing(self, ended: bool) -> None:
-        """Set `missing`, for the exit code and the summary. `ended`: the log should have the learner's end."""
+        """Set `missing`, for the exit code and the summary. `ended`: whether the learner's end should be in the log."""
         view = self._report.view
         try:
             self.missing = self._folder.missing_messages()
-            self.kept_end = read_spool(self._folder.path, self._folder.run).end
+            self.saved_end = read_spool(self._folder.path, self._folder.run).end
         except OvenError as error:
             self.missing = str(error)
         if not self.missing and ended and view.started is not None and view.ended is None:
-            self.missing = "the log lacks the learner's end"
+            self.missing = "the learner's last message is missing from the log"
         if not self.missing and self._report.gap_finder.missing:
             self.missing = (
-                f"the log lacks {self._report.gap_finder.missing} messages of the learner; "
-                f"`oven-controller replay {self._folder.run} --verify` says which"
+                f"{self._report.gap_finder.missing} messages of the learner are missing from the log; "
+                f"`oven-controller replay {self._folder.run} --verify` lists them"
             )

@@ -1,7 +1,7 @@
 """Detects agents that flood the log.
 
-The votes stream keeps a flood from delaying other agents, but every message stays in the log. An agent may send FREE
-messages at once, plus PER_TICK per tick. An agent that exceeds this loses its key.
+The votes stream keeps a flood from delaying other agents, but every message stays in the log. An agent may send
+PER_TICK messages per tick, plus MAX_EXCESS messages at any time. An agent that exceeds this loses its key.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from oven_core.protocol.alerts import Alert
 from oven_core.protocol.events import Event
 from oven_core.protocol.messages import AgentStatus, Observation, Vote
 
-FREE: Final = 64
-"""Maximum messages beyond an agent's share. A shipped agent sends at most a dozen per tick."""
+MAX_EXCESS: Final = 64
+"""Maximum number of messages beyond PER_TICK. An installed agent sends at most a dozen per tick."""
 PER_TICK: Final = 4
-"""An agent's share per tick: in lockstep one status, and one vote for each of a few ballots."""
+"""Number of messages per tick that do not count: in lockstep one status, and one vote for each of a few ballots."""
 
 
 @dataclass
@@ -27,17 +27,17 @@ class FloodDetector:
     report: Callable[[str], None]
     """Called with the agent's name."""
     _tick: int = 0
-    _ahead: dict[str, tuple[int, int]] = field(default_factory=dict)
-    """For each agent, the messages beyond its share and the tick of that count."""
+    _excess: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """For each agent, the number of messages beyond PER_TICK and the tick of that count."""
     _reported: set[str] = field(default_factory=set)
 
-    def hear(self, event: Event) -> None:
+    def on_event(self, event: Event) -> None:
         if isinstance(event.body, Observation):
             self._tick = max(self._tick, event.body.tick)
         elif isinstance(event.body, Vote | AgentStatus | Alert) and event.author not in self._reported:
-            ahead, tick = self._ahead.get(event.author, (0, self._tick))
-            ahead = max(0, ahead - PER_TICK * (self._tick - tick)) + 1
-            self._ahead[event.author] = ahead, self._tick
-            if ahead > FREE:
+            excess, tick = self._excess.get(event.author, (0, self._tick))
+            excess = max(0, excess - PER_TICK * (self._tick - tick)) + 1
+            self._excess[event.author] = excess, self._tick
+            if excess > MAX_EXCESS:
                 self._reported.add(event.author)
                 self.report(event.author)

@@ -1,7 +1,7 @@
-"""Create and revoke keys for people, also while the run is up. A key is a file to hand out.
+"""Create and revoke keys for people, even while the run is up. A key is a file that you give to the person.
 
-A key has two uses. The server admits its holder with their permissions. Readers of the log use it to verify an
-operator's commands, and learn it from the learner's RunStarted or a later OperatorKey.
+A key has two uses. The server grants its owner permissions. Readers of the log verify an operator's commands with the
+public key in the learner's RunStarted or in a later OperatorKey.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from oven_controller.stack.agent_keys import apply_users, reserved, server_folder
+from oven_controller.stack.agent_keys import apply_users, name_owner, server_folder
 from oven_core.bus.connection import Bus
 from oven_core.errors import BusError, ConfigError
 from oven_core.files import read_file
@@ -37,11 +37,11 @@ class AdministeredServer:
 
     server: ServerFolder
     url: str
-    """The server's address for people; empty if this machine does not know it."""
+    """The server's address for people, or an empty text if it is not known on this machine."""
     ca: Path | None = None
     """The certificate authority for TLS."""
     folder: RunFolder | None = None
-    """The run's folder, if it is on this machine."""
+    """The run's folder if it is on this machine."""
 
     @classmethod
     def of_run(cls, folder: RunFolder) -> AdministeredServer:
@@ -52,46 +52,46 @@ class AdministeredServer:
         parent = Path(info.creds).parent if info.creds and Path(info.creds).is_dir() else None
         if parent is None or not (parent / "nats.conf").is_file():
             raise ConfigError(
-                f"the administrator of {tls.redact(info.url)} makes its keys: run `oven-controller creds add NAME "
-                "--operator --server FOLDER --nats URL` on that machine"
+                f"the keys for {tls.redact(info.url)} are on its machine; run `oven-controller creds add NAME "
+                "--operator --server FOLDER --nats URL` there"
             )
         return cls(server_folder(parent), info.url, Path(info.tls_ca) if info.tls_ca else None, folder)
 
     @classmethod
     def of_server(cls, path: Path) -> AdministeredServer:
-        """Return the server of a folder from `creds server`. Raises ConfigError."""
+        """Return the server of a folder that `creds server` has written. Raises ConfigError."""
         folder = server_folder(path)
         ca = folder.folder / "tls" / "ca.pem"
         return cls(folder, "", ca if ca.is_file() else None)
 
     @property
     def embedded(self) -> bool:
-        """Whether it is the stack's own server, which reloads its users on a signal."""
+        """Whether this is the stack's own server, which reloads its users on a signal."""
         return self.folder is not None and self.server is self.folder.server
 
 
 def grant(
     site: AdministeredServer, name: str, power: PersonRole, *, url: str = "", ca: Path | None = None
 ) -> tuple[PersonFile, str]:
-    """Create a person's key. Return its file, and a warning if the run could not be notified; empty if it was.
+    """Create a person's key. Return its file, and a warning if the run could not be notified.
 
-    `url` and `ca` are the server's address and authority for the person, if different from this machine's. A server
-    that the stack does not own still has to reload its users. Raises ConfigError for a name that is in use,
-    ProcessError if the stack's own server does not accept the key.
+    `url` and `ca` are the server's address and certificate authority for the person, if different from this machine's.
+    A server that the stack does not own must then reload its configuration. Raises ConfigError for a name that is in
+    use, ProcessError if the stack's own server rejects the key.
     """
     names.checked("person", name)
     server, folder = site.server, site.folder
-    if owner := reserved(server, name):
-        raise ConfigError(f"{name!r} is the name of {owner}; choose another for a person")
+    if owner := name_owner(server, name):
+        raise ConfigError(f"{name!r} is the name of {owner}; choose another name for the person")
     path = folder.add_user(power, name) if site.embedded and folder else server.add_user(power, name)
     if server.conf.exists():
         server.rewrite_users()
     key = Credentials.load(path)
     if site.embedded and folder is not None:
         apply_users(folder, key)
-    signing = load_keys(server.creds / KEYS) if (server.creds / KEYS).is_file() else {}
-    untold = announce(site, OperatorKey(name=name, key=signing[name]), url) if power == "operator" else ""
-    public_keys = {role: key for role, key in signing.items() if role in ("learner", "mesh")}
+    signing_keys = load_keys(server.creds / KEYS) if (server.creds / KEYS).is_file() else {}
+    warning = announce(site, OperatorKey(name=name, key=signing_keys[name]), url) if power == "operator" else ""
+    public_keys = {role: key for role, key in signing_keys.items() if role in ("learner", "mesh")}
     file = PersonFile(
         run=server.run,
         name=name,
@@ -101,16 +101,16 @@ def grant(
         keys=public_keys,
         tls_ca=_authority(ca or site.ca),
     )
-    return file, untold
+    return file, warning
 
 
-def is_person(server: ServerFolder, name: str) -> bool:
-    """Whether the key belongs to a person who may give commands."""
+def is_operator(server: ServerFolder, name: str) -> bool:
+    """Return whether the key belongs to a person who may give commands."""
     return any(user.name == name and user.role == "operator" and name != OPERATOR for user in server.users())
 
 
 def announce(site: AdministeredServer, change: OperatorKey, url: str = "") -> str:
-    """Log the change in a run that is up; one that is down reads keys.json later. Return a warning if that failed."""
+    """Log the change if the run is up. Otherwise the run reads keys.json later. Return a warning if that failed."""
     folder = site.folder
     url = folder.info().url if folder is not None else url
     if not url or (folder is not None and not folder.is_locked()):
@@ -119,8 +119,8 @@ def announce(site: AdministeredServer, change: OperatorKey, url: str = "") -> st
         asyncio.run(_append(site, change, url))
     except BusError as error:
         return (
-            f"the run was not told ({error}): if it is up, it learns of the key of {change.name!r} when this command "
-            "is repeated, or when its learner restarts"
+            f"could not notify the run ({error}); if it is up, repeat this command or restart the learner to apply the "
+            f"change to the key of {change.name!r}"
         )
     return ""
 
@@ -133,26 +133,28 @@ async def _append(site: AdministeredServer, change: OperatorKey, url: str) -> No
     def key(name: str) -> Credentials:
         return Credentials.load(site.server.creds / f"{name}.nk")
 
-    on = names.Subjects(run)
+    subjects = names.Subjects(run)
     async with Bus.connect(url, key("admin"), name="admin", trust=trust) as admin:
         try:
             head = await admin.head(run)
         except BusError:
-            return  # there is no log yet
+            return  # the run has no log yet
         started = False
-        async for event in admin.read(run, until=head, subjects=[on.run]):
+        async for event in admin.read(run, until=head, subjects=[subjects.run]):
             started = started or isinstance(event.body, RunStarted)
     if started:
         async with Bus.connect(url, key(OPERATOR), name=OPERATOR, trust=trust) as bus:
-            await bus.append(on.operator(OPERATOR), change.wire(), message_id=uuid.uuid4().hex)
+            await bus.append(subjects.operator(OPERATOR), change.wire(), message_id=uuid.uuid4().hex)
 
 
 def _authority(ca: Path | None) -> str:
-    """Return only the certificates in a file."""
+    """Return the certificates in a file without its other content. Raises ConfigError if there are none."""
     if ca is None:
         return ""
     text = read_file(ca, "the certificate authority").decode(errors="replace")
     certificates = re.findall(r"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", text, re.DOTALL)
     if not certificates:
-        raise ConfigError(f"{ca} holds no certificate (PEM); give the authority's, which `creds server --tls` made")
+        raise ConfigError(
+            f"{ca} contains no certificate (PEM); use the authority's, e.g. the one that `creds server --tls` made"
+        )
     return "\n".join(certificates) + "\n"

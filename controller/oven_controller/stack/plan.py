@@ -1,4 +1,4 @@
-"""Plan a run's processes: the command, environment and log of each. Nothing is started here."""
+"""Defines the command, environment and log of each process of a run, without starting it."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ class Service:
     command: tuple[str, ...]
     log: Path
     env: dict[str, str] = field(default_factory=dict)
-    foreign: bool = False
-    """The program cannot watch its parent, so a guard does."""
+    needs_guard: bool = False
+    """Whether a guard ends the process with the stack, because the program cannot watch its parent itself."""
     kill_descendants: bool = False
-    """The guard also ends all processes that it started."""
+    """Whether the guard also ends all processes that the program started."""
 
     async def start(self) -> Child:
         return await Child.start(
@@ -45,15 +45,16 @@ class Service:
             self.command,
             self.log,
             env=self.env,
-            foreign=self.foreign,
+            foreign=self.needs_guard,
             kill_descendants=self.kill_descendants,
         )
 
 
 @dataclass(frozen=True)
 class Pool:
-    """The agents that run in one process. They share a connection and a key. An agent that hangs blocks the others. An
-    agent that raises does not.
+    """The agents that run in one process, with one connection and one key.
+
+    An agent that hangs blocks the others. An agent that raises an error does not.
     """
 
     key: str
@@ -69,7 +70,7 @@ class Pool:
 
     @property
     def arguments(self) -> list[str]:
-        """The command-line arguments of its process."""
+        """The command-line arguments of the process."""
         options = [part for spec in self.agents for part in arguments(spec.name, spec.options)]
         names = [part for name in self.names for part in ("--name", name)]
         return [*(spec.target for spec in self.agents), *names, *options]
@@ -78,26 +79,26 @@ class Pool:
 def pools(specs: Sequence[AgentSpec], size: int | None) -> list[Pool]:
     """Distribute the agents, in the same order, over processes with `size` agents each.
 
-    With None, installed agents share one process, because a process costs as much as the work of its agents. Every
-    other agent has its own, because its votes may take any time. Agents that must be alone always have their own
-    process. Raises ConfigError for an agent with the name of a shared process.
+    If `size` is None, installed agents share one process, because a process costs as much as the work of its agents.
+    Every other agent has its own process, because its votes may take arbitrarily long. Agents that must be alone always
+    have their own process. Raises ConfigError for an agent with the name of a shared process.
     """
     if size == 1:
         return [Pool(spec.name, (spec,)) for spec in specs]
     if size is None:
         installed = tuple(spec for spec in specs if spec.installed and not spec.alone)
         groups = [installed] if len(installed) > 1 else []
-        alone = [Pool(spec.name, (spec,)) for spec in specs if not groups or spec not in installed]
+        single = [Pool(spec.name, (spec,)) for spec in specs if not groups or spec not in installed]
     else:
-        sharing = [spec for spec in specs if not spec.alone]
-        groups = [tuple(sharing[start : start + size]) for start in range(0, len(sharing), size)]
-        alone = [Pool(spec.name, (spec,)) for spec in specs if spec.alone]
+        sharing_specs = [spec for spec in specs if not spec.alone]
+        groups = [tuple(sharing_specs[start : start + size]) for start in range(0, len(sharing_specs), size)]
+        single = [Pool(spec.name, (spec,)) for spec in specs if spec.alone]
     shared = [Pool(f"agents-{number}", group) for number, group in enumerate(groups, 1)]
     keys = {pool.key for pool in shared}
     for spec in specs:
         if spec.name in keys:
-            raise ConfigError(f"agent {spec.name!r} has the name of a process of agents; rename its file")
-    return shared + alone
+            raise ConfigError(f"agent {spec.name!r} has the name of a shared agent process; rename its file")
+    return shared + single
 
 
 @dataclass(frozen=True)
@@ -112,57 +113,60 @@ class Plan:
     """The folder of a large graph that the prior service loads in addition to the built-in one."""
 
     def mesh(self, number: int = 1) -> Service:
-        """Return the replica with this number, from 1: mesh, mesh-2, mesh-3. All share the key of the role."""
+        """Return the process of a mesh replica. The numbers start at 1, and all replicas share one key."""
         name = "mesh" if number == 1 else f"mesh-{number}"
         env = self.environment("mesh") | {"OVEN_HISTORY_CREDS": self._key("history"), "OVEN_REPLICA": name}
-        return self._own(name, "mesh", (), env)
+        return self._stack_process(name, "mesh", (), env)
 
     def agents(self, pool: Pool) -> Service:
         return self._agent(pool.process, pool.arguments, pool.key)
 
-    def guest(self, spec: AgentSpec, name: str, *, shadow: bool = False) -> Service:
+    def joining_agent(self, spec: AgentSpec, name: str, *, shadow: bool = False) -> Service:
         """Return the process of an agent that joins the stack's own agents."""
         command = [spec.target, "--name", name, *arguments(name, spec.options), *(["--shadow"] if shadow else [])]
         return self._agent(f"agent-{name}", command, name)
 
     def _agent(self, process: str, arguments: Sequence[str], key: str) -> Service:
-        """Return a guarded process, because agents are third-party code that may start processes."""
+        """Return a guarded process, because agents are third-party code that may start other processes."""
         limit = {"OVEN_AGENTS_MEMORY_MB": str(self.agents_memory_mb)} if self.agents_memory_mb else {}
-        own = self._own(process, "agent", arguments, self.environment("agent", key) | limit)
-        return replace(own, foreign=True, kill_descendants=True)
+        service = self._stack_process(process, "agent", arguments, self.environment("agent", key) | limit)
+        return replace(service, needs_guard=True, kill_descendants=True)
 
     def kg(self) -> Service:
-        return self._own("kg", "kg", ("--large", self.kg_folder) if self.kg_folder else (), self.environment("kg"))
+        return self._stack_process(
+            "kg", "kg", ("--large", self.kg_folder) if self.kg_folder else (), self.environment("kg")
+        )
 
     def member(self, name: str) -> Service:
-        return self._own(f"member-{name}", "member", ("--name", name), self.environment("member", name))
+        return self._stack_process(f"member-{name}", "member", ("--name", name), self.environment("member", name))
 
     def notifier(self) -> Service:
         """Return the notifier's process. It reads the log with the monitor's key, and the recipients from the run's
         folder."""
-        return self._own("notify", "notify", (), self.environment("monitor"))
+        return self._stack_process("notify", "notify", (), self.environment("monitor"))
 
     def probes(self) -> Service:
         """Return the process that fetches the frontier calibrator's answers and ends. It needs no bus."""
         run = {"OVEN_RUN": self.folder.run, "OVEN_RUN_DIR": str(self.folder.path)}
-        return self._own("probes", "probes", (), run)
+        return self._stack_process("probes", "probes", (), run)
 
     def learner(self, resume_from: str = "") -> Service:
-        """`resume_from`: as in relaunch.RESUME_FROM; empty: a new start, or where the recipe says."""
+        """Return the learner's process. `resume_from` is a value of relaunch.RESUME_FROM. If it is empty, the learner
+        starts anew, or where the recipe's settings say."""
         defaults = {key: value for key, value in LEARNER_ENVIRONMENT.items() if key not in os.environ}
-        return self._own(
+        return self._stack_process(
             "learner", "learner", (), self.environment("learner") | defaults | _restart_environment(resume_from)
         )
 
     def script(self, command: Sequence[str], resume_from: str = "") -> Service:
-        """Return the process of the user's script, which replaces the learner. `resume_from` is as in `learner`."""
+        """Return the process of the user's script, which replaces the learner. `resume_from` works as in `learner`."""
         env = self.environment("learner") | {"PYTHONUNBUFFERED": "1"} | _restart_environment(resume_from)
-        return Service("script", tuple(command), self.folder.logs / "script.log", env, foreign=True)
+        return Service("script", tuple(command), self.folder.logs / "script.log", env, needs_guard=True)
 
     def environment(self, role: str, name: str = "") -> dict[str, str]:
-        """Return the environment that a process needs to join the run. The user's script gets the learner's.
+        """Return the environment that a process needs to join the run. The user's script has the role `learner`.
 
-        The learner announces the keys of everyone who signs. The others recognise the learner by its own key.
+        The learner gets all public keys, to announce them. Every process gets the learner's public key, to verify it.
         """
         environment = {
             "OVEN_URL": self.url,
@@ -179,26 +183,25 @@ class Plan:
         return environment | ({"OVEN_OTLP": self.otlp} if self.otlp else {})
 
     def attached_learner(self, *, resumed: bool) -> dict[str, str]:
-        """Return the environment of a learner that the stack does not start. A resumed run continues from its newest
-        checkpoint."""
+        """Return the environment of a learner that the user starts. A resumed run continues at its last checkpoint."""
         return self.environment("learner") | ({relaunch.RESUME_FROM: relaunch.LATEST} if resumed else {})
 
     def _key(self, role: str, name: str = "") -> str:
         path = self.folder.credentials(role, name)  # type: ignore[arg-type]
         return str(path) if path else ""
 
-    def _own(self, name: str, process: str, args: Sequence[str], env: Mapping[str, str]) -> Service:
-        return Service(name, own_command(process, *args), self.folder.logs / f"{name}.log", dict(env))
+    def _stack_process(self, name: str, process: str, args: Sequence[str], env: Mapping[str, str]) -> Service:
+        return Service(name, process_command(process, *args), self.folder.logs / f"{name}.log", dict(env))
 
 
 def _restart_environment(resume_from: str) -> dict[str, str]:
-    """Return variables that tell the learner where to continue, and that it is restarted if a rollback needs that."""
+    """Return variables that tell the learner where to resume, and that the stack restarts it for a rollback."""
     return {relaunch.OFFERED: "1"} | ({relaunch.RESUME_FROM: resume_from} if resume_from else {})
 
 
-def own_command(process: str, *args: str) -> tuple[str, ...]:
-    """Return the command of one of the stack's own processes, by its name in `process_table`."""
-    return (sys.executable, "-P", "-m", "oven_controller.stack.entry", process, *args)
+def process_command(process: str, *args: str) -> tuple[str, ...]:
+    """Return the command of one of the stack's own processes. `process` is its name in `process_table`."""
+    return (sys.executable, "-P", "-m", "oven_controller.stack.run_process", process, *args)
 
 
 def export_lines(env: Mapping[str, str]) -> list[str]:

@@ -1,4 +1,4 @@
-"""Check a request to `up` before anything is started or created. A dry run does the same checks."""
+"""Checks a request to `up` before anything is started or created. A dry run makes the same checks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from oven_controller.notify.recipients import resolve
-from oven_controller.stack.plan import Pool, own_command, pools
+from oven_controller.stack.plan import Pool, pools, process_command
 from oven_core.bus import streams
 from oven_core.bus.connection import Bus
 from oven_core.errors import BusError, ConfigError, NameInUseError, ProcessError
@@ -27,9 +27,9 @@ from oven_runs.settings.model import ATTACHED, Settings
 from oven_runs.settings.resolution import Resolved
 
 GRAPH = "graph.json"
-"""A file in the folder of every large graph. The prior service checks the other files."""
+"""A file in the folder of every large graph. The prior service checks the folder's other files."""
 LOAD_S = 60.0
-"""Timeout for loading the agents' files, the same as for their process to become ready."""
+"""Timeout in seconds for loading the agents' files, the same as for their process to become ready."""
 
 
 @dataclass(frozen=True)
@@ -44,24 +44,22 @@ class Request:
     command: tuple[str, ...] = ()
     """The user's script, which replaces the learner."""
     quiet: bool = False
-    announced: Callable[[Mapping[str, Any]], None] | None = None
-    """Called, if no learner is started, with the run and the environment that a learner needs, instead of printing
-    them."""
+    on_ready: Callable[[Mapping[str, Any]], None] | None = None
+    """Receives what the user's own learner needs to connect, and later the summary. Without it, they are printed."""
 
     @property
     def monitored(self) -> bool:
-        """Whether the monitor opens in the terminal. It does not around a script, which uses the terminal itself, nor
-        without a learner, because the user has to see how to start one."""
+        """Whether the monitor opens in the terminal. It stays closed for a script, which uses the terminal itself, and
+        without a learner, because the user must see how to start one."""
         return self.learner and not self.command and not self.resolved.settings.headless
 
 
 def check(request: Request, home: Home) -> None:
-    """Check names, keys, ports and the run. Raises OvenError for those that cannot be used, or a run that cannot
-    continue."""
+    """Check names, keys, the port and the run. Raises OvenError if one of them cannot be used or resumed."""
     settings = request.resolved.settings
     if request.command and shutil.which(request.command[0]) is None:
         raise ConfigError(
-            f"{request.command[0]!r} is not a program: it is neither on PATH nor an executable file; check its name, "
+            f"{request.command[0]!r} is not a program: it is not on PATH and not an executable file; check its name, "
             "or write e.g. `oven-controller run -- python train.py`"
         )
     if settings.port is not None and not settings.nats and not servers.is_free(settings.port):
@@ -80,11 +78,11 @@ def check(request: Request, home: Home) -> None:
         probe_set.read_prompts(Path(settings.committee.frontier.prompts))
     if isinstance(settings.kg, str) and not (Path(settings.kg) / GRAPH).is_file():
         raise ConfigError(
-            f"kg is {settings.kg}, which is not a graph's folder (with a {GRAPH}); make one with "
+            f"kg is {settings.kg}, which is not a graph folder with a {GRAPH}; create one with "
             "`oven-controller kg import FILE --to FOLDER`"
         )
     if settings.agent_options:
-        check_agents(settings)  # a wrong option is found only by loading the agent
+        check_agents(settings)  # only a loaded agent can check its options
     if request.resume:
         check_resumable(home.find(request.run), request.learner)
     else:
@@ -92,55 +90,60 @@ def check(request: Request, home: Home) -> None:
 
 
 def check_resumable(folder: RunFolder, learner: bool = True) -> None:
-    """Raises ConfigError for a run that has nothing left to train.
+    """Raise ConfigError for a run that cannot be resumed, because it was imported or is completed.
 
-    Without a `learner` here, the stack may be up again in any case: the learner elsewhere decides whether it continues.
+    If the stack does not start the learner, a completed run passes, because the user's own learner decides what to do.
     """
     recipe = folder.info().recipe
     if recipe == IMPORTED:
-        raise ConfigError(f"run {folder.run!r} was imported and cannot continue; start one by `oven-controller run`")
+        raise ConfigError(
+            f"run {folder.run!r} was imported and cannot be resumed; start a new one with `oven-controller run`"
+        )
     if learner and folder.status() == "completed":
         remedy = f"start another with `oven-controller up --recipe {recipe}`"
         if recipe == ATTACHED:
             remedy = (
-                "start another with `oven-controller run -- COMMAND`; to continue with these weights, remove "
+                "start another with `oven-controller run -- COMMAND`; to continue from these weights, remove "
                 "oven.json from the checkpoint to start from"
             )
         raise ConfigError(
-            f"run {folder.run!r} is completed, and only runs that were stopped, interrupted or failed resume; {remedy}"
+            f"run {folder.run!r} is completed; only stopped, interrupted or failed runs can be resumed; {remedy}"
         )
 
 
 def check_agents(settings: Settings) -> None:
-    """Load the agents once in their own process. Raises ConfigError for an agent that cannot be loaded."""
+    """Load the agents once in a separate process. Raises ConfigError for an agent that cannot be loaded."""
     if specs := agent_specs(settings):
         load_agents(specs, "--check")
 
 
-def load_agents(specs: Sequence[AgentSpec], then: str) -> str:
-    """Load the agents in a process and return its output. `then`: `--check`, or `--options` to print their options as
-    JSON. Raises ConfigError for an agent that cannot be loaded."""
-    command = own_command("agent", *Pool("", tuple(specs)).arguments, then)
+def load_agents(specs: Sequence[AgentSpec], mode: str) -> str:
+    """Load the agents in a separate process and return its output. `mode` is `--check`, or `--options` to print their
+    options as JSON. Raises ConfigError for an agent that cannot be loaded."""
+    command = process_command("agent", *Pool("", tuple(specs)).arguments, mode)
     try:
-        done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=LOAD_S)
+        completed = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=LOAD_S)
     except subprocess.TimeoutExpired as error:
         files = ", ".join(spec.target for spec in specs if not spec.installed) or "the agents"
-        raise ConfigError(f"{files}: not imported within {LOAD_S:g} s; the import of a file must not wait") from error
-    if done.returncode:
-        last = next(reversed(done.stderr.splitlines()), "it printed nothing")
-        raise (ConfigError if done.returncode == ConfigError.exit_code else ProcessError)(last.removeprefix("error: "))
-    return done.stdout
+        raise ConfigError(
+            f"importing {files} took longer than {LOAD_S:g} s; importing a file must not block"
+        ) from error
+    if completed.returncode:
+        last_line = next(reversed(completed.stderr.splitlines()), "the agent process failed without an error message")
+        error_type = ConfigError if completed.returncode == ConfigError.exit_code else ProcessError
+        raise error_type(last_line.removeprefix("error: "))
+    return completed.stdout
 
 
 async def check_server(request: Request) -> None:
-    """Connect to the server of --nats as `up` does. Raises BusError, and other errors that prevent the run."""
+    """Connect to the server of --nats as `up` does. Raises BusError, or another error that would prevent the run."""
     settings = request.resolved.settings
     trust = tls.trust_file(settings.tls_ca) if settings.tls_ca else None
     await exposure_warning(settings.nats, settings.tls_ca, trust)
     async with Bus.connect(settings.nats, _credentials(settings, "admin"), name="admin", trust=trust) as bus:
         if request.run and not request.resume and await streams.exists(bus.jetstream, request.run):
             raise NameInUseError(
-                f"run {request.run!r} exists on this server; choose another name, or continue it with --resume"
+                f"run {request.run!r} already exists on this server; choose another name, or continue it with --resume"
             )
 
 
@@ -160,18 +163,18 @@ def _credentials(settings: Settings, name: str) -> Credentials | None:
 
 
 async def exposure_warning(url: str, ca: str, trust: ssl.SSLContext | None) -> str:
-    """Return a warning about an exposed server, or an empty text. `url`: one address, or several with commas.
+    """Return a warning about an exposed server, or an empty text. `url` is one address, or several with commas.
 
-    Raises ConfigError for a server that admits anyone, unless only this machine can reach it. A server that does not
-    answer is reported later, by the real connection.
+    Raises ConfigError for a server that accepts anyone, unless only this machine can reach it. If a server does not
+    answer, the later connection reports that.
     """
-    warnings = [await _exposed(address, ca, trust) for address in url.split(",")]
+    warnings = [await _address_warning(address, ca, trust) for address in url.split(",")]
     return next((warning for warning in warnings if warning), "")
 
 
-async def _exposed(url: str, ca: str, trust: ssl.SSLContext | None) -> str:
+async def _address_warning(url: str, ca: str, trust: ssl.SSLContext | None) -> str:
     if ca and not url.startswith("tls://"):
-        raise ConfigError(f"--tls-ca {ca} has no effect with {url}: use tls:// for a connection by TLS")
+        raise ConfigError(f"--tls-ca {ca} has no effect with {url}; use a tls:// address")
     if tls.is_loopback(tls.host_of(url)):
         return ""
     try:
@@ -180,6 +183,6 @@ async def _exposed(url: str, ca: str, trust: ssl.SSLContext | None) -> str:
     except BusError:
         return tls.plaintext_warning(url)
     raise ConfigError(
-        f"{url} admits anyone, who could then vote, decide and delete; give it users "
-        "(`oven-controller creds server` makes them), or use a server on 127.0.0.1"
+        f"{url} accepts anyone, so anyone could vote, decide and delete; configure users (`oven-controller creds "
+        "server` makes a configuration), or use a server on 127.0.0.1"
     )

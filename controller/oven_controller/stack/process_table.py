@@ -1,4 +1,4 @@
-"""The table of the stack's own processes: the function of each, and the optional package that it needs."""
+"""A table of the stack's own processes, with the function and the optional package of each."""
 
 from __future__ import annotations
 
@@ -13,10 +13,12 @@ from oven_core.plugins import import_object
 
 @dataclass(frozen=True)
 class OwnProcess:
+    """One of the stack's own processes."""
+
     function: str
-    """`module:function`. It takes the process's arguments and returns the exit code."""
+    """`module:function`. The function receives the process's arguments and returns the exit code."""
     package: str = ""
-    """An optional package. Without it the stack does not start this process."""
+    """An optional package. If it is not installed, the stack does not start this process."""
 
 
 PROCESSES: Final[Mapping[str, OwnProcess]] = {
@@ -32,7 +34,7 @@ PROCESSES: Final[Mapping[str, OwnProcess]] = {
 
 
 def is_installed(name: str) -> bool:
-    """Whether the package that the process needs is installed."""
+    """Return whether the package that the process needs is installed."""
     package = PROCESSES[name].package
     return not package or find_spec(package) is not None
 

@@ -1,4 +1,4 @@
-"""Start a run's processes one after another, each when the previous one is ready, and shut them down cleanly."""
+"""Starts a run's processes in order, each when the previous one is ready, and shuts them down cleanly."""
 
 from __future__ import annotations
 
@@ -26,77 +26,79 @@ from oven_runs.process.supervisor import Restartable, SupervisedProcess
 from oven_runs.server.embedded import EmbeddedServer
 
 
-class Members:
-    """Starts and ends committee members in response to log events, one change at a time."""
+class MemberProcesses:
+    """Starts and ends the processes of committee members in response to log events, one change at a time."""
 
-    def __init__(self, processes: Processes, tell: Callable[[str], None]) -> None:
-        """`tell` prints a line."""
-        self._processes, self._tell = processes, tell
-        self._change = asyncio.Lock()
-        self._adding: dict[str, str] = {}  # command → member
+    def __init__(self, processes: Processes, report: Callable[[str], None]) -> None:
+        """`report` prints a line."""
+        self._processes, self._report = processes, report
+        self._lock = asyncio.Lock()
+        self._adding: dict[str, str] = {}
+        """The member that each pending command adds."""
         self._removing: dict[str, str] = {}
-        self._changing: set[asyncio.Task[None]] = set()
+        """The member that each pending command removes."""
+        self._tasks: set[asyncio.Task[None]] = set()
 
-    def hear(self, event: Event) -> None:
-        """React to a verified event. A member's process starts when an operator adds it, with its key and settings
-        ready. It ends if the learner refuses it, or after the learner has removed it, when it has no open request."""
+    def on_event(self, event: Event) -> None:
+        """React to a verified event. A member's process starts when an operator adds it; its key and settings already
+        exist. The process ends when the learner has refused or removed the member."""
         match event.body:
             case OperatorCommand(action="add") as command if NAME.fullmatch(member := member_of(command.actuator)):
                 self._adding[command.id] = member
-                self._later(self._start(member), f"add {member}")
+                self._schedule(self._start(member), f"add {member}")
             case OperatorCommand(action="remove") as command if NAME.fullmatch(member := member_of(command.actuator)):
                 self._removing[command.id] = member
             case Receipt() as receipt if receipt.command in self._adding:
                 member = self._adding.pop(receipt.command)
                 if receipt.status != "applied":
-                    self._later(self._end(member), f"refuse {member}")
+                    self._schedule(self._end(member), f"refuse {member}")
             case Receipt() as receipt if receipt.command in self._removing:
                 member = self._removing.pop(receipt.command)
                 if receipt.status == "applied":
-                    self._later(self._end(member), f"remove {member}")
+                    self._schedule(self._end(member), f"remove {member}")
             case _:
                 pass
 
     async def close(self) -> None:
         """Cancel the changes in progress."""
-        await end(*self._changing)
+        await end(*self._tasks)
 
-    def _later(self, change: Coroutine[Any, Any, None], name: str) -> None:
+    def _schedule(self, change: Coroutine[Any, Any, None], name: str) -> None:
         task = asyncio.create_task(change, name=name)
-        self._changing.add(task)
-        task.add_done_callback(self._changing.discard)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     async def _start(self, member: str) -> None:
-        async with self._change:
+        async with self._lock:
             if self._processes.has_member(member):
                 return
             try:
                 await self._processes.start_members([member])
-            except Stopped:
+            except StopRequested:
                 pass
             except OvenError as error:
-                self._tell(f"member {member} does not come: {error}")
+                self._report(f"could not start member {member}: {error}")
 
     async def _end(self, member: str) -> None:
-        async with self._change:
+        async with self._lock:
             await self._processes.end_member(member)
-            self._tell(f"member {member} has left")
+            self._report(f"member {member} has left")
 
 
 READY_S = 60.0
-"""Timeout for a process to become ready. Importing an SDK for the first time takes 20 s on a busy machine."""
+"""Timeout in seconds for a process to become ready. Importing an SDK takes 20 s the first time on a busy machine."""
 KG_READY_S = 20.0
 LEARNER_GRACE_S = 20.0
 GRACE_S = 5.0
 POLL_S = 0.05
 
 
-class Stopped(Exception):
-    """Raised when the user stops the stack during its start."""
+class StopRequested(Exception):
+    """Raised when the user stops the stack while it is starting."""
 
 
 class Processes:
-    """The processes of a run. The run ends with the learner. Every other process is restarted if it dies."""
+    """The processes of a run. The run ends with the learner. Every other process is restarted if it fails."""
 
     def __init__(
         self,
@@ -104,101 +106,100 @@ class Processes:
         bus: Bus,
         watch: LogWatch,
         stop: asyncio.Event,
-        tell: Callable[[str], None],
-        note: Callable[[str, int], None],
+        report: Callable[[str], None],
+        record_pid: Callable[[str, int], None],
     ) -> None:
-        """`stop` ends the stack. `tell` prints a line. `note` records the name and pid of each process."""
+        """`stop` ends the stack. `report` prints a line. `record_pid` receives the name and pid of each new process."""
         self.learner: Child | None = None
         self._plan, self._bus, self._watch = plan, bus, watch
-        self._stop, self._tell, self._note = stop, tell, note
-        self._unready: list[Child] = []
+        self._stop, self._report, self._record_pid = stop, report, record_pid
+        self._starting: list[Child] = []
         self._others: list[SupervisedProcess] = []  # agents, members, the prior service, the notifier
         self._meshes: list[SupervisedProcess] = []
         self._server: SupervisedProcess | None = None
-        self._fetching: asyncio.Task[None] | None = None
+        self._probes_task: asyncio.Task[None] | None = None
 
-    def keep_server(self, server: EmbeddedServer) -> None:
-        without = "the bus is gone, training continues with its last settings"
-        restartable = Restartable("nats-server", server.restart, self._bus_answers, lambda: without)
-        self._server = SupervisedProcess(restartable, server.child, self._tell, self._note)
+    def supervise_server(self, server: EmbeddedServer) -> None:
+        consequence = "the bus is down, and training continues with its last settings"
+        restartable = Restartable("nats-server", server.restart, self._wait_for_bus, lambda: consequence)
+        self._server = SupervisedProcess(restartable, server.child, self._report, self._record_pid)
 
     async def start_meshes(self, count: int) -> None:
-        """Start the replicas together. One of them is enough for decisions."""
+        """Start the replicas together. One running replica is enough for decisions."""
         services = [self._plan.mesh(number) for number in range(1, count + 1)]
-        signs = [partial(self._mesh_answers, service.name) for service in services]
         await self._start_all(
-            [(service, sign, self._without_a_mesh) for service, sign in zip(services, signs, strict=True)],
+            [(service, partial(self._wait_for_mesh, service.name), self._lost_mesh_text) for service in services],
             self._meshes,
         )
 
-    def _without_a_mesh(self) -> str:
+    def _lost_mesh_text(self) -> str:
         others = sum(mesh.is_alive for mesh in self._meshes)
         if others:
-            return f"{others} of {len(self._meshes)} replicas continue deciding"
-        return "no decisions are made, training continues with its last settings"
+            return f"{others} of {len(self._meshes)} replicas continue to decide"
+        return "no decisions are made, and training continues with its last settings"
 
     async def start_kg(self) -> bool:
-        """Start the prior service, and return whether it answers. The run continues without it."""
+        """Start the prior service, and return whether it responds. The run also works without it."""
         service = self._plan.kg()
-        child = await self._child(service)
-        answers = await self._shown(child, self._kg_answers(), KG_READY_S)
-        if not answers and child.returncode is None:
-            self._tell(
-                f"kg does not answer after {KG_READY_S:g} s; the run starts without it; see {short_path(child.log)}"
+        child = await self._start_child(service)
+        is_ready = await self._became_ready(child, self._wait_for_kg(), KG_READY_S)
+        if not is_ready and child.returncode is None:
+            self._report(
+                f"kg did not respond within {KG_READY_S:g} s; the run starts without it; see {short_path(child.log)}"
             )
-        self._others.append(self._keep(service, child, self._kg_answers, lambda: "agents go without priors"))
-        return answers
+        self._others.append(self._supervise(service, child, self._wait_for_kg, lambda: "agents have no priors"))
+        return is_ready
 
     async def start_agents(self, pools: list[Pool]) -> None:
-        def started(pool: Pool) -> tuple[Service, Callable[[], Awaitable[None]], Callable[[], str]]:
-            without = f"training continues without {'it' if len(pool.agents) == 1 else ', '.join(pool.names)}"
-            return self._plan.agents(pool), partial(self._watch.wait_for_joins, *pool.names), lambda: without
+        def process(pool: Pool) -> tuple[Service, Callable[[], Awaitable[None]], Callable[[], str]]:
+            consequence = f"training continues without {'it' if len(pool.agents) == 1 else ', '.join(pool.names)}"
+            return self._plan.agents(pool), partial(self._watch.wait_for_joins, *pool.names), lambda: consequence
 
-        await self._start_all([started(pool) for pool in pools], self._others)
+        await self._start_all([process(pool) for pool in pools], self._others)
 
     async def start_members(self, members: list[str]) -> None:
-        without = "the committee scores without it"
-        ready = {name: partial(self._has_listener, names.reward(name)) for name in members}
+        consequence = "the committee scores without it"
+        ready = {name: partial(self._wait_for_listener, names.reward(name)) for name in members}
         await self._start_all(
-            [(self._plan.member(name), ready[name], lambda: without) for name in members], self._others
+            [(self._plan.member(name), ready[name], lambda: consequence) for name in members], self._others
         )
 
     async def start_notifier(self) -> None:
-        """Start the notifier without waiting for it: it reads earlier events from the log."""
+        """Start the notifier without waiting for it, because it reads earlier events from the log."""
         service = self._plan.notifier()
-        child = await self._child(service)
-        self._others.append(self._keep(service, child, self._notifier_reads, lambda: "no messages are sent"))
+        child = await self._start_child(service)
+        self._others.append(self._supervise(service, child, self._wait_for_notifier, lambda: "no messages are sent"))
 
     async def start_probes(self) -> None:
-        """Fetch the probes in the background; the process ends by itself."""
-        child = await self._child(self._plan.probes())
-        self._fetching = asyncio.create_task(self._report_end(child), name="probes")
+        """Fetch the probes in the background. The process ends by itself."""
+        child = await self._start_child(self._plan.probes())
+        self._probes_task = asyncio.create_task(self._report_end(child), name="probes")
 
     async def _report_end(self, child: Child) -> None:
         await child.wait()
         if child.returncode and not self._stop.is_set():
-            last = (child.tail().splitlines() or [describe_exit(child.returncode)])[-1].removeprefix("error: ")
-            self._tell(f"the frontier metrics stay absent: {last}; see {short_path(child.log)}")
+            last_line = (child.tail().splitlines() or [describe_exit(child.returncode)])[-1].removeprefix("error: ")
+            self._report(f"there are no frontier metrics: {last_line}; see {short_path(child.log)}")
 
     def has_member(self, name: str) -> bool:
-        """Whether the member has a process."""
+        """Return whether the member has a process."""
         return any(process.name == f"member-{name}" for process in self._others)
 
     async def end_member(self, name: str) -> None:
-        """End a member's process, if it has one, whether it became ready or not."""
+        """End a member's process if it has one, even if it is not ready yet."""
         for process in [process for process in self._others if process.name == f"member-{name}"]:
             self._others.remove(process)
             await process.end(GRACE_S)
-        for child in [child for child in self._unready if child.name == f"member-{name}"]:
-            self._unready.remove(child)
+        for child in [child for child in self._starting if child.name == f"member-{name}"]:
+            self._starting.remove(child)
             await child.end(GRACE_S)
 
     async def start_learner(self, service: Service) -> Child:
         """Start the learner, or restart it after its end."""
         if self.learner is not None:
             self.learner.close()
-        self.learner = await self._child(service)
-        self._unready.remove(self.learner)
+        self.learner = await self._start_child(service)
+        self._starting.remove(self.learner)
         return self.learner
 
     async def end_learner(self) -> None:
@@ -206,11 +207,11 @@ class Processes:
             await self.learner.end(LEARNER_GRACE_S)
 
     async def end_others(self) -> None:
-        """End all but the server, which still has to log their last messages. The meshes end last."""
-        if self._fetching is not None:
-            await end(self._fetching)
+        """End all processes except the server, which must still log their last messages. The meshes end last."""
+        if self._probes_task is not None:
+            await end(self._probes_task)
         ending = [supervised.end(GRACE_S) for supervised in self._others]
-        await asyncio.gather(*ending, *(child.end(GRACE_S) for child in self._unready))
+        await asyncio.gather(*ending, *(child.end(GRACE_S) for child in self._starting))
         await asyncio.gather(*(mesh.end(GRACE_S) for mesh in self._meshes))
 
     async def end_server(self) -> None:
@@ -218,8 +219,8 @@ class Processes:
             await self._server.end(GRACE_S)
 
     def kill(self) -> None:
-        """Kill everything but the server."""
-        for process in (self.learner, *self._unready, *self._others, *self._meshes):
+        """Kill all processes except the server."""
+        for process in (self.learner, *self._starting, *self._others, *self._meshes):
             if process is not None:
                 process.kill()
 
@@ -229,34 +230,33 @@ class Processes:
         supervised: list[SupervisedProcess],
     ) -> None:
         """Start the services together, and append each to `supervised` as soon as it is ready."""
-        signs = [asyncio.ensure_future(ready()) for _, ready, _ in services]
+        ready_tasks = [asyncio.ensure_future(ready()) for _, ready, _ in services]
         try:
-            children = [await self._child(service) for service, _, _ in services]
-            for (service, ready, without), child, sign in zip(services, children, signs, strict=True):
-                await self._ready(child, sign)
-                supervised.append(self._keep(service, child, ready, without))
+            children = [await self._start_child(service) for service, _, _ in services]
+            for (service, ready, consequence), child, task in zip(services, children, ready_tasks, strict=True):
+                await self._wait_until_ready(child, task)
+                supervised.append(self._supervise(service, child, ready, consequence))
         finally:
-            await end(*signs)
+            await end(*ready_tasks)
 
-    async def _child(self, service: Service) -> Child:
+    async def _start_child(self, service: Service) -> Child:
         if self._stop.is_set():
-            raise Stopped
+            raise StopRequested
         child = await service.start()
-        self._unready.append(child)
-        self._note(service.name, child.pid)
+        self._starting.append(child)
+        self._record_pid(service.name, child.pid)
         return child
 
-    def _keep(
-        self, service: Service, child: Child, ready: Callable[[], Awaitable[None]], without: Callable[[], str]
+    def _supervise(
+        self, service: Service, child: Child, ready: Callable[[], Awaitable[None]], consequence: Callable[[], str]
     ) -> SupervisedProcess:
-        self._unready.remove(child)
-        return SupervisedProcess(
-            Restartable(service.name, service.start, ready, without), child, self._tell, self._note
-        )
+        self._starting.remove(child)
+        restartable = Restartable(service.name, service.start, ready, consequence)
+        return SupervisedProcess(restartable, child, self._report, self._record_pid)
 
-    async def _ready(self, child: Child, sign: Awaitable[None]) -> None:
-        """Wait until the child is ready. Raises OvenError if it ends or is not ready in time."""
-        if await self._shown(child, sign, READY_S):
+    async def _wait_until_ready(self, child: Child, ready: Awaitable[None]) -> None:
+        """Wait until the child is ready. Raises OvenError if it ends first or takes too long."""
+        if await self._became_ready(child, ready, READY_S):
             return
         if child.returncode is not None:
             raise _start_failure(child)
@@ -264,29 +264,28 @@ class Processes:
             f"{child.name} was not ready within {READY_S:g} s; the end of {short_path(child.log)}:\n{child.tail()}"
         )
 
-    async def _shown(self, child: Child, sign: Awaitable[None], limit_s: float) -> bool:
-        """Whether the child showed that it is ready before it ended and before the timeout. Raises Stopped."""
-        ready = asyncio.ensure_future(sign)
-        ended = asyncio.ensure_future(child.wait())
-        stopped = asyncio.ensure_future(self._stop.wait())
-        waiting = {ready, ended, stopped}
+    async def _became_ready(self, child: Child, ready: Awaitable[None], limit_s: float) -> bool:
+        """Return whether the child became ready before it ended and before the timeout. Raises StopRequested."""
+        ready_task = asyncio.ensure_future(ready)
+        stop_task = asyncio.ensure_future(self._stop.wait())
+        tasks = {ready_task, stop_task, asyncio.ensure_future(child.wait())}
         try:
-            await asyncio.wait(waiting, timeout=limit_s, return_when=asyncio.FIRST_COMPLETED)
-            if stopped.done():
-                raise Stopped
-            if ready.done():
-                ready.result()
-            return ready.done()
+            await asyncio.wait(tasks, timeout=limit_s, return_when=asyncio.FIRST_COMPLETED)
+            if stop_task.done():
+                raise StopRequested
+            if ready_task.done():
+                ready_task.result()
+            return ready_task.done()
         finally:
-            await end(*waiting)
+            await end(*tasks)
 
-    async def _mesh_answers(self, replica: str) -> None:
-        await self._answers(Subjects(self._plan.folder.run).history_of(replica), HistoryRequest(limit=1).wire())
+    async def _wait_for_mesh(self, replica: str) -> None:
+        await self._wait_for_reply(Subjects(self._plan.folder.run).history_of(replica), HistoryRequest(limit=1).wire())
 
-    async def _kg_answers(self) -> None:
-        await self._answers(names.kg("info"), GraphInfoRequest().wire())
+    async def _wait_for_kg(self) -> None:
+        await self._wait_for_reply(names.kg("info"), GraphInfoRequest().wire())
 
-    async def _answers(self, subject: str, request: bytes) -> None:
+    async def _wait_for_reply(self, subject: str, request: bytes) -> None:
         while True:
             try:
                 await self._bus.request(subject, request, 1)
@@ -294,17 +293,17 @@ class Processes:
             except BusError:
                 await asyncio.sleep(POLL_S)
 
-    async def _notifier_reads(self) -> None:
+    async def _wait_for_notifier(self) -> None:
         """Wait until the notifier has written its cursor, which it does after reading the log."""
         before = cursor.modified_ns(self._plan.folder.path)
         while cursor.modified_ns(self._plan.folder.path) == before:
             await asyncio.sleep(POLL_S)
 
-    async def _has_listener(self, subject: str) -> None:
+    async def _wait_for_listener(self, subject: str) -> None:
         while not await self._bus.has_listener(subject):
             await asyncio.sleep(POLL_S)
 
-    async def _bus_answers(self) -> None:
+    async def _wait_for_bus(self) -> None:
         """Wait until the restarted server can read the log again."""
         while True:
             try:
@@ -315,11 +314,11 @@ class Processes:
 
 
 def _start_failure(child: Child) -> OvenError:
-    """Return why a process did not start: its own error line if there is one, else the end of its log."""
+    """Return an error with the reason why a process did not start: its own error line, or else the end of its log."""
     tail = child.tail()
-    last = tail.splitlines()[-1] if tail else ""
-    if last.startswith("error: "):
-        text = f"{child.name}: {last.removeprefix('error: ')}"
+    last_line = tail.splitlines()[-1] if tail else ""
+    if last_line.startswith("error: "):
+        message = f"{child.name}: {last_line.removeprefix('error: ')}"
     else:
-        text = f"{child.name} did not start ({describe_exit(child.returncode or 0)}); the end of its log:\n{tail}"
-    return ConfigError(text) if child.returncode == WRONG_SETTING else ProcessError(text)
+        message = f"{child.name} did not start ({describe_exit(child.returncode or 0)}); the end of its log:\n{tail}"
+    return ConfigError(message) if child.returncode == WRONG_SETTING else ProcessError(message)

@@ -1,4 +1,4 @@
-"""The status of a run, read from its log and, on the same machine, its folder. `status --json` prints it."""
+"""The status of a run, as `status --json` prints it. It is read from the run's log and, on this machine, its folder."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from oven_runs.log.open_advice import remaining, waiting
 from oven_runs.log.run_summary import RunSummary
 
 QUIET_S = 30.0
-"""Seconds without a log message before a note reports it. A step may take longer."""
+"""Seconds without a log message after which a note says so. A step may take longer."""
 
 
-class _Part(BaseModel):
+class _StatusModel(BaseModel):
     model_config = ConfigDict(frozen=True, ser_json_inf_nan="strings")
 
 
-class ProcessStatus(_Part):
+class ProcessStatus(_StatusModel):
     """A process of the stack, with its child processes."""
 
     name: str
@@ -40,24 +40,24 @@ class ProcessStatus(_Part):
     memory_mb: float = Field(description="resident memory")
 
 
-class DecisionCounts(_Part):
+class DecisionCounts(_StatusModel):
     """Decisions by verdict."""
 
     adopted: int
     rejected: int
     would_set: int = Field(description="proposals that only the autonomy level `observe` stopped")
-    advised: dict[str, str] = Field(description="decision → actuator, of the decisions that may be approved now")
-    lapses: dict[str, str] = Field(description="decision → how long it may still be approved, in words")
+    advised: dict[str, str] = Field(description="decision → actuator, for decisions that can be approved now")
+    lapses: dict[str, str] = Field(description="decision → how long it can still be approved, as text")
 
 
-class PromptCounts(_Part):
+class PromptCounts(_StatusModel):
     """Prompts that agents added to the training."""
 
     injected: int
     evicted: int
 
 
-class AgentState(_Part):
+class AgentState(_StatusModel):
     """The state of one agent."""
 
     live: bool
@@ -69,7 +69,7 @@ class AgentState(_Part):
     in_adopted: int = Field(description="adopted decisions that it voted for")
 
 
-class AlertState(_Part):
+class AlertState(_StatusModel):
     """A symptom that an agent reported and has not cleared."""
 
     agent: str
@@ -81,11 +81,13 @@ class AlertState(_Part):
     reason: str
 
 
-class RunStatus(_Part):
+class RunStatus(_StatusModel):
     """The status of a run."""
 
     run: str
-    status: str = Field(description="running, completed, stopped, failed or interrupted; elsewhere also unreachable")
+    status: str = Field(
+        description="running, completed, stopped, failed, interrupted, or unreachable on another machine"
+    )
     recipe: str
     start: str
     drill: str = Field(description="the planted problem, if this run is a drill")
@@ -102,7 +104,7 @@ class RunStatus(_Part):
     outcomes: int
     prompts: PromptCounts
     judge_costs: dict[str, Any] = Field(
-        description="dollars, tokens and calls of remote judges; empty if there were none"
+        description="US dollars, tokens and calls of remote judges; empty if there were none"
     )
     held: str = Field(description="why the run is held; empty if it is not")
     ended_with: str
@@ -111,27 +113,29 @@ class RunStatus(_Part):
     agents: dict[str, AgentState]
     alerts: tuple[AlertState, ...] = Field(description="symptoms that agents report")
     judges: dict[str, JudgeState]
-    quarantined: tuple[str, ...] = Field(description="judges that score nothing until they pass their tests again")
+    quarantined: tuple[str, ...] = Field(description="judges that return no scores until they pass their tests again")
     events: int
     log_unread: str = Field(description="why the log could not be read; empty if it was")
-    missing: str = Field(description="what the log is known to lack; empty if nothing")
+    missing: str = Field(description="messages known to be missing from the log; empty if none are")
     notes: tuple[str, ...] = Field(description="problems, one sentence each")
 
 
-async def run_status(access: RunAccess, hear: Callable[[Event], object] = lambda _: None) -> RunStatus:
-    """Read the status of a run. If its log is unreadable, the status says so. `hear` is called with each event and may
-    raise an error to stop."""
-    view, unread, missing, warnings = RunSummary(), "", "", list[str]()
+async def run_status(access: RunAccess, on_event: Callable[[Event], object] = lambda _: None) -> RunStatus:
+    """Read the status of a run. If its log is unreadable, the status says so. `on_event` is called with each event and
+    may raise an error to stop."""
+    view = RunSummary()
+    unread = missing = ""
+    warnings: list[str] = []
     try:
-        async for event in access.events(report=warnings.append):
+        async for event in access.events(brief=True, report=warnings.append):
             view.feed(event)
-            hear(event)
+            on_event(event)
         missing = access.missing_messages()
     except OvenError as error:
         unread = str(error)
     info, local = access.info(), _folder_facts(access, view, unread, warnings)
     running = local.status == "running"
-    lacking = [missing] if missing else []
+    problems = [missing] if missing else []
     return RunStatus(
         run=access.run,
         status=local.status,
@@ -162,7 +166,7 @@ async def run_status(access: RunAccess, hear: Callable[[Event], object] = lambda
         events=view.seq,
         log_unread=unread,
         missing=missing,
-        notes=(*warnings, *lacking, *notes(view, local.processes, unread, datetime.now(UTC), local.last_words)),
+        notes=(*warnings, *problems, *notes(view, local.processes, unread, datetime.now(UTC), local.last_line)),
     )
 
 
@@ -192,12 +196,12 @@ def _agents(view: RunSummary, running: bool) -> dict[str, AgentState]:
 
 
 def _alerts(view: RunSummary) -> tuple[AlertState, ...]:
-    shown = {"symptom", "metric", "value", "expected", "tick", "reason"}
-    return tuple(AlertState(agent=agent, **alert.model_dump(include=shown)) for agent, alert in view.alerts.standing())
+    fields = {"symptom", "metric", "value", "expected", "tick", "reason"}
+    return tuple(AlertState(agent=agent, **alert.model_dump(include=fields)) for agent, alert in view.alerts.standing())
 
 
 def _autonomy(view: RunSummary) -> dict[str, str]:
-    """Return the current autonomy by actuator; "" is for all others."""
+    """Return the current autonomy level of each actuator. "" is for all others."""
     if view.started is None:
         return {}
     rules = {"": view.started.rules.autonomy, **view.started.rules.autonomy_of}
@@ -205,32 +209,34 @@ def _autonomy(view: RunSummary) -> dict[str, str]:
 
 
 def notes(
-    view: RunSummary, processes: Sequence[dict[str, Any]], unread: str, now: datetime, last_words: Callable[[str], str]
+    view: RunSummary, processes: Sequence[dict[str, Any]], unread: str, now: datetime, last_line: Callable[[str], str]
 ) -> list[str]:
     """Return the problems of a running stack, one per line. `processes` have the fields of ProcessStatus. `unread` says
-    why the log is unreadable, or is empty. `last_words` returns the last line of a process's log."""
+    why the log is unreadable, or is empty. `last_line` returns the last line of a process's log."""
     problems: list[str] = []
-    away = {entry["name"] for entry in processes if not entry["alive"] or entry["stopped"]}
+    unavailable = {entry["name"] for entry in processes if not entry["alive"] or entry["stopped"]}
     frozen = [entry["name"] for entry in processes if entry["alive"] and entry["stopped"]]
     if frozen:
         verb = "is" if len(frozen) == 1 else "are"
-        problems.append(f"{', '.join(frozen)} {verb} frozen (stopped by a signal; `kill -CONT PID` wakes a process)")
-    if "nats-server" in away:
-        problems.append("the bus does not answer: training continues with its last settings")
+        problems.append(f"{', '.join(frozen)} {verb} frozen (stopped by a signal; `kill -CONT PID` resumes a process)")
+    if "nats-server" in unavailable:
+        problems.append("the bus does not respond; training continues with its last settings")
     meshes = [entry["name"] for entry in processes if _is_mesh(entry["name"])]
-    gone = [name for name in meshes if name in away]
-    if meshes and len(gone) == len(meshes):
-        problems.append("no mesh runs: no decisions are made, training continues with its last settings")
-    elif gone:
-        problems.append(f"{len(gone)} of {len(meshes)} meshes is away ({', '.join(gone)}): the others decide")
+    lost_meshes = [name for name in meshes if name in unavailable]
+    if meshes and len(lost_meshes) == len(meshes):
+        problems.append("no mesh is running; no decisions are made, and training continues with its last settings")
+    elif lost_meshes:
+        count = f"{len(lost_meshes)} of {len(meshes)} mesh replicas"
+        problems.append(f"not running: {count} ({', '.join(lost_meshes)}); the others continue to decide")
     if unread or not processes:
         return problems
     if view.started is not None and view.ended is None:
         problems += _silent_agents(view)
         quiet_s = (now - view.last_time).total_seconds() if view.last_time else 0.0
         if quiet_s > QUIET_S and not view.held:
-            learner = last_words("learner" if any(e["name"] == "learner" for e in processes) else "script")
-            problems.append(f"nothing was logged for {quiet_s:.0f} s; the learner's last words: {learner or 'none'}")
+            learner = "learner" if any(entry["name"] == "learner" for entry in processes) else "script"
+            log_line = last_line(learner) or "none"
+            problems.append(f"nothing was logged for {quiet_s:.0f} s; last line of the learner's output: {log_line}")
     return problems
 
 
@@ -238,7 +244,7 @@ def _silent_agents(view: RunSummary) -> list[str]:
     limit = view.started.rules.silent_ticks if view.started else 0
     silent = {name: view.tick - agent.heard_tick for name, agent in view.agents.items() if agent.live}
     return [
-        f"agent {name} has said nothing for {ticks} ticks: it is lost until it speaks (silent_ticks {limit})"
+        f"agent {name} has been silent for {ticks} ticks and counts as lost until it responds (silent_ticks {limit})"
         for name, ticks in sorted(silent.items())
         if ticks > limit
     ]
@@ -253,17 +259,17 @@ class _FolderFacts:
     """Facts from the run's folder that the log does not contain."""
 
     status: str
-    last_words: Callable[[str], str]
+    last_line: Callable[[str], str]
     processes: list[dict[str, Any]] = field(default_factory=list)
     judge_costs: dict[str, Any] = field(default_factory=dict)
     judges: dict[str, JudgeState] = field(default_factory=dict)
 
 
 def _folder_facts(access: RunAccess, view: RunSummary, unread: str, warnings: list[str]) -> _FolderFacts:
-    """Read the folder. For a run on another machine only the log is used. Append unreadable files to `warnings`."""
+    """Read the run's folder. For a run on another machine, use only the log. Append a warning for unreadable files."""
     if not isinstance(access, LocalRun):
         ended = view.ended.reason if view.ended else "running"
-        return _FolderFacts("unreachable" if unread else ended, lambda _: "on its own machine")
+        return _FolderFacts("unreachable" if unread else ended, lambda _: "see its machine")
     folder = access.folder
     facts = _FolderFacts(folder.status(), folder.last_log_line, judges=judge_states.read(folder.path))
     if facts.status == "running":
@@ -276,7 +282,7 @@ def _folder_facts(access: RunAccess, view: RunSummary, unread: str, warnings: li
 
 
 def _processes(folder: RunFolder) -> list[dict[str, Any]]:
-    """Return the stack's processes. The memory of each includes its child processes."""
+    """Return the stack's processes. Each process's memory includes its child processes."""
     import psutil
 
     info = folder.info()
@@ -299,10 +305,10 @@ def _processes(folder: RunFolder) -> list[dict[str, Any]]:
 
 
 def judge_costs(folder: RunFolder, view: RunSummary) -> dict[str, Any]:
-    """Return US dollars, tokens and calls, in total and by member, and the caps; empty if no judge was paid.
+    """Return US dollars, tokens and calls, in total and by member, and the limits. Empty if no judge cost anything.
 
-    The members' own records in the run's folder include answers that came too late. If the members run elsewhere and
-    there are no records, the figures come from the log, and `calls` is None. Raises ConfigError for damaged records.
+    The members' own records in the run's folder include late answers. If the members run elsewhere and there are no
+    records, the figures come from the log, and `calls` is None. Raises ConfigError for damaged records.
     """
     accounts = read_spend(folder.path, JUDGES)
     members = {account.removeprefix(f"{JUDGES}/"): spend for account, spend in accounts.items()}

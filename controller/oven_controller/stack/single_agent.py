@@ -1,6 +1,6 @@
-"""Run one agent next to a stack until either ends, for `agent run`.
+"""Runs one agent alongside a stack until either ends, for `agent run`.
 
-The agent and its child processes end with the stack or on a signal to this process, even if the agent hangs.
+The agent and its child processes end with the stack, or on a signal to this process, even if the agent hangs.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ import contextlib
 import signal
 from collections.abc import Sequence
 
-from oven_controller.stack.output import relay
 from oven_controller.stack.plan import Service
+from oven_controller.stack.screen import relay
 from oven_core.cancellation import end, on_termination
 from oven_core.errors import BusError, OvenError
 from oven_core.protocol.messages import AgentStatus, RunStarted
@@ -21,20 +21,20 @@ from oven_runs.operator.operator_client import execute_command, new_command
 from oven_runs.process.child import Child
 
 GRACE_S = 3.0
-"""Grace period in seconds for the agent to finish a vote and to leave."""
+"""Grace period in seconds for the agent to finish a vote and leave."""
 POLL_S = 0.5
 """Seconds between two checks that the stack is up."""
 ANSWER_S = 5.0
-"""Timeout for the mesh's answer to a grant of trust."""
+"""Timeout in seconds for the mesh's answer to a grant of trust."""
 
 
-async def run_beside(folder: RunFolder, service: Service, agent: str, trust: Sequence[str] = ()) -> int:
-    """Run the agent and return its exit code. Its output goes to its log and to the terminal. The agent gets the trust
-    in `trust` as soon as it has joined."""
+async def run_alongside(folder: RunFolder, service: Service, agent: str, trust: Sequence[str] = ()) -> int:
+    """Run the agent and return its exit code. Its output goes to its log and to the terminal. `trust` lists the knobs
+    with which the agent is trusted as soon as it has joined."""
     stop = asyncio.Event()
     offset = service.log.stat().st_size if service.log.exists() else 0
     child = await service.start()
-    ended = asyncio.create_task(child.wait())
+    end_task = asyncio.create_task(child.wait())
 
     def on_signal() -> None:
         if stop.is_set():
@@ -42,30 +42,31 @@ async def run_beside(folder: RunFolder, service: Service, agent: str, trust: Seq
         stop.set()
 
     on_termination(on_signal, signal.SIGHUP)
-    copied = asyncio.Event()
-    copying = asyncio.create_task(relay(service.log, offset, copied))
-    trusting = asyncio.create_task(_grant_trust(folder, agent, trust))
-    waiting = {ended, asyncio.create_task(stop.wait()), asyncio.create_task(_until_down(folder))}
+    agent_ended = asyncio.Event()
+    copy_task = asyncio.create_task(relay(service.log, offset, agent_ended))
+    trust_task = asyncio.create_task(_grant_trust(folder, agent, trust))
+    waiting = {end_task, asyncio.create_task(stop.wait()), asyncio.create_task(_wait_until_down(folder))}
     try:
         await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-        down = not ended.done() and not stop.is_set()
-        if down:
-            print(f"{folder.run} is down, and {service.name} ends with it", flush=True)
+        stack_ended = not end_task.done() and not stop.is_set()
+        if stack_ended:
+            print(f"{folder.run} is down; stopping {service.name}", flush=True)
         code = await _end_child(child)
-        return 0 if down and code == BusError.exit_code else code  # it was just connecting
+        return 0 if stack_ended and code == BusError.exit_code else code  # the agent was still connecting
     finally:
-        await end(*waiting, trusting)
-        copied.set()
+        await end(*waiting, trust_task)
+        agent_ended.set()
         with contextlib.suppress(OSError):  # the terminal was closed
-            await copying
+            await copy_task
 
 
 async def _grant_trust(folder: RunFolder, agent: str, actuators: Sequence[str]) -> None:
-    """Wait until the agent has joined and the learner has announced the operator's key, then grant and print the
-    answer."""
+    """Wait until the agent has joined and the learner has announced the operator's key. Then grant the trust and print
+    the answer."""
     if not actuators:
         return
-    run, started, joined = LocalRun(folder), False, False
+    run = LocalRun(folder)
+    started = joined = False
     try:
         async with contextlib.aclosing(run.follow()) as events:
             async for event in events:
@@ -77,21 +78,23 @@ async def _grant_trust(folder: RunFolder, agent: str, actuators: Sequence[str]) 
         command = new_command("trust", agent=agent, actuators=tuple(actuators))
         print((await execute_command(run, command, ANSWER_S)).line(), flush=True)
     except OvenError as error:
-        print(f"{agent} is not trusted yet: {error}", flush=True)
+        print(f"could not grant trust to {agent}: {error}", flush=True)
 
 
 async def _end_child(child: Child) -> int:
-    """End the child if it runs, and return its exit code; 0 if it ended by a signal from here."""
+    """End the child if it is running. Return its exit code, or 0 if this process ended it with a signal."""
     if child.returncode is not None:
         child.close()
         return child.returncode
     code = await child.end(GRACE_S)
-    killed = code in (128 + signal.SIGKILL, -signal.SIGKILL)  # by its guard, or together with a slow guard
+    killed = code in (128 + signal.SIGKILL, -signal.SIGKILL)  # by its guard, or together with the guard
     if killed:
-        print(f"{child.name} did not end within {GRACE_S:g} s and was killed: its code does not return", flush=True)
+        print(
+            f"{child.name} did not end within {GRACE_S:g} s and was killed, because its code did not return", flush=True
+        )
     return 0 if killed or code == 128 + signal.SIGTERM else code
 
 
-async def _until_down(folder: RunFolder) -> None:
+async def _wait_until_down(folder: RunFolder) -> None:
     while folder.is_locked():
         await asyncio.sleep(POLL_S)

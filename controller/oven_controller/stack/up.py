@@ -1,4 +1,4 @@
-"""Run one stack for `up` and `run --`, from the creation of its folder to the summary."""
+"""Runs one stack for `up` and `run --`, from the creation of its folder to the summary."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from pathlib import Path
 from oven_controller.notify import cursor, recipients, saved_addresses
 from oven_controller.stack import kg_rules, message_floods
 from oven_controller.stack.agent_keys import revoke
-from oven_controller.stack.line_output import Headless, first_line
+from oven_controller.stack.line_output import LinePrinter, first_line
 from oven_controller.stack.log_keeper import LogKeeper
-from oven_controller.stack.output import Screen, relay
-from oven_controller.stack.plan import Plan, Pool, export_lines, own_command, pools
+from oven_controller.stack.plan import Plan, Pool, export_lines, pools, process_command
 from oven_controller.stack.preflight_checks import Request, check, exposure_warning
 from oven_controller.stack.process_table import is_installed
-from oven_controller.stack.processes import Members, Processes, Stopped
+from oven_controller.stack.processes import MemberProcesses, Processes, StopRequested
+from oven_controller.stack.screen import Screen, relay
 from oven_core.bus import streams
 from oven_core.bus.connection import Bus
 from oven_core.cancellation import end
@@ -41,13 +41,13 @@ from oven_runs.server import embedded as servers
 from oven_runs.settings.agents import agent_names, agent_specs, per_process
 
 ROLES = ("admin", "learner", "mesh", "history", "kg", "operator", "monitor")
-"""Roles with one key each. Agents and committee members have keys by name."""
+"""Roles with one key each. Agents and committee members have one key per name."""
 
 Out = Callable[[str], None]
 
 
 async def up(request: Request, home: Home, out: Out) -> int:
-    """Start the stack, stay with it until its end, and return the exit code."""
+    """Start the stack, wait until it ends, and return the exit code."""
     check(request, home)
     recipe = request.resolved.settings.recipe
     folder = home.find(request.run) if request.resume else home.create(request.run, recipe)
@@ -63,13 +63,13 @@ async def up(request: Request, home: Home, out: Out) -> int:
                     if error.exit_code == 2 and not request.resume:
                         shutil.rmtree(folder.path, ignore_errors=True)  # so that the name stays free
                     else:
-                        stack.failed()
+                        stack.record_failure()
                     raise
-            # The stack is down and its lock is free: other commands need not wait for the open monitor.
-            await stack.until_monitor_is_quit()
+            # The stack is down and its lock is free, so other commands need not wait for the open monitor.
+            await stack.wait_for_monitor()
         finally:
             await screen.close()
-    stack.summary()
+    stack.print_summary()
     return code
 
 
@@ -86,28 +86,30 @@ class _Stack:
         self.script_offset = 0
         self.ended = False
         self.processes: Processes | None = None
-        self.members: Members | None = None
+        self.members: MemberProcesses | None = None
         self.server: servers.EmbeddedServer | None = None
-        self.report = Headless(screen, datetime.now(UTC), agent_names(self.settings))
+        self.report = LinePrinter(screen, datetime.now(UTC), agent_names(self.settings))
         self.log = LogKeeper(folder, self.report, screen)
         self.floods = message_floods.FloodDetector(self._on_flood)
-        self.revoking: set[asyncio.Task[None]] = set()  # references, so that tasks are not collected
+        self.revocations: set[asyncio.Task[None]] = set()  # references, so that the tasks are not garbage-collected
 
     async def run(self) -> int:
         self.out(first_line(self.request.resolved))
         self._prepare()
         try:
-            url = await self._serve()
+            url = await self._start_server()
             self.out(f"run {self.folder.run}, bus {url}, folder {short_path(self.folder.path)}")
             if self.folder.keys() is None:
-                self.out("events are not signed: signatures need a key for each role, --creds FOLDER of `creds server`")
+                self.out(
+                    "events are not signed, because that needs a key for each role (--creds FOLDER from `creds server`)"
+                )
             trust = tls.trust_file(self.settings.tls_ca) if self.settings.tls_ca else None
             if self.settings.nats and (warning := await exposure_warning(url, self.settings.tls_ca, trust)):
                 self.out(f"warning: {warning}")
             async with Bus.connect(url, self._credentials(), name="admin", trust=trust) as bus:
-                kg_folder = kg if isinstance(kg := self.settings.kg, str) else ""
+                kg_folder = self.settings.kg if isinstance(self.settings.kg, str) else ""
                 plan = Plan(self.folder, url, self.settings.otlp, self.settings.agents_memory_mb, kg_folder)
-                return await self._with_bus(bus, plan)
+                return await self._run_processes(bus, plan)
         finally:
             if self.processes is not None:
                 await self.processes.end_server()
@@ -115,10 +117,10 @@ class _Stack:
                 await self.server.stop()
             self.ended = True
 
-    async def until_monitor_is_quit(self) -> None:
-        """Wait until a person quits the monitor, or for a signal."""
+    async def wait_for_monitor(self) -> None:
+        """Wait until the user quits the monitor, or for a signal."""
         stopped = asyncio.create_task(self.stop.wait())
-        closed = asyncio.create_task(self.out.closed())
+        closed = asyncio.create_task(self.out.wait_closed())
         await asyncio.wait({stopped, closed}, return_when=asyncio.FIRST_COMPLETED)
         await end(stopped)
         await self.out.close()
@@ -132,10 +134,10 @@ class _Stack:
             self._write_config()
         except OSError as error:
             raise ProcessError(
-                f"{self.folder.config} cannot be written ({error.strerror}): make room, or set OVEN_HOME elsewhere"
+                f"cannot write {self.folder.config} ({error.strerror}); free some disk space, or change OVEN_HOME"
             ) from error
-        self._note(
-            mirrored=True,  # the export of an earlier incarnation is no longer complete
+        self._update_info(
+            mirrored=True,  # log.jsonl of an earlier incarnation is no longer complete
             recipe=self.settings.recipe,
             start=start.name if start else "",
             drill=start.label if start else "",
@@ -148,22 +150,22 @@ class _Stack:
         )
 
     def _save_recipients(self) -> None:
-        """Move recipients' addresses from the settings to the run's folder. Messages about a new run start at the
+        """Move the recipients' addresses from the settings to the run's folder. Messages about a new run start at the
         beginning of its log."""
         settings = saved_addresses.save(self.folder.path, self.settings.notify)
         self.settings = self.settings.model_copy(update={"notify": settings})
         if settings.to and not self.request.resume:
             cursor.save(self.folder.path, cursor.Cursor())
-        people = recipients.resolve(settings, os.environ, self.folder.path)
-        if people:
-            self.out(f"messages go to {', '.join(recipient.name for recipient in people)}")
-        for warning in recipients.tls_warnings(people):
+        resolved = recipients.resolve(settings, os.environ, self.folder.path)
+        if resolved:
+            self.out(f"sending messages to {', '.join(recipient.name for recipient in resolved)}")
+        for warning in recipients.tls_warnings(resolved):
             self.out(f"warning: {warning}")
 
-    async def _serve(self) -> str:
-        """Start the embedded server with its keys, unless another is used, and return the server's address."""
+    async def _start_server(self) -> str:
+        """Start the embedded server with its keys, unless the user has another server. Return the server's address."""
         if self.settings.nats:
-            self._note(url=self.settings.nats)
+            self._update_info(url=self.settings.nats)
             return self.settings.nats
         for role in ROLES:
             self.folder.add_user(role, role)  # type: ignore[arg-type]
@@ -173,70 +175,70 @@ class _Stack:
             self.folder.add_user("member", member)
         log = self.folder.logs / "nats-server.log"
         self.server = await servers.EmbeddedServer.start(self.folder.server, log, self.settings.port)
-        self._note(url=self.server.url, port=self.server.port)
+        self._update_info(url=self.server.url, port=self.server.port)
         return self.server.url
 
-    async def _with_bus(self, bus: Bus, plan: Plan) -> int:
-        """Run the processes to their end, and return the exit code."""
+    async def _run_processes(self, bus: Bus, plan: Plan) -> int:
+        """Run the processes until they end, and return the exit code."""
         is_new = not (self.request.resume and await streams.exists(bus.jetstream, self.folder.run))
         if is_new:
             if self.request.resume and self.folder.export.exists() and self.folder.export.stat().st_size:
                 raise ConfigError(
-                    f"run {self.folder.run!r} cannot continue: its store is gone, and only {self.folder.export} "
-                    "remains of its log; start another run"
+                    f"run {self.folder.run!r} cannot be resumed, because its store is gone and only "
+                    f"{self.folder.export} is left of its log; start a new run"
                 )
             await streams.create(bus.jetstream, self.folder.run, self.settings.stream_replicas)
-        await self._keep_completions(bus)
+        await self._create_completions_stream(bus)
         code = 3
         keyring = Keyring(self.folder.pin())
         async with contextlib.AsyncExitStack() as resources:
-            await self.log.append_kept(bus)
+            await self.log.append_saved(bus)
             head = await bus.head(self.folder.run)
             mirror = resources.enter_context(contextlib.closing(Mirror(self.folder.export)))
             watch = await resources.enter_async_context(
-                LogWatch(bus, self.folder.run, keyring, head, self.report.replayed, self._on_event, mirror.add)
+                LogWatch(bus, self.folder.run, keyring, head, self.report.on_earlier_event, self._on_event, mirror.add)
             )
-            keeping = asyncio.create_task(self.log.keep(mirror, self.server is not None), name="keep-log")
-            resources.callback(keeping.cancel)
-            processes = Processes(plan, bus, watch, self.stop, self.out, self._note_child)
+            keep_task = asyncio.create_task(self.log.keep(mirror, self.server is not None), name="keep-log")
+            resources.callback(keep_task.cancel)
+            processes = Processes(plan, bus, watch, self.stop, self.out, self._record_pid)
             self.processes = processes
-            self.members = Members(processes, self.out)
+            self.members = MemberProcesses(processes, self.out)
             if self.server is not None:
-                self._note_child("nats-server", self.server.child.pid)
-                processes.keep_server(self.server)
+                self._record_pid("nats-server", self.server.child.pid)
+                processes.supervise_server(self.server)
             try:
-                relaunching = LearnerRelaunch(self.folder.path, self._resume_command(), self.out)
-                await self._start(processes, bus, plan)
-                await self._wait(processes.learner)
-                while not self.stop.is_set() and (resume_from := relaunching.again()) is not None:
+                relaunches = LearnerRelaunch(self.folder.path, self._resume_command(), self.out)
+                await self._start_processes(processes, bus, plan)
+                await self._wait_for_learner(processes.learner)
+                while not self.stop.is_set() and (resume_from := relaunches.again()) is not None:
                     await self._start_learner(processes, plan, resume_from)
-                    await self._wait(processes.learner)
-                code = self._ended(processes.learner)
-            except Stopped:
-                code = self._stopped()
+                    await self._wait_for_learner(processes.learner)
+                code = self._learner_exit_code(processes.learner)
+            except StopRequested:
+                code = self._stop_exit_code()
             except OvenError as error:
-                await self._end(processes, bus, watch, 3)
+                await self._end_processes(processes, bus, watch, 3)
                 if error.exit_code == 2 and is_new:
                     await streams.delete(bus.jetstream, self.folder.run)
                 raise
-            await self._end(processes, bus, watch, code)
+            await self._end_processes(processes, bus, watch, code)
             await self.log.finish(bus, watch, mirror)
         learner = processes.learner if code == 0 and not self.request.command else None
         self.log.find_missing(learner is not None and learner.returncode == 0)
-        recorded = self._note(ended=self._status(code), children={})
-        return 3 if code == 0 and (self.log.missing or not recorded) else code
+        was_recorded = self._update_info(ended=self._final_status(code), children={})
+        return 3 if code == 0 and (self.log.missing or not was_recorded) else code
 
-    async def _keep_completions(self, bus: Bus) -> None:
-        """Create the stream of sampled completions. The run does not depend on it."""
+    async def _create_completions_stream(self, bus: Bus) -> None:
+        """Create the stream of sampled completions. The run works without it."""
         if self.settings.completions_every:
             replicas = self.settings.stream_replicas
-            if why := await streams.create_completions(bus.jetstream, self.folder.run, replicas):
-                self.out(f"no sampled completions are stored, because the server refused their stream: {why}")
+            if refusal := await streams.create_completions(bus.jetstream, self.folder.run, replicas):
+                self.out(f"no sampled completions are stored, because the server refused their stream: {refusal}")
 
-    async def _start(self, processes: Processes, bus: Bus, plan: Plan) -> None:
+    async def _start_processes(self, processes: Processes, bus: Bus, plan: Plan) -> None:
         await processes.start_meshes(self.settings.meshes)
         if self.settings.kg:
-            await self._take_priors(processes, bus)
+            await self._add_graph_rules(processes, bus)
         await processes.start_agents(self._pools())
         await processes.start_members(list(self.settings.committee.judges))
         if self.settings.committee.frontier.model:
@@ -248,11 +250,11 @@ class _Stack:
             await self._start_learner(processes, plan, relaunch.LATEST if self.request.resume else "")
             return
         environment = plan.attached_learner(resumed=self.request.resume)
-        if self.request.announced is not None:
-            facts = {"run": self.folder.run, "url": plan.url, "folder": str(self.folder.path.absolute())}
-            self.request.announced(facts | {"environment": environment})
+        if self.request.on_ready is not None:
+            fields = {"run": self.folder.run, "url": plan.url, "folder": str(self.folder.path.absolute())}
+            self.request.on_ready(fields | {"environment": environment})
         else:
-            self.out("waiting for a learner; in its shell:")
+            self.out("waiting for a learner; run this in its shell:")
             for line in export_lines(environment):
                 self.out(f"  {line}")
 
@@ -264,7 +266,7 @@ class _Stack:
         else:
             learner = plan.learner(resume_from)
             await processes.start_learner(learner)
-            self.out(f"the learner starts; its output is in {short_path(learner.log)}")
+            self.out(f"starting the learner; its output goes to {short_path(learner.log)}")
 
     def _resume_command(self) -> str:
         if self.request.command:
@@ -274,107 +276,109 @@ class _Stack:
     def _pools(self) -> list[Pool]:
         return pools(agent_specs(self.settings), per_process(self.settings))
 
-    async def _take_priors(self, processes: Processes, bus: Bus) -> None:
-        """Add the prior service's rules to those of the run before the learner reads them. The run works without it."""
+    async def _add_graph_rules(self, processes: Processes, bus: Bus) -> None:
+        """Add the prior service's rules to the run's before the learner reads them. The run works without them."""
         if not is_installed("kg"):
             self.out('the prior service is not installed (`pip install "oven-controller[kg]"`): agents have no priors')
             return
         if not await processes.start_kg():
             return
         try:
-            info = await kg_rules.ask(bus)
+            info = await kg_rules.request_graph_info(bus)
         except BusError as error:
-            self.out(f"the rules do not change: {error}")
+            self.out(f"no rules were added from kg: {error}")
             return
-        before, rules = self.settings.rules, kg_rules.merged(self.settings.rules, info)
-        pairs, needs = (
-            len(rules.contradictions) - len(before.contradictions),
-            len(rules.requires) - len(before.requires),
-        )
+        own_rules, rules = self.settings.rules, kg_rules.with_graph_rules(self.settings.rules, info)
+        contradictions = len(rules.contradictions) - len(own_rules.contradictions)
+        requirements = len(rules.requires) - len(own_rules.requires)
         self.settings = self.settings.model_copy(update={"rules": rules})
         self._write_config()
-        self.out(f"rules from kg (graph {info.graph[:12]}): +{pairs} contradictions, +{needs} requirements")
+        counts = f"+{contradictions} contradictions, +{requirements} requirements"
+        self.out(f"rules from kg (graph {info.graph[:12]}): {counts}")
 
     async def _open_monitor(self, plan: Plan) -> None:
         if not self.request.monitored or not terminal.has_terminal():
             return
         if not is_installed("monitor"):
-            self.out('printing lines; `pip install "oven-controller[tui]"` installs the monitor')
+            self.out('printing lines, because the monitor is not installed (`pip install "oven-controller[tui]"`)')
             return
-        await self.out.open([*own_command("monitor"), "--control"], plan.environment("monitor"), self._monitor_closed)
-        self._note_child("monitor", self.out.pid)
+        await self.out.open(
+            [*process_command("monitor"), "--control"], plan.environment("monitor"), self._monitor_closed
+        )
+        self._record_pid("monitor", self.out.pid)
 
     def _monitor_closed(self) -> str:
-        """Return the line to print when the monitor is closed; empty if the run has also ended."""
+        """Return the line to print when the monitor is closed, or an empty text if the run has also ended."""
         if self.ended or self.stop.is_set():
             return ""
         with contextlib.suppress(OSError):
-            self._note(children={n: pid for n, pid in self.folder.info().children.items() if n != "monitor"})
-        return f"the run continues; `oven-controller monitor {self.folder.run}` opens it again; Ctrl-C ends the run"
+            children = self.folder.info().children
+            self._update_info(children={name: pid for name, pid in children.items() if name != "monitor"})
+        return f"the run continues; `oven-controller monitor {self.folder.run}` reopens it; Ctrl-C ends the run"
 
-    async def _wait(self, learner: Child | None) -> None:
-        """Wait until the learner ends or a signal comes."""
+    async def _wait_for_learner(self, learner: Child | None) -> None:
+        """Wait until the learner ends or a signal arrives."""
         stopped = asyncio.create_task(self.stop.wait())
         script_ended = asyncio.Event()
-        waiting: set[asyncio.Task[object]] = {stopped}
-        copying = None
+        tasks: set[asyncio.Task[object]] = {stopped}
+        copy_task = None
         if learner is not None:
-            waiting.add(asyncio.create_task(learner.wait()))
+            tasks.add(asyncio.create_task(learner.wait()))
             if self.request.command and not self.request.quiet:
-                copying = asyncio.create_task(relay(learner.log, self.script_offset, script_ended))
+                copy_task = asyncio.create_task(relay(learner.log, self.script_offset, script_ended))
         try:
-            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:
             script_ended.set()
-            if copying is not None:
-                await copying
-            await end(*waiting)
+            if copy_task is not None:
+                await copy_task
+            await end(*tasks)
 
-    def _stopped(self) -> int:
+    def _stop_exit_code(self) -> int:
         return 130 if self.signal == signal.SIGINT else 0
 
-    def _ended(self, child: Child | None) -> int:
-        """Return the exit code of a learner that ended by itself, or else of the signal."""
+    def _learner_exit_code(self, child: Child | None) -> int:
+        """Return the exit code of a learner that ended by itself, or else the code for the signal."""
         if child is None or child.returncode is None:
-            return self._stopped()
+            return self._stop_exit_code()
         code = child.returncode
         if self.request.command or code == 0:
             return code
-        self.out(f"the learner died ({describe_exit(code)}); the end of {short_path(child.log)}:")
+        self.out(f"the learner failed ({describe_exit(code)}); the end of {short_path(child.log)}:")
         for line in child.tail().splitlines():
             self.out(f"  {line}")
         return 2 if code == 2 else 3
 
-    async def _end(self, processes: Processes, bus: Bus, watch: LogWatch, code: int) -> None:
-        """End the processes. The learner ends first so that its checkpoint and last messages still reach the log.
+    async def _end_processes(self, processes: Processes, bus: Bus, watch: LogWatch, code: int) -> None:
+        """End the processes. The learner ends first, so that its checkpoint and last messages still reach the log.
         `code` is the exit code so far."""
         if self.members is not None:
             await self.members.close()
         if self.stop.is_set():
             await self.out.close()
         if processes.learner is not None and processes.learner.returncode is None:
-            self.out("ending the learner (a second signal kills it)")
+            self.out("stopping the learner (a second signal kills it)")
         await processes.end_learner()
         try:
-            await self.log.append_kept(bus)
+            await self.log.append_saved(bus)
         except OvenError as error:
             self.out(str(error))
-        await self.log.drain(bus, watch)  # the learner's last messages, before the others leave
-        if self.settings.notify.to:  # the notifier reads the end from run.json if the log has none
+        await self.log.drain(bus, watch)  # log the learner's last messages before the agents leave
+        if self.settings.notify.to:  # the notifier reads the end from run.json if it is not in the log
             learner_code = processes.learner.returncode if processes.learner is not None else None
             learner_end = describe_exit(learner_code) if learner_code is not None else ""
-            self._note(ended=self._status(code), learner_end=learner_end)
+            self._update_info(ended=self._final_status(code), learner_end=learner_end)
         await processes.end_others()
         await self.log.drain(bus, watch)
 
-    def summary(self) -> None:
-        lines = self._summary()
+    def print_summary(self) -> None:
+        lines = self._summary_lines()
         for line in lines:
             self.out(line)
-        if self.request.announced is not None:
-            self.request.announced({"summary": lines})
+        if self.request.on_ready is not None:
+            self.request.on_ready({"summary": lines})
 
-    def _summary(self) -> list[str]:
+    def _summary_lines(self) -> list[str]:
         if not self.report.view.seq:
             return ["nothing was logged"]
         log = self.folder.export if self.folder.export.exists() else self.folder.server.folder
@@ -382,34 +386,34 @@ class _Stack:
         check = f"log {short_path(log)}; check it with `oven-controller replay {self.folder.run}`"
         return [*self.report.summary(), *missing, check]
 
-    def _status(self, code: int) -> Status:
+    def _final_status(self, code: int) -> Status:
         if code != 0:
             return "stopped" if code == 130 else "failed"
-        if (ended := self.report.view.ended or self.log.kept_end) is not None:
+        if (ended := self.report.view.ended or self.log.saved_end) is not None:
             return ended.reason
         return "failed" if self.log.missing else "stopped"
 
     def _on_event(self, event: Event) -> None:
-        self.report.event(event)
-        self.floods.hear(event)
+        self.report.on_event(event)
+        self.floods.on_event(event)
         if self.members is not None:
-            self.members.hear(event)
+            self.members.on_event(event)
 
     def _on_flood(self, agent: str) -> None:
         """Revoke the key of an agent that floods the log."""
         self.out(
-            f"agent {agent} sent more than {message_floods.FREE} messages beyond {message_floods.PER_TICK} per "
-            "tick and loses its key"
+            f"agent {agent} exceeded {message_floods.PER_TICK} messages per tick by more than "
+            f"{message_floods.MAX_EXCESS} messages, so its key is revoked"
         )
         task = asyncio.create_task(asyncio.to_thread(self._revoke, agent), name=f"revoke {agent}")
-        self.revoking.add(task)
-        task.add_done_callback(self.revoking.discard)
+        self.revocations.add(task)
+        task.add_done_callback(self.revocations.discard)
 
     def _revoke(self, agent: str) -> None:
         try:
             revoke(self.folder, agent)
         except OvenError as error:
-            self.out(f"agent {agent} continues: {error}; `oven-controller mute {agent}` stops counting its votes")
+            self.out(f"could not revoke the key of {agent}: {error}; `oven-controller mute {agent}` ignores its votes")
 
     def on_signal(self, number: int) -> None:
         if self.stop.is_set() and self.processes is not None:  # the second signal
@@ -421,22 +425,22 @@ class _Stack:
         path = self.folder.credentials("admin")
         return Credentials.load(path) if path else None
 
-    def failed(self) -> None:
-        """Record a failure that happened outside `run`."""
-        self._note(ended="failed", children={})
+    def record_failure(self) -> None:
+        """Record in run.json that the run failed outside `run`."""
+        self._update_info(ended="failed", children={})
 
-    def _note(self, **changes: object) -> bool:
-        """Change run.json, and return whether that worked: a full disk must not end the run."""
+    def _update_info(self, **changes: object) -> bool:
+        """Change run.json, and return whether that worked. A full disk must not end the run."""
         try:
             self.folder.write_info(self.folder.info().model_copy(update=changes))
         except OSError as error:
-            fact = "the run's end" if "ended" in changes else f"changes of {', '.join(changes)}"
-            self.out(f"run.json cannot be written ({error.strerror}), and lacks {fact}: make room on the disk")
+            fields = "the run's end" if "ended" in changes else ", ".join(changes)
+            self.out(f"cannot write {fields} to run.json ({error.strerror}); free some disk space")
             return False
         return True
 
-    def _note_child(self, name: str, pid: int) -> None:
-        self._note(children={**self.folder.info().children, name: pid})
+    def _record_pid(self, name: str, pid: int) -> None:
+        self._update_info(children={**self.folder.info().children, name: pid})
 
     def _write_config(self) -> None:
         self.folder.config.write_text(self.settings.model_dump_json(indent=1) + "\n")

@@ -187,7 +187,7 @@ def _check_no_change(state: State, spec: ActuatorSpec, before: Value, value: Val
 
 
 def _check_pending_advice(state: State, spec: ActuatorSpec, value: Value, newcomers: bool) -> str:
-    """Return why older advice stands in the way; empty if none does.
+    """Return why older advice blocks a new one, or an empty text.
 
     Repeating the same advice would only replace its id. Advice from newcomers never replaces older advice.
     """
@@ -227,13 +227,16 @@ def check_contradictions(state: State, spec: ActuatorSpec, direction: str, adopt
     """Return how this change contradicts one in flight, or one adopted together with it; empty if it does not."""
     change = change_name(spec.name, direction)
     contradictions = [
-        (own, other) for pair in state.rules.contradictions for own, other in (pair, pair[::-1]) if covers(own, change)
+        (own, opposed)
+        for pair in state.rules.contradictions
+        for own, opposed in (pair, pair[::-1])
+        if covers(own, change)
     ]
-    for _, other in contradictions:
-        if any(covers(other, adopted) for adopted in adopted_with):
-            return f"contradiction: {other} is part of the same plan"
+    for _, opposed in contradictions:
+        if any(covers(opposed, adopted) for adopted in adopted_with):
+            return f"contradiction: {opposed} is part of the same plan"
     for flight in state.changes_in_flight():
-        for own, other in contradictions:
-            if covers(other, flight.change):
-                return f"contradiction: {other} is in flight (decision {flight.decision.id}), {own} must wait"
+        for own, opposed in contradictions:
+            if covers(opposed, flight.change):
+                return f"contradiction: {opposed} is in flight (decision {flight.decision.id}), {own} must wait"
     return ""

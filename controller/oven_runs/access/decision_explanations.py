@@ -28,7 +28,7 @@ async def read_explanations(access: RunAccess, on_event: Callable[[Event], objec
     `on_event` is called with each event, and may raise to stop. Raises the errors of `RunAccess.events`.
     """
     log = Explanations()
-    async for event in access.events():
+    async for event in access.events(brief=True):
         log.feed(event)
         on_event(event)
     return log

@@ -55,20 +55,34 @@ class LocalRun(RunAccess):
         path = self.folder.keys()
         return Keyring.with_keys(load_keys(path) if path else {})
 
-    async def raw_events(self, *, exact: bool = False, report: Callable[[str], object] = warn) -> AsyncGenerator[Event]:
-        """Read from `history` while the stack is up, and otherwise from log.jsonl or the store."""
+    async def raw_events(
+        self, *, exact: bool = False, brief: bool = False, report: Callable[[str], object] = warn
+    ) -> AsyncGenerator[Event]:
+        """Read from `history` while the stack is up, and otherwise from log.jsonl or the store.
+
+        A brief log begins with log.jsonl in both cases.
+        """
         from oven_runs.access import log_recovery
+        from oven_runs.access.brief_log import BriefLog
         from oven_runs.access.log_sources import batches, exported_events
 
         if not self.folder.is_locked():
             await log_recovery.recover(self.folder, report)
-            for event in exported_events(self.folder):
+            for event in BriefLog(self.folder) if brief else exported_events(self.folder):
                 yield event
             return
         last_seq = 0
+        if brief and self.folder.export.exists():
+            mirror = BriefLog(self.folder, growing=True)
+            for event in mirror:
+                yield event
+            last_seq = mirror.seq
         if not exact:
             with contextlib.suppress(BusError):  # without a mesh, the events are read from the store below
-                async with self.connect("monitor") as bus, contextlib.aclosing(batches(bus, self.run)) as replies:
+                async with (
+                    self.connect("monitor") as bus,
+                    contextlib.aclosing(batches(bus, self.run, last_seq)) as replies,
+                ):
                     async for batch in replies:
                         for event in batch:
                             yield event
@@ -77,6 +91,22 @@ class LocalRun(RunAccess):
         async with contextlib.aclosing(self.stored(last_seq)) as log:
             async for event in log:
                 yield event
+
+    async def newest(self, count: int) -> list[Event]:
+        from oven_runs.access import log_recovery
+        from oven_runs.access.brief_log import newest_events
+        from oven_runs.access.log_sources import history
+
+        is_locked, keyring = self.folder.is_locked(), self.keyring()
+        if not is_locked:
+            await log_recovery.recover(self.folder, warn)
+        elif not self.folder.export.exists():
+            return await super().newest(count)
+        newest, seq = newest_events(self.folder, count, keyring, growing=is_locked)
+        if is_locked:
+            async with self.connect("monitor") as bus:
+                newest += map(keyring.verify, await history(bus, self.run, seq))
+        return newest[-count:]
 
     async def remaining_events(self, after: int) -> AsyncGenerator[Event]:
         if after and not self.folder.has_complete_log():

@@ -79,38 +79,57 @@ class LogFile:
         self.seq = seq
         """Sequence of the last event read."""
         self._folder, self._growing, self._each = folder, growing, each
-        self._line = seq
+        self.line = seq
+        """Number of lines read."""
         self._tick: int | None = None
 
     def __iter__(self) -> Iterator[Event]:
-        prefix = f"oven.{self._folder.run}."
+        for line in self.lines():
+            event = self.read(line)
+            if self._each is not None:
+                self._each(line)
+            yield event
+
+    def size(self) -> int:
+        """Return the file's present size in bytes."""
+        return self._folder.export.stat().st_size
+
+    def lines(self) -> Iterator[bytes]:
+        """Yield the lines, for a caller that decodes them and calls `advance` for each."""
         with self._folder.export.open("rb", buffering=1 << 18) as lines:
             lines.seek(self.offset)
             for line in lines:
                 if self._growing and not line.endswith(b"\n"):
                     return
-                self._line += 1
-                event = self._read(line, prefix)
-                self.offset, self.seq = self.offset + len(line), event.seq
-                if self._each is not None:
-                    self._each(line)
-                yield event
-        if not self._line:
+                self.line += 1
+                yield line
+        if not self.line and not self._growing:
             raise ConfigError(f"{self._folder.export} is empty; {self._remedy()}")
 
-    def _read(self, line: bytes, prefix: str) -> Event:
+    def read(self, line: bytes) -> Event:
+        """Return the event of the next line, and count the line as read."""
+        event = self.decode(line)
+        self.advance(line, event.seq)
+        return event
+
+    def advance(self, line: bytes, seq: int) -> None:
+        """Count the line of event `seq` as read. Raises ConfigError if it is not the next event."""
+        if seq != self.seq + 1:
+            problem = f"{seq - self.seq - 1} events between them are missing"
+            problem = problem if seq > self.seq else "it is a duplicate, or out of order"
+            raise self._error(f"event {seq} follows event {self.seq}; {problem}")
+        self.offset, self.seq = self.offset + len(line), seq
+
+    def decode(self, line: bytes) -> Event:
+        """Return the event of one line."""
         try:
             event = Event.from_line(line.decode())
         except (ValueError, KeyError, TypeError) as error:
             cut_off = not line.endswith(b"\n") and line.startswith(b"{")
             raise self._error("the file is cut off within it" if cut_off else reason(error)) from error
-        if not event.subject.startswith(prefix):
+        if not event.subject.startswith(f"oven.{self._folder.run}."):
             run = self._folder.run
             raise self._error(f"the event's subject is {event.subject}, so this is not the log of run {run!r}")
-        if event.seq != self.seq + 1:
-            problem = f"{event.seq - self.seq - 1} events between them are missing"
-            problem = problem if event.seq > self.seq else "it is a duplicate, or out of order"
-            raise self._error(f"event {event.seq} follows event {self.seq}; {problem}")
         if isinstance(event.body, Malformed) and event.body.fault == "removed":
             raise ConfigError(event.body.reason)
         if isinstance(event.body, Observation):
@@ -119,11 +138,11 @@ class LogFile:
 
     def _error(self, problem: str) -> ConfigError:
         readable = "no line before it can be read"
-        if self._line > 1:
-            readable = f"the {self._line - 1} lines before it are intact"
+        if self.line > 1:
+            readable = f"the {self.line - 1} lines before it are intact"
         if self._tick:
             readable += f", up to tick {self._tick}: `--until {self._tick - 1}` reads them"
-        return ConfigError(f"{self._folder.export}, line {self._line}: {problem}; {readable}; {self._remedy()}")
+        return ConfigError(f"{self._folder.export}, line {self.line}: {problem}; {readable}; {self._remedy()}")
 
     def _remedy(self) -> str:
         if self._folder.has_store():

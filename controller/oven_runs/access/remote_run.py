@@ -127,7 +127,9 @@ class RemoteRun(RunAccess):
                 break
         return Keyring.with_keys(keyring.keys or {})
 
-    async def raw_events(self, *, exact: bool = False, report: Callable[[str], object] = warn) -> AsyncGenerator[Event]:
+    async def raw_events(
+        self, *, exact: bool = False, brief: bool = False, report: Callable[[str], object] = warn
+    ) -> AsyncGenerator[Event]:
         async with self.connect("monitor") as bus, contextlib.aclosing(self._batches(bus)) as batches:
             async for events in batches:
                 for event in events:

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import sys
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
@@ -91,8 +92,13 @@ class RunAccess(ABC):
         """
 
     @abstractmethod
-    def raw_events(self, *, exact: bool = False, report: Callable[[str], object] = warn) -> AsyncGenerator[Event]:
-        """Yield every event so far, unverified. With `exact`, read the log itself. Raises BusError, ConfigError."""
+    def raw_events(
+        self, *, exact: bool = False, brief: bool = False, report: Callable[[str], object] = warn
+    ) -> AsyncGenerator[Event]:
+        """Yield every event so far, unverified. Raises BusError and ConfigError.
+
+        `exact` reads the log itself. `brief` may omit superseded events (brief_log), which is ten times as fast.
+        """
 
     async def remaining_events(self, after: int) -> AsyncGenerator[Event]:
         """Yield the events that a stopped run left after sequence `after`, unverified. Raises ConfigError."""
@@ -111,6 +117,7 @@ class RunAccess(ABC):
         self,
         *,
         exact: bool = False,
+        brief: bool = False,
         check: bool = True,
         until: int | None = None,
         keyring: Keyring | None = None,
@@ -118,16 +125,23 @@ class RunAccess(ABC):
     ) -> AsyncGenerator[Event]:
         """Yield every event so far, verified.
 
-        `exact` and `report` are passed to `raw_events`. Without `keyring`, `check` is passed to `self.keyring`. `until`
-        stops before the first observation after that tick.
+        `exact`, `brief` and `report` are passed to `raw_events`. Without `keyring`, `check` is passed to
+        `self.keyring`. `until` stops before the first observation after that tick.
         """
         keyring = keyring or self.keyring(check=check)
-        async with contextlib.aclosing(self.raw_events(exact=exact, report=report)) as log:
+        async with contextlib.aclosing(self.raw_events(exact=exact, brief=brief, report=report)) as log:
             async for raw in log:
                 event = keyring.verify(raw)
                 if until is not None and isinstance(event.body, Observation) and event.body.tick > until:
                     return
                 yield event
+
+    async def newest(self, count: int) -> list[Event]:
+        """Return the newest `count` events, verified."""
+        newest = deque[Event](maxlen=count)
+        async for event in self.events():
+            newest.append(event)
+        return list(newest)
 
     async def follow(
         self, report: Callable[[str], object] = warn, on_poll: Callable[[], object] = lambda: None

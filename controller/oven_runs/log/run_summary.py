@@ -49,7 +49,7 @@ class AgentView:
     shadow: str = ""
     """Why its votes do not count; empty if they do."""
     heard_tick: int = 0
-    """The run's tick at the agent's last message."""
+    """The run's tick at the agent's last message, or the last tick that the agent reported as done."""
     last_vote: Vote | None = None
     proposals: int = 0
     against: int = 0
@@ -201,7 +201,7 @@ class RunSummary:
 
     def _take_status(self, author: str, status: AgentStatus) -> None:
         agent = self.agents.setdefault(author, AgentView())
-        agent.live, agent.heard_tick = status.state != "left", self.tick
+        agent.live, agent.heard_tick = status.state != "left", max(self.tick, status.tick)
         if status.state == "cannot_fire":
             agent.cannot_fire = status.reason
         elif status.state == "joined":

@@ -26,7 +26,7 @@ from oven_core.protocol.graph_requests import (
 from oven_core.protocol.messages import Message
 from oven_kg.checked_graph import load
 from oven_kg.graph.knowledge import Knowledge
-from oven_kg.reasoning.curriculum import curriculum, required
+from oven_kg.reasoning.curriculum import curriculum, requirements
 from oven_kg.reasoning.diagnosis import diagnose, judge
 from oven_kg.reasoning.query import query
 from oven_kg.token_prior.prior import Encode, token_prior
@@ -60,7 +60,7 @@ class Answers:
             "diagnose": (DiagnoseRequest, partial(diagnose, self.graph)),
             "judge": (JudgeRequest, partial(judge, self.graph)),
             "info": (GraphInfoRequest, self._info),
-            "curriculum": (CurriculumRequest, partial(curriculum, self.graph.sha, required(self.graph))),
+            "curriculum": (CurriculumRequest, partial(curriculum, self.graph.sha, requirements(self.graph))),
             "token_prior": (TokenPriorRequest, partial(token_prior, self.graph.sha, self._label_scores)),
             "query": (GraphQuery, partial(query, self.graph)),
             **(self.large.endpoints if self.large else {}),

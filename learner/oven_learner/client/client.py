@@ -40,9 +40,9 @@ from oven_learner.client.run_start import (
     resume_judges,
     resume_values,
 )
-from oven_learner.link.link_interface import Link, Make, PendingObservation, TracedReceipt, floats
+from oven_learner.link.link_interface import Link, MessageFactory, PendingObservation, TracedReceipt, floats
 from oven_learner.link.resume_state import ResumeState
-from oven_learner.link.samples import Parcel
+from oven_learner.link.samples import SampleConverter
 from oven_learner.ranks import Ranks
 from oven_learner.rollback.rollback_protocol import Rollback
 
@@ -181,7 +181,7 @@ class OvenClient:
             keys=self._keys or dict(past.keys),
         )
         self._enqueue(started.model_copy)  # built here, so that an error in it is raised
-        self._adopted.seen_ids = set(past.decided)
+        self._adopted.seen_ids = set(past.decided_ids)
         self._commands.ignore(past.commands)
         for applied, actuator, decision_id, command in receipts_of_unanswered(past):
             self.publish_receipt(applied, actuator, decision_id=decision_id, command=command)
@@ -382,9 +382,9 @@ class OvenClient:
         )
         self._enqueue(TracedReceipt(receipt, began_ns or ended_ns, ended_ns))
 
-    def show(self, make: Parcel) -> None:
+    def show(self, convert: SampleConverter) -> None:
         """Queue a group of completions for the monitor. Never blocks."""
-        self._link.show(make)
+        self._link.show(convert)
 
     def publish_message(self, kind: type[LearnerMessage], **fields: Any) -> None:
         """Log a message of this kind."""
@@ -425,10 +425,10 @@ class OvenClient:
         except Exception:  # the device has failed, so training will raise its own error
             log.exception("measurements could not be read from the device; the log lacks them")
 
-    def _enqueue(self, make: Make, droppable: bool = False) -> None:
+    def _enqueue(self, factory: MessageFactory, droppable: bool = False) -> None:
         """Queue a message on the link. Never raises, because the other ranks would wait for this one."""
         try:
-            self._link.send(make, droppable=droppable)
+            self._link.send(factory, droppable=droppable)
         except Exception:
             log.exception("cannot send a message; training continues")
 

@@ -123,7 +123,7 @@ def receipts_of_unanswered(past: ResumeState) -> Iterator[tuple[Applied, str, st
 
     Old commands are not executed, because a run that was stopped and is resumed must not stop again.
     """
-    for decision in past.unanswered:
+    for decision in past.unanswered_decisions:
         unknown = Applied("unknown", reason="the learner restarted before it sent the receipt")
         yield unknown, decision.actuator, decision.id, ""
     for command_id, command in past.commands.items():

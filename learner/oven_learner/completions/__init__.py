@@ -1,1 +1,1 @@
-"""Sampled completions of a step, converted for the monitor outside the training thread."""
+"""Samples of completions for the monitor. They are converted outside the training thread."""

@@ -1,4 +1,4 @@
-"""Convert prompts and completions to plain text."""
+"""Converts prompts and completions to plain text."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import Any
 
 
 def as_text(value: Any) -> str:
-    """Return a prompt or a completion as text. The messages of a conversation are joined."""
-    return encodable(joined(value))
+    """Return a prompt or a completion as text that JSON can encode."""
+    return encodable(join_messages(value))
 
 
-def joined(value: Any) -> str:
-    """Return the text as it is, with lone surrogates."""
+def join_messages(value: Any) -> str:
+    """Return a prompt or a completion as text. Join the messages of a conversation."""
     if isinstance(value, list | tuple) and len(value) == 1 and isinstance(value[0], Mapping):
         value = value[0].get("content", "")
     elif isinstance(value, list | tuple):
@@ -22,5 +22,5 @@ def joined(value: Any) -> str:
 
 
 def encodable(text: str) -> str:
-    """Replace each lone surrogate with a question mark, because JSON has none."""
+    """Replace each lone surrogate, which JSON cannot encode, with a question mark."""
     return text.encode(errors="replace").decode()

@@ -1,7 +1,7 @@
-"""A sampled group of completions, and its conversion into the message for the monitor.
+"""Converts a sampled group of completions into the message for the monitor.
 
-`parcel_of` runs in a thread of the training's process: texts are redacted and cut before they leave it. `wire_of`
-validates and builds the JSON, which costs more, in the link's process.
+`group_fields` runs in a thread of the training's process, so that texts are redacted and cut before they leave it. The
+more expensive `encode_group` validates the message and builds the JSON in the link's process.
 """
 
 from __future__ import annotations
@@ -13,26 +13,29 @@ from typing import Any, TypeAlias
 
 from oven_core.bus.streams import COMPLETION_BYTES
 from oven_core.protocol.completion_messages import SampledGroup
-from oven_learner.completions.plain_text import encodable, joined
+from oven_learner.completions.plain_text import encodable, join_messages
 from oven_runs.settings.completions import CompletionsSettings
 
 Redact: TypeAlias = Callable[[str], str]
-"""Maps the text of a prompt, a completion or a reason to the text that may be shown. It is called in a thread of the
-training's process, with the whole text. If it raises, or returns no text, nothing of the sample is shown."""
-END_SHARE = 4
-"""A truncated text keeps 1/END_SHARE of its length from the end, because the answer is often there."""
+"""A function that maps the text of a prompt, a completion or a reason to the text that may be shown.
+
+It is called in a thread of the training's process, with the complete text. If it raises, or does not return text, the
+sample is not shown.
+"""
+END_FRACTION = 4
+"""A truncated text keeps its end, with 1/END_FRACTION of the limit, because the answer is often there."""
 REASON_CHARACTERS = 500
-"""Maximum characters of a member's reason. Prompts ask judges for 25 words."""
+"""Maximum number of characters of a member's reason. Prompts ask judges for 25 words."""
 HEADERS_BYTES = 1024
-"""Bytes reserved for headers within the stream's message limit."""
-LEAST_CHARACTERS = 16
-"""Minimum characters of each text. If a message is still too large at this length, its texts are not the cause, and it
-is dropped."""
+"""Number of bytes reserved for headers within the stream's message limit."""
+MIN_CHARACTERS = 16
+"""Minimum number of characters of each text. If a message is still too large at this length, its texts are not the
+cause, and it is dropped."""
 
 
 @dataclass(frozen=True, slots=True)
 class MemberVerdict:
-    """The scores that one committee member, or one reward function, gave to a group."""
+    """The scores that one committee member or one reward function gave to a group."""
 
     member: str
     weight: float | None
@@ -45,128 +48,132 @@ class MemberVerdict:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One group: a prompt and its completions."""
+    """A group, which is a prompt and its completions."""
 
     prompt: Any
     """Text, a conversation, or an array."""
     completions: Sequence[Any]
     rewards: Sequence[float | None] | None
-    """Rewards; None means the weighted sum of the members' scores."""
+    """One reward per completion, or None to use the weighted sum of the members' scores."""
     members: Sequence[MemberVerdict]
 
 
-def parcel_of(
+def group_fields(
     position: Mapping[str, int],
     sample: Sample,
     advantages: Sequence[float | None],
     settings: CompletionsSettings,
     redact: Redact | None,
 ) -> dict[str, Any]:
-    """Return the fields of a SampledGroup as strings, numbers, tuples and dicts. `position` has its numbers.
+    """Return the fields of a SampledGroup as strings, numbers, tuples and dicts. `position` contains its numbers.
 
-    Raises the redaction's errors, and TypeError if it does not return a text.
+    Re-raises errors of the redaction. Raises TypeError if the redaction does not return text.
     """
     completions = list(sample.completions[: settings.completions])
     limit = min(settings.characters, COMPLETION_BYTES // (1 + len(completions)))
-    rewards = _numbers(_summed(sample.members) if sample.rewards is None else sample.rewards, len(completions))
-    texts = [_as_text(completion) for completion in completions]
-    shown = [
+    rewards = _numbers(_weighted_sums(sample.members) if sample.rewards is None else sample.rewards, len(completions))
+    texts = [_describe(completion) for completion in completions]
+    shown_completions = [
         # Trainers give a completion without a reward an advantage of 0, which is not a measurement.
-        _shown(text, limit, redact) | {"reward": reward, "advantage": advantage if reward is not None else None}
+        _text_fields(text, limit, redact) | {"reward": reward, "advantage": advantage if reward is not None else None}
         for text, reward, advantage in zip(texts, rewards, _numbers(advantages, len(texts)), strict=True)
     ]
     return {
         **position,
         "form": "shape" if any(hasattr(completion, "shape") for completion in completions) else "text",
-        "prompt": _shown(_as_text(sample.prompt), limit, redact),
-        "completions": tuple(shown),
+        "prompt": _text_fields(_describe(sample.prompt), limit, redact),
+        "completions": tuple(shown_completions),
         "left_out": len(sample.completions) - len(completions),
-        "members": tuple(_member(member, texts, redact) for member in sample.members),
+        "members": tuple(_member_fields(member, texts, redact) for member in sample.members),
         "redacted": redact is not None,
     }
 
 
-def wire_of(parcel: dict[str, Any], most_bytes: int = COMPLETION_BYTES - HEADERS_BYTES) -> bytes | None:
-    """Return the message in at most `most_bytes`; None if that is impossible.
+def encode_group(fields: dict[str, Any], max_bytes: int = COMPLETION_BYTES - HEADERS_BYTES) -> bytes | None:
+    """Return the message in at most `max_bytes`, or None if that is impossible.
 
-    The texts are halved until it fits: a control character takes six bytes of JSON.
+    Texts are cut in half until the message fits, because a control character takes six bytes of JSON.
     """
-    limit = max(len(text["text"]) + len(text["end"]) for text in (parcel["prompt"], *parcel["completions"]))
+    limit = max(len(text["text"]) + len(text["end"]) for text in (fields["prompt"], *fields["completions"]))
     while True:
-        wire = SampledGroup.model_validate(_shortened(parcel, limit)).wire()
-        if len(wire) <= most_bytes:
+        wire = SampledGroup.model_validate(_shorten(fields, limit)).wire()
+        if len(wire) <= max_bytes:
             return wire
-        if limit <= LEAST_CHARACTERS:
+        if limit <= MIN_CHARACTERS:
             return None
         limit //= 2
 
 
-def _shortened(parcel: dict[str, Any], limit: int) -> dict[str, Any]:
-    """Cut each text, and each reason, to `limit` characters."""
-    members = [{**member, "reasons": tuple(why[:limit] for why in member["reasons"])} for member in parcel["members"]]
-    completions = [_cut(completion, limit) for completion in parcel["completions"]]
-    return {**parcel, "prompt": _cut(parcel["prompt"], limit), "completions": completions, "members": members}
+def _shorten(fields: dict[str, Any], limit: int) -> dict[str, Any]:
+    """Cut each text and each reason to `limit` characters."""
+    members = [{**member, "reasons": tuple(why[:limit] for why in member["reasons"])} for member in fields["members"]]
+    completions = [_cut(completion, limit) for completion in fields["completions"]]
+    return {**fields, "prompt": _cut(fields["prompt"], limit), "completions": completions, "members": members}
 
 
-def _cut(shown: dict[str, Any], limit: int) -> dict[str, Any]:
-    """Cut a text to `limit` characters: a longer one keeps its beginning and its end."""
-    begin, end = shown["text"], shown["end"]
+def _cut(text_fields: dict[str, Any], limit: int) -> dict[str, Any]:
+    """Cut a text to `limit` characters, from its beginning and its end."""
+    begin, end = text_fields["text"], text_fields["end"]
     excess = len(begin) + len(end) - limit
     if excess <= 0:
-        return shown
-    end = end if shown["cut"] else begin
-    last = end[len(end) - min(len(end), limit // END_SHARE) :]
-    return {**shown, "text": begin[: limit - len(last)], "cut": shown["cut"] + excess, "end": last}
+        return text_fields
+    end = end if text_fields["cut"] else begin
+    tail = end[len(end) - min(len(end), limit // END_FRACTION) :]
+    return {**text_fields, "text": begin[: limit - len(tail)], "cut": text_fields["cut"] + excess, "end": tail}
 
 
-def _shown(text: str, limit: int, redact: Redact | None) -> dict[str, Any]:
+def _text_fields(text: str, limit: int, redact: Redact | None) -> dict[str, Any]:
     """Redact a text, cut it, and make it encodable.
 
-    Redaction comes before cutting, because half of a secret is not recognised. Encoding comes last, because it takes
-    time for each character.
+    Redaction comes before cutting, because half a secret is not recognised. Encoding comes last, because its cost
+    depends on the number of characters.
     """
     if redact is not None:
         text = redact(encodable(text))
         if not isinstance(text, str):
-            raise TypeError(f"the redaction returned a {type(text).__name__}, and not a text")
-    shown = _cut({"text": text, "cut": 0, "end": ""}, limit)
-    return {**shown, "text": encodable(shown["text"]), "end": encodable(shown["end"])}
+            raise TypeError(f"the redaction returned a {type(text).__name__} instead of text")
+    fields = _cut({"text": text, "cut": 0, "end": ""}, limit)
+    return {**fields, "text": encodable(fields["text"]), "end": encodable(fields["end"])}
 
 
-def _member(verdict: MemberVerdict, texts: Sequence[str], redact: Redact | None) -> dict[str, Any]:
+def _member_fields(verdict: MemberVerdict, texts: Sequence[str], redact: Redact | None) -> dict[str, Any]:
     by_text = verdict.reasons or {}
     reasons = [by_text.get(encodable(text), "") for text in texts]
+    shown_reasons = [_text_fields(why, REASON_CHARACTERS, redact)["text"] for why in reasons] if any(reasons) else []
     return {
         "member": encodable(verdict.member),
         "weight": _numbers([verdict.weight], 1)[0],
         "scores": () if verdict.scores is None else _numbers(verdict.scores, len(texts)),
         "abstained": encodable(verdict.abstained),
-        "reasons": tuple(_shown(why, REASON_CHARACTERS, redact)["text"] for why in reasons) if any(reasons) else (),
+        "reasons": tuple(shown_reasons),
     }
 
 
 def _numbers(values: Sequence[float | None], count: int) -> tuple[float | None, ...]:
-    """Return `count` numbers; None for a missing value or NaN."""
+    """Return `count` numbers, with None for missing values and NaN."""
     numbers = [None if value is None or math.isnan(value) else float(value) for value in values[:count]]
     return (*numbers, *[None] * (count - len(numbers)))
 
 
-def _summed(members: Sequence[MemberVerdict]) -> list[float | None]:
-    """Sum the weighted scores of reward functions, as TRL does; None for a completion without any score."""
-    columns = [
-        [None if score is None or math.isnan(score) else score * (1.0 if member.weight is None else member.weight)
-         for score in member.scores]
-        for member in members if member.scores is not None
-    ]  # fmt: skip
+def _weighted_sums(members: Sequence[MemberVerdict]) -> list[float | None]:
+    """Sum the weighted scores of each completion, as TRL does. The sum is None if there are no scores."""
+    columns = [_weighted_scores(member) for member in members if member.scores is not None]
     rows = [[score for score in row if score is not None] for row in zip(*columns, strict=True)]
     return [sum(row) if row else None for row in rows]
 
 
-def _as_text(completion: Any) -> str:
-    """Return the text. An array is described by type, shape and number type: reading its numbers would wait for the
-    device."""
+def _weighted_scores(member: MemberVerdict) -> list[float | None]:
+    weight = 1.0 if member.weight is None else member.weight
+    return [None if score is None or math.isnan(score) else score * weight for score in member.scores or ()]
+
+
+def _describe(completion: Any) -> str:
+    """Return the text. For an array, return its type, shape and number type.
+
+    Reading the numbers of an array would wait for the device.
+    """
     if not hasattr(completion, "shape"):
-        return joined(completion)
+        return join_messages(completion)
     numbers = str(getattr(completion, "dtype", "")).removeprefix("torch.")
     size = " × ".join(str(int(length)) for length in completion.shape)
     return f"{type(completion).__name__} {size or 'scalar'} {numbers}".strip()

@@ -24,13 +24,13 @@ from oven_learner.hf.callback import Attachment, Options
 from oven_learner.hf.hooks.completion_samples import shows_completions
 from oven_learner.hf.hooks.evaluations import TrainerEvaluation
 from oven_learner.hf.knobs.mixture import MIXTURE, Mixture, plug_in
-from oven_learner.link.find_controller import Mode, seek
+from oven_learner.link.find_controller import Mode, find_controller
 from oven_learner.link.link_interface import Link, SilentLink
 from oven_learner.optim.lr_scale import USER_BOUNDS
 from oven_learner.rewards.committee import Committee
 from oven_learner.rewards.draft_verifier import DraftVerifier, TeacherDrafts
 from oven_learner.teachers import Teachers
-from oven_learner.teachers.registry import has_reference, reference, teaching
+from oven_learner.teachers.reference_model import has_reference, open_reference, open_teacher
 from oven_runs.home import relaunch
 
 COMMITTEE = "committee"
@@ -120,7 +120,7 @@ def attach(
     if link is None or mode is Mode.DISABLED:
         # Only rank 0 connects: two clients of one run would be two learners.
         leader = trainer.accelerator.process_index == 0
-        exists, connection = seek(mode, url, run, creds, leader=leader, same=ranks.from_leader)
+        exists, connection = find_controller(mode, url, run, creds, leader=leader, same=ranks.from_leader)
         if not exists and not (mixture or committee or stateful):
             return IdleAttachment(trainer, mode, actuators)
         if not exists:
@@ -268,11 +268,11 @@ def give_drafts(trainer: Any, committee: Committee, teachers: Teachers | None) -
 @contextmanager
 def _active_teacher(trainer: Any, teachers: Teachers) -> Iterator[tuple[str, Any]]:
     name = teachers.active
-    with teaching(trainer, teachers[name]) as model:
+    with open_teacher(trainer, teachers[name]) as model:
         yield name, model
 
 
 @contextmanager
 def _reference(trainer: Any) -> Iterator[tuple[str, Any]]:
-    with reference(trainer) as model:
+    with open_reference(trainer) as model:
         yield "reference", model

@@ -31,8 +31,8 @@ from oven_learner.hf.hooks.step_hooks import StepHook
 from oven_learner.hf.training_length import StepBudget
 from oven_learner.rollback import checkpoint_record
 from oven_learner.rollback.checkpoint_record import Record
-from oven_learner.rollback.in_memory import Snapshots
-from oven_learner.rollback.on_disk import OnDisk
+from oven_learner.rollback.disk_checkpoints import DiskCheckpoints
+from oven_learner.rollback.memory_snapshots import Snapshots
 from oven_learner.rollback.rollback_protocol import Rollback
 from oven_runs.home import relaunch
 from oven_runs.home.relaunch import Relaunch
@@ -201,11 +201,11 @@ class TrainerCheckpoints:
             path = self._latest(required=requested is True and not resume_from)
         else:
             path = None
-        return path, (checkpoint_record.checked(path, self.run, self._shapes) if path else None), again
+        return path, (checkpoint_record.read_for_resume(path, self.run, self._shapes) if path else None), again
 
     def _latest(self, *, required: bool) -> Path | None:
         if required:
-            if path := checkpoint_record.to_resume(self.output, self.run, self.training):
+            if path := checkpoint_record.checkpoint_to_resume(self.output, self.run, self.training):
                 return path
             raise ConfigError(
                 f"resume_from_checkpoint=True, and {self.output} holds no checkpoint of this training; leave it out to "
@@ -332,7 +332,7 @@ class SaveSchedule(StepHook):
             ),
         )
         disk = rollback.disk if isinstance(rollback, Snapshots) else rollback
-        if saved is not None and isinstance(disk, OnDisk):
+        if saved is not None and isinstance(disk, DiskCheckpoints):
             folder, began, ended = saved
             disk.saved(folder, client.tick, began, ended, own=own)
 

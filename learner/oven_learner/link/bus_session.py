@@ -1,4 +1,4 @@
-"""A sequence of connections to the bus, for the writer and the reader of a run's log."""
+"""Keeps the writer and the reader of a run's log connected to the bus, across reconnections."""
 
 from __future__ import annotations
 
@@ -11,24 +11,25 @@ from oven_core.cancellation import end
 from oven_core.errors import BusError
 from oven_core.security.credentials import Credentials
 from oven_learner.link.log_reader import LogReader
-from oven_learner.link.log_writer import RETRY_MOST_S, RETRY_S, LogWriter, OutageLog
+from oven_learner.link.log_writer import MAX_RETRY_S, RETRY_S, LogWriter, OutageLog
 
-OPEN_S = 30.0
-"""The log counts as unreadable after this time without any event of earlier incarnations."""
-TURN_S = 0.5
-SILENT_TURNS = 3
-"""Turns without an answer after which the connection is closed. The server is pinged each turn, so this takes up to 2
-s. Turns are counted instead of seconds, so that a learner that was suspended itself counts one turn and does not blame
-the server."""
-HANGING_TURNS = 20
-"""Maximum turns of one call while pings are answered: a log that elects a leader needs seconds."""
+OPEN_TIMEOUT_S = 30.0
+"""Seconds without any event from the log after which opening it fails."""
+CHECK_INTERVAL_S = 0.5
+"""Seconds between two checks of the connection."""
+MAX_SILENT_CHECKS = 3
+"""Number of checks without an answer after which the connection is closed. The server is pinged at each check, so this
+takes up to 2 s. Checks are counted instead of seconds: if the learner itself was suspended, this counts as one check,
+and the server is not blamed."""
+MAX_STUCK_CHECKS = 20
+"""Maximum number of checks that one call may take while pings are answered. Electing a leader takes several seconds."""
 
 
 class BusSession:
     """Connects the writer and the reader until everything is sent.
 
-    nats-py never reconnects in this session. A lost, silent or stuck connection is closed, and a new one is opened.
-    The writer then checks whether the log has the message in flight.
+    The session does not use nats-py's own reconnection. It closes a lost, silent or stuck connection and opens a new
+    one. The writer then checks whether the log has received the messages in flight.
     """
 
     def __init__(
@@ -39,43 +40,43 @@ class BusSession:
         writer: LogWriter,
         reader: LogReader,
         outages: OutageLog,
-        further_tasks: Sequence[Callable[[Bus], Awaitable[object]]] = (),
+        more_tasks: Sequence[Callable[[Bus], Awaitable[object]]] = (),
     ) -> None:
-        """`further_tasks` also use each connection. They run until they are cancelled."""
+        """`more_tasks` also use each connection. They run until they are cancelled."""
         self._url, self._run, self._credentials = url, run, credentials
         self._writer, self._reader, self._outages = writer, reader, outages
-        self._further_tasks = further_tasks
+        self._more_tasks = more_tasks
 
     async def open(self, begin: Callable[[Bus], Awaitable[object]]) -> Bus:
-        """Return the first connection, after `begin` has read the log. Raises OvenError, and BusError
-        if the log is silent."""
+        """Return the first connection, after `begin` has read the log. Raises OvenError, or BusError for a timeout."""
         connections: list[Bus] = []
 
         async def connect_and_begin() -> None:
             connections.append(await self._connect(PATIENT_S))
             await begin(connections[0])
 
-        beginning, last_progress = asyncio.create_task(connect_and_begin()), -1
+        opening, last_progress = asyncio.create_task(connect_and_begin()), -1
         try:
-            while not (await asyncio.wait({beginning}, timeout=OPEN_S))[0]:
+            while not (await asyncio.wait({opening}, timeout=OPEN_TIMEOUT_S))[0]:
                 if self._reader.progress == last_progress:
                     raise BusError(
-                        f"the log of run {self._run!r} on {self._url} cannot be read: silent for {OPEN_S:g} s"
+                        f"cannot read the log of run {self._run!r} on {self._url}: no event within {OPEN_TIMEOUT_S:g} s"
                     )
                 last_progress = self._reader.progress
-            beginning.result()
+            opening.result()
         except BaseException:
             for bus in connections:
                 await bus.abort()
-            await end(beginning, within_s=1)
+            await end(opening, within_s=1)
             raise
         return connections[0]
 
     async def run(self, bus: Bus) -> None:
-        """Write and read, on `bus` and on its successors, until everything is sent. Cancel it to give up."""
+        """Write and read until everything is sent, and reconnect if the connection fails. Cancel the call to give
+        up."""
         while True:
             why = await self._use(bus)
-            if self._writer.finished:
+            if self._writer.is_finished:
                 return
             bus = await self._reconnect(why)
 
@@ -83,25 +84,25 @@ class BusSession:
         return await Bus.open(self._url, self._credentials, name="learner", timeout_s=timeout_s, reconnect=False)
 
     async def _use(self, bus: Bus) -> BaseException:
-        """Write and read until everything is sent or the connection fails. Return why it failed, after closing it."""
-        coroutines = (self._watch, self._writer.run, self._reader.run, *self._further_tasks)
+        """Write and read until everything is sent or the connection fails. Close it, and return the reason."""
+        coroutines = (self._watch, self._writer.run, self._reader.run, *self._more_tasks)
         tasks = [asyncio.ensure_future(coroutine(bus)) for coroutine in coroutines]
-        why: BaseException = BusError(f"the connection to {self._url} is lost")
+        why: BaseException = BusError(f"the connection to {self._url} was lost")
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             if bus.connected:
                 why = next((error for task in tasks if task.done() and (error := task.exception())), why)
-            if self._writer.finished:
+            if self._writer.is_finished:
                 await bus.close()
         finally:
-            await bus.abort()  # first, because tasks that wait for the server cannot be cancelled before
+            await bus.abort()  # first, because tasks that are waiting for the server cannot be cancelled before
             await end(*tasks, within_s=1)
         return why
 
     async def _reconnect(self, why: BaseException) -> Bus:
-        """Return a new connection, without a timeout."""
+        """Keep trying to connect, without a timeout, and return the new connection."""
         self._outages.record(why, self._writer.unsent)
-        await asyncio.sleep(RETRY_S)  # limits the rate of connections that fail right after they are opened
+        await asyncio.sleep(RETRY_S)  # limits the rate if connections fail right after they are opened
         pause = RETRY_S
         while True:
             try:
@@ -109,21 +110,24 @@ class BusSession:
             except (BusError, OSError) as error:
                 self._outages.record(error, self._writer.unsent)
                 await asyncio.sleep(pause)
-                pause = min(2 * pause, RETRY_MOST_S)
+                pause = min(2 * pause, MAX_RETRY_S)
 
     async def _watch(self, bus: Bus) -> None:
-        """Return when the connection is lost, and raise BusError when the server is silent or a call hangs."""
-        silent = hanging = calls = 0
+        """Return when the connection is lost. Raises BusError if the server is silent or a call is stuck."""
+        silent_checks = stuck_checks = calls = 0
         ping = asyncio.create_task(bus.flush(60))
         try:
-            while not await _set_within(TURN_S, bus.closed):
-                silent = 0 if ping.done() else silent + 1
-                hanging = hanging + 1 if self._writer.calls % 2 and self._writer.calls == calls else 0
+            while not await _wait_for_event(bus.closed, CHECK_INTERVAL_S):
+                silent_checks = 0 if ping.done() else silent_checks + 1
+                is_stuck = self._writer.calls % 2 == 1 and self._writer.calls == calls
+                stuck_checks = stuck_checks + 1 if is_stuck else 0
                 calls = self._writer.calls
-                if silent >= SILENT_TURNS:
-                    raise BusError(f"{self._url} is silent: no answer to a ping within {silent * TURN_S:g} s")
-                if hanging >= HANGING_TURNS:
-                    raise BusError(f"{self._url} answers pings, and a call hangs for {hanging * TURN_S:g} s")
+                if silent_checks >= MAX_SILENT_CHECKS:
+                    seconds = silent_checks * CHECK_INTERVAL_S
+                    raise BusError(f"{self._url} did not answer a ping within {seconds:g} s")
+                if stuck_checks >= MAX_STUCK_CHECKS:
+                    seconds = stuck_checks * CHECK_INTERVAL_S
+                    raise BusError(f"{self._url} answers pings, but a call has been stuck for {seconds:g} s")
                 if ping.done():
                     ping.result()
                     ping = asyncio.create_task(bus.flush(60))
@@ -131,8 +135,8 @@ class BusSession:
             await end(ping, within_s=1)
 
 
-async def _set_within(limit_s: float, event: asyncio.Event) -> bool:
+async def _wait_for_event(event: asyncio.Event, timeout_s: float) -> bool:
     with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(limit_s):
+        async with asyncio.timeout(timeout_s):
             return await event.wait()
     return False

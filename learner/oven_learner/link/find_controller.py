@@ -1,5 +1,7 @@
-"""Finds the controller's address from arguments or environment variables, and whether the script requires a controller.
-`oven-controller up` and `run` set these variables."""
+"""Finds the controller, and determines whether the script requires one, from arguments or environment variables.
+
+`oven-controller up` and `oven-controller run` set these variables.
+"""
 
 from __future__ import annotations
 
@@ -26,43 +28,46 @@ from oven_runs.settings.model import ATTACHED
 
 log = logging.getLogger("oven.learner")
 
-VARIABLE = "OVEN_MODE"
+MODE_VARIABLE = "OVEN_MODE"
 
 
 class Mode(Enum):
+    """Whether the script requires a controller."""
+
     REQUIRED = "required"
     """Raise an error if there is no controller."""
     OPTIONAL = "optional"
-    """Continue without a controller, but raise an error if a named one does not answer."""
+    """Continue without a controller if none is named. Raise an error if a named one does not answer."""
     DISABLED = "disabled"
     """Do not look for a controller."""
 
     @classmethod
     def from_environment(cls, optional: bool) -> Mode:
-        """Return the mode. The environment wins over the script. Raises ConfigError for an unknown value."""
-        value = os.environ.get(VARIABLE, "")
+        """Return the mode. The environment takes precedence over the script. Raises ConfigError for an unknown
+        value."""
+        value = os.environ.get(MODE_VARIABLE, "")
         if not value:
             return cls.OPTIONAL if optional else cls.REQUIRED
         try:
             return cls(value.strip().lower())
         except ValueError:
             raise ConfigError(
-                f"{VARIABLE}={value!r} is none of {', '.join(mode.value for mode in cls)}; unset it, or set one of them"
+                f"{MODE_VARIABLE}={value!r} is invalid; unset it, or set {', '.join(mode.value for mode in cls)}"
             ) from None
 
     def log_absence(self) -> None:
-        """Log why there is no controller."""
+        """Log the reason why there is no controller."""
         if self is Mode.DISABLED:
-            log.warning("training continues without a controller: %s=disabled", VARIABLE)
+            log.warning("training continues without a controller: %s=disabled", MODE_VARIABLE)
         else:
             log.warning(
-                "training continues without a controller: none was found (OVEN_URL and OVEN_RUN are not both set); "
-                "start it with `oven-controller run -- python train.py` to have one"
+                "training continues without a controller, because OVEN_URL and OVEN_RUN are not both set; to use one, "
+                "start the script with `oven-controller run -- python train.py`"
             )
 
 
 class Connection(BaseModel):
-    """The controller's address and credentials, and the settings in a run's config.json that the learner needs."""
+    """The controller's address and credentials, and the settings that the learner needs from the run's config.json."""
 
     model_config = ConfigDict(frozen=True, arbitrary_types_allowed=True)
 
@@ -80,16 +85,17 @@ class Connection(BaseModel):
 
     @classmethod
     def find(cls, url: str | None = None, run: str | None = None, creds: str | Path | None = None) -> Self:
-        """Raises ConfigError if there is no controller, or if the run is signed with another learner's key."""
+        """Find the controller. Raises ConfigError if there is none, or if the run is signed with another learner's
+        key."""
         url = url or os.environ.get("OVEN_URL")
         run = run or os.environ.get("OVEN_RUN")
         creds = creds or os.environ.get("OVEN_CREDS")
         if not url or not run:
             missing = "OVEN_URL" if not url else "OVEN_RUN"
             raise ConfigError(
-                f"no controller to attach to: {missing} is not set. Start this script with `oven-controller run -- "
-                "python train.py`; or start `oven-controller up --no-learner` and export what it prints; "
-                "or pass url= and run=; or train without one: OVEN_MODE=optional"
+                f"there is no controller, because {missing} is not set. Start this script with `oven-controller run -- "
+                "python train.py`, start `oven-controller up --no-learner` and export the variables that it prints, "
+                "pass url= and run=, or train without a controller: OVEN_MODE=optional"
             )
         credentials = Credentials.load(Path(creds)) if creds else None
         config = Path(os.environ.get("OVEN_RUN_DIR") or os.devnull) / "config.json"
@@ -99,12 +105,12 @@ class Connection(BaseModel):
 
     @property
     def shown_completions(self) -> CompletionsSettings:
-        """The settings of sampled completions, with `every` as a number."""
+        """The settings for showing completions, with `every` as a number."""
         every = self.completions.steps_between(attached=self.recipe == ATTACHED)
         return self.completions.model_copy(update={"every": every})
 
     def link(self) -> Link:
-        """Return a new link to the run's log. Raises ConfigError if tracing is configured and cannot start."""
+        """Return a new link to the run's log. Raises ConfigError if tracing is configured but cannot start."""
         tracing.start("learner", self.run)
         folder = Path(os.environ.get("OVEN_RUN_DIR") or os.devnull).absolute()
         return ProcessLink(
@@ -114,11 +120,11 @@ class Connection(BaseModel):
             poll_s=0.001 if self.lockstep else POLL_S,
             pin=self.keys.get(LEARNER),
             folder=folder if folder.is_dir() and folder.name == self.run else None,
-            machine=not self.lockstep,
+            reads_machine=not self.lockstep,
         )
 
 
-def seek(
+def find_controller(
     mode: Mode,
     url: str | None,
     run: str | None,
@@ -127,27 +133,28 @@ def seek(
     leader: bool,
     same: Callable[[bool], bool],
 ) -> tuple[bool, Connection | None]:
-    """Return whether there is a controller (on every rank), and how to reach it (on rank 0 only).
+    """Return whether there is a controller, and on rank 0 also the connection to it.
 
-    `same` returns rank 0's argument on every rank. Raises ConfigError like `Connection.find`, unless the controller is
-    optional and none is named.
+    `same` returns rank 0's argument on every rank. Raises the same errors as `Connection.find`, unless the controller
+    is optional and none is named.
     """
     if mode is Mode.DISABLED:
         return False, None
     is_named = (url or os.environ.get("OVEN_URL")) and (run or os.environ.get("OVEN_RUN"))
-    connects = mode is Mode.REQUIRED or bool(is_named)
-    connection = Connection.find(url, run, creds) if leader and connects else None
-    return mode is Mode.REQUIRED or same(connects), connection
+    must_connect = mode is Mode.REQUIRED or bool(is_named)
+    connection = Connection.find(url, run, creds) if leader and must_connect else None
+    return mode is Mode.REQUIRED or same(must_connect), connection
 
 
 def _keys(credentials: Credentials | None) -> dict[str, str]:
+    """Load the public keys. Raises ConfigError if the learner's key does not match its credentials."""
     path = os.environ.get("OVEN_KEYS")
     if not path:
         return {}
     keys = load_keys(Path(path))
     if credentials is None or keys.get(LEARNER) != Signer(credentials).public:
         raise ConfigError(
-            f"{path} names another learner's key than that of {credentials!r}, so no one would believe this one; set "
-            "OVEN_CREDS to the learner.nk that was made with it"
+            f"the learner's key in {path} does not match {credentials!r}, so its messages would be rejected; set "
+            "OVEN_CREDS to the learner.nk that was created with it"
         )
     return keys

@@ -1,4 +1,4 @@
-"""The messages in the pipes between the learner's process and the link's worker process."""
+"""The messages that the learner's process and the link's worker process exchange through pipes."""
 
 from __future__ import annotations
 
@@ -7,73 +7,73 @@ from dataclasses import dataclass
 from oven_core.protocol.messages import LogMessage
 from oven_core.security.credentials import Credentials
 from oven_learner.link import pipes
-from oven_learner.link.link_interface import Make, PendingObservation, floats
+from oven_learner.link.link_interface import MessageFactory, PendingObservation, floats
 
 GRACE_S = 1.0
-"""Time for the worker to end by itself after the end frame, or after the learner has died."""
+"""Seconds in which the worker must end after the closing message, or after the learner has died."""
 BEGIN = "begin"
-"""Frame to the worker: the learner accepts decisions from now on."""
+"""Message to the worker that the learner accepts decisions from now on."""
 
 
 @dataclass(frozen=True)
 class WorkerConfig:
-    """The worker's configuration. `sent`, `logged` and `last_item` are for a worker that replaces another."""
+    """The worker's configuration. The last three fields are for a worker that replaces another one."""
 
     url: str
     run: str
     credentials: Credentials | None
     pin: str | None
-    """The learner's public key, if it is known."""
+    """The learner's public key, if known."""
     poll_s: float
     secret: bytes
     folder: str = ""
-    """The run's folder, for messages that the log did not take; empty: none."""
-    machine: bool = False
-    """Whether observations carry memory and GPU readings. A run that must repeat exactly has none."""
-    replaces: bool = False
-    sent: int = 0
-    """A sequence of the log. All relevant messages of this learner before it are known."""
-    logged: int = 0
-    """This learner's observations up to `sent`."""
+    """The run's folder, for messages that could not be sent. Empty if there is none."""
+    reads_machine: bool = False
+    """Whether to add memory and GPU readings to observations. They are off for a run that must be reproducible."""
+    is_replacement: bool = False
+    last_sent: int = 0
+    """The sequence number in the log up to which this learner's messages are already known."""
+    logged_count: int = 0
+    """Number of this learner's observations in the log up to `last_sent`."""
     last_item: int = 0
-    """The sequence of the last event that the learner received."""
+    """The sequence number of the last event that the learner received."""
 
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """The learner's n-th message in transit. Observations travel as plain values instead. `lost` counts the
-    observations that were dropped before.
-    """
+    """The learner's n-th message. Observations are sent as plain values instead."""
 
     n: int
-    lost: int
-    make: Make
+    lost_count: int
+    """Number of observations that were dropped before this message."""
+    factory: MessageFactory
 
 
 @dataclass(frozen=True, slots=True)
 class Status:
     """The worker's progress."""
 
-    received: int = 0
-    """The last message that the worker received."""
-    waiting: int = 0
-    """Messages that the worker has and the log does not."""
-    dropped: int = 0
-    sent: int = 0
-    """The sequence of this learner's last message in the log."""
-    logged: int = 0
-    """This learner's observations up to `sent`."""
-    is_last: bool = False
+    last_received: int = 0
+    """The number of the last message that the worker received."""
+    waiting_count: int = 0
+    """Number of messages that the worker has but the log does not."""
+    dropped_count: int = 0
+    """Number of observations that the worker has dropped."""
+    last_sent: int = 0
+    """The sequence number of this learner's last message in the log."""
+    logged_count: int = 0
+    """Number of this learner's observations up to `last_sent`."""
+    is_final: bool = False
     """Whether this is the worker's last message."""
-    spooled: int = 0
-    """Waiting messages that are on the disk, in the run's spool."""
+    spooled_count: int = 0
+    """Number of waiting messages that are on disk, in the run's spool."""
 
 
 @dataclass(frozen=True, slots=True)
 class Closing:
-    """The learner's last message: send the waiting messages within this time, and spool the rest."""
+    """The learner's last message. The worker sends the waiting messages within the timeout, and spools the rest."""
 
-    within_s: float
+    timeout_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,21 +86,22 @@ class LogItem:
 
 @dataclass(frozen=True, slots=True)
 class Resumed:
-    """The first message of a replacement worker: the log has the learner's messages up to `n`, and this many
-    observations."""
+    """The first message of a replacement worker. It says which of the learner's messages are in the log."""
 
     n: int
-    logged: int
+    """The number of the last message in the log."""
+    logged_count: int
+    """Number of observations in the log."""
 
 
-def packed_observation(n: int, lost: int, observation: PendingObservation) -> bytes:
+def pack_observation(n: int, lost_count: int, observation: PendingObservation) -> bytes:
     """Pack an observation as plain values."""
     o = observation
-    metrics = floats(o.metrics)  # marshal takes no NumPy numbers
-    return pipes.packed_atoms((n, lost, o.incarnation, o.n, o.tick, o.step, o.progress, metrics))
+    metrics = floats(o.metrics)  # marshal cannot pack NumPy numbers
+    return pipes.pack_plain((n, lost_count, o.incarnation, o.n, o.tick, o.step, o.progress, metrics))
 
 
-def unpacked_observation(data: bytes) -> PendingObservation:
+def unpack_observation(data: bytes) -> PendingObservation:
     """Unpack the result of `packed_observation`."""
-    _n, _lost, *atoms = pipes.unpacked(data)
-    return PendingObservation(*atoms)
+    _n, _lost_count, *fields = pipes.unpack(data)
+    return PendingObservation(*fields)

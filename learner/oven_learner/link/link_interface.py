@@ -12,44 +12,44 @@ from typing import Any, Protocol
 from oven_core.errors import reason
 from oven_core.protocol.messages import LearnerMessage, LogMessage, Observation, Receipt
 from oven_learner.link.resume_state import ResumeState
-from oven_learner.link.samples import Parcel
+from oven_learner.link.samples import SampleConverter
 
 log = logging.getLogger("oven.learner")
 
-Make = Callable[[], LearnerMessage]
-"""Builds a message. It can be pickled."""
+MessageFactory = Callable[[], LearnerMessage]
+"""A function that builds a message. It can be pickled."""
 
 
 class Link(Protocol):
-    """The client's connection to the log. `link.process_link` implements it; `testing` has a version without a bus."""
+    """The client's connection to the log. `testing.FakeLink` implements it without a bus."""
 
     @property
     def dropped(self) -> int:
-        """Observations that the log will never have."""
+        """Number of observations that were dropped and will never be in the log."""
 
     def open(self) -> ResumeState:
-        """Connect, and return what earlier incarnations left. Raises OvenError."""
+        """Connect, and return the state of earlier incarnations. Raises OvenError."""
 
     def begin(self) -> None:
         """Accept decisions from now on."""
 
-    def send(self, make: Make, *, droppable: bool = False) -> None:
-        """Queue the learner's next message, to be built and sent later, in order. The n-th call has the message n.
+    def send(self, factory: MessageFactory, *, droppable: bool = False) -> None:
+        """Queue the learner's next message, to be built and sent later, in order. The n-th call sends message n.
 
-        RunEnded tells how many observations were dropped. Never blocks and never raises.
+        RunEnded contains the number of dropped observations. Never blocks and never raises.
         """
 
-    def show(self, make: Parcel) -> None:
+    def show(self, convert: SampleConverter) -> None:
         """Queue a sample of completions, to be built and published elsewhere.
 
-        It is not part of the log, and it may be dropped. Never blocks and never raises.
+        The sample is not part of the log and may be dropped. Never blocks and never raises.
         """
 
     def receive(self) -> LogMessage | None:
         """Return the next decision, operator command or closed step, if there is one."""
 
     def close(self, timeout_s: float) -> bool:
-        """Send the rest within the limit. Return False if something stayed unsent."""
+        """Send the remaining messages within the timeout. Return False if some were not sent."""
 
 
 class SilentLink:
@@ -62,9 +62,9 @@ class SilentLink:
 
     def begin(self) -> None: ...
 
-    def send(self, make: Make, *, droppable: bool = False) -> None: ...
+    def send(self, factory: MessageFactory, *, droppable: bool = False) -> None: ...
 
-    def show(self, make: Parcel) -> None: ...
+    def show(self, convert: SampleConverter) -> None: ...
 
     def receive(self) -> LogMessage | None:
         return None
@@ -96,7 +96,7 @@ class PendingObservation:
 
 
 def floats(metrics: Mapping[Any, Any]) -> dict[str, float]:
-    """Return the metrics as plain numbers. Those that are none are dropped, with one warning for each name."""
+    """Convert the metrics to plain numbers. Drop those that are not numbers, with one warning per name."""
     numbers: dict[str, float] = {}
     for name, value in metrics.items():
         try:
@@ -110,16 +110,16 @@ def floats(metrics: Mapping[Any, Any]) -> dict[str, float]:
 
 @cache
 def _warn_once(name: str, why: str) -> None:
-    log.warning("the metric %s is not published, because it is not a number (%s); give a float", name, why)
+    log.warning("the metric %s is not published, because it is not a number (%s); pass a float", name, why)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TracedReceipt:
-    """A receipt for `Link.send`, with the Unix times in ns between which the decision was applied. The training thread
-    only reads the clock."""
+    """A receipt for `Link.send`, with the start and end of applying the decision, for traces."""
 
     receipt: Receipt
     began_ns: int
+    """Unix time in ns."""
     ended_ns: int
 
     def __call__(self) -> Receipt:
@@ -127,9 +127,9 @@ class TracedReceipt:
 
 
 def message_id(message: LearnerMessage, secret: bytes) -> str:
-    """Return the message's id: always the same for a message, and unpredictable for others.
+    """Return the message's id. It is always the same for a message, and other processes cannot predict it.
 
-    If a vote used the id first, the log would treat this message as a duplicate.
+    If an agent's vote used the id first, the log would treat this message as a duplicate.
     """
     number = f"{message.incarnation}-{message.n}"
     return f"{number}-{hashlib.blake2b(number.encode(), key=secret, digest_size=8).hexdigest()}"

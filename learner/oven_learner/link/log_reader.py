@@ -1,4 +1,4 @@
-"""Reads the run's log for the learner: the state of earlier incarnations, and then new decisions."""
+"""Reads the run's log for the learner. It reads the state of earlier incarnations, and then new decisions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ log = logging.getLogger("oven.learner")
 
 
 class LogReader:
-    """Reads decisions, operators' commands and closed steps, across successive connections."""
+    """Reads decisions, operator commands and closed steps, across reconnections."""
 
     def __init__(
         self,
@@ -30,32 +30,37 @@ class LogReader:
         contexts: tracing.Contexts,
         deliver: Callable[[int, LogMessage], object],
     ) -> None:
-        """`secret` makes this learner's message ids. `contexts` gets the trace contexts of adopted decisions. `deliver`
-        gets each event for the learner, with its sequence."""
+        """Args:
+        secret: the key of this learner's message ids.
+        contexts: receives the trace contexts of adopted decisions.
+        deliver: receives each event for the learner, with its sequence number.
+        """
         self.progress = 0
-        """Events of earlier incarnations that were read so far."""
+        """Number of events of earlier incarnations that were read so far."""
         self._run, self._keyring, self._secret = run, keyring, secret
         self._contexts, self._deliver = contexts, deliver
         self._subjects = Subjects(run)
-        self._begun = asyncio.Event()
-        self._last_read = 0  # a sequence
-        self._announced = False  # this learner's RunStarted is in the log
-        self._superseded = False  # by a second learner under this run's name
+        self._may_begin = asyncio.Event()
+        self._last_read = 0  # a sequence number
+        self._is_announced = False  # this learner's RunStarted is in the log
+        self._is_superseded = False  # by a second learner under this run's name
 
     def begin(self) -> None:
-        self._begun.set()
+        self._may_begin.set()
 
     async def catch_up(self, bus: Bus) -> ResumeState:
-        """Return what earlier incarnations left. Raises BusError if the run has no log, and ConfigError if it is signed
-        with another learner's key."""
-        past = await read_resume_state(bus, self._run, self._keyring, self._note_progress)
+        """Return the state of earlier incarnations.
+
+        Raises BusError if the run has no log, and ConfigError if it is signed with another learner's key.
+        """
+        past = await read_resume_state(bus, self._run, self._keyring, self._count_event)
         check_signer(bus, self._run, past)
         self._last_read = past.last_seq
         return past
 
     async def continue_from(self, bus: Bus, last_item: int) -> None:
-        """Replace another reader, whose learner is announced and has received everything up to this sequence."""
-        self._last_read, self._announced = last_item, True
+        """Replace another reader of the same learner, which has delivered all events up to this sequence number."""
+        self._last_read, self._is_announced = last_item, True
         head = await bus.head(self._run)
         if head:
             subjects = [self._subjects.run, self._subjects.operator("*")]
@@ -63,11 +68,11 @@ class LogReader:
                 self._keyring.verify(event)  # learns the signers' keys
 
     async def run(self, bus: Bus) -> None:
-        """Deliver events. Decisions are read from the log only: a plain subscriber may miss one or see it twice.
+        """Deliver events from the log. A plain subscription might miss a decision or receive it twice.
 
-        Decisions that are not adopted end here: unpacking one would cost the training thread 150 µs.
+        Skip decisions that were not adopted, because unpacking one would cost the training thread 150 µs.
         """
-        await self._begun.wait()
+        await self._may_begin.wait()
         subjects = self._subjects
         patterns = [subjects.run, subjects.decision("*"), subjects.operator("*"), subjects.step("*")]
         async for logged in bus.read(self._run, after=self._last_read, subjects=patterns):
@@ -76,29 +81,31 @@ class LogReader:
             if isinstance(event.body, RunStarted):
                 self._check_superseded(event.body, event.message_id)
             if isinstance(event.body, Malformed):
-                log.warning("event %d on %s is ignored: %s", event.seq, event.subject, event.body.reason)
+                log.warning("ignored the malformed event %d on %s: %s", event.seq, event.subject, event.body.reason)
             if isinstance(event.body, Decision):
-                if self._superseded or event.body.verdict != "adopted":
+                if self._is_superseded or event.body.verdict != "adopted":
                     continue
                 self._contexts.add(event.body.id, event.traceparent)
             if isinstance(event.body, Decision | OperatorCommand | StepClosed):
                 self._deliver(event.seq, event.body)
 
     def _check_superseded(self, run: RunStarted, event_message_id: str) -> None:
-        """Notice a second learner under this run's name. The log then counts the newest learner's messages, so its
-        decisions are not for this one, whose training continues alone. A learner that began earlier does not count."""
+        """Detect a second learner that starts later under this run's name.
+
+        From then on, decisions refer to the newer learner. This one ignores them, and its training continues.
+        """
         if event_message_id == message_id(run, self._secret):
-            self._announced = True
+            self._is_announced = True
             return
-        if self._superseded or not self._announced:
+        if self._is_superseded or not self._is_announced:
             return
-        self._superseded = True
+        self._is_superseded = True
         log.error(
-            "another learner has begun run %r (incarnation %d): messages of this one no longer count, and decisions "
-            "are no longer carried out here; training continues. Give each run its own name (run=, OVEN_RUN)",
+            "another learner has started run %r (incarnation %d); this one now ignores decisions, and its messages "
+            "have no effect. Training continues. Give each run its own name (run=, OVEN_RUN)",
             self._run,
             run.incarnation,
         )
 
-    def _note_progress(self) -> None:
+    def _count_event(self) -> None:
         self.progress += 1

@@ -1,4 +1,4 @@
-"""Appends the learner's messages to the run's log exactly once and in order, even if the server fails."""
+"""Appends the learner's messages to the run's log in order and exactly once, even if the server fails."""
 
 from __future__ import annotations
 
@@ -17,77 +17,93 @@ from oven_core.protocol.names import Subjects
 from oven_core.protocol.subjects import learner_subject, patterns_by
 from oven_core.telemetry import tracing
 from oven_core.telemetry.span import Attribute, Span
-from oven_learner.link.link_interface import Make, TracedReceipt, message_id
-from oven_learner.link.outbox import AT_ONCE, KEPT_BYTES, Outbox, QueuedMessage
+from oven_learner.link.link_interface import MessageFactory, TracedReceipt, message_id
+from oven_learner.link.outbox import BUILD_BATCH, MAX_WAITING_BYTES, LearnerOutbox, QueuedMessage
 
 log = logging.getLogger("oven.learner")
 
 RETRY_S = 0.25
-RETRY_MOST_S = 2.0
-BATCH_FROM = 16
-"""Minimum number of messages for a batch. Fewer are faster one by one, because a batch makes the server write files for
-2 to 20 ms."""
+MAX_RETRY_S = 2.0
+"""Initial and maximum pause in seconds before a retry."""
+MIN_BATCH = 16
+"""Minimum number of messages in a batch. Fewer messages are sent one by one, because a batch makes the server write
+files for 2 to 20 ms."""
 HEADERS_BYTES = 1024
-"""Reserved below the log's limit on a message."""
-REPEAT_S = 60.0
+"""Number of bytes reserved for headers within the log's message limit."""
+REPEAT_LOG_S = 60.0
 """Seconds after which a reason for an outage is logged again."""
 
 
 class OutageLog:
-    """Logs why the log accepts no messages: each reason once, and again after a minute."""
+    """Logs the reasons why messages cannot be sent, each once and again after a minute."""
 
     def __init__(self) -> None:
-        self._began = self._logged_at = 0.0
+        self._began_at = self._logged_at = 0.0
         self._logged_reasons: set[str] = set()
 
-    def record(self, error: BaseException, waiting: int) -> None:
+    def record(self, error: BaseException, waiting_count: int) -> None:
         """Record a failed attempt and the number of waiting messages."""
         now, why = time.monotonic(), reason(error)
-        self._began = self._began or now
-        if why not in self._logged_reasons or now >= self._logged_at + REPEAT_S:
+        self._began_at = self._began_at or now
+        if why not in self._logged_reasons or now >= self._logged_at + REPEAT_LOG_S:
             self._logged_reasons.add(why)
             self._logged_at = now
-            since = now - self._began
-            trace = None if isinstance(error, OvenError) else error  # a bug of ours
-            log.warning("%s (for %.0f s; %d messages wait); training continues", why, since, waiting, exc_info=trace)
+            log.warning(
+                "%s (for %.0f s, %d messages waiting); training continues",
+                why,
+                now - self._began_at,
+                waiting_count,
+                exc_info=None if isinstance(error, OvenError) else error,  # another error is a bug
+            )
 
-    def recovered(self, dropped: int) -> None:
-        if self._began:
-            since = time.monotonic() - self._began
-            log.warning("the log takes messages again after %.1f s; %d observations were dropped", since, dropped)
-            self._began, self._logged_reasons = 0.0, set()
+    def record_recovery(self, dropped_count: int) -> None:
+        if self._began_at:
+            duration_s = time.monotonic() - self._began_at
+            log.warning("sending messages again after %.1f s; %d observations were dropped", duration_s, dropped_count)
+            self._began_at, self._logged_reasons = 0.0, set()
 
 
 class LogWriter:
-    """Appends the learner's messages, across successive connections, until the log has confirmed them.
+    """Appends the learner's messages, across reconnections, until the log has confirmed them.
 
-    If it is unknown whether the log has a message, the writer asks the log before it sends the message again. Message
-    ids alone are not enough, because the log stores a copy again after its duplicate window of two minutes.
+    If it is not known whether the log has a message, the writer checks the log before it sends the message again.
+    Message ids are not enough, because the log recognises duplicates only within two minutes.
     """
 
     def __init__(
-        self, run: str, secret: bytes, contexts: tracing.Contexts, outages: OutageLog, *, kept_bytes: int = KEPT_BYTES
+        self,
+        run: str,
+        secret: bytes,
+        contexts: tracing.Contexts,
+        outages: OutageLog,
+        *,
+        max_bytes: int = MAX_WAITING_BYTES,
     ) -> None:
-        """`secret` makes the message ids. `contexts`: the trace contexts of the decisions that receipts answer."""
+        """Args:
+        secret: the key of the message ids.
+        contexts: the trace contexts of the decisions that receipts answer.
+        outages: logs failed attempts.
+        max_bytes: maximum size of the observations that wait during an outage.
+        """
         self.closing = False
-        """Whether no more messages will come. `run` then ends when everything is sent."""
+        """Whether there are no more messages. `run` then ends when everything is sent."""
         self.calls = 0
-        """Starts plus ends of calls to the server: odd while a call is running."""
-        self.lost = 0
-        """Observations that never got into the outbox."""
-        self.logged = 0
-        """This learner's observations in the log."""
+        """Number of starts and ends of calls to the server. It is odd while a call is running."""
+        self.lost_count = 0
+        """Number of observations that never reached the outbox."""
+        self.logged_count = 0
+        """Number of this learner's observations in the log."""
         self.last_sent = 0
-        """The sequence of this learner's last message in the log."""
+        """The sequence number of this learner's last message in the log."""
         self._run, self._secret, self._contexts, self._outages = run, secret, contexts, outages
         self._subjects = Subjects(run)
-        self._outbox = Outbox(self._build, kept_bytes)
+        self._outbox = LearnerOutbox(self._build, max_bytes)
         self._new_messages = asyncio.Event()
         self._batches = 0
 
     @property
     def dropped(self) -> int:
-        """Observations that the outbox dropped because it was full."""
+        """Number of observations that the outbox dropped because it was full."""
         return self._outbox.dropped
 
     @property
@@ -95,38 +111,38 @@ class LogWriter:
         return len(self._outbox)
 
     @property
-    def finished(self) -> bool:
+    def is_finished(self) -> bool:
         return self.closing and not self._outbox
 
-    def put(self, make: Make, *, droppable: bool = False) -> None:
-        self._outbox.put(make, droppable)
+    def put(self, factory: MessageFactory, *, droppable: bool = False) -> None:
+        self._outbox.put(factory, droppable)
 
     def collect(self) -> bool:
-        """Build the next few messages. Return True if there may be more."""
+        """Build the next few messages. Return whether there may be more."""
         count = self._outbox.collect()
         if count or self.closing:
             self._new_messages.set()
-        return count == AT_ONCE
+        return count == BUILD_BATCH
 
     def take_rest(self) -> list[QueuedMessage]:
-        """Return the messages that the log did not take, in order. Nothing can be sent after that."""
+        """Return the messages that were not sent, in order, and empty the outbox."""
         return list(self._outbox.take_rest())
 
     async def run(self, bus: Bus) -> None:
-        """Send the outbox in order. After a failure, ask the log before sending more.
+        """Send the outbox in order. After a failure, check the log before sending more.
 
         Returns when the connection is lost, or when the writer is closing and everything is sent.
         """
-        unsure, pause = bool(self._outbox.in_flight), RETRY_S
+        must_check, pause = bool(self._outbox.in_flight), RETRY_S
         one_by_one = False
-        while not self.finished:
+        while not self.is_finished:
             self.calls += 1
             try:
-                if unsure:
-                    await self._ask(bus)
-                    unsure = False
+                if must_check:
+                    await self._settle_logged(bus)
+                    must_check = False
                 messages = self._outbox.take()
-                if len(messages) < BATCH_FROM or one_by_one:
+                if len(messages) < MIN_BATCH or one_by_one:
                     for message in messages:
                         await self._send(bus, message)
                         self.calls += 2
@@ -137,23 +153,23 @@ class LogWriter:
                 if not bus.connected:
                     return
                 self._outages.record(error, self.unsent)
-                unsure = one_by_one = True
+                must_check = one_by_one = True
                 await asyncio.sleep(pause)
-                pause = min(2 * pause, RETRY_MOST_S)
+                pause = min(2 * pause, MAX_RETRY_S)
                 continue
             finally:
                 self.calls += 1
             if messages:
-                self._outages.recovered(self.dropped + self.lost)
+                self._outages.record_recovery(self.dropped + self.lost_count)
                 pause = RETRY_S
             else:
                 self._new_messages.clear()
                 await self._new_messages.wait()
 
     async def own_messages(self, bus: Bus) -> AsyncIterator[LearnerMessage]:
-        """Yield this learner's messages after `last_sent`, and advance it.
+        """Yield this learner's messages after `last_sent`, and advance `last_sent`.
 
-        They are recognised by their message ids, which only this learner can make.
+        They are recognised by their message ids, which only this learner can create.
         """
         head, subjects = await bus.head(self._run), patterns_by(self._run, "learner")
         if head > self.last_sent:
@@ -182,26 +198,29 @@ class LogWriter:
             )
         self._settle(messages[-1].n)
 
-    async def _ask(self, bus: Bus) -> None:
-        """Settle the messages in flight that the log has. They were sent in order, so the last one speaks for all."""
+    async def _settle_logged(self, bus: Bus) -> None:
+        """Settle the messages in flight that the log already has. They were sent in order, so the last one counts."""
         if self._outbox.in_flight:
             async for message in self.own_messages(bus):
                 self._settle(message.n)
 
     def _settle(self, n: int) -> None:
         subject = self._subjects.observation
-        self.logged += sum(message.n <= n and message.subject == subject for message in self._outbox.in_flight)
+        self.logged_count += sum(message.n <= n and message.subject == subject for message in self._outbox.in_flight)
         self._outbox.settle(n)
 
-    def _build(self, make: Make) -> QueuedMessage:
-        """Raises ValueError for a message that the log would never take."""
-        message = make()
+    def _build(self, factory: MessageFactory) -> QueuedMessage:
+        """Build a message. Raises ValueError for a message that is larger than the log accepts."""
+        message = factory()
         if isinstance(message, RunEnded):
-            message = message.model_copy(update={"dropped_observations": self.dropped + self.lost})
+            message = message.model_copy(update={"dropped_observations": self.dropped + self.lost_count})
         wire = message.wire()
         if len(wire) > LOG_BYTES - HEADERS_BYTES:
-            raise ValueError(f"{type(message).__name__} of {len(wire):,} bytes; the log accepts at most {LOG_BYTES:,}")
-        span = _span_of(make, message, self._contexts) if tracing.on() else None
+            raise ValueError(
+                f"{type(message).__name__} has {len(wire):,} bytes, but the log accepts at most "
+                f"{LOG_BYTES - HEADERS_BYTES:,}"
+            )
+        span = _span_factory(factory, message, self._contexts) if tracing.on() else None
         subject = learner_subject(self._run, message)
         return QueuedMessage(subject, wire, self._message_id(message), message.incarnation, message.n, span)
 
@@ -209,15 +228,17 @@ class LogWriter:
         return message_id(message, self._secret)
 
 
-def _span_of(make: object, message: LearnerMessage, contexts: tracing.Contexts) -> Callable[[], Span] | None:
-    """Return a function that makes the message's span: an observation starts a trace, a receipt ends its decision's
-    trace."""
+def _span_factory(factory: object, message: LearnerMessage, contexts: tracing.Contexts) -> Callable[[], Span] | None:
+    """Return a function that creates the message's span, or None if it has none.
+
+    An observation starts a trace, and a receipt ends the trace of its decision.
+    """
     if isinstance(message, Observation):
         attributes: dict[str, Attribute] = {"oven.tick": message.tick, "oven.step": message.step}
         return partial(tracing.span, "observe", attributes=attributes, kind="producer")
-    if not isinstance(make, TracedReceipt):
+    if not isinstance(factory, TracedReceipt):
         return None
-    receipt = make.receipt
+    receipt = factory.receipt
     attributes = {
         "oven.tick": receipt.tick,
         "oven.actuator": receipt.actuator,
@@ -226,5 +247,5 @@ def _span_of(make: object, message: LearnerMessage, contexts: tracing.Contexts) 
         "oven.status": receipt.status,
     }
     parent = contexts.get(receipt.decision_id)
-    times = {"began_ns": make.began_ns, "ended_ns": make.ended_ns}
+    times = {"began_ns": factory.began_ns, "ended_ns": factory.ended_ns}
     return partial(tracing.span, "apply", parent, attributes, kind="consumer", **times)

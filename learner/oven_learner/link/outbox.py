@@ -1,4 +1,4 @@
-"""A bounded, ordered queue of the learner's messages that the log has not confirmed. It returns a few at a time.
+"""A bounded, ordered queue of the learner's messages that the log has not confirmed yet.
 
 Messages are built as soon as possible, so that the queue contains bytes and knows their size.
 """
@@ -12,87 +12,89 @@ from dataclasses import dataclass
 
 from oven_core.bus.log_client import Entry
 from oven_core.telemetry.span import Span
-from oven_learner.link.link_interface import Make
+from oven_learner.link.link_interface import MessageFactory
 
 log = logging.getLogger("oven.learner")
 
-KEPT_BYTES = 64 << 20
-"""Bytes of observations that wait during an outage, including Python's overhead. Beyond that the oldest are dropped and
-counted. Receipts and run events are never dropped."""
+MAX_WAITING_BYTES = 64 << 20
+"""Maximum size of the observations that wait during an outage, including Python's overhead. Beyond that, the oldest are
+dropped and counted. Receipts and run events are never dropped."""
 OVERHEAD_BYTES = 320
-"""Memory of one waiting message in addition to its bytes (tracemalloc, CPython 3.11: 295)."""
-UNMADE = 100_000
-"""Messages that wait to be built if the process is starved. Beyond that the oldest observations are dropped."""
-AT_ONCE = 16
-"""Maximum messages to build before other tasks may run (about 0.3 ms)."""
-TAKEN = 256
-TAKEN_BYTES = 1 << 20
-"""Maximum messages, and approximate maximum bytes, returned at a time."""
+"""Memory of one waiting message in addition to its bytes (295 with tracemalloc in CPython 3.11)."""
+MAX_UNBUILT = 100_000
+"""Maximum number of messages that wait to be built. Beyond that, the oldest observations are dropped."""
+BUILD_BATCH = 16
+"""Maximum number of messages to build before other tasks may run (about 0.3 ms)."""
+MAX_BATCH = 256
+MAX_BATCH_BYTES = 1 << 20
+"""Maximum number of messages, and approximate maximum number of bytes, returned at a time."""
 
 
 @dataclass(slots=True, eq=False)
 class QueuedMessage(Entry):
-    """A message on its way to the log. `span` makes its span in a trace; None without tracing."""
+    """A message to be appended to the log. `span` creates its span in a trace, and is None without tracing."""
 
     incarnation: int
     n: int
     span: Callable[[], Span] | None
 
 
-Waiting = tuple[int, str, bytes, str, int, int, Callable[[], Span] | None]
-"""A message's place in the order, then its fields. It is a plain tuple because Python's garbage collector stops
-tracking those. Following a hundred thousand objects would stop the training thread for tens of milliseconds."""
+WaitingMessage = tuple[int, str, bytes, str, int, int, Callable[[], Span] | None]
+"""A message's number in the queue, and its fields. It is a plain tuple, because Python's garbage collector stops
+tracking such tuples. Tracking a hundred thousand objects would delay the training thread by tens of milliseconds."""
 
 
-class Outbox:
-    """Three queues in one order: unbuilt messages, observations, and messages that are never dropped.
+class LearnerOutbox:
+    """Three queues with a common order: unbuilt messages, observations, and messages that are never dropped.
 
-    `in_flight` holds the messages that were handed out last. They may be in the log already, so they are never dropped,
-    and they are handed out again until `settle`.
+    `in_flight` contains the messages that `take` has returned last. They may already be in the log, so they are never
+    dropped. `take` returns them again until `settle` removes them.
     """
 
-    def __init__(self, build: Callable[[Make], QueuedMessage], kept_bytes: int = KEPT_BYTES) -> None:
-        """`build` makes a message. If it raises, the message is logged and omitted."""
+    def __init__(self, build: Callable[[MessageFactory], QueuedMessage], max_bytes: int = MAX_WAITING_BYTES) -> None:
+        """`build` builds a message. If it raises, the error is logged and the message is omitted."""
         self.dropped = 0
         self.in_flight: list[QueuedMessage] = []
         self._build = build
-        self._kept_bytes = kept_bytes
-        self._unbuilt: deque[tuple[Make, bool]] = deque()
-        self._observations: deque[Waiting] = deque()
-        self._lasting: deque[Waiting] = deque()
+        self._max_bytes = max_bytes
+        self._unbuilt: deque[tuple[MessageFactory, bool]] = deque()
+        self._observations: deque[WaitingMessage] = deque()
+        self._required: deque[WaitingMessage] = deque()
         self._bytes = 0
         self._count = 0
 
     def __len__(self) -> int:
-        """The number of messages that are not known to be in the log."""
-        return len(self._unbuilt) + len(self._observations) + len(self._lasting) + len(self.in_flight)
+        """Return the number of messages that are not known to be in the log."""
+        return len(self._unbuilt) + len(self._observations) + len(self._required) + len(self.in_flight)
 
-    def put(self, make: Make, droppable: bool) -> None:
-        self._unbuilt.append((make, droppable))
+    def put(self, factory: MessageFactory, droppable: bool) -> None:
+        self._unbuilt.append((factory, droppable))
 
     def collect(self) -> int:
-        """Build the next messages, at most AT_ONCE. Return their number."""
-        for count in range(AT_ONCE):
+        """Build at most BUILD_BATCH messages. Return their number."""
+        for count in range(BUILD_BATCH):
             if not self._unbuilt:
                 return count
             self._enqueue(*self._unbuilt[0])
             self._unbuilt.popleft()
-        while len(self._unbuilt) > UNMADE:
-            make, droppable = self._unbuilt[0]
+        while len(self._unbuilt) > MAX_UNBUILT:
+            factory, droppable = self._unbuilt[0]
             if droppable:
                 self.dropped += 1
             else:
-                self._enqueue(make, droppable)
+                self._enqueue(factory, droppable)
             self._unbuilt.popleft()
-        return AT_ONCE
+        return BUILD_BATCH
 
     def take(self) -> list[QueuedMessage]:
-        """Return the oldest messages, at most TAKEN and about TAKEN_BYTES. They stay the same until they are
-        settled."""
+        """Return the oldest messages, at most MAX_BATCH and about MAX_BATCH_BYTES.
+
+        Further calls return the same messages until they are settled.
+        """
         if not self.in_flight:
             messages: list[QueuedMessage] = []
             size = 0
-            while len(messages) < TAKEN and size < TAKEN_BYTES and (queue := self._oldest_queue()):
+            while len(messages) < MAX_BATCH and size < MAX_BATCH_BYTES and (queue := self._oldest_queue()):
                 messages.append(QueuedMessage(*queue[0][1:]))
                 self.in_flight = messages
                 cost = _cost(queue.popleft())
@@ -102,27 +104,28 @@ class Outbox:
         return self.in_flight
 
     def settle(self, n: int) -> None:
-        """Remove the messages of this incarnation up to `n`: the log has them."""
+        """Remove the messages in flight up to `n`, because the log has them."""
         self.in_flight = [message for message in self.in_flight if message.n > n]
 
     def take_rest(self) -> Iterator[QueuedMessage]:
-        """Yield all messages in order and empty the outbox, to give up sending."""
+        """Yield all messages in order and empty the outbox. Called after giving up sending."""
         while self.collect():
             pass
         while messages := self.take():
             self.in_flight = []
             yield from messages
 
-    def _oldest_queue(self) -> deque[Waiting] | None:
-        if self._observations and self._lasting:
-            return self._observations if self._observations[0] < self._lasting[0] else self._lasting
-        return self._observations or self._lasting or None
+    def _oldest_queue(self) -> deque[WaitingMessage] | None:
+        """Return the queue that contains the oldest message."""
+        if self._observations and self._required:
+            return self._observations if self._observations[0] < self._required[0] else self._required
+        return self._observations or self._required or None
 
-    def _enqueue(self, make: Make, droppable: bool) -> None:
+    def _enqueue(self, factory: MessageFactory, droppable: bool) -> None:
         try:
-            message = self._build(make)
+            message = self._build(factory)
         except Exception as error:
-            log.error("a message could not be made and is left out: %s", error)
+            log.error("cannot build a message, so it is omitted: %s", error)
             return
         self._count += 1
         waiting = (
@@ -135,14 +138,15 @@ class Outbox:
             message.span,
         )
         if not droppable:
-            self._lasting.append(waiting)
+            self._required.append(waiting)
             return
         self._observations.append(waiting)
         self._bytes += _cost(waiting)
-        while self._bytes > self._kept_bytes:
+        while self._bytes > self._max_bytes:
             self._bytes -= _cost(self._observations.popleft())
             self.dropped += 1
 
 
-def _cost(waiting: Waiting) -> int:
+def _cost(waiting: WaitingMessage) -> int:
+    """Return the memory of a waiting message in bytes."""
     return len(waiting[2]) + OVERHEAD_BYTES

@@ -1,4 +1,4 @@
-"""A non-blocking pipe between two processes of the same user."""
+"""Non-blocking pipes, and a shared counter, between two processes of the same user."""
 
 from __future__ import annotations
 
@@ -19,26 +19,28 @@ from oven_core.errors import reason
 log = logging.getLogger("oven.learner")
 
 PIPE_BYTES = 1 << 20
-"""Requested from the system, which may give less: about 1,000 observations."""
-_HEAD = struct.Struct("<?I")  # whether marshal packed it, and its length
+"""Requested size of a pipe's buffer, about 1,000 observations. The system may provide less."""
+_HEADER = struct.Struct("<?I")  # whether the value is packed with marshal, and its length
 
 
-def packed(value: object) -> bytes:
-    """Pack any object. Raises what pickle raises."""
+def pack(value: object) -> bytes:
+    """Pack any object. Raises pickle's errors."""
     data = pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL)
-    return _HEAD.pack(False, len(data)) + data
+    return _HEADER.pack(False, len(data)) + data
 
 
-def packed_atoms(value: tuple[Any, ...] | dict[str, Any]) -> bytes:
-    """Pack a tuple or dict of numbers, strings, tuples and dicts, in a tenth of the time. Raises ValueError for
-    others."""
+def pack_plain(value: tuple[Any, ...] | dict[str, Any]) -> bytes:
+    """Pack a tuple or dict of numbers, strings, tuples and dicts, ten times faster than `pack`.
+
+    Raises ValueError for other values.
+    """
     data = marshal.dumps(value, 2)  # later versions look for repeated objects, which doubles the time
-    return _HEAD.pack(True, len(data)) + data
+    return _HEADER.pack(True, len(data)) + data
 
 
-def unpacked(data: bytes) -> Any:
-    is_marshal, length = _HEAD.unpack_from(data)
-    body = data[_HEAD.size : _HEAD.size + length]
+def unpack(data: bytes) -> Any:
+    is_marshal, length = _HEADER.unpack_from(data)
+    body = data[_HEADER.size : _HEADER.size + length]
     return marshal.loads(body) if is_marshal else pickle.loads(body)
 
 
@@ -55,8 +57,10 @@ class Outlet:
         self._queue: deque[bytes] = deque()
 
     def put(self, data: bytes) -> bool:
-        """Write `data`, perhaps partly; the next call writes the rest. Return False if there is no room, or no
-        reader."""
+        """Write `data`. If only a part fits, the next call writes the rest.
+
+        Returns False if nothing was written, because the pipe is full or has no reader.
+        """
         if not self.flush():
             return False
         self._unwritten = self._write(data)
@@ -70,7 +74,7 @@ class Outlet:
         return not self._unwritten and not self._queue
 
     def post(self, data: bytes) -> None:
-        """Write `data` now, or in a later `flush` if there is no room."""
+        """Write `data` now, or in a later `flush` if the pipe is full."""
         self._queue.append(data)
         self.flush()
 
@@ -94,7 +98,7 @@ class Outlet:
     def _write(self, data: bytes) -> bytes:
         try:
             return data[os.write(self._fd, data) :]
-        except OSError:  # full, or no reader
+        except OSError:  # the pipe is full, or has no reader
             return data
 
 
@@ -102,7 +106,7 @@ class Inlet:
     """The read end of a pipe."""
 
     def __init__(self, fd: int) -> None:
-        """A negative `fd` is an inlet from which nothing comes."""
+        """With a negative `fd`, the inlet never receives anything."""
         if fd >= 0:
             os.set_blocking(fd, False)
         self.fd = fd
@@ -131,16 +135,16 @@ class Inlet:
     def _unpack_buffer(self) -> list[Any]:
         values, position = list[Any](), 0
         with memoryview(self._buffer) as buffer:
-            while len(buffer) >= position + _HEAD.size:
-                is_marshal, length = _HEAD.unpack_from(buffer, position)
-                end = position + _HEAD.size + length
+            while len(buffer) >= position + _HEADER.size:
+                is_marshal, length = _HEADER.unpack_from(buffer, position)
+                end = position + _HEADER.size + length
                 if end > len(buffer):
                     break
-                data = buffer[position + _HEAD.size : end]
+                data = buffer[position + _HEADER.size : end]
                 try:
                     values.append(marshal.loads(data) if is_marshal else pickle.loads(data))
                 except Exception as error:  # for example, a class that cannot be imported here
-                    log.error("a message could not be read and is left out: %s", reason(error))
+                    log.error("cannot read a message, so it is omitted: %s", reason(error))
                 finally:
                     data.release()
                 position = end
@@ -148,14 +152,14 @@ class Inlet:
         return values
 
 
-class Flag:
-    """A number in memory shared by two processes. Reading it costs a hundredth of reading a pipe."""
+class SharedCounter:
+    """A counter in memory shared by two processes. Reading it is a hundred times faster than reading a pipe."""
 
     def __init__(self, fd: int | None = None) -> None:
-        """`fd`: the descriptor of another process's flag. Without one a new flag is made."""
+        """Open the counter with the file descriptor `fd` from another process, or create a new counter."""
         if fd is None:
             with tempfile.TemporaryFile() as file:
-                fd = os.memfd_create("oven-flag") if hasattr(os, "memfd_create") else os.dup(file.fileno())
+                fd = os.memfd_create("oven-counter") if hasattr(os, "memfd_create") else os.dup(file.fileno())
             os.ftruncate(fd, mmap.PAGESIZE)
         self.fd = fd
         self._page = mmap.mmap(fd, mmap.PAGESIZE)
@@ -164,8 +168,8 @@ class Flag:
     def value(self) -> bytes:
         return self._page[:4]
 
-    def raise_(self) -> None:
-        """Change the value. Only one process may do so."""
+    def increment(self) -> None:
+        """Increase the counter by 1. Only one process may call this."""
         self._page[:4] = struct.pack("<I", (struct.unpack("<I", self._page[:4])[0] + 1) & 0xFFFFFFFF)
 
     def close(self) -> None:

@@ -25,41 +25,42 @@ class ResumeState:
     last_seq: int = 0
     values: dict[str, dict[str, Value]] = field(default_factory=dict)
     """Training → actuator → the value that was read back at its last change."""
-    unanswered: tuple[Decision, ...] = ()
+    unanswered_decisions: tuple[Decision, ...] = ()
     """Adopted decisions without a receipt."""
-    decided: Collection[str] = ()
+    decided_ids: Collection[str] = ()
     """Ids of all adopted decisions, used to ignore copies."""
     commands: dict[str, OperatorCommand | None] = field(default_factory=dict)
-    """Operators' commands to the learner by id; None if a receipt answers it."""
+    """Id → operator command to the learner, or None if it was answered with a receipt."""
     keys: Mapping[str, str] = field(default_factory=dict)
     """Signer → public key, if the run is signed."""
     announced: dict[str, dict[str, ActuatorSpec]] = field(default_factory=dict)
     """Training → actuator → its last announcement during the training."""
     training: str = ""
-    """The training of the last RunStarted; empty if there was none."""
+    """The training of the last RunStarted, or empty if there was none."""
     offers: dict[str, dict[str, dict[str, JudgeSpec]]] = field(default_factory=dict)
-    """Training → `committee.<member>` → identity → a model that an operator offered and that passed its probe."""
+    """Training → `committee.<member>` → identity → a model that an operator has offered and that passed its probe."""
 
 
 def check_signer(bus: Bus, run: str, past: ResumeState) -> None:
-    """Raise ConfigError if the run was signed with another key: its readers would reject this learner's messages."""
+    """Raise ConfigError if the run is signed with another key, because readers would reject this learner's
+    messages."""
     if past.keys and (bus.signer is None or bus.signer.public != past.keys[LEARNER]):
         raise ConfigError(
-            f"run {run!r} is signed by another learner's key; continue with the credentials that it began with"
+            f"run {run!r} is signed with another learner's key; use the credentials with which the run started"
         )
 
 
 async def read_resume_state(
-    bus: Bus, run: str, keyring: Keyring, progressed: Callable[[], None] = lambda: None
+    bus: Bus, run: str, keyring: Keyring, on_event: Callable[[], None] = lambda: None
 ) -> ResumeState:
-    """Fold the log of earlier incarnations. Raises BusError if the run has no log."""
+    """Read the log of earlier incarnations. Raises BusError if the run has no log."""
     subjects, past = Subjects(run), ResumeState(last_seq=await bus.head(run))
     trainings: dict[int, str] = {}  # by incarnation
-    decisions: dict[str, Decision | None] = {}  # None: a receipt answers it
+    decisions: dict[str, Decision | None] = {}  # None if it was answered with a receipt
     patterns = [*patterns_by(run, "learner"), subjects.decision("*"), subjects.operator("*")]
     if past.last_seq:
         async for event in bus.read(run, until=past.last_seq, subjects=patterns):
-            progressed()
+            on_event()
             body = keyring.verify(event).body
             if isinstance(body, RunStarted | RunEnded | Observation | Receipt):
                 past.incarnation = max(past.incarnation, body.incarnation)
@@ -70,7 +71,7 @@ async def read_resume_state(
                 case ActuatorAnnounced(actuator=spec):
                     name = trainings.get(body.incarnation, past.training)
                     past.announced.setdefault(name, {})[spec.name] = spec
-                    if spec.kind == "simplex":  # a change of its components changes shares without a receipt
+                    if spec.kind == "simplex":  # changing its components also changes shares, without a receipt
                         past.values.setdefault(name, {})[spec.name] = spec.value
                 case Decision(verdict="adopted"):
                     decisions.setdefault(body.id, body)
@@ -79,14 +80,14 @@ async def read_resume_state(
                 case Receipt():
                     if body.decision_id in decisions:
                         decisions[body.decision_id] = None
-                    _note_receipt(past, trainings.get(body.incarnation, past.training), body)
-    past.decided = frozenset(decisions)
-    past.unanswered = tuple(decision for decision in decisions.values() if decision is not None)
+                    _add_receipt(past, trainings.get(body.incarnation, past.training), body)
+    past.decided_ids = frozenset(decisions)
+    past.unanswered_decisions = tuple(decision for decision in decisions.values() if decision is not None)
     past.keys = keyring.keys or {}
     return past
 
 
-def _note_receipt(past: ResumeState, training: str, receipt: Receipt) -> None:
+def _add_receipt(past: ResumeState, training: str, receipt: Receipt) -> None:
     if receipt.status == "applied":
         past.values.setdefault(training, {})[receipt.actuator] = receipt.after
     if receipt.command:

@@ -1,8 +1,8 @@
-"""A bounded queue of sampled completions from the training thread to the bus. It drops the oldest samples first.
+"""Bounded queues of completion samples, from the training thread to the bus. They drop the oldest samples first.
 
 The training thread appends to a deque. The relay, which polls for messages anyway, wakes a thread that converts the
-samples (text, redaction, truncation). Converted samples enter the pipe only when no log message is waiting. So neither
-slow redaction nor a full pipe delays log messages or training.
+samples (text, redaction, truncation). Converted samples are written to the pipe only while no log message is waiting.
+Therefore, neither a slow redaction nor a full pipe delays log messages or training.
 """
 
 from __future__ import annotations
@@ -17,44 +17,44 @@ from typing import Any, TypeAlias
 from oven_core.bus.connection import Bus
 from oven_core.errors import BusError
 from oven_core.protocol.names import Subjects
-from oven_learner.completions.sample import wire_of
-from oven_learner.link.pipes import Outlet, packed_atoms
+from oven_learner.completions.sample import encode_group
+from oven_learner.link.pipes import Outlet, pack_plain
 
 log = logging.getLogger("oven.learner")
 
-Parcel: TypeAlias = Callable[[], dict[str, Any]]
-"""Converts a sample into plain values, off the training thread."""
-WAITING = 8
-"""Samples that wait at each of three places (to be converted, for the pipe, for the server): about the groups of one
-step. Beyond that the oldest are dropped."""
-LAST_S = 0.5
-"""Timeout in seconds for converting the last samples when training ends."""
+SampleConverter: TypeAlias = Callable[[], dict[str, Any]]
+"""A function that returns a sample as plain values. It is called outside the training thread."""
+MAX_WAITING = 8
+"""Maximum number of samples in each of three queues (for the conversion, the pipe and the server). This is about one
+step's groups. Beyond that, the oldest are dropped."""
+FINAL_TIMEOUT_S = 0.5
+"""Seconds in which the last samples must be converted when training ends."""
 
 
 class SampleQueue:
-    """The queue in the training's process. The training thread calls `put`, the relay the other methods."""
+    """The queue in the training's process. The training thread calls `put`, and the relay calls the other methods."""
 
     def __init__(self) -> None:
-        self._unmade: deque[Parcel] = deque(maxlen=WAITING)
-        self._packed: deque[bytes] = deque(maxlen=WAITING)
+        self._unconverted: deque[SampleConverter] = deque(maxlen=MAX_WAITING)
+        self._converted: deque[bytes] = deque(maxlen=MAX_WAITING)
         self._thread: threading.Thread | None = None
         self._work = threading.Event()
         self._closed = False
         self._converting = False
         self._logged_kinds: set[str] = set()
 
-    def put(self, make: Parcel) -> None:
-        """Append a sample. This wakes no other thread."""
-        self._unmade.append(make)
+    def put(self, convert: SampleConverter) -> None:
+        """Append a sample, without waking another thread."""
+        self._unconverted.append(convert)
 
     @property
     def busy(self) -> bool:
-        """Whether a sample waits or is being converted."""
-        return bool(self._unmade or self._packed or self._converting)
+        """Whether a sample is waiting or being converted."""
+        return bool(self._unconverted or self._converted or self._converting)
 
     def wake(self) -> None:
-        """Have waiting samples converted."""
-        if not self._unmade or self._closed:
+        """Wake the thread that converts samples, if there are any."""
+        if not self._unconverted or self._closed:
             return
         if self._thread is None:
             self._thread = threading.Thread(target=self._convert_all, name="oven-completions", daemon=True)
@@ -62,16 +62,16 @@ class SampleQueue:
         self._work.set()
 
     def send(self, outlet: Outlet) -> None:
-        """Write converted samples, as far as there is room."""
-        while self._packed:
-            data = self._packed[0]
+        """Write converted samples, as many as fit into the pipe."""
+        while self._converted:
+            data = self._converted[0]
             if not outlet.put(data):
                 return
-            if self._packed and self._packed[0] is data:  # otherwise a newer one has replaced it
-                self._packed.popleft()
+            if self._converted and self._converted[0] is data:  # otherwise, a newer sample has pushed it out
+                self._converted.popleft()
 
     def close(self) -> None:
-        """Convert no more samples. A hanging function of the user's is left behind."""
+        """Stop converting samples. Do not wait for a user's function that is stuck."""
         self._closed = True
         self._work.set()
 
@@ -79,39 +79,39 @@ class SampleQueue:
         while not self._closed:
             self._work.wait()
             self._work.clear()
-            while self._unmade and not self._closed:
+            while self._unconverted and not self._closed:
                 self._converting = True
                 try:
-                    self._convert(self._unmade.popleft())
-                except IndexError:  # a newer sample has replaced the only one
+                    self._convert(self._unconverted.popleft())
+                except IndexError:  # the queue is empty again
                     pass
                 finally:
                     self._converting = False
 
-    def _convert(self, make: Parcel) -> None:
+    def _convert(self, convert: SampleConverter) -> None:
         try:
-            self._packed.append(packed_atoms(make()))
-        except Exception as error:  # its text may quote a prompt
+            self._converted.append(pack_plain(convert()))
+        except Exception as error:  # log only its class, because its message may quote a prompt
             kind = type(error).__name__
             if kind not in self._logged_kinds:
                 self._logged_kinds.add(kind)
-                log.warning("a sample of completions is not shown: its redaction or its text raised %s", kind)
+                log.warning("a sample of completions is not shown, because its conversion or redaction raised %s", kind)
 
 
 class SamplePublisher:
-    """Publishes samples in the link's process while there is a connection. They are not confirmed."""
+    """Publishes samples from the worker process while there is a connection. The server does not confirm them."""
 
     def __init__(self, run: str) -> None:
         self._subject = Subjects(run).completions
-        self._waiting: deque[bytes] = deque(maxlen=WAITING)
+        self._waiting: deque[bytes] = deque(maxlen=MAX_WAITING)
         self._new_samples = asyncio.Event()
 
-    def put(self, parcel: dict[str, Any]) -> None:
-        """Queue a sample. An invalid one, or one that is too large even when cut, is omitted."""
+    def put(self, fields: dict[str, Any]) -> None:
+        """Queue a sample. Omit it if it is invalid, or too large even with shortened texts."""
         try:
-            wire = wire_of(parcel)
+            wire = encode_group(fields)
         except Exception as error:
-            log.warning("a sample of completions is left out: %s", type(error).__name__)
+            log.warning("a sample of completions is omitted: %s", type(error).__name__)
             return
         if wire is not None:
             self._waiting.append(wire)

@@ -1,4 +1,4 @@
-"""The learner's spool on disk. It is taken over before the run is opened, and written if messages are left."""
+"""Stores the learner's unsent messages on disk, in the run's spool, and opens the spool of an earlier learner."""
 
 from __future__ import annotations
 
@@ -15,44 +15,53 @@ from oven_runs.home.learner_spool import Spool, SpooledMessage
 log = logging.getLogger("oven.learner")
 
 WAIT_S = 3.0
-"""Timeout for the previous learner's link to release the spool."""
+"""Seconds in which the previous learner must release the spool."""
 
 
-def take(folder: str, run: str) -> Spool | None:
-    """Return the run's spool. None without a folder, or with a warning if the spool cannot be opened. Raises
-    ConfigError for the spool of another run."""
+def open_spool(folder: str, run: str) -> Spool | None:
+    """Open the run's spool. Return None without a folder, or with a warning if the spool cannot be opened.
+
+    Raises ConfigError if it is the spool of another run.
+    """
     if not folder:
         return None
     try:
         spool = Spool.lock(Path(folder), run, create=True, wait_s=WAIT_S)
     except OSError as error:
-        log.warning("no spool in %s (%s): what the log does not take at the end will be lost", folder, error.strerror)
+        log.warning(
+            "cannot open a spool in %s (%s); messages that are unsent at the end will be lost", folder, error.strerror
+        )
         return None
     if spool is None:
-        log.warning("another learner holds the spool in %s: what the log does not take at the end will be lost", folder)
+        log.warning(
+            "another learner is using the spool in %s; messages that are unsent at the end will be lost", folder
+        )
     return spool
 
 
-def begin(spool: Spool) -> None:
-    """Empty the spool, whose messages are in the log now."""
+def empty_spool(spool: Spool) -> None:
+    """Empty the spool after its messages were appended to the log."""
     try:
         if spool.content.lost:
-            log.error("%s was cut: %d messages that it held are lost", spool.path, spool.content.lost)
+            log.error("%s was truncated; %d of its messages are lost", spool.path, spool.content.lost)
         spool.reset()
     except OSError as error:
-        log.warning("%s cannot be written (%s)", spool.path, error.strerror)
+        log.warning("cannot write %s (%s)", spool.path, error.strerror)
 
 
-def release(spool: Spool | None) -> None:
-    """Release the spool of a run that could not be opened. Its messages stay; an empty spool is removed."""
+def release_spool(spool: Spool | None) -> None:
+    """Release the spool of a run that could not be opened. Keep its messages, or remove it if it is empty."""
     if spool is not None:
         if not spool.content.messages:
             spool.remove()
         spool.close()
 
 
-def keep(spool: Spool | None, entries: Sequence[Entry], credentials: Credentials | None) -> int:
-    """Write the messages that the log did not take, signed. Return their number. Without any the spool is removed."""
+def write_unsent(spool: Spool | None, entries: Sequence[Entry], credentials: Credentials | None) -> int:
+    """Sign the unsent messages and write them to the spool. Remove the spool if there are none.
+
+    Returns the number of messages that were written.
+    """
     if spool is None:
         return 0
     try:
@@ -60,27 +69,26 @@ def keep(spool: Spool | None, entries: Sequence[Entry], credentials: Credentials
             spool.remove()
             return 0
         signer = Signer(credentials) if credentials is not None else None
-        messages = [_signed(entry, signer) for entry in entries]
-        messages.sort(
-            key=lambda message: message.subject.endswith(".observation")
-        )  # if the disk is full, these are cut
-        written = spool.save(messages)
-        lost = len(messages) - written
+        messages = [_sign(entry, signer) for entry in entries]
+        # Observations come last, because the last messages are lost if the disk is full.
+        messages.sort(key=lambda message: message.subject.endswith(".observation"))
+        written_count = spool.save(messages)
+        lost_count = len(messages) - written_count
         log.error(
-            "the log did not take %d messages: %d wait in %s, and go into it when the run is next read or resumed%s",
+            "%d messages were not sent; %d of them are stored in %s until the run is next read or resumed%s",
             len(messages),
-            written,
+            written_count,
             spool.path,
-            f"; {lost} are lost, as the disk takes no more" if lost else "",
+            f"; {lost_count} are lost, because the disk is full" if lost_count else "",
         )
-        return written
+        return written_count
     except (OSError, OvenError) as error:
-        log.error("the log did not take %d messages, and %s cannot be written: %s", len(entries), spool.path, error)
+        log.error("%d unsent messages are lost, because %s cannot be written: %s", len(entries), spool.path, error)
         return 0
     finally:
         spool.close()
 
 
-def _signed(entry: Entry, signer: Signer | None) -> SpooledMessage:
+def _sign(entry: Entry, signer: Signer | None) -> SpooledMessage:
     signature = signer.sign(entry.subject, entry.message_id, entry.data) if signer is not None else ""
     return SpooledMessage(entry.subject, entry.data, entry.message_id, signature)

@@ -1,6 +1,7 @@
-"""The child process of `process_link.ProcessLink`.
+"""The child process of `process_link.ProcessLink`, which connects the learner to the bus.
 
-It reads the learner's messages from one pipe and writes them to the run's log. It writes log events to another pipe.
+It reads the learner's messages from one pipe and appends them to the run's log. It writes events from the log to
+another pipe.
 """
 
 from __future__ import annotations
@@ -33,30 +34,38 @@ from oven_learner.link.frames import BEGIN, GRACE_S, Closing, Frame, LogItem, Re
 from oven_learner.link.link_interface import PendingObservation
 from oven_learner.link.log_reader import LogReader
 from oven_learner.link.log_writer import LogWriter, OutageLog
-from oven_learner.link.pipes import Flag, Inlet, Outlet, packed
+from oven_learner.link.pipes import Inlet, Outlet, SharedCounter, pack
 from oven_learner.link.samples import SamplePublisher
 from oven_runs.home.learner_spool import Spool, append_missing
 
 log = logging.getLogger("oven.learner")
 
 STATUS_S = 0.5
-"""Seconds between two messages with a changed status. The last one is sent at once."""
-EVERY_S: Final = 1.0
-"""Seconds between two readings; observations between them carry none."""
+"""Minimum seconds between two messages with a changed status. The final status is sent immediately."""
+READING_INTERVAL_S: Final = 1.0
+"""Seconds between two readings of the machine. Observations in between have none."""
 GIB: Final = 2.0**30
 MEMORY: Final = "machine/memory_gib"
 """Resident memory of the learner's process, in GiB."""
-MOST_GPUS: Final = 8
-"""GPUs whose readings are published."""
+MAX_GPUS: Final = 8
+"""Maximum number of GPUs whose readings are published."""
 
 
 def main(args: list[str]) -> int:
-    """Run the process. `args`: the descriptors of the pipe to read, the pipe to write, the pipe for events of the log,
-    and the flag that is raised with them."""
+    """Run the process.
+
+    `args` are the file descriptors of the pipe to read, the pipe to write, the pipe for events from the log, and the
+    counter that is incremented for each event.
+    """
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)  # the process ends with the learner, not before
+        signal.signal(number, signal.SIG_IGN)  # the process must not end before the learner
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s")
-    inlet, outlet, items, flag = Inlet(int(args[0])), Outlet(int(args[1])), Outlet(int(args[2])), Flag(int(args[3]))
+    inlet, outlet, items, counter = (
+        Inlet(int(args[0])),
+        Outlet(int(args[1])),
+        Outlet(int(args[2])),
+        SharedCounter(int(args[3])),
+    )
     while not (frames := inlet.take()):
         select.select([inlet.fd], [], [])
         if inlet.ended:
@@ -64,20 +73,26 @@ def main(args: list[str]) -> int:
     config: WorkerConfig = frames.pop(0)
     tracing.start("learner", config.run)
     try:
-        return Worker(config, inlet, outlet, items, flag, frames).run()
+        return Worker(config, inlet, outlet, items, counter, frames).run()
     finally:
         tracing.shutdown()
 
 
 class Worker:
-    """Writes and reads the log for the learner at the other end of the pipe."""
+    """Writes and reads the log for the learner at the other end of the pipes."""
 
     def __init__(
-        self, config: WorkerConfig, inlet: Inlet, outlet: Outlet, items: Outlet, flag: Flag, frames: list[Any]
+        self,
+        config: WorkerConfig,
+        inlet: Inlet,
+        outlet: Outlet,
+        items: Outlet,
+        counter: SharedCounter,
+        frames: list[Any],
     ) -> None:
-        """`frames`: what came through the pipe together with the configuration."""
+        """`frames` are the messages that arrived together with the configuration."""
         self._config, self._inlet, self._outlet, self._items = config, inlet, outlet, items
-        self._flag, self._frames = flag, frames
+        self._counter, self._frames = counter, frames
         contexts, outages, run = tracing.Contexts(), OutageLog(), config.run
         self._writer = LogWriter(run, config.secret, contexts, outages)
         self._reader = LogReader(run, Keyring(config.pin), config.secret, contexts, self._deliver)
@@ -85,36 +100,37 @@ class Worker:
         self._session = BusSession(
             config.url, run, config.credentials, self._writer, self._reader, outages, (self._samples.run,)
         )
-        self._opened = self._gave_up = self._learner_gone = False
+        self._is_open = self._gave_up = self._learner_gone = False
         self._sending: asyncio.Task[None] | None = None
         self._readable: asyncio.Event | None = None
-        self._received = 0
+        self._last_received = 0
         self._status, self._status_at = Status(), 0.0
-        self._machine = MachineReadings(os.getppid()) if config.machine else None
+        self._machine = MachineReadings(os.getppid()) if config.reads_machine else None
         self._spool: Spool | None = None
-        self._rest = self._spooled = 0  # messages that the log did not take by the end; those of them on the disk
+        self._unsent_count = self._spooled_count = 0  # at the end
 
     def run(self) -> int:
-        """Run until the learner closes the link or is gone. Return the exit code."""
+        """Run until the learner closes the link or has died. Return the exit code."""
         try:
-            self._spool = spool.take(self._config.folder, self._config.run)
+            self._spool = spool.open_spool(self._config.folder, self._config.run)
             asyncio.run(self._serve())
         except BaseException as error:
-            if not self._opened:
+            if not self._is_open:
                 if not isinstance(error, OvenError):
                     raise
-                spool.release(self._spool)
+                spool.release_spool(self._spool)
                 self._post(error)
             elif not self._gave_up:
-                log.error("the link to the bus ended (%s); training continues on its last settings", error)
+                log.error("the link to the bus ended (%s); training continues with its current settings", error)
                 if not self._writer.closing:
                     return 1
         finally:
             tracing.flush()
-        if self._opened:
-            rest = self._writer.take_rest()
-            self._rest, self._spooled = len(rest), spool.keep(self._spool, rest, self._config.credentials)
-            self._post(self._current_status(is_last=True))
+        if self._is_open:
+            unsent = self._writer.take_rest()
+            self._unsent_count = len(unsent)
+            self._spooled_count = spool.write_unsent(self._spool, unsent, self._config.credentials)
+            self._post(self._current_status(is_final=True))
         deadline = time.monotonic() + GRACE_S
         while not self._flush() and time.monotonic() < deadline:
             time.sleep(self._config.poll_s)
@@ -122,7 +138,7 @@ class Worker:
 
     async def _serve(self) -> None:
         bus = await self._session.open(self._begin)
-        self._opened = True
+        self._is_open = True
         self._sending = asyncio.create_task(self._session.run(bus))
         collecting = asyncio.create_task(self._collect())
         try:
@@ -131,40 +147,47 @@ class Worker:
             await end(collecting)
 
     async def _begin(self, bus: Bus) -> None:
-        """Send the spool's messages, and read the parts of the log that the learner needs."""
+        """Append the spool's messages to the log, and read the parts of the log that the learner needs."""
         config = self._config
         if self._spool is not None:
             if self._spool.content.messages:
-                log.warning("%s goes into the log first: %s", self._spool.path, self._spool.content.summary())
+                log.warning("appending %s to the log first: %s", self._spool.path, self._spool.content.summary())
                 await append_missing(bus, config.run, self._spool.content.messages)
-            spool.begin(self._spool)
-        if not config.replaces:
+            spool.empty_spool(self._spool)
+        if not config.is_replacement:
             past = await self._reader.catch_up(bus)
             self._writer.last_sent = past.last_seq
             self._post(past)
             return
-        self._writer.last_sent, self._writer.logged = config.sent, config.logged
+        self._writer.last_sent, self._writer.logged_count = config.last_sent, config.logged_count
         await self._reader.continue_from(bus, config.last_item)
         async for message in self._writer.own_messages(bus):
-            self._received = message.n
-            self._writer.logged += isinstance(message, Observation)
-        self._post(Resumed(self._received, self._writer.logged))
+            self._last_received = message.n
+            self._writer.logged_count += isinstance(message, Observation)
+        self._post(Resumed(self._last_received, self._writer.logged_count))
 
     async def _collect(self) -> None:
-        """Receive the learner's messages. This continues during an outage, so that memory stays bounded."""
+        """Receive the learner's messages. This continues during an outage, so that memory is bounded."""
         while True:
-            await (asyncio.sleep(0) if self._writer.collect() else self._receive())
+            if self._writer.collect():
+                await asyncio.sleep(0)
+            else:
+                await self._receive()
 
     async def _receive(self) -> None:
-        """Wait for the pipe and handle what came. Waking this process does not cost the training thread anything."""
+        """Wait for messages from the learner, and handle them. Waking this process does not slow the training
+        thread."""
         loop = asyncio.get_running_loop()
         if self._readable is None:
             self._readable = asyncio.Event()
             loop.add_reader(self._inlet.fd, self._readable.set)
-        is_urgent = not self._flush() or self._writer.closing
-        has_news = self._writer.unsent or self._current_status() != self._status
+        timeout_s: float | None = None
+        if not self._flush() or self._writer.closing:
+            timeout_s = self._config.poll_s
+        elif self._writer.unsent or self._current_status() != self._status:
+            timeout_s = STATUS_S
         try:
-            async with asyncio.timeout(self._config.poll_s if is_urgent else STATUS_S if has_news else None):
+            async with asyncio.timeout(timeout_s):
                 if not self._frames:
                     await self._readable.wait()
         except TimeoutError:
@@ -173,7 +196,7 @@ class Worker:
         for frame in [*self._frames, *self._inlet.take()]:
             self._handle(frame)
         self._frames = []
-        if self._inlet.ended and not self._learner_gone:  # deliver its last messages, if that is quick
+        if self._inlet.ended and not self._learner_gone:  # send its last messages, if that is quick
             self._learner_gone = True
             loop.remove_reader(self._inlet.fd)
             self._end_within(GRACE_S)
@@ -181,11 +204,11 @@ class Worker:
 
     def _handle(self, frame: Any) -> None:
         if isinstance(frame, Frame):
-            self._received, self._writer.lost = frame.n, frame.lost
-            self._writer.put(frame.make)
+            self._last_received, self._writer.lost_count = frame.n, frame.lost_count
+            self._writer.put(frame.factory)
         elif isinstance(frame, tuple):
-            self._received, self._writer.lost, *atoms = frame
-            observation = PendingObservation(*atoms)
+            self._last_received, self._writer.lost_count, *fields = frame
+            observation = PendingObservation(*fields)
             if self._machine is not None:
                 observation.metrics.update(self._machine.take_if_due())
             self._writer.put(observation, droppable=True)
@@ -194,12 +217,12 @@ class Worker:
         elif frame == BEGIN:
             self._reader.begin()
         elif isinstance(frame, Closing):
-            self._end_within(frame.within_s)
+            self._end_within(frame.timeout_s)
 
-    def _end_within(self, limit_s: float) -> None:
-        """Send the rest until then, and give up after that."""
+    def _end_within(self, timeout_s: float) -> None:
+        """Send the remaining messages, and give up after the timeout."""
         self._writer.closing = True
-        asyncio.get_running_loop().call_later(limit_s, self._give_up)
+        asyncio.get_running_loop().call_later(timeout_s, self._give_up)
 
     def _give_up(self) -> None:
         self._gave_up = True
@@ -207,8 +230,8 @@ class Worker:
             self._sending.cancel()
 
     def _deliver(self, seq: int, body: LogMessage) -> None:
-        self._items.post(packed(LogItem(seq, body)))
-        self._flag.raise_()
+        self._items.post(pack(LogItem(seq, body)))
+        self._counter.increment()
 
     def _report(self) -> None:
         now = time.monotonic()
@@ -216,31 +239,41 @@ class Worker:
             self._status, self._status_at = status, now
             self._post(status)
 
-    def _current_status(self, is_last: bool = False) -> Status:
-        writer, waiting = self._writer, self._writer.unsent + self._rest
-        return Status(self._received, waiting, writer.dropped, writer.last_sent, writer.logged, is_last, self._spooled)
+    def _current_status(self, is_final: bool = False) -> Status:
+        writer = self._writer
+        return Status(
+            last_received=self._last_received,
+            waiting_count=writer.unsent + self._unsent_count,
+            dropped_count=writer.dropped,
+            last_sent=writer.last_sent,
+            logged_count=writer.logged_count,
+            is_final=is_final,
+            spooled_count=self._spooled_count,
+        )
 
     def _post(self, message: object) -> None:
-        """Send a message to the learner. An error that cannot be pickled is sent as its text."""
+        """Send a message to the learner. If an error cannot be pickled, send its text."""
         try:
-            frame = packed(message)
+            frame = pack(message)
         except Exception as error:
             if not isinstance(message, OvenError):
                 raise
-            frame = packed(BusError(f"{message} ({error})"))
+            frame = pack(BusError(f"{message} ({error})"))
         self._outlet.post(frame)
 
     def _flush(self) -> bool:
-        """Return whether everything for the learner is in the pipes."""
+        """Write queued data to the pipes to the learner. Return whether everything is written."""
         if not self._items.idle:
             self._items.flush()
-            self._flag.raise_()  # there may be more than at the last check
+            self._counter.increment()  # there may be new items since the last increment
         return self._outlet.flush() and self._items.idle
 
 
 class MachineReadings:
-    """The learner's memory and GPUs, read here so that the training thread is not involved. A value that cannot be read
-    is omitted, and logged once."""
+    """Readings of the learner's memory and GPUs. They are taken in this process to keep training fast.
+
+    A value that cannot be read is omitted.
+    """
 
     def __init__(self, pid: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._pid, self._clock = pid, clock
@@ -250,11 +283,11 @@ class MachineReadings:
         self._nvml: Any = None
 
     def take_if_due(self) -> dict[str, float]:
-        """Return metric → value at most every EVERY_S, otherwise an empty mapping. Never raises."""
+        """Return metric → value, or an empty mapping if READING_INTERVAL_S has not passed yet. Never raises."""
         now = self._clock()
         if now < self._due:
             return {}
-        self._due = now + EVERY_S
+        self._due = now + READING_INTERVAL_S
         readings: dict[str, float] = {}
         with contextlib.suppress(psutil.Error, OSError):
             self._process = self._process or psutil.Process(self._pid)
@@ -262,7 +295,7 @@ class MachineReadings:
         try:
             readings |= self._gpu_readings()
         except Exception as error:  # a driver update, or a GPU that fell off the bus
-            log.warning("GPUs are not read any more: %s", error)
+            log.warning("stopped reading GPUs: %s", error)
             self._gpus = []
         return readings
 
@@ -282,17 +315,17 @@ class MachineReadings:
             self._nvml = importlib.import_module("pynvml")
             self._nvml.nvmlInit()
         except ImportError:
-            return []  # without the extra `gpu`
-        except Exception as error:  # no driver: usually a machine without a GPU
-            log.info("no GPU is read: %s", error)
+            return []  # the extra `gpu` is not installed
+        except Exception as error:  # no driver, usually because the machine has no GPU
+            log.info("cannot read any GPU: %s", error)
             return []
         count = int(self._nvml.nvmlDeviceGetCount())
         numbers = visible_gpus(os.environ.get("CUDA_VISIBLE_DEVICES"), count)
-        return [(index, self._nvml.nvmlDeviceGetHandleByIndex(index)) for index in numbers[:MOST_GPUS]]
+        return [(index, self._nvml.nvmlDeviceGetHandleByIndex(index)) for index in numbers[:MAX_GPUS]]
 
 
 def visible_gpus(visible: str | None, count: int) -> list[int]:
-    """Return the numbers of the GPUs in CUDA_VISIBLE_DEVICES; all `count` if it is unset or does not hold numbers."""
+    """Return the numbers of the GPUs in CUDA_VISIBLE_DEVICES, or all if it is unset or does not contain numbers."""
     if visible is None:
         return list(range(count))
     entries = [part.strip() for part in visible.split(",") if part.strip()]

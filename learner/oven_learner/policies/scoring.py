@@ -160,7 +160,7 @@ def publish_groups(
             sampling.number += 1
             position = (sampling.number, tick, step, index, groups)
             group_advantages = [advantage_by_row.get(row, math.nan) for row in rows]
-            client.show(partial(sampling.parcel, client.position, position, group_advantages, sample))
+            client.show(partial(sampling.convert, client.position, position, group_advantages, sample))
     except Exception as error:  # the error's text is not logged, because it may quote a prompt
         log.warning("completions of step %d are not shown: %s", step, type(error).__name__)
 

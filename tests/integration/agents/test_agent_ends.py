@@ -89,7 +89,7 @@ def test_an_agent_beside_a_stack_ends_with_it(stack: Stack) -> None:
     up.kill()
     for guest, name in zip(guests, ("hangs", "well"), strict=True):
         code, output = stack.end_of(guest)
-        assert code == 0 and f"r is down, and agent-{name} ends with it" in output, output
+        assert code == 0 and f"r is down; stopping agent-{name}" in output, output
     assert psutil.wait_procs(processes, timeout=WAIT_S)[1] == []
 
 
@@ -137,8 +137,8 @@ def test_an_agent_that_hoards_memory_is_named_and_the_others_continue(stack: Sta
     settings = ["agents=hoards.py,well.py", "agents_per_process=2", "agents_memory_mb=256", "recipe_options.mode=wait"]
     up = stack.up("r", *(part for setting in settings for part in ("--set", setting)), until="hoards cannot fire")
     wanted = (
-        "agent hoards reached the limit of 256 MB on the memory of an agent process (agents_memory_mb); fix what "
-        "the agent hoards, remove it from the run, or allow more with --set agents_memory_mb=512"
+        "agent hoards reached the limit of 256 MB on the memory of an agent process (agents_memory_mb); reduce "
+        "the agent's memory, remove it from the run, or raise the limit with --set agents_memory_mb=512"
     )
     status = stack.json("status", "r")
     assert status["agents"]["hoards"]["cannot_fire"] == wanted
@@ -160,19 +160,19 @@ def test_an_agent_that_hoards_memory_is_named_and_the_others_continue(stack: Sta
 def test_names_that_are_taken_get_no_key(stack: Stack) -> None:
     assert stack.command("agent", "new", "scout")[0] == 0
     settings = ["agents=learning_rate,scout.py", "agents_per_process=2", "recipe_options.mode=wait"]
-    up = stack.up("r", *(part for setting in settings for part in ("--set", setting)), until="the learner starts")
+    up = stack.up("r", *(part for setting in settings for part in ("--set", setting)), until="starting the learner")
     before = stack.json("creds", "list")
     for name, whose in (
         ("learning_rate", "an agent of this run, which uses the key 'agents-1'"),
-        ("agents-1", "a process of several agents, or of a mesh replica"),
-        ("agents-7", "a process of several agents, or of a mesh replica"),
-        ("mesh-2", "a process of several agents, or of a mesh replica"),
+        ("agents-1", "a process with several agents, or a mesh replica"),
+        ("agents-7", "a process with several agents, or a mesh replica"),
+        ("mesh-2", "a process with several agents, or a mesh replica"),
         ("mesh", "a part of the stack"),
         ("nats-server", "a part of the stack"),
     ):
         code, output = stack.command("creds", "add", name)
         assert code == 2, output
-        assert output == f"error: {name!r} is the name of {whose}; choose another for your own agent\n"
+        assert output == f"error: {name!r} is the name of {whose}; choose another name for your own agent\n"
     assert stack.json("creds", "list") == before
     code, output = stack.command("agent", "run", "scout.py", "--name", "curriculum")
     assert code == 2 and "`oven-controller agent run curriculum` runs that one" in output, output

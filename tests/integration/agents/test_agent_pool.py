@@ -54,7 +54,7 @@ async def test_each_votes_under_its_own_name_whatever_becomes_of_the_others(tmp_
         await say(server, STARTED, *observed(1, 2, 3))
         targets = [str(tmp_path / file) for file in ("counter.py", "raises.py", "counter.py")]
         called = ["--name", "one", "--name", "raises", "--name", "two"]
-        module = ["-P", "-m", "oven_controller.stack.entry", "agent", *targets, *called]
+        module = ["-P", "-m", "oven_controller.stack.run_process", "agent", *targets, *called]
         pool = Process(module, server.env("agents-1"), tmp_path / "pool.log")
         try:
             await all_voted(server, "saw 3 up to 3")
@@ -67,7 +67,10 @@ async def test_each_votes_under_its_own_name_whatever_becomes_of_the_others(tmp_
             assert {event.author for event in events if isinstance(event.body, Vote)} == {"one", "two"}
             joined = [e.author for e in events if isinstance(e.body, AgentStatus) and e.body.state == "joined"]
             assert sorted(set(joined)) == ["one", "raises", "two"]
-            assert "raises: the agent raised; it abstains on this window" in (tmp_path / "pool.log").read_text()
+            assert (
+                "raises: the agent raised an exception and abstains on this window"
+                in (tmp_path / "pool.log").read_text()
+            )
 
             async with Bus.connect(server.url, Credentials.load(server.creds("agents-1"))) as bus:
                 await bus.publish(ON.vote("three"), b"{}")
@@ -84,7 +87,7 @@ def test_a_stack_with_two_agents_to_a_process(stack: Stack) -> None:
     for name in ("one", "two", "three"):
         (stack.folder / f"{name}.py").write_text(COUNTER)
     agents = ["--set", "agents=one.py,two.py,three.py", "--set", "agents_per_process=2"]
-    up = stack.up("pooled", *agents, "--set", "recipe_options.mode=wait", until="the learner starts")
+    up = stack.up("pooled", *agents, "--set", "recipe_options.mode=wait", until="starting the learner")
     children = json.loads((stack.run_folder("pooled").path / "run.json").read_text())["children"]
     assert {name for name in children if name.startswith("agent")} == {"agents-1", "agents-2"}
     code, output = stack.command("agent", "run", "two.py", "--run", "pooled")

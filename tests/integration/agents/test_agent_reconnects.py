@@ -70,7 +70,7 @@ async def test_messages_sent_during_a_disconnection_are_delivered_later(tmp_path
         serving_history = asyncio.create_task(history_of(server, begun))
         await begun.wait()
         await say(server, started, *observed(1, 2, 3))
-        module = ["-P", "-m", "oven_controller.stack.entry", "agent", str(tmp_path / "counter.py")]
+        module = ["-P", "-m", "oven_controller.stack.run_process", "agent", str(tmp_path / "counter.py")]
         agent = Process(module, server.env("counter"), tmp_path / "agent.log")
         try:
             await server.logged(voted("saw 3 up to 3"))

@@ -80,7 +80,7 @@ async def process(stack: Stack, server: EmbeddedServer, folder: Path, name: str,
         "OVEN_CREDS": str(server.folder.creds / f"{name}.nk"),
         **env,
     }
-    command = [sys.executable, "-P", "-m", "oven_controller.stack.entry", "member", "--name", name]
+    command = [sys.executable, "-P", "-m", "oven_controller.stack.run_process", "member", "--name", name]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(subprocess, "Popen", stack.popen)  # forked: an SDK takes a second to import
         child = await Child.start(name, command, folder / f"{name}.log", env=environment)

@@ -13,7 +13,7 @@ import pytest
 from tests.support.judge_endpoint import Endpoint
 from tests.support.scripted_model import GOOD, KEY, ScriptedModel
 
-from oven_agents.runtime.companion import Surroundings
+from oven_agents.runtime.companion import RunContext
 from oven_agents.runtime.loader import load
 from oven_agents.sdk.session import Session
 from oven_core.protocol.messages import (
@@ -66,7 +66,7 @@ class Run:
             raise AssertionError("neither agent asks the knowledge graph")
 
         name = "tuner" if isinstance(agent, Tuner) else "author"
-        beside = agent.begin(Surroundings(name, folder, {name: settings}, ask_graph))
+        beside = agent.begin(RunContext(name, folder, {name: settings}, ask_graph))
         self.task = asyncio.create_task(beside) if beside is not None else None
         self.session = Session(agent, name)
         self.session.absorb(started(*actuators))

@@ -64,7 +64,7 @@ def test_alarms_and_the_graph_name_the_cause_without_a_model(log: str, capsys: p
     code, output = run(capsys, log)
     assert code == 0 and f"{TICKS} observations, ticks 1 to {TICKS}" in output
     assert "update_ratio_high: optim/update_ratio 0.005" in output and "no model was asked" in output
-    assert "by statistics and the graph alone: lr_too_high since tick" in output
+    assert "diagnosis from statistics and the graph: lr_too_high since tick" in output
     code, text = run(capsys, log, "--until", "40", "--json")
     result = json.loads(text)
     assert code == 0 and result["ticks"] == [1, 40] and not result["alarms"] and result["model"] is None
@@ -82,7 +82,9 @@ def test_a_models_program_runs_and_its_answer_is_checked_against_the_log(
     assert abs(result["diagnosis"]["onset"] - ONSET) <= 1 and result["diagnosis"]["knob"] == SCALE
     assert result["calls"] == len(endpoint.requests) and (tmp_path / "kept" / "supervisor.jsonl").is_file()
     code, output = run(capsys, log, *options)
-    assert code == 0 and "by the model: lr_too_high since tick" in output and "at an unknown price" in output
+    assert (
+        code == 0 and "diagnosis from the model: lr_too_high since tick" in output and "at an unknown price" in output
+    )
 
 
 def test_the_named_key_goes_only_to_the_server(
@@ -131,7 +133,7 @@ def test_a_log_that_cannot_be_diagnosed_is_refused_with_a_remedy(log: str, tmp_p
         call("supervise diagnose", [empty])
     with pytest.raises(ConfigError, match="no file or folder nowhere"):
         call("supervise diagnose", ["nowhere"])
-    with pytest.raises(ConfigError, match="needs both --model NAME and --base-url URL"):
+    with pytest.raises(ConfigError, match="--model and --base-url must be used together"):
         call("supervise diagnose", [log, "--model", "m"])
     with pytest.raises(ConfigError, match=r"budget\.usd is -1"):
         call("supervise diagnose", [log, "--model", "m", "--base-url", "http://127.0.0.1:9/v1", "--usd", "-1"])

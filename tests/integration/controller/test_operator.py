@@ -132,7 +132,7 @@ def test_operators_approve_set_veto_and_mute(stack: Stack) -> None:
 def test_a_grant_waits_for_the_learner_and_a_setter_that_does_otherwise_is_no_success(stack: Stack) -> None:
     stack.install({"learner": "oven_services:late_learner"})
     (stack.folder / "adviser.py").write_text(ADVISER)
-    up = stack.up("late", "--set", "agents=[learning_rate]", "--set", "kg=false", until="the learner starts")
+    up = stack.up("late", "--set", "agents=[learning_rate]", "--set", "kg=false", until="starting the learner")
     guest = stack.start("agent", "run", "adviser.py", "--trust", "grad.clip")
     stack.read_until(up, "adviser joined")
     code, text = stack.command("hold", "--run", "late")

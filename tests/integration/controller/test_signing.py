@@ -135,7 +135,7 @@ async def test_what_an_administrator_forges_changes_nothing_anywhere(run: Run, t
     learner = run.learner(rate)
     await asyncio.to_thread(learner.start)
     env = run.server.env("proposer") | {"OVEN_LEARNER_KEY": run.pin}
-    module = ["-P", "-m", "oven_controller.stack.entry", "agent", str(tmp_path / "proposer.py")]
+    module = ["-P", "-m", "oven_controller.stack.run_process", "agent", str(tmp_path / "proposer.py")]
     async with run.mesh() as mesh:
         agent = Process(module, env, tmp_path / "agent.log")
         try:
@@ -301,7 +301,7 @@ async def test_a_learner_resumes_only_with_the_keys_of_the_run(run: Run) -> None
     assert [body.keys for body in begun] == [run.keys, run.keys]
 
     stranger = ProcessLink(run.server.url, RUN, Credentials.load(run.server.creds("admin")))
-    with pytest.raises(ConfigError, match="signed by another learner's key"):
+    with pytest.raises(ConfigError, match="signed with another learner's key"):
         await asyncio.to_thread(stranger.open)
 
 

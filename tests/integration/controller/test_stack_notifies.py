@@ -110,7 +110,7 @@ def watched_beside(stack: Stack, message: Any) -> None:
         watcher.send_signal(signal.SIGINT)
         code, output = stack.end_of(watcher)
     assert (code, SECRET in output) == (0, False), output
-    assert output.startswith("run calls: calling env:BESIDE about advice; Ctrl-C ends it")
+    assert output.startswith("run calls: sending advice to env:BESIDE; press Ctrl-C to stop")
 
 
 def nothing_secret_is_left(stack: Stack, url: str, output: str) -> None:

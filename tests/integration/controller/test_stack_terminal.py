@@ -96,7 +96,7 @@ def test_ctrl_c_ends_the_monitor_alone_and_then_the_run(stack: Stack, terminals:
     assert "step   12/12" not in terminal.shown, "the monitor has the terminal"
     monitor = psutil.Process(stack.run_folder("one").info().children["monitor"])
     terminal.type(CTRL_C)
-    terminal.until("the run continues; `oven-controller monitor one` opens it again; Ctrl-C ends the run")
+    terminal.until("the run continues; `oven-controller monitor one` reopens it; Ctrl-C ends the run")
     assert not monitor.is_running()
     assert "step   12/12" in terminal.shown, "what was said meanwhile is printed now"
     assert "\x1b[?1049l" in terminal.shown, "and what a crashed screen may have left on is switched off"

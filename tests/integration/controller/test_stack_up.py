@@ -17,7 +17,7 @@ def test_a_run_from_start_to_end(stack: Stack) -> None:
     code, output = stack.command("up", "--headless", "--recipe", "toy", "--run", "one", "--steps", "12", "--seed", "1")
     assert code == 0, output
     lines = output.splitlines()
-    assert lines[0] == "DRILL slow: everything was made slow. This was staged on purpose; no agent is told."
+    assert lines[0] == "DRILL slow: everything was made slow. This was staged on purpose; the agents do not know it."
     assert "step   12/12  reward 1.000  eval/accuracy 0.750" in output
     assert "cannot fire: curriculum: " in output
     assert "eval/accuracy 0.521 → 0.750 (+0.229)" in output
@@ -86,7 +86,7 @@ def test_a_dead_learner_ends_the_run(stack: Stack) -> None:
         "up", "--headless", "--recipe", "toy", "--run", "four", "--set", "recipe_options.mode=die"
     )
     assert code == 3, output
-    assert "the learner died (exit code 7)" in output
+    assert "the learner failed (exit code 7)" in output
     assert "out of memory, says the learner" in output
     assert stack.run_folder("four").status() == "failed"
     code, output = stack.command("replay", "four")

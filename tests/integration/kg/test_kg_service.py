@@ -20,7 +20,7 @@ from oven_agents import Agent, Vote, Window
 from oven_agents.runtime.host import host
 from oven_agents.runtime.kg_client import RETRY_AFTER_S
 from oven_agents.sdk.session import Session
-from oven_controller.stack.kg_rules import ask
+from oven_controller.stack.kg_rules import request_graph_info
 from oven_core.bus import streams
 from oven_core.bus.connection import Bus
 from oven_core.errors import BusError
@@ -38,7 +38,7 @@ from oven_core.replica.service import serve_history
 from oven_core.security.credentials import Credentials
 from oven_kg.checked_graph import load
 from oven_kg.service.endpoints import Answers
-from oven_kg.service.process import NAME, serving
+from oven_kg.service.process import NAME, run_service
 from oven_runs.server.embedded import EmbeddedServer, ServerFolder
 
 # nats-py's micro service asks for utcnow, which Python 3.12 warns of.
@@ -71,7 +71,7 @@ async def connected(server: EmbeddedServer, name: str) -> AsyncIterator[Bus]:
 
 @contextlib.asynccontextmanager
 async def service(server: EmbeddedServer, name: str = "kg") -> AsyncIterator[Bus]:
-    async with connected(server, name) as bus, serving(bus, Answers(load())):
+    async with connected(server, name) as bus, run_service(bus, Answers(load())):
         yield bus
 
 
@@ -87,7 +87,7 @@ async def test_it_answers_agents_monitors_and_the_stack(server: EmbeddedServer) 
         diagnosis = Diagnosis.model_validate_json(await monitor.request(names.kg("diagnose"), request.wire()))
         assert diagnosis.remedies[0].id == "rollback_and_cut"
         async with connected(server, "admin") as admin:
-            assert await ask(admin) == load().info()
+            assert await request_graph_info(admin) == load().info()
             ping = json.loads(await admin.request(f"$SRV.PING.{NAME}", b""))
             assert ping["metadata"] == {"graph": load().sha}
             stats = json.loads(await admin.request(f"$SRV.STATS.{NAME}", b""))
@@ -176,7 +176,7 @@ async def test_the_process_ends_cleanly(server: EmbeddedServer, tmp_path: Path) 
             async with asyncio.timeout(60):
                 assert await process.wait() == 0, log.read_text()
             with pytest.raises(BusError, match=r"no one answers on oven\.kg\.info"):
-                await ask(admin)
+                await request_graph_info(admin)
     finally:
         if process.returncode is None:
             process.kill()

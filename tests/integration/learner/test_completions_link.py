@@ -23,7 +23,7 @@ from oven_core.security.credentials import Credentials
 from oven_learner.completions.sample import MemberVerdict, Sample
 from oven_learner.completions.sampling import Sampling, sampling_of
 from oven_learner.link.process_link import ProcessLink
-from oven_learner.link.samples import WAITING
+from oven_learner.link.samples import MAX_WAITING
 
 ON = Subjects(RUN)
 
@@ -35,14 +35,14 @@ def sampling(**options: Any) -> Sampling:
     return made
 
 
-def parcel(made: Sampling, tick: int, *texts: str) -> Any:
+def sample(made: Sampling, tick: int, *texts: str) -> Any:
     made.number += 1
     count = len(texts)
     members = [MemberVerdict("exact", 1.0, [None, *[0.5] * (count - 1)][:count])]
     rewards = [float("nan"), *[0.5] * (count - 1)][:count]
     sample = Sample(f"prompt {tick} \ud800\x1b[2J", texts, rewards, members)
     where = (made.number, tick, tick, 0, 1)
-    return partial(made.parcel, lambda: {"incarnation": 1}, where, [0.0] * count, lambda: sample)
+    return partial(made.convert, lambda: {"incarnation": 1}, where, [0.0] * count, lambda: sample)
 
 
 async def arrived(bus: Bus, last: int) -> list[StoredGroup]:
@@ -61,20 +61,20 @@ async def test_samples_reach_readers_and_never_the_log(tmp_path: Path) -> None:
         learner, made = learner_on(link), sampling()
         await off_loop(learner.start)
         assert not (await stored_batch(admin, RUN, 0, 10)).has_stream
-        learner.show(parcel(made, 1, "perhaps lost"))  # nothing keeps it yet, which harms nothing
+        learner.show(sample(made, 1, "perhaps lost"))  # nothing keeps it yet, which harms nothing
         assert await streams.create_completions(admin.jetstream, RUN) == ""
         assert await streams.create_completions(admin.jetstream, RUN) == ""  # a second time
         big = "a" * 1_000_000
         for tick in range(2, 5):
             learner.observe(tick, {"loss": 1.0})
-            learner.show(parcel(made, tick, big, "\x00" * 50_000, *["x"] * 20))
+            learner.show(sample(made, tick, big, "\x00" * 50_000, *["x"] * 20))
         last = (await arrived(admin, 4))[-1]
         assert [completion.cut for completion in last.group.completions[:2]] == [996_000, 46_000]
         assert (last.group.left_out, len(last.group.completions)) == (6, 16)
         assert last.group.completions[0].reward is None and last.group.completions[0].advantage is None
         assert last.group.prompt.text == "prompt 4 ?\x1b[2J"
 
-        learner.show(parcel(made, 5))  # a group without completions
+        learner.show(sample(made, 5))  # a group without completions
         assert (await arrived(admin, 5))[-1].group.completions == ()
 
         # Readers ask the mesh's side; an agent may neither ask nor listen until its key says so.
@@ -94,7 +94,7 @@ async def test_samples_reach_readers_and_never_the_log(tmp_path: Path) -> None:
                 await scout.subscribe_inline(ON.completions, lambda message: received.append(message.data))
                 with pytest.raises(BusError):
                     await scout.request(ON.stored_completions, request.wire(), 0.5)
-                learner.show(parcel(made, 6, "secret"))
+                learner.show(sample(made, 6, "secret"))
                 await arrived(admin, 6)
                 await scout.flush()
                 assert received == [] and any("completions" in error.lower() for error in scout.errors)
@@ -124,14 +124,14 @@ async def test_an_outage_or_a_hanging_redaction_does_not_block_training(tmp_path
         link = ProcessLink(server.url, RUN, Credentials.load(server.creds("learner")))
         learner, made = learner_on(link), sampling(redact=redact)
         await off_loop(learner.start)
-        learner.show(parcel(made, 1, "hang"))
+        learner.show(sample(made, 1, "hang"))
         await off_loop(hangs.wait, 60)
         for tick in range(1, 4):
             learner.observe(tick, {"loss": 1.0})
         await server.logged(lambda event: isinstance(event.body, Observation) and event.body.tick == 3)
         free.set()
-        learner.show(parcel(made, 2, "raise"))
-        learner.show(parcel(made, 3, "a secret"))
+        learner.show(sample(made, 2, "raise"))
+        learner.show(sample(made, 3, "a secret"))
         async with server.bus() as admin:
             arrivals = await arrived(admin, 3)
         assert [stored_group.group.number for stored_group in arrivals] == [1, 3] and arrivals[-1].group.completions[
@@ -140,15 +140,15 @@ async def test_an_outage_or_a_hanging_redaction_does_not_block_training(tmp_path
         assert arrivals[-1].group.redacted
 
         await server.kill()
-        for tick in range(4, 4 + 5 * WAITING):
-            learner.show(parcel(made, tick, "away"))
+        for tick in range(4, 4 + 5 * MAX_WAITING):
+            learner.show(sample(made, tick, "away"))
             learner.observe(tick, {"loss": 1.0})
             await asyncio.sleep(0)
-        last = 3 + 5 * WAITING
+        last = 3 + 5 * MAX_WAITING
         await server.start()
         async with server.bus() as admin:
             arrivals = await arrived(admin, last)
-        assert len(arrivals) <= 2 + 3 * WAITING
+        assert len(arrivals) <= 2 + 3 * MAX_WAITING
         await server.logged(lambda event: isinstance(event.body, Observation) and event.body.step == last)
         assert await off_loop(partial(learner.close, timeout_s=30), "completed")
         ticks = [body.tick for body in await server.bodies() if isinstance(body, Observation)]

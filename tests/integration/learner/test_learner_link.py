@@ -55,7 +55,7 @@ async def test_the_older_of_two_learners_of_one_run_reports_it_and_applies_no_de
     await nats.logged(lambda event: isinstance(event.body, RunStarted))
     await off_loop(second.start)
     async with nats.bus("mesh") as mesh:
-        await until(lambda: "another learner has begun run 'r' (incarnation 2)" in caplog.text)
+        await until(lambda: "another learner has started run 'r' (incarnation 2)" in caplog.text)
         await decide(mesh, decision(1, value=3.0))
         second.observe(1, {})
         await until(lambda: polled(second) and new == [3.0])
@@ -64,7 +64,7 @@ async def test_the_older_of_two_learners_of_one_run_reports_it_and_applies_no_de
     first.observe(1, {})
     first.poll()
     assert old == [1.0] and not first.stopping, "its training goes on as it was"
-    assert caplog.text.count("another learner has begun") == 1
+    assert caplog.text.count("another learner has started") == 1
     assert await off_loop(second.close, "completed")
     assert await off_loop(first.close, "completed")
 
@@ -120,7 +120,7 @@ async def test_a_later_incarnation_continues_where_the_log_ends(nats: Server) ->
     second = learner_on(link(nats), fresh)
     past = await off_loop(second.start)
     assert (past.incarnation, past.tick, past.values) == (1, 3, {"1": {"rate": 4.0}})
-    assert [d.id for d in past.unanswered] == [decision(11).id, decision(12).id]
+    assert [d.id for d in past.unanswered_decisions] == [decision(11).id, decision(12).id]
     assert fresh == [4.0], "what had been set is set again"
     second.observe(4, {"loss": 1.0})
     second.poll()

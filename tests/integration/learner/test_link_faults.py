@@ -37,10 +37,10 @@ from oven_core.protocol.names import Subjects, log_stream
 from oven_core.protocol.subjects import log_subjects
 from oven_core.security.credentials import Credentials
 from oven_learner.link import bus_session, log_writer
-from oven_learner.link.log_writer import BATCH_FROM
+from oven_learner.link.log_writer import MIN_BATCH
 from oven_learner.link.process_link import ProcessLink
 
-BATCH = 3 * BATCH_FROM
+BATCH = 3 * MIN_BATCH
 ON = Subjects(RUN)
 
 
@@ -162,7 +162,7 @@ async def ignored(_message: object) -> None: ...
 
 async def test_fifty_connections_leave_nothing_behind(nats: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every other one is lost, the rest fall silent."""
-    monkeypatch.setattr(bus_session, "TURN_S", 0.15)
+    monkeypatch.setattr(bus_session, "CHECK_INTERVAL_S", 0.15)
     monkeypatch.setattr(bus_session, "RETRY_S", 0.01)
     me, rate = psutil.Process(), [1.0]
     async with Proxy(nats) as proxy:
@@ -274,7 +274,7 @@ async def test_a_batch_that_arrives_late_is_not_duplicated(nats: Server, monkeyp
     async def append_all(bus: Bus, entries: Sequence[Entry], batch: str, **kwargs: Any) -> int:
         tries.append(batch)
         if len(tries) == 1:
-            await real(bus, entries[: BATCH_FROM // 2], "late", **{**kwargs, "traceparents": ()})
+            await real(bus, entries[: MIN_BATCH // 2], "late", **{**kwargs, "traceparents": ()})
         return await real(bus, entries, batch, **kwargs)
 
     monkeypatch.setattr(Bus, "append_all", append_all)
@@ -292,7 +292,7 @@ async def test_a_full_log_does_not_stop_training_and_is_reported_once(
     nats: Server, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(log_writer, "RETRY_S", 0.01)
-    monkeypatch.setattr(log_writer, "RETRY_MOST_S", 0.01)
+    monkeypatch.setattr(log_writer, "MAX_RETRY_S", 0.01)
     refused: list[str] = []
 
     def noting(real: Any) -> Any:
@@ -328,7 +328,7 @@ async def test_a_full_log_does_not_stop_training_and_is_reported_once(
     lines = [record.getMessage() for record in caplog.records if record.name == "oven.learner"]
     refusals = [text for text in lines if "10077" in text]
     assert 1 <= len(refusals) <= 2 and "training continues" in refusals[0], lines  # one for a batch, one for one by one
-    assert any(re.match(r"the log takes messages again after .*; 0 observations were dropped", text) for text in lines)
+    assert any(re.match(r"sending messages again after .*; 0 observations were dropped", text) for text in lines)
 
 
 async def test_without_jetstream_training_continues_and_the_log_says_what_to_check(
@@ -349,7 +349,7 @@ async def test_without_jetstream_training_continues_and_the_log_says_what_to_che
 
 
 async def test_the_end_counts_all_that_was_dropped(nats: Server) -> None:
-    link = on_loop(nats, kept_bytes=20_000)
+    link = on_loop(nats, max_bytes=20_000)
     learner = learner_on(link)
     await off_loop(learner.start)
     await until(lambda: not link.unsent)
@@ -394,7 +394,7 @@ async def test_a_permanently_closed_connection_is_replaced(nats: Server) -> None
 
 async def test_a_call_that_never_returns_costs_only_a_connection(nats: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     """As nats-py's publish does on a frozen peer: it ignores its cancellation."""
-    monkeypatch.setattr(bus_session, "TURN_S", 0.01)
+    monkeypatch.setattr(bus_session, "CHECK_INTERVAL_S", 0.01)
     real, stuck = Bus.append, list[Bus]()
 
     async def append(bus: Bus, *args: Any, **kwargs: Any) -> int:
@@ -418,7 +418,7 @@ async def test_a_call_that_never_returns_costs_only_a_connection(nats: Server, m
 
 
 async def test_during_an_outage_the_oldest_observations_are_dropped_and_receipts_stay(nats: Server) -> None:
-    rate, link = [1.0], on_loop(nats, kept_bytes=50_000)
+    rate, link = [1.0], on_loop(nats, max_bytes=50_000)
     learner = learner_on(link, rate)
     await off_loop(learner.start)
     async with nats.bus("mesh") as mesh:

@@ -126,9 +126,9 @@ def test_with_a_full_disk_the_number_of_missing_messages_is_reported(stack: Stac
     args = ["up", "--headless", "--recipe", "toy", "--run", "full", "--set", "agents=[learning_rate]"]
     up = OutputReader(limited(stack, 30000, *args))
     folder = stack.run_folder("full")
-    up.until("log.jsonl cannot be written (File too large): make room")
+    up.until("cannot write log.jsonl (File too large)")
     learner = folder.logs / "learner.log"
-    wait_for(lambda: "messages wait" in learner.read_text(), "the outage, in the learner's own log")
+    wait_for(lambda: "messages waiting" in learner.read_text(), "the outage, in the learner's own log")
     (folder.path / "finish").touch()
     code, text = up.end(), "".join(up.lines)
     assert code == 3 and "Traceback" not in text, text
@@ -176,7 +176,7 @@ def limited(stack: Stack, size: int, *args: str) -> subprocess.Popen[str]:
 def test_an_unwritable_file_is_reported_in_one_line(stack: Stack) -> None:
     code, output = stack.end_of(limited(stack, 300, "up", "--headless", "--recipe", "toy", "--run", "early"))
     assert code == 3 and "Traceback" not in output
-    assert "cannot be written (File too large): make room" in output
+    assert "(File too large); free some disk space" in output
 
     up = OutputReader(
         stack.start("up", "--headless", "--recipe", "toy", "--run", "late", "--set", "recipe_options.mode=wait")
@@ -186,7 +186,7 @@ def test_an_unwritable_file_is_reported_in_one_line(stack: Stack) -> None:
     assert stack.command("down", "late")[0] == 0
     code, output = up.end(), "".join(up.lines)
     assert code == 3 and "Traceback" not in output, output
-    assert "run.json cannot be written (File too large), and lacks the run's end: make room" in output
+    assert "cannot write the run's end to run.json (File too large)" in output
     folder = stack.run_folder("late")
     folder.export.unlink()
     code, output = stack.end_of(limited(stack, 300, "replay", "late"))

@@ -39,7 +39,7 @@ def spin(wait):
     while wait():
         pass
 
-spin(lambda: link._unsent or link._new)
+spin(lambda: link._unsent or link._new_messages)
 print(link.pid, flush=True)
 os.kill(os.getpid(), signal.SIGKILL)
 """
@@ -98,7 +98,7 @@ async def test_messages_arrive_once_in_order_and_decisions_are_applied(nats: Ser
 async def test_a_killed_process_loses_only_observations(
     nats: Server, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(process_link, "AGAIN_S", 0.01)
+    monkeypatch.setattr(process_link, "RESTART_PAUSE_S", 0.01)
     run = Training(nats)
     await off_loop(run.client.start)
     async with nats.bus("mesh") as mesh:
@@ -130,7 +130,7 @@ async def test_a_killed_process_loses_only_observations(
 async def test_a_process_killed_during_an_outage_is_replaced_afterwards(
     nats: Server, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(process_link, "AGAIN_S", 0.01)
+    monkeypatch.setattr(process_link, "RESTART_PAUSE_S", 0.01)
     run = Training(nats)
     await off_loop(run.client.start)
     run.steps(5)
@@ -151,7 +151,7 @@ async def test_a_process_killed_during_an_outage_is_replaced_afterwards(
 async def test_a_frozen_process_blocks_nothing_and_the_oldest_observations_are_dropped(
     nats: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(process_link, "KEPT_BYTES", 100_000)
+    monkeypatch.setattr(process_link, "MAX_WAITING_BYTES", 100_000)
     run = Training(nats)
     await off_loop(run.client.start)
     run.steps(10)
@@ -169,7 +169,7 @@ async def test_a_frozen_process_blocks_nothing_and_the_oldest_observations_are_d
 
 
 async def test_closing_does_not_wait_for_a_frozen_process(nats: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(process_link, "KEEPING_S", 0.2)
+    monkeypatch.setattr(process_link, "SPOOL_TIMEOUT_S", 0.2)
     run = Training(nats)
     await off_loop(run.client.start)
     run.signal(signal.SIGSTOP)
@@ -208,7 +208,7 @@ async def test_too_large_a_message_is_omitted_and_logged(nats: Server, caplog: p
     run.steps(2)
     assert await off_loop(run.client.close, "completed")
     assert [message.n for message in await learner_messages(nats)] == [1, 3, 4, 5]
-    assert "a message could not be made and is left out" in caplog.text
+    assert "cannot build a message, so it is omitted" in caplog.text
 
 
 async def test_errors_at_start_are_raised_by_open(nats: Server, tmp_path: Path) -> None:
@@ -239,7 +239,7 @@ async def test_spooled_messages_are_sent_first_by_the_next_learner(
     await nats.kill()
     run.steps(30)
     assert not await off_loop(run.client.close, "completed", timeout_s=0.2)
-    assert "the log did not take 31 messages: 31 wait in" in caplog.text
+    assert "31 messages were not sent; 31 of them are stored in" in caplog.text
     content = read_spool(folder, RUN)
     assert (len(content.messages), content.observations, content.lost) == (31, 30, 0)
     with pytest.raises(BusError):
@@ -298,7 +298,7 @@ async def test_if_the_process_is_killed_in_an_outage_the_learner_writes_the_spoo
 SAYS_MORE = """input()
 for step in range(6, 11):
     client.observe(step, {"loss": 1.0})
-spin(lambda: link._unsent or link._new)
+spin(lambda: link._unsent or link._new_messages)
 print("""
 
 

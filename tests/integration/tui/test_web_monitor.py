@@ -28,7 +28,7 @@ class Served:
     """`monitor --web` as a process of its own."""
 
     def __init__(self, folder: RunFolder) -> None:
-        command = [sys.executable, "-m", "oven_controller.stack.entry", "monitor", str(folder.path), "--web"]
+        command = [sys.executable, "-m", "oven_controller.stack.run_process", "monitor", str(folder.path), "--web"]
         parent_env = {key: value for key, value in os.environ.items() if not key.startswith("OVEN_")}
         self.process = subprocess.Popen(
             command, env=parent_env | {"PYTHONPATH": os.pathsep.join(sys.path)}, text=True, stdout=subprocess.PIPE

@@ -122,7 +122,7 @@ def test_an_entrys_options_reach_the_command_line_of_its_process(scout: str, tmp
     ]
     assert alone.arguments == [scout, "--name", "scout", "--option", "scout.low=0.001"]
     folder = Home(tmp_path).create("r", "x")
-    service = Plan(folder, "nats://x").guest(AgentSpec("learning_rate", "learning_rate", (("cut", 4),)), "mine")
+    service = Plan(folder, "nats://x").joining_agent(AgentSpec("learning_rate", "learning_rate", (("cut", 4),)), "mine")
     assert service.command[-5:] == ("learning_rate", "--name", "mine", "--option", "mine.cut=4")
 
 

@@ -84,4 +84,4 @@ def test_the_command_reads_runs_and_logs(tmp_path: Path, monkeypatch: pytest.Mon
     assert (by_name["outcomes"], by_name["unscored"]) == (1, 0)
     assert by_name["agents"]["amy"]["brier"] == pytest.approx(0.01) and by_name["overall"]["count"] == 3
     table = output_of(RUN)
-    assert "1 outcomes; 0 say nothing" in table and "amy" in table and "0.9 to 1.0" in table
+    assert "1 outcomes, 0 of them unscored" in table and "amy" in table and "0.9 to 1.0" in table

@@ -48,7 +48,7 @@ def test_without_the_source_checkout_there_are_no_benches(
     monkeypatch.setattr("oven_controller.cli.bench.find_spec", lambda _name: None)
     for command in (["bench"], ["bench", "starts", "--json"], ["gym", "--quick"]):
         assert invoke(*command) == 2
-        assert "run them from a source checkout" in capsys.readouterr().err
+        assert "in a source checkout" in capsys.readouterr().err
 
 
 def test_ctrl_c_during_the_imports_is_silent() -> None:
@@ -122,7 +122,7 @@ def test_a_new_agent_is_small_compiles_and_is_not_overwritten(
     assert "class LossWatch(Agent)" in source
     assert len(source.splitlines()) <= 40
     assert invoke("agent", "new", "loss-watch") == 2
-    assert "loss_watch.py exists" in capsys.readouterr().err
+    assert "loss_watch.py already exists" in capsys.readouterr().err
 
 
 def test_dry_run_starts_nothing(capsys: pytest.CaptureFixture[str], home: Home) -> None:
@@ -174,7 +174,7 @@ def test_dry_run_shows_every_process(tmp_path: Path, monkeypatch: pytest.MonkeyP
     traces = {"otlp": "http://127.0.0.1:4318"}
     request = Request(resolve(sets=("agents=[]", committee), flags=traces, attached=True))
     text = "\n".join(dry_run(request, Home()))
-    own = "python -m oven_controller.stack.entry"
+    own = "python -m oven_controller.stack.run_process"
     for line in (
         f"kg                {own} kg", f"member-judge      {own} member --name judge",
         f"monitor           {own} monitor", "otlp: http://127.0.0.1:4318",
@@ -184,7 +184,7 @@ def test_dry_run_shows_every_process(tmp_path: Path, monkeypatch: pytest.MonkeyP
     large = Request(resolve(sets=("agents=[]", f"kg={tmp_path}"), attached=True))
     assert f"kg                {own} kg --large {tmp_path}\n" in "\n".join(dry_run(large, Home()))
     (tmp_path / "graph.json").unlink()
-    with pytest.raises(ConfigError, match=r"is not a graph's folder .* make one with `oven-controller kg import"):
+    with pytest.raises(ConfigError, match=r"is not a graph folder .* create one with `oven-controller kg import"):
         dry_run(large, Home())
     there.clear()
     text = "\n".join(dry_run(request, Home()))

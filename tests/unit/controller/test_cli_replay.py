@@ -69,11 +69,11 @@ def test_a_log_of_earlier_code_replays_and_says_which_made_it(home: Home, capsys
     verdict, hint = capsys.readouterr().out.splitlines()[::2]
     assert verdict.endswith("3 decisions (1 adopted): the same, byte for byte")
     assert hint == (
-        f"another version of the mesh decided the run ({EARLIER_CODE[:12]}; this one is {mesh_code_hash()[:12]})"
+        f"the run was decided by another version of the mesh ({EARLIER_CODE[:12]}; this is {mesh_code_hash()[:12]})"
     )
     folder.export.write_text(folder.export.read_text().replace('"verdict":"adopted"', '"verdict":"rejected"'))
     assert invoke("replay", "r") == 1
-    assert f"{hint}: replay it with the version that its RunStarted names" in capsys.readouterr().out
+    assert f"{hint}; replay it with the version in its RunStarted" in capsys.readouterr().out
 
 
 def test_until_a_tick_it_says_what_the_mesh_knew(home: Home, capsys: pytest.CaptureFixture[str]) -> None:
@@ -88,7 +88,7 @@ def test_until_a_tick_it_says_what_the_mesh_knew(home: Home, capsys: pytest.Capt
     assert knew["agents"]["amy"] == amy
     assert invoke("replay", "r", "--until", "4") == 0
     output = capsys.readouterr().out
-    assert "what the mesh knew at tick 4" in output
+    assert "mesh state at tick 4" in output
     assert f"{LR} = 0.5" in output and "1 decisions adopted, 39 interventions left" in output
     assert "agent bob: live, reputation 1" in output
 
@@ -293,10 +293,10 @@ def test_a_signature_that_does_not_hold_makes_no_difference_in_the_end(
     left_behind(home, signed(log, forgery))
     assert invoke("replay", "r") == 0
     output = capsys.readouterr().out
-    assert "the same, byte for byte" in output and "they made the difference" in output
+    assert "the same, byte for byte" in output and "the decisions agree only without" in output
     assert "observation: 4 signed, 1 wrong" in output
     assert invoke("replay", "r", "--verify") == 0
-    assert "they made the difference" not in capsys.readouterr().out
+    assert "the decisions agree only without" not in capsys.readouterr().out
 
 
 ENDING = {
@@ -318,7 +318,13 @@ def test_an_agent_that_ends_the_process_is_an_error(
     assert invoke("backtest", "mine.py", "r") == 2
     captured = capsys.readouterr()
     assert captured.err.startswith("error: mine.py") and ENDING[source] in captured.err and not captured.out
-    command = [sys.executable, "-m", "oven_controller.stack.entry", "agent", "mine.py"]  # what `agent run` becomes
+    command = [
+        sys.executable,
+        "-m",
+        "oven_controller.stack.run_process",
+        "agent",
+        "mine.py",
+    ]  # what `agent run` becomes
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run(command, capture_output=True, text=True, env=env, cwd=tmp_path)
     assert done.returncode == 2 and ENDING[source] in done.stderr

@@ -118,7 +118,7 @@ def test_a_run_of_another_user_is_one_line_and_hides_no_other(home: Home) -> Non
     lock.touch(mode=0o000)
     expected = {
         ("runs",): (0, "warning: run theirs is not listed, because only another user may read it"),
-        ("status", "theirs"): (3, f"error: {lock} cannot be used (Permission denied): check its owner"),
+        ("status", "theirs"): (3, f"error: cannot use {lock} (Permission denied); check its owner"),
         ("status",): (0, ""),
     }
     for args, (code, line) in expected.items():
@@ -148,7 +148,7 @@ def test_pruning(home: Home, capsys: pytest.CaptureFixture[str]) -> None:
     assert resumed.run == "year"
     resumed.export.write_text("")  # an old run whose log grew today
     assert invoke("runs", "prune", "--older-than", "20", "--keep", "3", "--yes") == 0
-    assert capsys.readouterr().out == "there is nothing to remove\n"
+    assert capsys.readouterr().out == "nothing to remove\n"
     assert invoke("runs", "prune", "--older-than", "5", "--keep", "2", "--yes") == 0
     assert names(home) == ["new", "week", "year"]
     assert "removed month" in capsys.readouterr().out
@@ -160,10 +160,10 @@ def test_pruning(home: Home, capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("args", "words"),
     [
-        ([], "give --keep N, --older-than DAYS, or both"),
-        (["--older-than", "nan"], "--older-than nan is not a number of days from 0 on"),
-        (["--older-than", "-3"], "--older-than -3 is not a number of days from 0 on"),
-        (["--keep", "-1"], "--keep -1 is below 0"),
+        ([], "add --keep N, --older-than DAYS, or both"),
+        (["--older-than", "nan"], "--older-than nan is not a number of days of at least 0"),
+        (["--older-than", "-3"], "--older-than -3 is not a number of days of at least 0"),
+        (["--keep", "-1"], "--keep -1 is negative"),
         (["--keep", "0"], "add --yes"),
     ],
 )
@@ -227,7 +227,7 @@ def test_status_says_what_judges_have_cost(home: Home, capsys: pytest.CaptureFix
     assert invoke("status") == 0
     output = capsys.readouterr().out
     assert "judges: $0.7500 of $5, 1,055 tokens, 3 calls\n" in output
-    assert "1 of the calls got no answer, and count with their maximum cost" in output
+    assert "1 of the calls got no answer and are counted at their maximum cost" in output
 
     (folder.path / NAME).write_bytes(b"no database" * 100)
     assert invoke("status", "--json") == 0

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oven_controller.cli.operator import parsed
+from oven_controller.cli.operator import parse_value
 from oven_core.protocol.messages import Decision, Message, Receipt, RunEnded
 from oven_core.protocol.operator_messages import CommandAnswer, OperatorCommand
 from oven_runs.log.command_result import CommandResult
@@ -30,12 +30,12 @@ from oven_runs.log.command_result import CommandResult
     ],
 )
 def test_values_as_a_person_writes_them(text: str | None, value: Any) -> None:
-    assert parsed(text) == value
+    assert parse_value(text) == value
 
 
 @given(st.one_of(st.floats(allow_nan=False), st.text(), st.dictionaries(st.text(), st.floats(0, 1))))
 def test_json_comes_back_as_it_is(value: Any) -> None:
-    assert parsed(json.dumps(value)) == value
+    assert parse_value(json.dumps(value)) == value
 
 
 def result(action: Any, *messages: Message) -> CommandResult:

@@ -61,9 +61,9 @@ def test_a_second_call_keeps_the_keys(tmp_path: Path) -> None:
         (["--agent", "mesh"], "'mesh' is already a mesh of this run"),
         (["--tls", "--listen", "0.0.0.0:4222"], "add --host NAME"),
         (["--host", "bus.example"], "add --tls, or --tls-cert and --tls-key"),
-        (["--tls-cert", "a.pem"], "--tls-cert and --tls-key belong together"),
+        (["--tls-cert", "a.pem"], "--tls-cert and --tls-key must be used together"),
         (["--tls-cert", "a.pem", "--tls-key", "a.key"], "there is no file a.pem"),
-        (["--tls", "--tls-cert", "a.pem"], "give one of them"),
+        (["--tls", "--tls-cert", "a.pem"], "use only one of them"),
     ],
 )
 def test_bad_requests(tmp_path: Path, capsys: pytest.CaptureFixture[str], more: list[str], message: str) -> None:

@@ -103,7 +103,10 @@ WRONG: list[tuple[dict[str, Any], str]] = [
         {"kind": "action", "effect": "measures", "moves_own_metric": True},
         "a.b has moves_own_metric and the effect 'measures', which no metric judges; remove one of them",
     ),
-    ({"kind": "action", "effect": "ends_or_holds", "moves_own_metric": True}, "a.b has moves_own_metric and the effect 'ends_or_holds'"),
+    (
+        {"kind": "action", "effect": "ends_or_holds", "moves_own_metric": True},
+        "a.b has moves_own_metric and the effect 'ends_or_holds'",
+    ),
     ({"kind": "action", "effect": "measure"}, "Input should be 'setting', 'measures'"),
 ]
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from oven_controller.cli.main import run
-from oven_controller.cli.operator import parsed
+from oven_controller.cli.operator import parse_value
 from oven_core.errors import ConfigError, OvenError, UnknownNameError, reason
 from oven_learner.actuators import Actuators
 from oven_llm.judges.member_process import configured_member
@@ -74,14 +74,14 @@ def test_only_similar_names_are_suggested(kind: str, name: str, known: list[str]
 
 def test_deeply_nested_input_has_a_reason() -> None:
     with pytest.raises(ConfigError, match="is not JSON"):
-        parsed("[" * 5000)
+        parse_value("[" * 5000)
 
 
 @pytest.mark.parametrize(
     ("text", "words"),
     [
         (None, "no run named"),
-        ("{}", "has no measurement at any step"),
+        ("{}", "has no usable measurements"),
         ("[" * 5000 + "\n", "line 1 is not JSON"),
     ],
 )

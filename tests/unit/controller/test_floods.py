@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.mesh_log import RUN, event
 
-from oven_controller.stack.message_floods import FREE, PER_TICK, FloodDetector
+from oven_controller.stack.message_floods import MAX_EXCESS, PER_TICK, FloodDetector
 from oven_core.protocol.messages import AgentStatus, Observation
 
 
@@ -18,16 +18,16 @@ def flooding_agents(traffic: list[tuple[str, int]]) -> list[str]:
         for n in range(1 if not who else number):
             seq += 1
             if who:
-                floods.hear(event(seq, f"oven.{RUN}.agent.{who}", AgentStatus(state="done", tick=0, seen=str(n))))
+                floods.on_event(event(seq, f"oven.{RUN}.agent.{who}", AgentStatus(state="done", tick=0, seen=str(n))))
             else:
                 observation = Observation(incarnation=1, n=seq, tick=number, step=number, progress=0.0, metrics={})
-                floods.hear(event(seq, f"oven.{RUN}.observation", observation))
+                floods.on_event(event(seq, f"oven.{RUN}.observation", observation))
     return names
 
 
 def test_a_flood_is_reported_once_and_affects_no_other_agent() -> None:
-    assert flooding_agents([("eve", FREE), ("amy", FREE)]) == []
-    assert flooding_agents([("amy", FREE), ("eve", 10 * FREE)]) == ["eve"]
+    assert flooding_agents([("eve", MAX_EXCESS), ("amy", MAX_EXCESS)]) == []
+    assert flooding_agents([("amy", MAX_EXCESS), ("eve", 10 * MAX_EXCESS)]) == ["eve"]
 
 
 def test_allowance_grows_with_ticks() -> None:

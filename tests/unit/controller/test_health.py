@@ -36,23 +36,25 @@ def test_nothing_is_said_of_a_stack_that_is_well() -> None:
 
 
 def test_one_of_three_meshes_away_is_not_the_same_as_none() -> None:
-    assert reports(processes(dead=("mesh-2",))) == ["1 of 3 meshes is away (mesh-2): the others decide"]
+    assert reports(processes(dead=("mesh-2",))) == [
+        "not running: 1 of 3 mesh replicas (mesh-2); the others continue to decide"
+    ]
     assert reports(processes(dead=("mesh", "mesh-2", "mesh-3"))) == [
-        "no mesh runs: no decisions are made, training continues with its last settings"
+        "no mesh is running; no decisions are made, and training continues with its last settings"
     ]
 
 
 def test_what_is_frozen_counts_as_away_and_is_called_so() -> None:
     lines = reports(processes(dead=("mesh", "mesh-3"), frozen=("mesh-2", "nats-server")), unread="no answer")
     assert lines[0].startswith("nats-server, mesh-2 are frozen")
-    assert lines[1].startswith("the bus does not answer") and lines[2].startswith("no mesh runs")
+    assert lines[1].startswith("the bus does not respond") and lines[2].startswith("no mesh is running")
 
 
 def test_a_silent_agent_and_a_quiet_log() -> None:
     assert reports(processes(), ticks=5) == []
     assert reports(processes(), ticks=6) == [
-        "agent amy has said nothing for 6 ticks: it is lost until it speaks (silent_ticks 5)"
+        "agent amy has been silent for 6 ticks and counts as lost until it responds (silent_ticks 5)"
     ]
     assert reports(processes(), later_s=31.4) == [
-        "nothing was logged for 31 s; the learner's last words: learner spoke"
+        "nothing was logged for 31 s; last line of the learner's output: learner spoke"
     ]

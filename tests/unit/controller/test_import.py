@@ -245,7 +245,7 @@ async def test_an_imported_run_cannot_be_resumed(
 ) -> None:
     (tmp_path / "a.csv").write_text("step,loss\n1,2\n")
     imported("a.csv", "--run", "old")
-    with pytest.raises(ValueError, match="was imported and cannot continue"):
+    with pytest.raises(ValueError, match="was imported and cannot be resumed"):
         await up(Request(resolve(), run="old", resume=True), home, print)
 
 

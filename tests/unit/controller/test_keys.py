@@ -79,7 +79,7 @@ def test_the_learner_announces_the_keys_if_its_own_is_among_them(
         monkeypatch.setenv(name, value)
     assert Connection.find().keys == load_keys(folder.server.creds / "keys.json")
     monkeypatch.setenv("OVEN_CREDS", str(folder.server.creds / "mesh.nk"))
-    with pytest.raises(ConfigError, match="names another learner's key than that of Credentials\\('mesh'\\)"):
+    with pytest.raises(ConfigError, match="does not match Credentials\\('mesh'\\)"):
         Connection.find()
     monkeypatch.setenv("OVEN_KEYS", str(folder.path / "nowhere.json"))
     with pytest.raises(ConfigError, match="cannot read the public keys"):

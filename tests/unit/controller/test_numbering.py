@@ -54,7 +54,7 @@ def test_reported_dropped_observations_are_not_missing() -> None:
             lambda event: not (isinstance(event.body, Observation) and event.body.tick > 7),
             "completed",
             1,
-            "missing: 2 messages of the learner, by number 9 to 10 of incarnation 1",
+            "missing: 2 messages of the learner, with the numbers 9 to 10 of incarnation 1",
         ),
     ],
 )

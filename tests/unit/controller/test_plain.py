@@ -13,7 +13,7 @@ from tests.support.mesh_log import LR, NOON, Log
 from tests.support.own_home import invoke
 from tests.support.replayed import left_behind
 
-from oven_controller.stack.line_output import Headless
+from oven_controller.stack.line_output import LinePrinter
 from oven_core.terminal_text import clean
 from oven_runs.home.run_folder import Home
 
@@ -56,9 +56,9 @@ def test_no_output_has_a_forged_line(
     log = a_hostile_run()
     folder = left_behind(Home(), log)
     lines: list[str] = []
-    report = Headless(lines.append, NOON - timedelta(seconds=1))
+    report = LinePrinter(lines.append, NOON - timedelta(seconds=1))
     for event in log.events:
-        report.event(event)
+        report.on_event(event)
     outputs = {"headless": "\n".join([*lines, *report.summary()])}
     for command in (["log", "r"], ["status", "r"], ["replay", "r", "--until", "2"], ["review", str(folder.export)]):
         invoke(*command)

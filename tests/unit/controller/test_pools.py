@@ -31,7 +31,7 @@ def test_installed_agents_share_a_process_and_files_do_not() -> None:
 
 
 def test_an_agent_cannot_have_the_name_of_a_key() -> None:
-    with pytest.raises(ConfigError, match="agent 'agents-2' has the name of a process of agents; rename its file"):
+    with pytest.raises(ConfigError, match="agent 'agents-2' has the name of a shared agent process; rename its file"):
         pools(specs("a", "b", "agents-2"), 2)
 
 

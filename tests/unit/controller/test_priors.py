@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oven_controller.stack.kg_rules import merged
+from oven_controller.stack.kg_rules import with_graph_rules
 from oven_core.errors import ConfigError
 from oven_core.protocol.graph_requests import GraphInfo
 from oven_core.protocol.rules import Rules
@@ -27,7 +27,7 @@ def info(contradictions: tuple[tuple[str, str], ...], requirements: tuple[tuple[
 def test_the_users_own_rules_stay_and_pairs_are_added_once() -> None:
     rules = RuleSettings(window_ticks=7, requires=(("run.stop", "held_out"),))
     needs = (("run.stop", "held_out"), ("a", "held_out"))
-    merged_rules = merged(rules, info((("run.rollback", "run.hold"), ("a", "b")), needs))
+    merged_rules = with_graph_rules(rules, info((("run.rollback", "run.hold"), ("a", "b")), needs))
     assert merged_rules.window_ticks == 7 and type(merged_rules) is RuleSettings
     assert merged_rules.contradictions == (*rules.contradictions, ("a", "b")), "had already, in the other order"
     assert merged_rules.requires == needs
@@ -41,11 +41,11 @@ def test_merging_keeps_what_was_there_adds_the_rest_and_is_idempotent(
     requirements: tuple[tuple[str, str], ...],
 ) -> None:
     rules = Rules(contradictions=own, requires=needs)
-    once = merged(rules, info(added, requirements))
+    once = with_graph_rules(rules, info(added, requirements))
     assert once.contradictions[: len(own)] == own
     assert {frozenset(pair) for pair in once.contradictions} == {frozenset(pair) for pair in (*own, *added)}
     assert set(once.requires) == {*needs, *requirements}
-    assert merged(once, info(added, requirements)) == once
+    assert with_graph_rules(once, info(added, requirements)) == once
 
 
 def test_a_need_that_cannot_be_checked_is_refused_at_the_start() -> None:

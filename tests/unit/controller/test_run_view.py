@@ -4,7 +4,7 @@ from datetime import timedelta
 
 from tests.support.mesh_log import LR, NOON, Log
 
-from oven_controller.stack.line_output import Headless
+from oven_controller.stack.line_output import LinePrinter
 from oven_core.protocol.events import Event
 from oven_core.protocol.messages import Decision, MetricSpec
 from oven_runs.log.run_summary import RunSummary
@@ -12,9 +12,9 @@ from oven_runs.log.run_summary import RunSummary
 
 def lines(events: list[Event], *own_agents: str) -> list[str]:
     out: list[str] = []
-    report = Headless(out.append, NOON - timedelta(seconds=1), own_agents)
+    report = LinePrinter(out.append, NOON - timedelta(seconds=1), own_agents)
     for entry in events:
-        report.event(entry)
+        report.on_event(entry)
     return [line.removeprefix("    1.0 s  ") for line in out] + report.summary()
 
 
@@ -50,7 +50,7 @@ def test_commands_and_their_answers_are_lines() -> None:
         "answer   to ann: set refused: 99 cannot be set for grad.clip, outside its bounds 0 to 10: "
         "propose a value inside them",
         "operator ann: hold a look",
-        "receipt  run.hold answered applied at step 0: so",
+        "receipt  run.hold command applied at step 0: so",
         "decisions: 2 adopted, 0 rejected; receipts: 1 applied",
     ):
         assert line in text
@@ -78,7 +78,7 @@ def test_repeated_proposals_are_printed_once_and_counted() -> None:
         log.tick(30)
     log.end()
     printed = [line for line in lines(log.events) if line.startswith("decision ")]
-    assert len(printed) == 2 and printed[1] == f"decision {LR} 1 → 0.5 would set again, 2 times"
+    assert len(printed) == 2 and printed[1] == f"decision {LR} 1 → 0.5 would set, repeated 2 times"
 
 
 def test_one_line_counts_the_agents_of_the_stack_and_a_guest_has_its_own() -> None:
@@ -92,7 +92,7 @@ def test_one_line_counts_the_agents_of_the_stack_and_a_guest_has_its_own() -> No
     printed = lines(log.events, "amy", "bob", "cat")
     assert [line for line in printed if "joined" in line] == [
         "agent    guest joined",
-        "3 agents joined; 2 cannot fire in this run, for reasons in the summary at the end",
+        "3 agents joined; 2 cannot fire in this run; the summary at the end says why",
     ]
     assert [line for line in printed if "cannot fire: " in line] == [
         "cannot fire: bob, cat: there is no actuator data.mixture"

@@ -150,11 +150,11 @@ def test_on_a_full_disk_the_first_line_has_the_number_of_messages(tmp_path: Path
 
 
 def test_on_a_full_disk_the_runs_end_is_saved_before_observations(tmp_path: Path) -> None:
-    spool = spooling.take(str(tmp_path), "r")
+    spool = spooling.open_spool(str(tmp_path), "r")
     assert spool is not None
     letters = [Entry(message.subject, message.data, message.message_id) for message in messages(50)]
     with files_of_at_most(2000):
-        written = spooling.keep(spool, letters, None)
+        written = spooling.write_unsent(spool, letters, None)
     content = read_spool(tmp_path, "r")
     assert 3 < written == len(content.messages) < 50 and content.end is not None and content.end.n == 50
     assert content.messages[:3] == tuple(replace(message, signature="") for message in messages(50)[:3]), (

@@ -14,7 +14,7 @@ from oven_core.protocol.messages import LogMessage, Observation, Receipt, RunEnd
 from oven_core.protocol.rules import Rules
 from oven_learner.actuators import Actuators
 from oven_learner.client.client import OvenClient
-from oven_learner.link.frames import packed_observation, unpacked_observation
+from oven_learner.link.frames import pack_observation, unpack_observation
 from oven_learner.link.link_interface import PendingObservation
 from oven_learner.link.resume_state import ResumeState
 from oven_learner.testing import FakeLink
@@ -63,7 +63,7 @@ def test_a_copy_of_a_decision_is_ignored() -> None:
     line.incoming.append(decide(2.0))
     client.close("completed")
     assert [receipt.status for receipt in line.receipts()] == ["applied"] and model.rate == 5.0
-    line = FakeLink(past=ResumeState(incarnation=1, tick=1, decided=frozenset({decide(2.0).id})))
+    line = FakeLink(past=ResumeState(incarnation=1, tick=1, decided_ids=frozenset({decide(2.0).id})))
     again, model = make(line)
     line.incoming.append(decide(2.0))
     again.poll()
@@ -199,7 +199,9 @@ def test_a_request_to_stop_is_obeyed_at_the_next_boundary() -> None:
 
 
 def test_a_new_incarnation_restores_values_and_answers_open_decisions() -> None:
-    past = ResumeState(incarnation=2, tick=40, last_seq=99, values={"1": {"rate": 3.0}}, unanswered=(decide(9.0),))
+    past = ResumeState(
+        incarnation=2, tick=40, last_seq=99, values={"1": {"rate": 3.0}}, unanswered_decisions=(decide(9.0),)
+    )
     line = FakeLink(past=past)
     client, model = make(line)
     assert model.rate == 3.0 and client.tick == 40
@@ -331,7 +333,7 @@ def test_a_bad_metric_alone_is_dropped_and_named_once(caplog: pytest.LogCaptureF
         client.observe(2, bad)
         client.close(metrics=bad)
     assert [seen.metrics for seen in link.observed()] == [{"loss": 1.0, "flag": 1.0}] * 2
-    packed = unpacked_observation(packed_observation(1, 0, PendingObservation(1, 1, 1, 1, 0.5, bad)))
-    assert packed.metrics == {"loss": 1.0, "flag": 1.0}
+    observation = unpack_observation(pack_observation(1, 0, PendingObservation(1, 1, 1, 1, 0.5, bad)))
+    assert observation.metrics == {"loss": 1.0, "flag": 1.0}
     warned = [record.getMessage().split(" is not published")[0] for record in caplog.records]
     assert warned == ["the metric 'nothing'", "the metric 'huge'", "the metric 7"]

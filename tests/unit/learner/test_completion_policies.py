@@ -10,14 +10,14 @@ from tests.support.attached import THIRD_PARTY
 from tests.support.policies import liked, trainer
 
 from oven_core.protocol.completion_messages import SampledGroup
-from oven_learner.completions.sample import wire_of
+from oven_learner.completions.sample import encode_group
 from oven_learner.testing import FakeLink
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
 
 
 def groups(link: FakeLink) -> list[SampledGroup]:
-    return [SampledGroup.model_validate_json(wire_of(parcel) or b"") for parcel in link.shown]
+    return [SampledGroup.model_validate_json(encode_group(fields) or b"") for fields in link.shown]
 
 
 def test_texts_of_a_policy_are_shown_with_its_reward_functions(tmp_path: Any) -> None:

@@ -1,4 +1,4 @@
-"""A judge's reasons, from its answer to the sample that is shown; and a parcel's numbers, cuts and turns."""
+"""A judge's reasons, from its answer to the sample that is shown; and a sample's numbers, cuts and turns."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from tests.support.unswappable import Unswappable
 from oven_core.bus.streams import COMPLETION_BYTES
 from oven_core.protocol.committee_requests import ScoreRequest
 from oven_core.protocol.completion_messages import SampledGroup
-from oven_learner.completions.sample import MemberVerdict, Sample, parcel_of, wire_of
+from oven_learner.completions.sample import MemberVerdict, Sample, encode_group, group_fields
 from oven_learner.rewards import Committee
 from oven_learner.rewards.calibrated import CalibratedReward
-from oven_learner.rewards.live_judges import Named
+from oven_learner.rewards.member_models import RequestedModel
 from oven_learner.rewards.remote_members import read_reply
 from oven_learner.rewards.scores import Verdict
 from oven_llm.judges.adversarial_controls import Controls
@@ -39,7 +39,7 @@ class RemoteCritic(Unswappable):
         self.member = Member("critic", Judge("critic", scripted, Controls()))
         self.reasons: dict[str, dict[str, str]] = {}
 
-    def ask(self, requests: Sequence[ScoreRequest], members: Mapping[str, Named]) -> dict[str, list[Verdict]]:
+    def ask(self, requests: Sequence[ScoreRequest], members: Mapping[str, RequestedModel]) -> dict[str, list[Verdict]]:
         async def answers() -> list[Verdict]:
             replies = []
             for request in requests:
@@ -73,8 +73,8 @@ def test_a_judges_reasons_come_with_its_scores_in_the_order_of_the_group() -> No
     assert by_judge.reasons == {"a": "so", "bb": "so", "dddd": "so"} and not remote.reasons
     assert (by_rule.scores, by_rule.abstained) == ([0.5, None, 0.5, 0.5], "not_applicable")
     sample = Sample("p", committee.evidence.groups[0].completions, committee.last.rewards, [by_rule, by_judge])
-    parcel = parcel_of(PLACE, sample, [0.0] * 4, CompletionsSettings(), str.upper)
-    assert parcel["members"][1]["reasons"] == ("SO",) * 4 and parcel["members"][0]["reasons"] == ()
+    fields = group_fields(PLACE, sample, [0.0] * 4, CompletionsSettings(), str.upper)
+    assert fields["members"][1]["reasons"] == ("SO",) * 4 and fields["members"][0]["reasons"] == ()
 
 
 def test_the_policys_text_is_shown_with_the_reasons_for_the_judged_text() -> None:
@@ -85,7 +85,7 @@ def test_the_policys_text_is_shown_with_the_reasons_for_the_judged_text() -> Non
     (by_judge,) = committee.evidence.group_verdicts(0)
     assert by_judge.scores == (0.2, 0.2, 0.0, 0.4)
     assert by_judge.reasons == {written[0]: "so", written[1]: "so", written[3]: "so"}
-    assert committee.evidence.groups[0].written == written
+    assert committee.evidence.groups[0].originals == written
 
 
 texts = st.text(st.characters(codec=None, categories=None), max_size=60)
@@ -106,9 +106,9 @@ def test_any_sample_becomes_a_message_that_fits_or_none(
     rewards: list[Any] = [row[1] for row in rows]
     advantages: list[Any] = [row[2] for row in rows]
     sample = Sample(prompt, completions, rewards, [MemberVerdict("m\ud800", float("nan"), scores)])
-    parcel = parcel_of(PLACE, sample, advantages, CompletionsSettings(characters=characters), None)
-    assert marshal.loads(marshal.dumps(parcel, 2)) == parcel
-    wire = wire_of(parcel, most)
+    fields = group_fields(PLACE, sample, advantages, CompletionsSettings(characters=characters), None)
+    assert marshal.loads(marshal.dumps(fields, 2)) == fields
+    wire = encode_group(fields, most)
     if wire is None:
         return
     assert len(wire) <= most
@@ -123,7 +123,7 @@ def test_any_sample_becomes_a_message_that_fits_or_none(
 def test_a_megabyte_of_control_characters_fits() -> None:
     sample = Sample("\x00" * 1_000_000, ["\x1b" * 1_000_000] * 64, [1.0] * 64, [])
     settings = CompletionsSettings(characters=100_000, completions=64)
-    wire = wire_of(parcel_of(PLACE, sample, [0.0] * 64, settings, None))
+    wire = encode_group(group_fields(PLACE, sample, [0.0] * 64, settings, None))
     assert wire is not None and len(wire) < COMPLETION_BYTES
     group = SampledGroup.model_validate_json(wire)
     assert group.prompt.cut > 990_000 and len(group.completions) == 64

@@ -22,7 +22,7 @@ from oven_core.protocol.completion_messages import SampledGroup
 from oven_core.protocol.messages import LearnerMessage, Observation
 from oven_learner.actuators import Actuators
 from oven_learner.client.client import OvenClient
-from oven_learner.completions.sample import wire_of
+from oven_learner.completions.sample import encode_group
 from oven_learner.completions.sampling import sampling_of
 from oven_learner.hf.attach import attach
 from oven_learner.hf.hooks.completion_samples import CompletionSamples
@@ -37,7 +37,7 @@ TIMED = ("time/", "step_time", "tokens_per_s")
 
 
 def groups(link: FakeLink) -> list[SampledGroup]:
-    return [SampledGroup.model_validate_json(wire_of(parcel) or b"") for parcel in link.shown]
+    return [SampledGroup.model_validate_json(encode_group(fields) or b"") for fields in link.shown]
 
 
 def test_a_committees_groups_are_shown_with_scores_and_advantages(tmp_path: Path) -> None:

@@ -56,7 +56,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         prompts=str(tmp_path / "prompts.txt"),
     )  # fmt: skip
     there = There(url="", run="r", rules=Rules(autonomy="observe"), committee=CommitteeSettings(frontier=settings))
-    monkeypatch.setattr(attaching, "seek", lambda *_, **__: (True, there))
+    monkeypatch.setattr(attaching, "find_controller", lambda *_, **__: (True, there))
     monkeypatch.setattr(There, "line", FakeLink())
     return tmp_path
 

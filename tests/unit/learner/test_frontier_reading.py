@@ -14,7 +14,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from oven_learner import random_state
-from oven_learner.frontier import SYMBOLS, FirstBytes, PolicyReading, known_mass, least_divergence, token_bytes
+from oven_learner.frontier import SYMBOLS, FirstBytes, PolicyReading, known_mass, min_divergence, token_bytes
 from oven_runs.home.probe_set import Alternative, Probe, ProbeSet, Token
 
 TEXTS = ("the cat sat on the mat", "naïve café — ☕ and the rest", "then the cat, the café")
@@ -91,7 +91,7 @@ def test_the_bound_is_below_the_divergence_for_any_tail(
     known = torch.zeros_like(whole)
     order = whole.argsort(descending=True)[:count]
     known[order] = whole[order]
-    bound = float(least_divergence(known[None], policy[None])[0])
+    bound = float(min_divergence(known[None], policy[None])[0])
 
     def divergence(full: torch.Tensor) -> float:
         inside = full > 0
@@ -109,7 +109,7 @@ def test_the_bound_is_below_the_divergence_for_any_tail(
 def test_the_whole_distribution_gives_the_divergence_itself() -> None:
     theirs, ours = (torch.randn(SYMBOLS, dtype=torch.float64).softmax(0) for _ in range(2))
     exact = float((theirs * (theirs / ours).log()).sum())
-    assert float(least_divergence(theirs[None], ours[None])[0]) == pytest.approx(exact)
+    assert float(min_divergence(theirs[None], ours[None])[0]) == pytest.approx(exact)
 
 
 def test_bits_per_byte_and_kl_equal_a_direct_computation() -> None:
@@ -131,7 +131,7 @@ def test_bits_per_byte_and_kl_equal_a_direct_computation() -> None:
         for index, text in enumerate(words.convert_ids_to_tokens(ids))
         if index == 0 or _at_character(words, ids[:index])
     ]
-    assert reading_result.places == len(whole)
+    assert reading_result.positions == len(whole)
     assert reading_result.kl == pytest.approx(float(each[whole].mean()), rel=1e-4)
     assert PolicyReading(probe_set(probe), frontier, words).read(frontier).kl == pytest.approx(0, abs=1e-6)
 
@@ -148,7 +148,7 @@ def test_with_other_tokens_only_shared_token_ends_count() -> None:
         probes = probe_set(*(answered(theirs, frontier, TEXTS[0], text, top) for text in TEXTS))
         result = PolicyReading(probes, policy, ours).read(policy)
         tokens = sum(len(theirs(text)["input_ids"]) for text in TEXTS)
-        assert 0 < result.places <= tokens
+        assert 0 < result.positions <= tokens
         kls.append(result.kl)
     assert kls[0] is not None and 0 <= kls[0] <= (kls[1] or 0) <= (kls[2] or 0)
 
@@ -160,7 +160,7 @@ def test_reading_changes_no_state() -> None:
     state = random_state.capture()
     plain = PolicyReading(probe_set(Probe(prompt="the", completion=" cat")), policy, words)
     first, second = plain.read(policy), plain.read(policy)
-    assert first == second and first.kl is None and first.places == 0
+    assert first == second and first.kl is None and first.positions == 0
     assert policy.training and same_state(state, random_state.capture())
     assert all(torch.equal(value, before[name]) for name, value in policy.state_dict().items())
     assert not any(parameter.grad is not None for parameter in policy.parameters())

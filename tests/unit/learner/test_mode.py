@@ -38,7 +38,7 @@ NOWHERE = {"OVEN_URL": "nats://127.0.0.1:9", "OVEN_RUN": "none"}
         (" Optional ", False, {"OVEN_URL": "nats://127.0.0.1:9"}, ""),
         ("disabled", False, {}, ""),
         ("disabled", False, NOWHERE, ""),
-        ("perhaps", True, {}, "OVEN_MODE='perhaps' is none of required, optional, disabled"),
+        ("perhaps", True, {}, "OVEN_MODE='perhaps' is invalid; unset it, or set required, optional, disabled"),
     ],
 )
 def test_oven_mode_decides_whether_a_controller_is_needed(

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oven_core.protocol.messages import LearnerMessage, Observation, Receipt
-from oven_learner.link.outbox import AT_ONCE, OVERHEAD_BYTES, TAKEN, Outbox, QueuedMessage
+from oven_learner.link.outbox import BUILD_BATCH, MAX_BATCH, OVERHEAD_BYTES, LearnerOutbox, QueuedMessage
 
 WIRE = 100
 
@@ -22,16 +22,16 @@ def receipt(n: int) -> Callable[[], LearnerMessage]:
     return lambda: Receipt(incarnation=1, n=n, actuator="rate", status="applied", tick=n, step=n)
 
 
-def write(make: Callable[[], LearnerMessage]) -> QueuedMessage:
-    message = make()
+def write(factory: Callable[[], LearnerMessage]) -> QueuedMessage:
+    message = factory()
     return QueuedMessage("subject", bytes(WIRE), f"1-{message.n}", 1, message.n, None)
 
 
-def outbox(limit: int = 1000) -> Outbox:
-    return Outbox(write, limit * (WIRE + OVERHEAD_BYTES))
+def outbox(limit: int = 1000) -> LearnerOutbox:
+    return LearnerOutbox(write, limit * (WIRE + OVERHEAD_BYTES))
 
 
-def collect(box: Outbox) -> None:
+def collect(box: LearnerOutbox) -> None:
     while box.collect():
         pass
 
@@ -85,20 +85,20 @@ def test_the_outbox_keeps_order_and_drops_only_the_oldest_observations(moves: li
 
 def test_messages_in_flight_are_handed_out_again_until_settled() -> None:
     box = outbox(limit=2)
-    for n in range(1, 4 * TAKEN):
+    for n in range(1, 4 * MAX_BATCH):
         box.put(receipt(n), False)
     collect(box)
     first = box.take()
-    assert [letter.n for letter in first] == list(range(1, TAKEN + 1))
+    assert [letter.n for letter in first] == list(range(1, MAX_BATCH + 1))
     for n in range(1000, 1100):
         box.put(observation(n), True)
     collect(box)
     assert box.dropped == 98
     assert box.take() is first
-    box.settle(TAKEN - 1)
-    assert [letter.n for letter in box.take()] == [TAKEN]
-    box.settle(TAKEN)
-    assert [letter.n for letter in box.take()][:1] == [TAKEN + 1]
+    box.settle(MAX_BATCH - 1)
+    assert [letter.n for letter in box.take()] == [MAX_BATCH]
+    box.settle(MAX_BATCH)
+    assert [letter.n for letter in box.take()][:1] == [MAX_BATCH + 1]
 
 
 def test_a_message_that_cannot_be_made_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
@@ -107,27 +107,27 @@ def test_a_message_that_cannot_be_made_is_left_out(caplog: pytest.LogCaptureFixt
     def broken() -> LearnerMessage:
         raise ValueError("no number")
 
-    for make in (observation(1), broken, observation(3)):
-        box.put(make, True)
+    for factory in (observation(1), broken, observation(3)):
+        box.put(factory, True)
     collect(box)
     assert [letter.n for letter in box.take()] == [1, 3]
-    assert "could not be made and is left out: no number" in caplog.text
+    assert "cannot build a message, so it is omitted: no number" in caplog.text
 
 
 def test_unbuilt_messages_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("oven_learner.link.outbox.UNMADE", 10)
+    monkeypatch.setattr("oven_learner.link.outbox.MAX_UNBUILT", 10)
     box = outbox()
     for n in range(1, 101):
         box.put(receipt(n) if n == 50 else observation(n), n != 50)
-    assert box.collect() == AT_ONCE
+    assert box.collect() == BUILD_BATCH
     collect(box)
     sent = [letter.n for letter in box.take()]
-    assert sent == [*range(1, AT_ONCE + 1), 50, *range(91, 101)]
+    assert sent == [*range(1, BUILD_BATCH + 1), 50, *range(91, 101)]
     assert box.dropped == 100 - len(sent)
 
 
 def test_a_large_message_ends_a_batch() -> None:
-    box = Outbox(lambda make: QueuedMessage("subject", bytes(200_000), "1-1", 1, make().n, None))
+    box = LearnerOutbox(lambda factory: QueuedMessage("subject", bytes(200_000), "1-1", 1, factory().n, None))
     for n in range(1, 20):
         box.put(observation(n), True)
     collect(box)

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from oven_learner.link.pipes import Flag, Inlet, Outlet, packed, packed_atoms
+from oven_learner.link.pipes import Inlet, Outlet, SharedCounter, pack, pack_plain
 
 atoms = st.dictionaries(st.text(max_size=5), st.floats(allow_nan=False), max_size=5)
 parcels = st.one_of(
-    st.tuples(st.integers(-(2**63), 2**63), atoms).map(lambda value: (value, packed_atoms(value))),
-    st.binary(max_size=200_000).map(lambda value: (value, packed(value))),
+    st.tuples(st.integers(-(2**63), 2**63), atoms).map(lambda value: (value, pack_plain(value))),
+    st.binary(max_size=200_000).map(lambda value: (value, pack(value))),
 )
 
 
@@ -49,23 +49,23 @@ def test_writing_without_a_reader_reports_no_room() -> None:
     reading, writing = os.pipe()
     os.close(reading)
     outlet = Outlet(writing)
-    accepted, idle = outlet.put(packed("word")), outlet.idle
+    accepted, idle = outlet.put(pack("word")), outlet.idle
     assert (accepted, idle) == (False, True)
-    outlet.post(packed("word"))
+    outlet.post(pack("word"))
     assert not outlet.idle
     outlet.close()
 
 
 def test_only_plain_values_can_be_packed_as_atoms() -> None:
     with pytest.raises(ValueError, match="unmarshallable"):
-        packed_atoms((object(),))
+        pack_plain((object(),))
 
 
 def test_a_raised_flag_is_visible_to_the_other_process() -> None:
-    mine = Flag()
-    theirs = Flag(os.dup(mine.fd))
+    mine = SharedCounter()
+    theirs = SharedCounter(os.dup(mine.fd))
     before = mine.value
-    theirs.raise_()
+    theirs.increment()
     assert mine.value == theirs.value != before
     for flag in (mine, theirs):
         flag.close()

@@ -12,7 +12,7 @@ from transformers import TrainerControl
 
 from oven_learner.hf.hooks.step_hooks import StepEnd
 from oven_learner.hf.hooks.step_metrics import StepTiming
-from oven_learner.link.worker import EVERY_S, MEMORY, MachineReadings
+from oven_learner.link.worker import MEMORY, READING_INTERVAL_S, MachineReadings
 from oven_learner.ranks import Ranks
 
 
@@ -108,5 +108,5 @@ def test_gpus_are_read_until_one_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     assert sum(name.startswith("machine/gpu") for name in metrics) == 2
     works = False
     for _ in range(2):
-        clock.now += EVERY_S
+        clock.now += READING_INTERVAL_S
         assert set(readings.take_if_due()) == {MEMORY}

@@ -14,15 +14,15 @@ from random import Random
 from typing import Any, ClassVar, TypeAlias
 
 from oven_bench.gym.closed_loop import ClosedLoop, Participant, participants
-from oven_controller.stack.kg_rules import merged
+from oven_controller.stack.kg_rules import with_graph_rules
 from oven_core.protocol.events import Event
 from oven_core.protocol.graph_requests import GraphInfo, GraphInfoRequest
 from oven_core.protocol.messages import Decision, Observation, Outcome, RunStarted
 from oven_core.protocol.rules import Autonomy, Rules
 from oven_kg.service.endpoints import answers
-from oven_learner.link.link_interface import Make
+from oven_learner.link.link_interface import MessageFactory
 from oven_learner.link.resume_state import ResumeState
-from oven_learner.link.samples import Parcel
+from oven_learner.link.samples import SampleConverter
 from oven_learner.testing import FakeLink
 
 Ask: TypeAlias = Callable[[str, bytes], bytes | None]
@@ -48,7 +48,7 @@ class MeshArm:
             """The rules as `up` sets them: installed agents are trusted, and the graph adds its own rules."""
             trusting = announced.trusting(member.name for member in members)
             update = trusting.model_copy(update={"autonomy": self.autonomy})
-            return update if ask is None else merged(update, _graph_info(ask))
+            return update if ask is None else with_graph_rules(update, _graph_info(ask))
 
         return LoopLink(run, members, rules)
 
@@ -100,16 +100,16 @@ class LoopLink(FakeLink):
         if started is None:
             return ResumeState()
         tick = max((message.tick for message in messages if isinstance(message, Observation)), default=started.tick)
-        decided = frozenset(message.id for message in messages if isinstance(message, Decision))
-        return ResumeState(started.incarnation, tick, len(messages), decided=decided, training=started.training)
+        decided_ids = frozenset(message.id for message in messages if isinstance(message, Decision))
+        return ResumeState(started.incarnation, tick, len(messages), decided_ids=decided_ids, training=started.training)
 
-    def send(self, make: Make, *, droppable: bool = False) -> None:
-        message = make()
+    def send(self, factory: MessageFactory, *, droppable: bool = False) -> None:
+        message = factory()
         if isinstance(message, RunStarted):
             message = message.model_copy(update={"rules": self._rules(message.rules)})
         self.incoming.extend(self._loop.send(message))
 
-    def show(self, make: Parcel) -> None:
+    def show(self, convert: SampleConverter) -> None:
         """Discard the sample: no agent reads it."""
 
     def outcomes(self) -> list[Any]:

@@ -89,7 +89,7 @@ class CompletionSamples(StepHook):
                 sample = partial(_committee_sample, committee.evidence, committee.last.rewards, group, size)
             sampling.number += 1
             position = (sampling.number, client.tick + 1, trainer.state.global_step, group, groups)
-            client.show(partial(sampling.parcel, client.position, position, rows(advantages), sample))
+            client.show(partial(sampling.convert, client.position, position, rows(advantages), sample))
 
     def _picker(self, group: int, size: int) -> itemgetter[Any]:
         picker = self._rows[group] = itemgetter(*range(group * size, (group + 1) * size))
@@ -107,4 +107,4 @@ def _function_sample(
 def _committee_sample(evidence: Evidence, rewards: Sequence[float | None], index: int, size: int) -> Sample:
     group = evidence.groups[index]
     group_rewards = rewards[index * size : (index + 1) * size]
-    return Sample(group.prompt, group.as_written, group_rewards, evidence.group_verdicts(index))
+    return Sample(group.prompt, group.original_completions, group_rewards, evidence.group_verdicts(index))

@@ -81,8 +81,10 @@ class FrontierCalibration(StepHook):
         except (ConfigError, OSError, AttributeError) as error:
             self._give_up(reason(error))
             return
-        if left_out := self._reading.left_out:
-            log.warning("%d of %d frontier answers are not read: the policy cannot", left_out, len(answers.probes))
+        if skipped_count := self._reading.skipped_count:
+            log.warning(
+                "skipped %d of %d frontier answers that the policy cannot read", skipped_count, len(answers.probes)
+            )
         if answers.lacks:
             log.warning("frontier: %s", answers.lacks)
         step = int(self._trainer.state.global_step)

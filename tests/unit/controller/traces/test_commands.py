@@ -89,7 +89,7 @@ def test_convert_names_a_bad_line_or_skips_it(file: Path, tmp_path: Path, capsys
         (("convert", "FILE", "FILE"), "is also the source"),
         (("convert", "FILE", "no/such/folder/x"), "there is no folder"),
         (("convert", "FILE", ".", "--to", "chat"), "is a folder"),
-        (("convert", "FILE", "/proc/x"), "cannot be written"),
+        (("convert", "FILE", "/proc/x"), "cannot write /proc/x"),
         (("convert", "FILE", "x", "--to", "verifier"), "did you mean 'verifiers'"),
         (("check", "nothing.jsonl"), "no such file"),
         (("show", "FILE", "repair-2"), "did you mean 'repair-1'"),
@@ -112,7 +112,7 @@ def test_show_prints_traces_without_control_characters(file: Path, capsys: pytes
     _, out, _ = command(capsys, "show", file, "two")
     assert "\x1b" not in out
     assert 'does: edit({"path": "median.py", "old": "n // 2", "new": "(n - 1) // 2"})' in out
-    assert "(19 more lines; --whole shows them)" in out
+    assert "(19 more lines; use --whole to see them)" in out
     assert len(command(capsys, "show", file, "two", "--whole")[1].splitlines()) > len(out.splitlines())
     _, out, _ = command(capsys, "show", file, "two", "--json")
     assert Trace.model_validate_json(out).id == "two"

@@ -20,20 +20,22 @@ from oven_kg.graph.knowledge import Knowledge
 from oven_kg.graph.lint import lint
 from oven_kg.reasoning.diagnosis import diagnose
 
-SHOWN_CAUSES: Final = 5
-SHOWN_PATHS: Final = 2
-"""Maximum paths per remedy that `diagnose` prints."""
-SHOWN_FAULTS: Final = 50
-"""Maximum faults that `lint` prints."""
+MAX_CAUSES: Final = 5
+MAX_PATHS: Final = 2
+"""Maximum number of paths per remedy that `diagnose` prints."""
+MAX_FAULTS: Final = 50
+"""Maximum number of faults that `lint` prints."""
 
-File = Annotated[
+GraphArgument = Annotated[
     Path | None,
-    typer.Argument(metavar="FILE", help="A graph, or a folder of `kg import`, instead of the built-in one."),
+    typer.Argument(metavar="FILE", help="A graph file or a `kg import` folder to use instead of the built-in graph."),
 ]
 
 
 def diagnose_symptoms(
-    symptoms: Annotated[list[str], typer.Argument(metavar="SYMPTOM", help="A symptom's id, or id=severity with 0..1.")],
+    symptoms: Annotated[
+        list[str], typer.Argument(metavar="SYMPTOM", help="A symptom's id, or id=severity with a severity from 0 to 1.")
+    ],
     phase: Annotated[
         Literal["pretrain", "sft", "grpo"] | None, typer.Option(help="The kind of training. [default: any]")
     ] = None,
@@ -54,7 +56,7 @@ def diagnose_symptoms(
 
 def _symptom(graph: Knowledge, text: str) -> Symptom:
     id_, _, severity = text.partition("=")
-    ids = [node.id for node in graph.of_kind("symptom")]
+    ids = [node.id for node in graph.nodes_of_kind("symptom")]
     if id_ not in ids:
         raise UnknownNameError("symptom", id_, ids)
     try:
@@ -68,21 +70,21 @@ def _symptom(graph: Knowledge, text: str) -> Symptom:
 def _diagnosis_lines(graph: Knowledge, diagnosis: Diagnosis) -> list[str]:
     lines = ["most likely causes (p only ranks them; it is not a calibrated probability)"]
     lines += [
-        f"  {cause.p:4.2f}  {cause.id:22} {graph.nodes[cause.id].text}" for cause in diagnosis.causes[:SHOWN_CAUSES]
+        f"  {cause.p:4.2f}  {cause.id:22} {graph.nodes[cause.id].text}" for cause in diagnosis.causes[:MAX_CAUSES]
     ]
     lines.append("remedies (weight of evidence, as log-odds)")
     for remedy in diagnosis.remedies:
-        changes = " and ".join(remedy.changes) or "advice to a person"
+        changes = " and ".join(remedy.changes) or "advice for a person"
         lines.append(f"  {remedy.score:4.2f}  {remedy.id:22} {graph.nodes[remedy.id].text} [{changes}]")
-        for path in remedy.paths[:SHOWN_PATHS]:
+        for path in remedy.paths[:MAX_PATHS]:
             lines.append(
                 f"        {path.text} ({', '.join(path.edges)}; grade {path.grade}; {', '.join(path.sources)})"
             )
     return lines
 
 
-def info(file: File = None, graph_file: GraphFile = None, as_json: Json = False) -> int:
-    """Show what a graph holds, its hash, and the rules that it adds to a run.
+def info(file: GraphArgument = None, graph_file: GraphFile = None, as_json: Json = False) -> int:
+    """Show a graph's contents, its hash, and the rules that it adds to a run.
 
     Example: oven-controller kg info my_triples.csv
     """
@@ -102,35 +104,35 @@ def info(file: File = None, graph_file: GraphFile = None, as_json: Json = False)
     print(_counts_line("grades", graph_info.grades))
     print(f"{'isolated':14}{graph_info.isolated:>4.0%}")
     if graph_info.contradictions:
-        print("never in flight together: " + "; ".join(" and ".join(pair) for pair in graph_info.contradictions))
+        print("never applied at the same time: " + "; ".join(" and ".join(pair) for pair in graph_info.contradictions))
     if graph_info.requirements:
-        print("needs: " + "; ".join(f"{change} needs {need}" for change, need in graph_info.requirements))
-    if symptoms := graph.of_kind("symptom"):
+        print("requirements: " + "; ".join(f"{change} needs {need}" for change, need in graph_info.requirements))
+    if symptoms := graph.nodes_of_kind("symptom"):
         print("symptoms: " + ", ".join(node.id for node in symptoms))
     return 0
 
 
-def _counts_line(what: str, counts: Mapping[str, int]) -> str:
-    details = ", ".join(f"{count} {name or 'unsaid'}" for name, count in counts.items())
-    return f"{what:14}{sum(counts.values()):>4}  {details}"
+def _counts_line(label: str, counts: Mapping[str, int]) -> str:
+    details = ", ".join(f"{count} {name or 'unspecified'}" for name, count in counts.items())
+    return f"{label:14}{sum(counts.values()):>4}  {details}"
 
 
-def lint_graph(file: File = None) -> int:
+def lint_graph(file: GraphArgument = None) -> int:
     """Check a graph for faults. Exit code 1 if it has any.
 
     Example: oven-controller kg lint my_graph.yaml
     """
     if file and not is_yaml(file):
         arrays = large_graph(file)
-        from oven_kg.arrays.inspection import faults as large_graph_faults
+        from oven_kg.arrays.inspection import find_faults
 
-        faults, nodes, edges = large_graph_faults(arrays), arrays.nodes, arrays.edges
+        faults, nodes, edges = find_faults(arrays), arrays.nodes, arrays.edges
     else:
         records = read_graph(file)
         faults, nodes, edges = lint(records), len(records.nodes), len(records.edges)
-    say(*faults[:SHOWN_FAULTS])
-    if len(faults) > SHOWN_FAULTS:
-        print(f"and {len(faults) - SHOWN_FAULTS} more")
+    say(*faults[:MAX_FAULTS])
+    if len(faults) > MAX_FAULTS:
+        print(f"and {len(faults) - MAX_FAULTS} more")
     print(f"{nodes} nodes, {edges} edges: {f'{len(faults)} faults' if faults else 'sound'}")
     return 1 if faults else 0
 
@@ -138,19 +140,19 @@ def lint_graph(file: File = None) -> int:
 def query(
     op: Annotated[Literal["neighbors", "path", "ppr", "search"], typer.Argument()],
     node: Annotated[str, typer.Argument(help="A node's id; for search: words.")],
-    to: Annotated[str, typer.Argument(help="For path: the node where it ends.")] = "",
+    to: Annotated[str, typer.Argument(help="For path: the node at its end.")] = "",
     relation: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="Follow only edges of this relation; may be repeated.")
+        list[str] | None, typer.Option(metavar="NAME", help="Follow only edges of this relation; repeatable.")
     ] = None,
     direction: Annotated[
         Literal["both", "out", "in"], typer.Option(help="Follow edges both ways, along them, or against them.")
     ] = "both",
-    depth: Annotated[int, typer.Option(help="For neighbors: the largest number of edges away, at most 8.")] = 1,
+    depth: Annotated[int, typer.Option(help="For neighbors: maximum distance in edges, at most 8.")] = 1,
     limit: Annotated[int, typer.Option(help="Number of rows, at most 200.")] = 20,
     graph_file: GraphFile = None,
     as_json: Json = False,
 ) -> int:
-    """Search a graph: the neighbors of a node, a path between two nodes, the nodes that matter most to one (ppr), or a
+    """Query a graph: the neighbors of a node, a path between two nodes, the nodes most relevant to one node (ppr), or a
     text search.
 
     Example: oven-controller kg query path weights_shrink rollback_and_lower_decay
@@ -173,5 +175,5 @@ def query(
         score = f"{row.score:.4f}" if op == "ppr" else str(row.depth or "")
         say("  ".join(part for part in (score, arrow, row.node, f"({row.kind}) {row.text}") if part))
     if answer.more:
-        print(f"and more; --limit {2 * limit} shows them")
+        print(f"there are more rows; use --limit {2 * limit} to see them")
     return 0

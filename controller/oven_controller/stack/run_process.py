@@ -1,6 +1,6 @@
-"""The entry point of the stack's own processes: `python -m oven_controller.stack.entry NAME ARGS…`
+"""Runs one of the stack's own processes: `python -m oven_controller.stack.run_process NAME ARGS…`
 
-The process ends with the stack that started it. An OvenError becomes one line in its log, without a traceback.
+The process ends with the stack that started it. An OvenError is printed as one line, without a traceback.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from oven_core.errors import OvenError
 from oven_runs.process.child import follow_parent
 
 FULL_PRIORITY = ("learner", "monitor")
-"""Processes that keep their priority: the training, and the monitor that a person watches."""
+"""Processes that keep their priority: the learner, and the monitor that a user watches."""
 
 
 def main(argv: list[str]) -> int:
@@ -23,7 +23,7 @@ def main(argv: list[str]) -> int:
         lower_priority()
     try:
         process = process_function(argv[0])
-        gc.freeze()  # else a full collection of the imported modules delays a decision by 40 ms
+        gc.freeze()  # otherwise a full collection of the imported modules delays a decision by 40 ms
         return int(process(argv[1:]))
     except OvenError as error:
         print(f"error: {error}", file=sys.stderr, flush=True)

@@ -1,0 +1,98 @@
+"""The terminal output of `up`: lines, the monitor, and the output of the user's script."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from oven_core.terminal_text import clean
+from oven_runs.process.child import describe_exit, short_path
+from oven_runs.process.terminal import Foreground
+
+GRACE_S = 5.0
+MAX_HELD_LINES = 200
+"""Maximum number of lines that are held while the monitor is open and printed afterwards. The log has all lines."""
+
+
+class Screen:
+    """Prints lines to `log` immediately, and to the terminal when no monitor is open there."""
+
+    def __init__(self, out: Callable[[str], None], log: Path) -> None:
+        self._out = out
+        self._log = log
+        self._held_lines: list[str] = []
+        self._dropped_lines = 0
+        self._monitor: Foreground | None = None
+        self._closing: asyncio.Task[None] | None = None
+
+    def __call__(self, line: str) -> None:
+        line = clean(line)
+        with contextlib.suppress(OSError), self._log.open("a") as log:  # a full disk must not end the run
+            log.write(line + "\n")
+        if self._monitor is None:
+            self._out(line)
+            return
+        self._held_lines.append(line)
+        if len(self._held_lines) > MAX_HELD_LINES:
+            del self._held_lines[0]
+            self._dropped_lines += 1
+
+    async def open(self, command: Sequence[str], env: Mapping[str, str], on_closed: Callable[[], str]) -> None:
+        """Open the monitor in the terminal. `on_closed` returns the line to print when it is closed. Raises
+        ProcessError."""
+        self._monitor = monitor = await Foreground.start(command, env)
+        self._closing = asyncio.create_task(self._wait_until_closed(monitor, on_closed), name="monitor")
+
+    @property
+    def pid(self) -> int:
+        """The monitor's process id, or 0 if none is open."""
+        return self._monitor.pid if self._monitor else 0
+
+    async def wait_closed(self) -> None:
+        """Wait until the user quits the monitor. Return immediately if none is open."""
+        if self._closing is not None:
+            await self._closing
+
+    async def close(self) -> None:
+        """End the monitor if one is open."""
+        if self._monitor is not None:
+            await self._monitor.end(GRACE_S)
+        await self.wait_closed()
+
+    async def _wait_until_closed(self, monitor: Foreground, on_closed: Callable[[], str]) -> None:
+        code = await monitor.wait()
+        self._monitor = None
+        if self._dropped_lines:
+            self._out(f"… {self._dropped_lines} earlier lines are in {short_path(self._log)}")
+        for line in self._held_lines:
+            self._out(line)
+        self._held_lines.clear()
+        if line := on_closed():
+            end = f"the monitor failed ({describe_exit(code)})" if code else "monitor closed"
+            self(f"{end}; {line}")
+
+
+POLL_S = 0.1
+
+
+async def relay(log: Path, offset: int, ended: asyncio.Event) -> None:
+    """Copy the file from `offset` to stdout until `ended` is set and everything has been copied."""
+    while True:
+        is_last = ended.is_set()
+        if log.exists():
+            with log.open("rb") as source:
+                source.seek(offset)
+                content = source.read()
+            offset += len(content)
+            if content:
+                with contextlib.suppress(OSError):  # the terminal was closed
+                    sys.stdout.write(content.decode(errors="replace"))
+                    sys.stdout.flush()
+        if is_last:
+            return
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(POLL_S):
+                await ended.wait()

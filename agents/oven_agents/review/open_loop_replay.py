@@ -36,7 +36,7 @@ from oven_core.protocol.messages import (
 )
 from oven_core.protocol.rules import Rules
 from oven_runs.log.counterfactual import Divergence, OpenLoop
-from oven_runs.log.replay import refuse_another_version
+from oven_runs.log.replay import check_version
 
 ROUNDS = 100
 """Maximum number of rounds in which agents may react to one another before the next event."""
@@ -137,7 +137,7 @@ class OpenLoopReplay:
     def add(self, event: Event) -> LogMessage | None:
         """Replay one event, and return the message that the agents received. It is None for recorded decisions, and for
         recorded messages that the agents' messages replace. Raises ConfigError for a log of another schema version."""
-        refuse_another_version(event)
+        check_version(event)
         if event.subject in self._owners:
             self._record(self._owners[event.subject], event.body)
             return None

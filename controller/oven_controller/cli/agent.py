@@ -135,7 +135,7 @@ def list_agents(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """List the installed agents with a summary of each; with NAME, one agent and its options.
+    """List the installed agents with a summary of each. With NAME, show one agent and its options.
 
     Example: oven-controller agent list learning_rate
     """

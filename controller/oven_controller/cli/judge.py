@@ -74,8 +74,8 @@ def swap(
     reason: Reason = "",
     as_json: Json = False,
 ) -> int:
-    """Replace a member's model from the next step on. The new model must answer a test question first; if it gives no
-    verdict, the old model stays. The member keeps its name, role, weight and metrics, and its controls start over.
+    """Replace a member's model from the next step on, if the new model answers a test question with a verdict. The
+    member keeps its name, role, weight and metrics, and its controls start over.
 
     Example: oven-controller judge swap critic --provider claude --model claude-haiku-4-5
     """

@@ -47,20 +47,15 @@ def run_question(
         str | None, Option(help="Endpoint of both models.", show_default="$BASE_URL, else https://api.together.xyz/v1")
     ] = None,
     worker_base_url: Annotated[str | None, Option(help="Endpoint of the worker.", show_default="--base-url")] = None,
-    key_env: Annotated[
-        str | None, Option(help="Environment variable with the API key for --base-url.", show_default=USUAL_VARIABLE)
-    ] = None,
+    key_env: Annotated[str | None, Option(help="Variable with the API key.", show_default=USUAL_VARIABLE)] = None,
     worker_key_env: Annotated[
-        str | None,
-        Option(help="Environment variable with the API key for --worker-base-url.", show_default=USUAL_VARIABLE),
+        str | None, Option(help="Variable with the API key for --worker-base-url.", show_default=USUAL_VARIABLE)
     ] = None,
     max_iterations: Annotated[int, Option(help="Maximum turns of the supervisor.")] = MAX_ITERATIONS,
     worker_ctx_k: Annotated[int, Option(help="Worker's context window, in thousands of tokens.")] = WORKER_CTX_K,
     concurrency: Annotated[int, Option(help="Concurrent worker calls.")] = CONCURRENCY,
-    max_usd: Annotated[
-        float | None, Option(help="Limit in US dollars. A call that could exceed it is not made.")
-    ] = None,
-    max_tokens: Annotated[int | None, Option(help="Limit on tokens. A call that could exceed it is not made.")] = None,
+    max_usd: Annotated[float | None, Option(help="Limit in US dollars, which no call may exceed.")] = None,
+    max_tokens: Annotated[int | None, Option(help="Limit on tokens, which no call may exceed.")] = None,
     max_calls: Annotated[int, Option(help="Limit on calls.")] = MAX_CALLS,
     max_seconds: Annotated[float | None, Option(help="Make no more calls after this many seconds.")] = None,
     log_dir: Annotated[
@@ -72,8 +67,7 @@ def run_question(
     trajectory: Annotated[bool, Option("--trajectory", help="Also print each program and its output.")] = False,
     as_json: Json = False,
 ) -> int:
-    """Answer one question about a long text: a model writes programs over the text, and a cheaper model reads the
-    parts.
+    """Answer a question about a long text: a model writes programs over it, and a cheaper model reads the parts.
 
     Exit code 1 if there is no answer, 3 if the first model could not be called.
 

@@ -45,8 +45,7 @@ def collect(
         int | None, typer.Option(min=0, help="Random seed of the warmed-up policy.", show_default="as --seed")
     ] = None,
     set_: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="A=B", help="Override a setting of the recipe repair; repeatable."),
+        list[str] | None, typer.Option("--set", metavar="A=B", help="A setting of the recipe repair; repeatable.")
     ] = None,
     as_json: Json = False,
 ) -> int:
@@ -73,15 +72,8 @@ def collect(
 
     start_time, start_cpu = time.monotonic(), time.process_time()
     attempted_tasks = [tasks[number % len(tasks)] for number in range(attempts)]
-    traces = collected(
-        settings,
-        attempted_tasks,
-        seed,
-        Home().cache,
-        policy_seed=policy_seed,
-        repositories=repositories,
-        openenv=openenv,
-    )[:rollouts]
+    details: Any = {"policy_seed": policy_seed, "repositories": repositories, "openenv": openenv}
+    traces = collected(settings, attempted_tasks, seed, Home().cache, **details)[:rollouts]
     try:
         jsonl.write(out, traces)
     except OSError as error:

@@ -40,8 +40,8 @@ class MemberProcesses:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def on_event(self, event: Event) -> None:
-        """React to a verified event. A member's process starts when an operator adds it; its key and settings already
-        exist. The process ends when the learner has refused or removed the member."""
+        """React to a verified event. A member's process starts when an operator adds it, with its key and settings
+        ready. It ends when the learner has refused or removed the member."""
         match event.body:
             case OperatorCommand(action="add") as command if NAME.fullmatch(member := member_of(command.actuator)):
                 self._adding[command.id] = member

@@ -27,7 +27,7 @@ from oven_core.files import write_atomic
 from oven_core.protocol.events import Event
 from oven_core.protocol.messages import Observation
 from oven_runs.home.run_folder import Home, RunFolder
-from oven_runs.log.run_row import RunRow, finite, summarized
+from oven_runs.log.run_row import RunRow, add_summary, finite
 from oven_runs.log.run_summary import RunSummary
 
 SLICE_BYTES: Final = 1 << 20
@@ -154,7 +154,7 @@ class RunRows:
             runs={
                 run: _CachedRow(version=self._versions[run], row=row)
                 for run, row in self.rows.items()
-                if row.whole and run in self._versions
+                if row.is_complete and run in self._versions
             }
         )
         if cache != self._cache:
@@ -176,7 +176,7 @@ class RunRows:
     def _changed(self, folder: RunFolder) -> bool:
         row = self.rows[folder.run]
         try:
-            return not row.whole or _version(folder.export) != self._versions.get(folder.run)
+            return not row.is_complete or _version(folder.export) != self._versions.get(folder.run)
         except OSError:
             return not row.fault and row.status != "running"
 
@@ -189,9 +189,9 @@ class RunRows:
             more = digest.advance()
         except FileNotFoundError:
             hint = "open the run to read it from its store" if folder.has_store() else "the run ended before it had one"
-            return replace(row, fault=f"no log.jsonl yet; {hint}", whole=True), False
+            return replace(row, fault=f"no log.jsonl yet; {hint}", is_complete=True), False
         except (OSError, OvenError) as error:
-            return replace(row, fault=reason(error), whole=True), False
+            return replace(row, fault=reason(error), is_complete=True), False
         self._versions[folder.run] = version
         if not more and row.status != "running":
             del self._digests[folder.run]  # only its row is needed from now on
@@ -200,7 +200,7 @@ class RunRows:
 
 def _row(row: RunRow, digest: LogDigest) -> RunRow:
     summary = digest.summary
-    row = summarized(row, summary)
+    row = add_summary(row, summary)
     if not digest.complete:
         row = replace(row, adopted=None, rejected=None, would_set=0, advised=(), not_applied=0)
     return replace(
@@ -208,7 +208,7 @@ def _row(row: RunRow, digest: LogDigest) -> RunRow:
         malformed=row.malformed + digest.unread,
         pace_s=finite(digest.pace_s),
         fault="" if summary.started or not digest.complete or row.status == "running" else NO_START,
-        whole=digest.complete,
+        is_complete=digest.complete,
     )
 
 

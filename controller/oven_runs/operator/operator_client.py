@@ -159,7 +159,7 @@ class OperatorClient:
             result.logged = await self._log(command, limit_s if limit_s is not None else LOGGED_S)
             changed(result)
             await self._wait(pending, ended)
-            if not result.whole:  # messages were missed if the connection was lost and restored meanwhile
+            if not result.is_final:  # messages were missed if the connection was lost and restored meanwhile
                 with contextlib.suppress(BusError, TimeoutError):
                     async with asyncio.timeout(HISTORY_S):
                         for event in await history(self.bus, self._run, result.logged):
@@ -189,7 +189,7 @@ class OperatorClient:
         """Wait until the result is final, the run ended, or the wait is over. If no step ends, check once how long
         earlier steps took."""
         pace_known, result = False, pending.result
-        while not (result.whole or result.run_ended):
+        while not (result.is_final or result.run_ended):
             pending.news.clear()
             if ended() or not self._up():
                 result.run_ended = True

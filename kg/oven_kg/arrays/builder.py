@@ -43,7 +43,7 @@ class Builder:
     def __init__(self, *, nodes: int = MAX_NODES, edges: int = MAX_EDGES) -> None:
         self._max_nodes, self._max_edges = min(nodes, MAX_NODES), min(edges, MAX_EDGES)
         self.repeated = 0
-        """Number of repeated edges; available after `finish`."""
+        """Number of repeated edges, available after `finish`."""
         self._reset()
 
     def _reset(self) -> None:

@@ -77,7 +77,7 @@ class GraphArrays:
     kind_names: tuple[str, ...]
     """In ascending order. "" is the kind of a node without one."""
     licence: str
-    """The graph's licence, as an SPDX identifier or in words; "" if unknown."""
+    """The graph's licence, as an SPDX identifier or in words. Empty if unknown."""
     sha: str
     """SHA-256 of all of the above (`content_sha`), in hexadecimal."""
 
@@ -122,7 +122,7 @@ class GraphArrays:
 
     @cached_property
     def sources(self) -> NDArray[np.int32]:
-        """Return the source node of each edge, (E,). Computed on first access; takes 4 bytes per edge."""
+        """Return the source node of each edge, (E,). It is computed on first access and takes 4 bytes per edge."""
         return np.repeat(np.arange(self.nodes, dtype=np.int32), np.diff(self.indptr))
 
     @property

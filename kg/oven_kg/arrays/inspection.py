@@ -29,7 +29,7 @@ class Summary:
     graph: str
     """SHA-256 of the content."""
     nodes: dict[str, int]
-    """Number of nodes per kind; "" for nodes without a kind."""
+    """Number of nodes per kind. "" is for nodes without a kind."""
     edges: dict[str, int]
     """Number of edges per relation."""
     isolated: float
@@ -52,11 +52,11 @@ def summary(arrays: GraphArrays) -> Summary:
 
 
 def find_faults(arrays: GraphArrays) -> list[str]:
-    """Return one sentence per fault; empty if the graph is valid."""
+    """Return one sentence per fault, or an empty list for a valid graph."""
     sentences = []
     if cycle := find_cycle(arrays):
         sentences.append(
-            f"REQUIRES edges form a cycle: {cycle_text(arrays, cycle)}; `kg import --cut-cycles` skips such edges"
+            f"REQUIRES edges form a cycle: {cycle_text(arrays, cycle)}; `kg import --cut-cycles` skips these edges"
         )
     if "CONTRADICTS" in arrays.relations:
         loops = (arrays.rel == arrays.relations.index("CONTRADICTS")) & (arrays.dst == arrays.sources)
@@ -72,7 +72,7 @@ def cycle_text(arrays: GraphArrays, nodes: list[int]) -> str:
 
 
 def find_cycle(arrays: GraphArrays) -> list[int] | None:
-    """Return the nodes of one cycle, with the first one repeated at the end; None if there is no cycle."""
+    """Return the nodes of one cycle, with the first one repeated at the end, or None if there is no cycle."""
     edges = np.flatnonzero(_cycle_mask(arrays))
     if not len(edges):
         return None

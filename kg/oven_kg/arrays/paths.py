@@ -1,7 +1,7 @@
 """Find neighbourhoods and shortest paths in a large graph.
 
 The direction "out" follows edges forwards, "in" follows them backwards, and "both" does either. `relations` are
-positions in `GraphArrays.relations`; None means all of them.
+positions in `GraphArrays.relations`. None means all of them.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def nodes_within(
 def shortest_path(
     arrays: GraphArrays, start: int, end: int, direction: Direction = "out", relations: Collection[int] | None = None
 ) -> list[int]:
-    """Return the nodes of a path with the fewest edges, including both ends; empty if there is no path."""
+    """Return the nodes of a path with the fewest edges, including both ends, or an empty list if there is no path."""
     if start == end:
         return [start]
     matrix = _matrix(arrays, "in" if direction == "in" else "out", relations)

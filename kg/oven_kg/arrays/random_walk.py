@@ -28,7 +28,7 @@ DAMPING)) = 133,000 edges, about 8 ms. At 2e-5 the first 20 nodes were no better
 
 def pagerank(into: sparse.csr_array, restart: Values | None = None, *, accuracy: float = ACCURACY) -> Values:
     """Return each node's share of a random walk's time, (N,), with a sum of 1. Row i of `into`, (N, N), has the weights
-    of the edges into node i. `restart`, (N,), is the probability to restart at each node; uniform if None. The walk
+    of the edges into node i. `restart`, (N,), is the probability to restart at each node (default: uniform). The walk
     also restarts at a node without outgoing weight."""
     count = into.shape[0]
     if not count:
@@ -94,7 +94,7 @@ class RandomWalk:
         return nodes[order], time_shares[order]
 
     def _push(self, nodes: NDArray[np.int32], per_weight: Values, mass: Values, undirected: bool) -> NDArray[np.int32]:
-        """Add to `mass` the mass that each edge of the nodes carries. Return the ends of these edges."""
+        """Add to `mass` the mass that flows along each edge of the nodes. Return the ends of these edges."""
         arrays, reached = self.arrays, []
         directions = [(arrays.indptr, arrays.dst, arrays.weight)]
         if undirected:

@@ -1,4 +1,4 @@
-"""Read nodes, edges and sources from YAML files. Reading does not check them; `lint` does."""
+"""Reads nodes, edges and sources from YAML files. Reading does not check them, but `lint` does."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ def edges(graph_file: GraphFile, batch: Any, columns: TripleColumns, locate: Loc
 def texts(
     graph_file: GraphFile, column: Any, locate: Locate, label: str, rewrite: Callable[[str], str] | None = None
 ) -> Column:
-    """Convert a column of binary, text or integers; each distinct value is decoded and rewritten once. `label`: the
+    """Convert a column of binary, text or integers. Each distinct value is decoded and rewritten once. `label` is the
     column's name, for errors. Raises ConfigError for nulls, invalid UTF-8 and other types."""
     if isinstance(column, pa.ChunkedArray):
         column = column.combine_chunks()

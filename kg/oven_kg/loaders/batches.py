@@ -54,7 +54,7 @@ class NodeBatch:
 
     names: Sequence[str]
     kinds: Sequence[str]
-    """The kind of each node; "" for a node without a kind."""
+    """The kind of each node, or "" for a node without a kind."""
     locate: Locate
 
 
@@ -66,7 +66,7 @@ class EdgeBatch:
     relations: Column
     targets: Column
     weights: NDArray[Any] | None
-    """The edges' weights as float64; None if all are 1. The import checks that they are finite and not negative."""
+    """The edges' weights as float64, or None if all are 1. The import checks that they are finite and not negative."""
     locate: Locate
 
 
@@ -93,7 +93,7 @@ class LoaderOptions:
     """The options of a loader."""
 
     languages: tuple[str, ...] = ()
-    """Languages to load from ConceptNet; both ends of an edge must be in one of them. Empty for all."""
+    """Languages to load from ConceptNet. Both ends of an edge must be in one of them. Empty for all."""
 
 
 @dataclass(frozen=True, slots=True)

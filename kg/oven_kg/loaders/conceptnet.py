@@ -58,7 +58,7 @@ def load_conceptnet(graph_file: GraphFile, options: LoaderOptions) -> Iterator[B
 
 
 def _has_prefix(concepts: Any, prefixes: tuple[str, ...]) -> NDArray[np.bool_]:
-    """Return a mask of the rows that begin with one of the prefixes; all rows if there are no prefixes."""
+    """Return a mask of the rows that begin with one of the prefixes, or of all rows if there are none."""
     mask = np.full(len(concepts), not prefixes)
     for prefix in prefixes:
         mask |= pc.starts_with(concepts, prefix).to_numpy(zero_copy_only=False)

@@ -86,7 +86,7 @@ def _add(
         builder.declare(batch.names, batch.kinds)
         return
     relations, mapped = _rename(batch.relations, relation_map)
-    skipped["edges whose relation the map skips"] += int((~mapped).sum())
+    skipped["edges whose relation is null in the map"] += int((~mapped).sum())
     weights = np.ones(len(mapped), np.float32) if batch.weights is None else checked_weights(batch.weights)
     heavy_enough = weights >= min_weight
     skipped["edges below the minimum weight"] += int((mapped & ~heavy_enough).sum())

@@ -32,7 +32,7 @@ class Dialect:
     quoted: bool
     """Whether a quoted value may contain delimiters and line ends."""
     names: tuple[str, ...] = ()
-    """Column names; empty if they are in the first line."""
+    """Column names. Empty if they are in the first line."""
 
     @property
     def csv_options(self) -> dict[str, Any]:

@@ -43,7 +43,7 @@ Severities: TypeAlias = Mapping[str, float]
 
 
 def diagnose(graph: Knowledge, request: DiagnoseRequest) -> Diagnosis:
-    """Rank the causes of the symptoms, and the remedies with a positive score; remedies with unmet needs come last."""
+    """Rank the causes of the symptoms, and the remedies with a positive score. Remedies with unmet needs come last."""
     symptoms = severities(graph, request.symptoms)
     causes = cause_probabilities(graph, symptoms, request.phase)
     ranked = []
@@ -175,7 +175,7 @@ def _weakest_grade(edges: Sequence[Edge]) -> Literal["A", "B", "C", "D"]:
 def unmet(
     needs: Mapping[str, tuple[Edge, ...]], actuators: Collection[str], metrics: Collection[str], held_out: bool
 ) -> tuple[str, ...]:
-    """Return the needs that this run does not meet; empty if nothing is known about the run."""
+    """Return the needs that this run does not meet. Empty if nothing is known about the run."""
     if not (actuators or metrics):
         return ()
     return tuple(need for need in sorted(needs) if not is_met(need, actuators, metrics, held_out))

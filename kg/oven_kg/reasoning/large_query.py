@@ -19,7 +19,7 @@ from oven_kg.arrays.random_walk import RandomWalk
 from oven_kg.arrays.word_search import WordSearch, split_words
 
 MAX_WORDS: Final = 8
-"""Maximum number of words in a search; the rest are ignored."""
+"""Maximum number of words in a search. The rest are ignored."""
 MAX_CANDIDATES: Final = 20_000
 """Maximum number of nodes that a search ranks, in about 3 ms. More nodes of a common word count only if they
 also match a rarer word."""

@@ -67,7 +67,7 @@ class Answers:
         }
 
     def __call__(self, endpoint: str, request: bytes) -> bytes | None:
-        """Return the answer; None if there is no such endpoint."""
+        """Return the answer, or None if the endpoint does not exist."""
         if endpoint not in self.endpoints:
             return None
         kind, answer = self.endpoints[endpoint]

@@ -15,7 +15,7 @@ from oven_core.protocol.committee_requests import ScoreRequest
 from oven_learner.completions.sample import MemberVerdict
 from oven_learner.rewards.aggregation import aggregate, agreement, sees_difference, weighted_mean
 from oven_learner.rewards.scores import KINDS, NO_DIFFERENCE, OTHER, Abstention, Cell, Verdict
-from oven_runs.log.committee_view import abstains
+from oven_runs.log.committee_view import abstention_metric
 
 if TYPE_CHECKING:  # this module imports numpy, which rules and judges do not need
     from oven_learner.rewards.calibrated import CalibratedReward
@@ -209,5 +209,5 @@ def member_metrics(
     metrics |= {f"committee/abstain/{kind}": float(count) for kind, count in kinds.items()}
     for judge in judges:
         counts = kinds_by_member.get(judge, Counter[str]())
-        metrics |= {abstains(judge, kind): float(count) for kind, count in counts.items() if kind in kinds}
+        metrics |= {abstention_metric(judge, kind): float(count) for kind, count in counts.items() if kind in kinds}
     return metrics, kinds

@@ -175,7 +175,7 @@ def test_names_that_are_taken_get_no_key(stack: Stack) -> None:
         assert output == f"error: {name!r} is the name of {whose}; choose another name for your own agent\n"
     assert stack.json("creds", "list") == before
     code, output = stack.command("agent", "run", "scout.py", "--name", "curriculum")
-    assert code == 2 and "`oven-controller agent run curriculum` runs that one" in output, output
+    assert code == 2 and "run it with `oven-controller agent run curriculum`" in output, output
     shipped = stack.start("agent", "run", "curriculum")
     assert "curriculum joined" in stack.read_until(up, "curriculum joined")
     shipped.send_signal(signal.SIGINT)

@@ -100,7 +100,7 @@ async def test_hostile_texts_at_every_size(size: tuple[int, int], beside: bool) 
         assert clean(app.export_screenshot().replace("\n", "")).isprintable()
         await pilot.resize_terminal(101, 30)
         await pilot.pause()
-        assert "996,000 characters are left out" in "".join(
+        assert "996,000 characters omitted" in "".join(
             text for line in page(hostile(7), 90, side_by_side=False) for text, _ in line
         )
 

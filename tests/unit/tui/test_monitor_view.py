@@ -114,7 +114,7 @@ def test_what_is_announced_while_the_run_continues_is_a_note_and_a_curve() -> No
     notes = [entry.text for entry in view.entries if isinstance(entry, Note)]
     assert notes[-2:] == [
         "announced loss.sft at step 1: 0 to 1, now 0.25",
-        "ann added 1 prompt to sums at step 1 (1 held): they lag",
+        "ann added 1 prompt to sums at step 1 (1 in total): they lag",
     ]
     assert view.series["loss.sft"].last == 0.25 and "loss.sft" in view.curve_names()
 

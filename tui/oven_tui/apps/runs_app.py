@@ -13,7 +13,7 @@ from textual.widgets import Footer
 from oven_core.errors import OvenError, reason
 from oven_runs.access.run_access import RunAccess
 from oven_runs.home.run_rows import RunRows
-from oven_runs.log.run_row import RunRow, summarized
+from oven_runs.log.run_row import RunRow, add_summary
 from oven_tui.appearance import Appearance
 from oven_tui.model.braille_chart import TextRun
 from oven_tui.model.cell_text import ago, row
@@ -68,9 +68,9 @@ class RemoteRunRow:
             pace_s=self._view.pace_s or None,
             fault=self._fault,
             location=self.access.location,
-            whole=True,
+            is_complete=True,
         )
-        return summarized(row, run)
+        return add_summary(row, run)
 
 
 @dataclass(frozen=True)
@@ -156,7 +156,7 @@ class RunsApp(ThemedApp[RunSelection]):
         now = datetime.now(UTC)
         live = sum(row.status == "running" for row in rows)
         alerts = sum(len(row.alerts(now)) for row in rows if row.status == "running")
-        unread = sum(not row.whole for row in rows)
+        unread = sum(not row.is_complete for row in rows)
         summary = self.screen_stack[0].query_one("#runs-summary", SummaryLine)
         summary.left_part = [(f"{len(rows)} run{'s' * (len(rows) != 1)}", "strong"), (f"  {live} live", "good")]
         summary.left_part += [(f"  {alerts} alert{'s' * (alerts != 1)}", "warn")] if alerts else []

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from oven_core.mesh.actuator_values import bounds, number
 from oven_core.protocol.actuator_names import CHECKPOINT, ROLLBACK
 from oven_core.protocol.messages import ActuatorSpec
-from oven_runs.log.run_summary import text
+from oven_runs.log.run_summary import format_value
 from oven_tui.model.consequences import countdown, level, remaining
 from oven_tui.model.decisions import DecisionEntry, OpenBallot
 from oven_tui.model.monitor_view import MonitorView
@@ -39,7 +39,7 @@ def _knob_details(view: MonitorView, spec: ActuatorSpec) -> str:
     limits = f", {bounds(spec)}" if spec.low is not None or spec.high is not None else ""
     names = f", one of {', '.join(spec.choices[:6])}" if spec.kind == "choice" else ""
     unit = f" {spec.unit}" if spec.unit else ""
-    return f"{text(view.run.knobs.get(spec.name))}{unit}{limits}{names}; {level(view, spec.name)}"
+    return f"{format_value(view.run.knobs.get(spec.name))}{unit}{limits}{names}; {level(view, spec.name)}"
 
 
 def autonomies(view: MonitorView) -> list[Choice]:
@@ -75,7 +75,11 @@ def trust_scopes(view: MonitorView) -> list[Choice]:
 def advised(view: MonitorView) -> list[Choice]:
     waiting = [decision for decision in view.run.advised.values() if not view.run.lapsed(decision)]
     return [
-        Choice(ballot.id, ballot.actuator, f"{text(ballot.before)} → {text(ballot.value)}, {countdown(view, ballot)}")
+        Choice(
+            ballot.id,
+            ballot.actuator,
+            f"{format_value(ballot.before)} → {format_value(ballot.value)}, {countdown(view, ballot)}",
+        )
         for ballot in waiting
     ]
 
@@ -87,7 +91,9 @@ def vetoable(view: MonitorView) -> list[Choice]:
 
 def _ballot(view: MonitorView, ballot: OpenBallot) -> Choice:
     opened = ballot.opened
-    closes = f"→ {text(opened.proposal)} by {opened.opened_by}, closes in {remaining(view, opened.closes_at_tick)}"
+    closes = (
+        f"→ {format_value(opened.proposal)} by {opened.opened_by}, closes in {remaining(view, opened.closes_at_tick)}"
+    )
     return Choice(opened.id, opened.actuator, closes)
 
 
@@ -110,7 +116,7 @@ def snapshots(view: MonitorView) -> list[Choice]:
         elif entry.decision.actuator == CHECKPOINT:
             rows.append((receipt.tick, receipt.step, "requested checkpoint"))
         elif entry.decision.snapshot_first:
-            change = f"{entry.decision.actuator} {text(receipt.before)} → {text(receipt.after)}"
+            change = f"{entry.decision.actuator} {format_value(receipt.before)} → {format_value(receipt.after)}"
             rows.append((receipt.tick, receipt.step, f"before {change}"))
     run = view.run
     listed = [

@@ -8,7 +8,7 @@ from oven_core.protocol.events import Event
 from oven_core.protocol.messages import Decision, Receipt
 from oven_core.protocol.operator_messages import LEARNER_ACTIONS, CommandAnswer, OperatorCommand
 from oven_runs.log.command_result import CommandResult, Stage
-from oven_runs.log.run_summary import text
+from oven_runs.log.run_summary import format_value
 from oven_tui.model.braille_chart import TextRun
 
 MAX_COMMANDS: Final = 256
@@ -51,13 +51,13 @@ class CommandProgress:
             self.version += 1
         elif isinstance(body, CommandAnswer | Receipt) or (isinstance(body, Decision) and body.command):
             for result in self.by_id.values():
-                if not result.whole and result.feed(body):
+                if not result.is_final and result.feed(body):
                     self.version += 1
 
     def newest_unfinished(self, subject: str) -> CommandResult | None:
         """Return the newest unfinished command about a decision or a ballot."""
         for result in reversed(self.by_id.values()):
-            if result.command.subject_id == subject and not result.whole:
+            if result.command.subject_id == subject and not result.is_final:
                 return result
         return None
 
@@ -84,7 +84,7 @@ def subject_text(command: OperatorCommand) -> str:
 
 def value_text(command: OperatorCommand) -> str:
     """Return the value that the command sets; empty if there is none."""
-    return command.autonomy or ("" if command.value is None else text(command.value))
+    return command.autonomy or ("" if command.value is None else format_value(command.value))
 
 
 def stage_text(result: CommandResult) -> TextRun:

@@ -10,7 +10,7 @@ from oven_runs.log.sampled_text import (
     BAR_CELLS,
     MISSING,
     bar,
-    greatest_advantage,
+    max_abs_advantage,
     member_line,
     number,
     signed,
@@ -56,7 +56,7 @@ def summary(group: SampledGroup, width: int) -> Line:
 def _completion(group: SampledGroup, index: int, completion: ShownCompletion, width: int) -> list[Line]:
     kind = "dim" if completion.advantage is None else "bad" if completion.advantage < 0 else "good"
     cells = BAR_CELLS if width >= MIN_FULL_BAR else HALF_BAR
-    advantage_bar = bar(completion.advantage, greatest_advantage(group), cells)
+    advantage_bar = bar(completion.advantage, max_abs_advantage(group), cells)
     head: Line = [(f"{index + 1} ", "title"), (f"reward {number(completion.reward):<6} ", "strong")]
     head += [(f"adv {signed(completion.advantage):<6} ", kind), (advantage_bar, kind)]
     return [row(width, head), *_text(text_lines(completion), width, "text"), *_members(group, index, width)]

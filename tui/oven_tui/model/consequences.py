@@ -6,7 +6,7 @@ from oven_core.mesh.actuator_values import number
 from oven_core.protocol.actuator_names import CHECKPOINT, HOLD, ROLLBACK, STOP, UNDO
 from oven_core.protocol.messages import ActuatorSpec, Decision, Receipt
 from oven_core.protocol.operator_messages import OperatorCommand
-from oven_runs.log.run_summary import text
+from oven_runs.log.run_summary import format_value
 from oven_tui.model.cell_text import ago
 from oven_tui.model.decisions import DecisionEntry
 from oven_tui.model.monitor_view import MonitorView
@@ -76,7 +76,7 @@ def _approval(view: MonitorView, subject: str) -> str:
     value = view.run.knobs.get(decision.actuator)
     if value is None:
         value = decision.before
-    note = "" if value == decision.before else f" When it was advised, the value was {text(decision.before)}."
+    note = "" if value == decision.before else f" When it was advised, the value was {format_value(decision.before)}."
     change = change_text(decision.actuator, value, decision.value)
     return f"{change} at the end of the next step{source}; it {countdown(view, decision)}.{snapshot}{note}"
 
@@ -87,7 +87,7 @@ def _veto(view: MonitorView, subject: str) -> str:
     if ballot is not None:
         opened = ballot.opened
         return (
-            f"The ballot on {opened.actuator} (→ {text(opened.proposal)}, opened by {opened.opened_by}; "
+            f"The ballot on {opened.actuator} (→ {format_value(opened.proposal)}, opened by {opened.opened_by}; "
             f"{len(ballot.votes)} of {len(opened.eligible)} have voted) is rejected immediately. "
             f"Otherwise it would close in {remaining(view, opened.closes_at_tick)}."
         )
@@ -97,7 +97,7 @@ def _veto(view: MonitorView, subject: str) -> str:
     decision = entry.decision
     return (
         f"The advice {change_text(decision.actuator, decision.before, decision.value)} can no longer be approved; "
-        f"{decision.actuator} stays at {text(view.run.knobs.get(decision.actuator))}."
+        f"{decision.actuator} stays at {format_value(view.run.knobs.get(decision.actuator))}."
     )
 
 
@@ -111,7 +111,8 @@ def _setting(view: MonitorView, command: OperatorCommand) -> str:
             if last is None:
                 return "Undoes the last rollback. The log has no applied rollback, so the mesh will refuse this."
             return (
-                f"The run returns to step {text(last.before)}, where it was before the rollback at tick {last.tick}. "
+                f"The run returns to step {format_value(last.before)}, where it was before the rollback at tick "
+                f"{last.tick}. "
                 f"The {max(0, step - int(number(last.after) or 0))} steps since then are discarded."
             )
         case name if name == CHECKPOINT:
@@ -171,7 +172,7 @@ def change_text(name: str, before: object, value: object) -> str:
     """Return a change with its size, such as "optimizer.lr_scale 1 → 0.5 (× 0.5)"."""
     old, new = number(before), number(value)  # type: ignore[arg-type]
     size = f" (× {new / old:.3g})" if old and new is not None and new != old else ""
-    return f"{name} {text(before)} → {text(value)}{size}"  # type: ignore[arg-type]
+    return f"{name} {format_value(before)} → {format_value(value)}{size}"  # type: ignore[arg-type]
 
 
 def level(view: MonitorView, actuator: str) -> str:

@@ -28,9 +28,9 @@ from oven_core.protocol.messages import (
     Vote,
 )
 from oven_core.protocol.operator_messages import OperatorCommand
-from oven_runs.log.announcement_text import announced, injected
+from oven_runs.log.active_alerts import alert_text
+from oven_runs.log.announcement_text import describe_actuator, describe_prompts
 from oven_runs.log.run_summary import RunSummary, training_signal
-from oven_runs.log.standing_alerts import alert_text
 from oven_tui.model.braille_chart import CurveStyle
 from oven_tui.model.command_progress import CommandProgress, request_text
 from oven_tui.model.decisions import DecisionEntry, Entry, Note, OpenBallot
@@ -122,9 +122,9 @@ class MonitorView:
                 )
             case ActuatorAnnounced() as body:
                 self._measure_knobs()
-                self._append(Note(event.seq, body.step, "learner", announced(body)))
+                self._append(Note(event.seq, body.step, "learner", describe_actuator(body)))
             case PromptsInjected() as body:
-                self._append(Note(event.seq, body.step, "learner", injected(body)))
+                self._append(Note(event.seq, body.step, "learner", describe_prompts(body)))
             case RunEnded() as body:
                 detail = f": {body.detail}" if body.detail else ""
                 self._measure(max(self.run.tick, body.tick), body.metrics)
@@ -280,7 +280,7 @@ class MonitorView:
         if not record.live:
             return "left"
         limit = self.run.started.rules.silent_ticks if self.run.started else 0
-        return "silent" if limit and self.run.tick - record.heard_tick > limit else "live"
+        return "silent" if limit and self.run.tick - record.last_tick > limit else "live"
 
     def curve_names(self) -> list[str]:
         """Return the names of all curves, the most important first.

@@ -15,7 +15,7 @@ from textual.widgets import Static
 from oven_core.protocol.messages import Outcome, TallyLine, Vote
 from oven_core.terminal_text import clean
 from oven_runs.log.cited_paths import cited_paths, read_path
-from oven_runs.log.run_summary import text, verdict_text
+from oven_runs.log.run_summary import format_value, verdict_text
 from oven_tui.bindings import key_line
 from oven_tui.model import decision_chart, path_picture
 from oven_tui.model.cell_text import FATES
@@ -82,7 +82,7 @@ def _open_ballot(entry: OpenBallot) -> list[RenderableType]:
     opened = entry.opened
     waiting = [name for name in opened.eligible if name not in entry.votes]
     return [
-        _row("proposal", f"{text(opened.proposal)} by {opened.opened_by}"),
+        _row("proposal", f"{format_value(opened.proposal)} by {opened.opened_by}"),
         _row("opened", f"at tick {opened.tick}, closes at tick {opened.closes_at_tick}"),
         _row("not voted", ", ".join(waiting) or "none"),
     ]
@@ -108,7 +108,7 @@ def _votes(entry: Entry) -> list[RenderableType]:
 
 def _decision(entry: DecisionEntry) -> list[RenderableType]:
     decision = entry.decision
-    change = f"{text(decision.before)} → {text(decision.value)}"
+    change = f"{format_value(decision.before)} → {format_value(decision.value)}"
     parts: list[RenderableType] = [
         _row("proposal" if decision.verdict == "rejected" else "merged value", change),
         _row(
@@ -130,7 +130,8 @@ def _receipt(entry: DecisionEntry) -> str:
     receipt = entry.receipt
     if receipt is None:
         return "none yet"
-    change = f"{text(receipt.before)} → {text(receipt.after)}, confirmed at step {receipt.step} (tick {receipt.tick})"
+    values = f"{format_value(receipt.before)} → {format_value(receipt.after)}"
+    change = f"{values}, confirmed at step {receipt.step} (tick {receipt.tick})"
     reason = f": {receipt.reason}" if receipt.reason else ""
     return f"{FATES[entry.fate][0]} {receipt.status}  {change}{reason}"
 
@@ -154,7 +155,7 @@ def _tally(lines: tuple[TallyLine, ...]) -> Table:
         if line.stance == "silent":
             continue
         mark = " (shadow)" if line.shadow else " (newcomer)" if line.newcomer else ""
-        cells = (line.agent, line.stance + mark, text(line.value), *_figures(line))
+        cells = (line.agent, line.stance + mark, format_value(line.value), *_figures(line))
         table.add_row(*(Text(clean(cell)) for cell in cells), style="dim" if not line.weight else "")
     for name, side in (("for", ("propose", "for")), ("against", ("against",))):
         weight = sum(line.weight for line in lines if line.stance in side)
@@ -167,7 +168,7 @@ def _figures(line: TallyLine) -> tuple[str, str, str]:
 
 
 def _vote(name: str, vote: Vote) -> list[RenderableType]:
-    stance = f"{vote.stance} {text(vote.value)}" if vote.value is not None else vote.stance
+    stance = f"{vote.stance} {format_value(vote.value)}" if vote.value is not None else vote.stance
     parts: list[RenderableType] = [
         _section(f"{name}: {stance}"),
         Text(clean(vote.rationale) or "no reason given"),

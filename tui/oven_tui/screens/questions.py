@@ -19,7 +19,7 @@ from textual.widgets.option_list import Option
 from oven_core.mesh.actuator_values import number, shares
 from oven_core.protocol.messages import Value
 from oven_core.terminal_text import clean
-from oven_runs.log.run_summary import text
+from oven_runs.log.run_summary import format_value
 from oven_tui.bindings import bindings, key_line
 from oven_tui.model.cell_text import fit
 from oven_tui.model.choices import Choice
@@ -202,8 +202,8 @@ def _scale(edit: KnobEdit, value: Value) -> list[Text]:
     unit = f" {clean(spec.unit)}" if spec.unit else ""
     if spec.kind == "simplex":
         return _mixture(edit, shares(value))
-    new_value = edit.typed + "▏" if edit.typed else text(value)
-    head = Text.assemble(("now  ", "dim"), text(edit.before) + unit, ("     new  ", "dim"), (new_value, "bold"))
+    new_value = edit.typed + "▏" if edit.typed else format_value(value)
+    head = Text.assemble(("now  ", "dim"), format_value(edit.before) + unit, ("     new  ", "dim"), (new_value, "bold"))
     if spec.kind == "choice":
         names = Text("  ")
         for name in spec.choices:
@@ -218,7 +218,7 @@ def _scale(edit: KnobEdit, value: Value) -> list[Text]:
         cells[round(old_position * (SCALE_CELLS - 1))] = "○"
     if new_position is not None:
         cells[round(new_position * (SCALE_CELLS - 1))] = "●"
-    bar = Text.assemble((f"{text(spec.low)} ", "dim"), "".join(cells), (f" {text(spec.high)}", "dim"))
+    bar = Text.assemble((f"{format_value(spec.low)} ", "dim"), "".join(cells), (f" {format_value(spec.high)}", "dim"))
     bar.append(f"  {spec.scale}", style="dim")
     return [head, bar]
 

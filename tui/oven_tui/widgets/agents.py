@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from textual.geometry import Size
 
 from oven_core.protocol.messages import Vote
-from oven_runs.log.run_summary import AgentView, text
+from oven_runs.log.run_summary import AgentView, format_value
 from oven_tui.model.braille_chart import TextRun
 from oven_tui.model.cell_text import fit, glyph, row
 from oven_tui.model.monitor_view import AgentStanding, MonitorView
@@ -136,5 +136,5 @@ def vote_text(vote: Vote) -> str:
     """Return a vote with its confidence and tick."""
     proposal = f"{vote.stance} {vote.actuator}"
     if vote.stance == "propose" and vote.value is not None:
-        proposal += f" {text(vote.value)}"
+        proposal += f" {format_value(vote.value)}"
     return f"{proposal}, confidence {vote.confidence:.2f}, tick {vote.tick}"

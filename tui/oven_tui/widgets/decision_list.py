@@ -11,7 +11,7 @@ from textual.message import Message
 
 from oven_core.protocol.messages import Decision
 from oven_runs.log.command_result import CommandResult
-from oven_runs.log.run_summary import text
+from oven_runs.log.run_summary import format_value
 from oven_tui.bindings import bindings
 from oven_tui.model.braille_chart import TextRun
 from oven_tui.model.cell_text import FATES, fit, glyph, row
@@ -136,13 +136,13 @@ class DecisionList(RowList[Entry], Panel):
                 opened = item.opened
                 closes = remaining(self.view, opened.closes_at_tick)
                 votes = f"{len(item.votes)} of {len(opened.eligible)} have voted; closes in {closes}"
-                change = f"→ {text(opened.proposal)}"
+                change = f"→ {format_value(opened.proposal)}"
                 return self._ballot(item, opened.opened_by, opened.actuator, change, ("◌ open", "warn"), votes, width)
             case DecisionEntry():
                 decision = item.decision
-                change = f"{text(decision.before)} → {text(decision.value)}"
+                change = f"{format_value(decision.before)} → {format_value(decision.value)}"
                 if item.receipt and item.fate == "applied":
-                    change = f"{text(item.receipt.before)} → {text(item.receipt.after)}"
+                    change = f"{format_value(item.receipt.before)} → {format_value(item.receipt.after)}"
                 sign, words, kind = FATES[item.fate]
                 reason = item.receipt.reason if item.receipt and item.receipt.reason else decision.reason
                 if item.fate == "advised":

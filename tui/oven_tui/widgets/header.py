@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from rich.cells import cell_len
 
 from oven_core.protocol.messages import Value
-from oven_runs.log.open_advice import is_near_end, remaining, waiting
-from oven_runs.log.run_summary import text
+from oven_runs.log.open_advice import format_remaining, is_near_end, pending_advice
+from oven_runs.log.run_summary import format_value
 from oven_tui.model.braille_chart import TextRun
 from oven_tui.model.cell_text import ago, row
 from oven_tui.model.monitor_view import MonitorView
@@ -109,8 +109,8 @@ class Header(Lines):
         counts = run.decision_counts()
         left_part.append((counts, "text") if not self.view.preview else ("reading its decisions", "dim"))
         right: list[TextRun] = []
-        if (advised := waiting(run)) and is_near_end(advised[0], run.tick):
-            time_left = remaining(advised[0], run.tick, self.view.pace_s)
+        if (advised := pending_advice(run)) and is_near_end(advised[0], run.tick):
+            time_left = format_remaining(advised[0], run.tick, self.view.pace_s)
             right = [(f"  ? {advised[0].actuator} lapses in {time_left}", "warn")]
         for count, words in ((run.malformed, "malformed"), (self.view.omitted_names, "omitted")):
             right += [(f"  {count} {words}", "warn")] if count else []
@@ -122,7 +122,7 @@ def _knobs(changed_knobs: Sequence[tuple[str, Value]], room: int) -> list[TextRu
     """Return the changed knobs with their values, as many as fit, and the number of the others."""
     runs: list[TextRun] = []
     for index, (name, value) in enumerate(changed_knobs):
-        cells = (f"  {name} ", text(value))
+        cells = (f"  {name} ", format_value(value))
         more = len(changed_knobs) - index - 1
         if sum(map(cell_len, cells)) + (len(f"  +{more}") if more else 0) > room:
             knobs = f"{more + 1} knob{'s' * (more > 0)}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from oven_runs.log.run_summary import text
+from oven_runs.log.run_summary import format_value
 from oven_tui.model import overlaid_runs as overlay
 from oven_tui.model.braille_chart import Bounds, Mark, TextRun, averaged, axis_number, bounds, plot
 from oven_tui.model.cell_text import fit, row
@@ -97,5 +97,5 @@ class Legend(Lines):
             left_part.append((f"{name} {run.first[name]:.3f} → {run.metrics[name]:.3f}  ", "text"))
         left_part.append((run.decision_counts(), "dim"))
         for knob, value in run.changed_knobs():
-            left_part.append((f"  {knob} {text(value)}", "dim"))
+            left_part.append((f"  {knob} {format_value(value)}", "dim"))
         return row(width, left_part, [(f"{run.malformed} malformed ", "warn")] if run.malformed else None)

@@ -68,12 +68,12 @@ def collect(
     quiet_libraries()  # before they are imported
     logging.basicConfig(format="%(message)s")
     logging.getLogger("oven_recipes").setLevel(logging.INFO)  # the warm-up takes minutes: show its progress
-    from oven_recipes.repair.job import collected
+    from oven_recipes.repair.job import collect_traces
 
     start_time, start_cpu = time.monotonic(), time.process_time()
     attempted_tasks = [tasks[number % len(tasks)] for number in range(attempts)]
     details: Any = {"policy_seed": policy_seed, "repositories": repositories, "openenv": openenv}
-    traces = collected(settings, attempted_tasks, seed, Home().cache, **details)[:rollouts]
+    traces = collect_traces(settings, attempted_tasks, seed, Home().cache, **details)[:rollouts]
     try:
         jsonl.write(out, traces)
     except OSError as error:

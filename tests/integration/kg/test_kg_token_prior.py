@@ -35,7 +35,7 @@ from oven_kg.service.endpoints import Answers, open_large
 from oven_kg.service.process import run_service
 from oven_kg.service.token_prior_process import GraphPaths
 from oven_learner.link.find_controller import Connection
-from oven_recipes.pretrain.prior import WHOLE, ask_token_prior
+from oven_recipes.pretrain.prior import MAX_REQUEST_BYTES, ask_token_prior
 from oven_runs.server.embedded import EmbeddedServer, ServerFolder
 
 # nats-py's micro service asks for utcnow, which Python 3.12 warns of.
@@ -78,7 +78,7 @@ def scores_of(answer: TokenPrior, vocabulary: tuple[str, ...]) -> dict[int, floa
 async def test_a_vocabulary_larger_than_a_message_is_uploaded_in_parts(server: EmbeddedServer, tmp_path: Path) -> None:
     async with connected(server, "kg") as bus, run_service(bus, Answers(load())):
         small = await served_prior(server, BASE)
-        assert len(TokenPriorRequest(method="kg", vocabulary=LARGE).wire()) > 2 * WHOLE
+        assert len(TokenPriorRequest(method="kg", vocabulary=LARGE).wire()) > 2 * MAX_REQUEST_BYTES
         large = await served_prior(server, LARGE)
         assert bus.errors == [], "the role's permissions are enough"
     assert small.graph == large.graph == load().sha

@@ -63,7 +63,7 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("metric", {"name": "loss", "since": "soon"}, "is neither a step nor a time; write a step such as 120"),
     ("metric", {"name": "loss", "max_points": 1}, "max_points: Input should be greater than or equal to 5"),
     ("metric", {"name": "loss", "sinc": "1"}, "no argument of metric named 'sinc'; did you mean 'since'?"),
-    ("metric", {}, "name: Field required; it takes name, run, since, max_points"),
+    ("metric", {}, "name: Field required; its arguments: name, run, since, max_points"),
     ("decisions", {"run": "r", "verdict": "adoptd"}, "verdict: Input should be 'adopted'"),
     ("explain", {"decision": "grad.clip", "run": "r"}, f"no decision named 'grad.clip'; known: data.mixture, {LR}"),
     ("explain", {"decision": LR, "run": "r", "rules": ["seed=1"]}, "only rules can be set for a run that is over"),

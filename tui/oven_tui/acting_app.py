@@ -1,8 +1,5 @@
-"""The monitor's commands that act on the run.
-
-The user confirms each command once. It is sent with the user's key and followed until its receipt. Without `--control`
-these commands are disabled, and their keys explain why.
-"""
+"""The monitor's commands that act on the run. The user confirms each command, which is sent with the user's key and
+tracked until its receipt arrives. Without `--control` these commands are disabled, and their keys explain why."""
 
 from __future__ import annotations
 
@@ -87,9 +84,7 @@ class ActingApp(ThemedApp[None]):
         elif waiting := choices.advised(self.view):
             self._choose_one("approve", waiting)
         else:
-            self.notify(
-                "there is no advice to approve; press `o` to set a knob to `advise`, and agents' advice will wait here"
-            )
+            self.notify("there is no advice to approve; agents' advice waits here after `o` sets a knob to `advise`")
 
     def action_veto(self) -> None:
         entry = self.decisions().selected()
@@ -132,9 +127,7 @@ class ActingApp(ThemedApp[None]):
 
     def action_rollback(self) -> None:
         if self._is_announced(ROLLBACK):
-            self._choose(
-                "roll back to this snapshot, or the closest before it", choices.snapshots(self.view), self._roll_back
-            )
+            self._choose("roll back to this snapshot, or one before it", choices.snapshots(self.view), self._roll_back)
 
     def _roll_back(self, target: str) -> None:
         if target == choices.OTHER:
@@ -147,8 +140,8 @@ class ActingApp(ThemedApp[None]):
         entry, knobs = self.decisions().selected(), choices.knobs(self.view)
         selected_knob = entry.decision.actuator if isinstance(entry, DecisionEntry) else ""
         if knobs:
-            selected_first = sorted(knobs, key=lambda choice: choice.id != selected_knob)
-            self._choose("set which knob?", selected_first, self._edit_knob)
+            knobs.sort(key=lambda choice: choice.id != selected_knob)
+            self._choose("set which knob?", knobs, self._edit_knob)
         else:
             self._warn_unavailable("set", "has no knob that can be set")
 
@@ -172,11 +165,9 @@ class ActingApp(ThemedApp[None]):
 
     def action_trust(self, trusted: bool) -> None:
         action = "trust" if trusted else "distrust"
-        self._choose(
-            f"{action} which agent?", choices.agents(self.view, action), partial(self._choose_trust_scope, action)
-        )
+        self._choose(f"{action} which agent?", choices.agents(self.view, action), partial(self._choose_scope, action))
 
-    def _choose_trust_scope(self, action: str, agent: str) -> None:
+    def _choose_scope(self, action: str, agent: str) -> None:
         def confirm(actuator: str) -> None:
             actuators = (actuator,) if actuator != choices.ANY else ()
             self._confirm(f"{action} {agent}?", action=action, agent=agent, actuators=actuators)
@@ -219,7 +210,6 @@ class ActingApp(ThemedApp[None]):
         self.push_screen(ChoiceScreen(title, candidates), on_answer)
 
     def _confirm(self, title: str, **fields: Any) -> None:
-        """Send the command with these fields after the user has confirmed it."""
         command = new_command(**fields)
 
         def on_answer(reason: str | None) -> None:

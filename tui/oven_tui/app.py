@@ -1,7 +1,5 @@
-"""The monitor's application. It updates the view from the log and redraws the widgets a few times per second.
-
-It only reads the log, so it does not affect the run.
-"""
+"""The monitor's application. It updates the view from the log and redraws the widgets a few times per second. It only
+reads the log, so it does not affect the run."""
 
 from __future__ import annotations
 
@@ -62,10 +60,8 @@ class MonitorApp(ActingApp):
         appearance: Appearance | None = None,
         panels: Sequence[PanelFactory] = PANELS,
     ) -> None:
-        """`access` reads the run. It is None in tests, which call `add_events`.
-
-        `control` enables the commands that act on the run, if the user's key permits them.
-        """
+        """`access` reads the run. It is None in tests, which call `add_events`. `control` enables the commands that act
+        on the run, if the user's key permits them."""
         super().__init__(appearance)
         self.HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (WIDE_COLUMNS, "-wide")]
         self.VERTICAL_BREAKPOINTS = [(0, "-low"), (TALL_ROWS, "-tall"), (HIGH_ROWS, "-high")]
@@ -82,7 +78,7 @@ class MonitorApp(ActingApp):
         self._console_buffer = ConsoleBuffer()
         self._logs: ProcessLogs | None = None
         self._panels: list[Panel] = []
-        self._panel_kinds = panels
+        self._panel_factories = panels
         self._is_warmed_up = False
         self._control = control
 
@@ -92,7 +88,7 @@ class MonitorApp(ActingApp):
             self.charts = Charts(self.shown)
             yield self.charts
             with Container(id="lists"):
-                self._panels = [make(self.shown) for make in self._panel_kinds]
+                self._panels = [make(self.shown) for make in self._panel_factories]
                 yield from self._panels
         yield FilterBox("metrics", "eval/ !std: words in a metric's name", id="metric-filter", stays=True)
         yield FilterBox("decisions", "agent:lr actuator:lr_scale step:10-90 !rejected", id="filter")
@@ -149,10 +145,10 @@ class MonitorApp(ActingApp):
         if header is None or decisions is None:
             return
         header.view, header.silent_s = self.shown, self.silent_s()
-        header.behind = None if self.shown is self.view else self.view.run.seq - self.shown.run.seq
+        header.events_behind = None if self.shown is self.view else self.view.run.seq - self.shown.run.seq
         header.redraw()
         self.charts.view = self.shown
-        self.charts.crosshair = decisions.chosen_tick
+        self.charts.crosshair = decisions.selected_tick
         self.charts.redraw()
         for panel in self._panels:
             panel.view = self.shown
@@ -165,15 +161,13 @@ class MonitorApp(ActingApp):
             gc.freeze()  # objects from start-up are permanent: exclude them from later collections
 
     def on_decision_list_moved(self, message: DecisionList.Moved) -> None:
-        tick = self.decisions().chosen_tick
+        tick = self.decisions().selected_tick
         if tick != self.charts.crosshair:
             self.charts.crosshair = tick
             self.charts.redraw()
 
     def on_decision_list_chosen(self, message: DecisionList.Chosen) -> None:
-        from oven_tui.screens.decision_detail import (
-            DecisionScreen,
-        )  # imported late because it imports the mesh, which is slow
+        from oven_tui.screens.decision_detail import DecisionScreen  # imported late because the mesh is slow to import
 
         self.push_screen(DecisionScreen(message.entry, self.shown))
 

@@ -60,10 +60,8 @@ class LogFeed:
         report: Callable[[LinkState, str], None],
         show: Callable[[MonitorView], None] | None = None,
     ) -> None:
-        """`show` receives a new view, such as the preview of a long log; later events belong to that view.
-
-        Without `show`, every event goes to `take`. The second argument of `report` is a detail.
-        """
+        """`show` receives a new view, such as the preview of a long log; later events belong to that view. Without
+        `show`, every event goes to `take`. The second argument of `report` is a detail."""
         self._access = access
         self._take = take
         self._report = report
@@ -97,13 +95,12 @@ class LogFeed:
             except (OvenError, NatsError, OSError, ValueError) as error:
                 up = self._access.is_up()
                 if up and self._access.is_over(self._ended):
-                    self._report_link("down", "")
+                    self._set_link("down", "")
                 elif up:
-                    self._report_link(
-                        "refused" if isinstance(error, RefusedError) else "reconnecting", self._outage(error)
-                    )
+                    link: LinkState = "refused" if isinstance(error, RefusedError) else "reconnecting"
+                    self._set_link(link, self._outage(error))
                 else:
-                    self._report_link("unreadable", reason(error))
+                    self._set_link("unreadable", reason(error))
                 await asyncio.sleep(RETRY_S if up else POLL_S)
 
     def _outage(self, error: Exception) -> str:
@@ -124,7 +121,7 @@ class LogFeed:
                 self._opening.add(new_events)
             self._take(verified_events)
 
-    def _report_link(self, link: LinkState, detail: str) -> None:
+    def _set_link(self, link: LinkState, detail: str) -> None:
         self._link = (link, detail)
         if self._opening is None or not self._opening.is_reading or link == "unreadable":
             self._report(link, detail)
@@ -158,7 +155,7 @@ class LogFeed:
         """Follow the log until the stack is down. Raises BusError if the connection is lost."""
         signal = asyncio.Event()
         async with self._access.connect("monitor") as bus:
-            self._report_link("reading", "")
+            self._set_link("reading", "")
             await log_sources.listen(bus, self._access.run, signal)
             loop = asyncio.get_running_loop()
             while self._access.is_up():
@@ -183,7 +180,7 @@ class LogFeed:
         try:
             async for events in log_sources.batches(bus, self._access.run, self._last_seq):
                 yield events
-            self._report_link("connected", "")
+            self._set_link("connected", "")
             self._disconnected_since = 0.0
         except BusError as error:
             if not bus.client.is_connected:
@@ -194,7 +191,7 @@ class LogFeed:
                 if not bus.client.is_connected:
                     raise
                 events = []
-            self._report_link("no mesh", str(error))
+            self._set_link("no mesh", str(error))
             yield events
             await asyncio.sleep(POLL_S)
 
@@ -209,7 +206,7 @@ class LogFeed:
             await self._read_rest()
         if not self._last_seq:
             raise ConfigError(f"the log of run {self._access.run!r} is empty")
-        self._report_link("down", "")
+        self._set_link("down", "")
         while not self._access.is_up():
             await asyncio.sleep(POLL_S)
 

@@ -61,9 +61,7 @@ def show(
     speed: Annotated[float, typer.Option(help="multiple of the run's original speed")] = 1.0,
     nats: Annotated[str, typer.Option(metavar="url", help="URL of a run on another machine")] = "",
     creds: Annotated[Path | None, typer.Option(metavar="file", help="your key for that run")] = None,
-    tls_ca: Annotated[
-        Path | None, typer.Option("--tls-ca", metavar="file", help="certificate authority to trust, in PEM")
-    ] = None,
+    tls_ca: Annotated[Path | None, typer.Option("--tls-ca", metavar="file", help="trusted authority, in PEM")] = None,
     run: Annotated[str | None, typer.Option(metavar="name", help="name of a run on another machine")] = None,
     web: Annotated[bool, typer.Option("--web", help="show the monitor in a browser on this machine")] = False,
     port: Annotated[int, typer.Option(help="port for --web; 0 selects a free one")] = 0,
@@ -156,11 +154,8 @@ async def _exit_with_web_server() -> None:
 
 
 async def _exit_without_terminal() -> None:
-    """Exit when the terminal is gone.
-
-    Not every process of a terminal receives SIGHUP, and Textual keeps reading from a closed terminal. There is nothing
-    to restore or to save.
-    """
+    """Exit when the terminal is gone. Not every process of a terminal receives SIGHUP, and Textual keeps reading from a
+    closed terminal. There is nothing to restore or to save."""
     while True:
         try:
             termios.tcgetattr(0)

@@ -57,10 +57,8 @@ class OperatorSession:
             await asyncio.sleep(RETRY_S)
 
     async def send(self, result: CommandResult, changed: Callable[[CommandResult], object]) -> None:
-        """Send the command of `result`, and update the result with its progress in the log and with errors.
-
-        `changed` is called after each update.
-        """
+        """Send the command of `result`, and update the result with its progress in the log and with errors. `changed`
+        is called after each update."""
         try:
             async with asyncio.timeout(CONNECT_S):
                 await self._ready.wait()

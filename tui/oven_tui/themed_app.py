@@ -71,10 +71,8 @@ class ThemedApp(App[Result]):
         self.paint()
 
     def find_widget(self, kind: type[WidgetType]) -> WidgetType | None:
-        """Return a widget of the first screen, even if a page covers it.
-
-        Return None while the application closes, because timers may still run after the widgets are removed.
-        """
+        """Return a widget of the first screen, even if a page covers it. Return None while the application closes,
+        because timers may still run after the widgets are removed."""
         return next(iter(self.screen_stack[0].query(kind)), None) if self.screen_stack else None
 
     def save_picture(self, name: str, access: RunAccess | None) -> None:

@@ -174,10 +174,8 @@ def _cells(size: object, default: int) -> int:
 
 
 def serve(arguments: Sequence[str], run: str, port: int) -> None:
-    """Serve until the monitor in the browser quits, or until a signal.
-
-    `arguments` are passed to the process `monitor`. Port 0 selects a free port. Raises ConfigError for a used port.
-    """
+    """Serve until the monitor in the browser quits, or until a signal. `arguments` are passed to the process `monitor`.
+    Port 0 selects a free port. Raises ConfigError for a used port."""
     logging.getLogger("textual-serve").setLevel(logging.ERROR)
     with socket.socket() as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -89,11 +89,8 @@ def judge(
 
 
 def configured_member(config: Path, name: str, spec: JudgeSpec | None = None) -> ConfiguredJudge:
-    """Return the judge of the member `name`, with the model `spec` if one is passed.
-
-    Raises ConfigError if `config` cannot be read or the judge cannot be configured, and UnknownNameError if the
-    committee has no such member.
-    """
+    """Return the judge of the member `name`, with the model `spec` if one is passed. Raises ConfigError if `config`
+    cannot be read or the judge cannot be configured, and UnknownNameError if the committee has no such member."""
     committee = committee_settings(config)
     if name not in committee.members:
         raise UnknownNameError("committee member", name, committee.members)

@@ -99,9 +99,8 @@ def run_agent(
     earlier = folder.earlier_settings()
     plan = Plan(folder, folder.info().url, str(earlier.get("otlp", "")), earlier.get("agents_memory_mb"))
     print(f"{name} is joining {folder.run}; press Ctrl-C to stop it", flush=True)
-    raise typer.Exit(
-        asyncio.run(run_alongside(folder, plan.joining_agent(spec, name, shadow=shadow), name, trust or ()))
-    )
+    service = plan.joining_agent(spec, name, shadow=shadow)
+    raise typer.Exit(asyncio.run(run_alongside(folder, service, name, trust or ())))
 
 
 def new_agent(

@@ -55,7 +55,6 @@ def mcp(
         reach.find(None)  # reports an unknown name now instead of at the first call
     if sys.stdin.isatty():
         print(
-            "this server is meant to be started by a coding agent, which talks to it on stdin; press Ctrl-C to stop it",
-            file=sys.stderr,
+            "waiting for a coding agent on stdin, which normally starts this server; Ctrl-C stops it", file=sys.stderr
         )
     serve(reach, control)

@@ -99,10 +99,8 @@ class Triggers:
         ]
 
     def stack_down(self, status: str | None, exit_text: str) -> list[Notice]:
-        """Return a notice that the stack is down, unless the learner logged the end of the run.
-
-        `status` is how `up` ended, or None if it was killed. `exit_text` is how the learner's process ended, if known.
-        """
+        """Return a notice that the stack is down, unless the learner logged the end of the run. `status` is how `up`
+        ended, or None if it was killed. `exit_text` is how the learner's process ended, if known."""
         view = self.view
         if view.started is None or view.ended is not None:
             return []
@@ -200,10 +198,8 @@ class Triggers:
         return [self._notice("applied", "info", key, f"applied: {change}", sentence)]
 
     def _changes_training(self, actuator: str) -> bool:
-        """Whether the actuator sets a value or changes the weights.
-
-        Other actuators measure, copy or hold the run. Holding has its own notice.
-        """
+        """Whether the actuator sets a value or changes the weights. Other actuators measure, copy or hold the run.
+        Holding has its own notice."""
         effect = next((spec.effect for spec in self.view.specs if spec.name == actuator), "setting")
         return effect in ("setting", "moves_weights")
 
@@ -218,9 +214,8 @@ class Triggers:
         detail = f": {short(body.detail)}" if body.detail else ""
         key, title = f"ended-{body.incarnation}", f"{body.reason} at step {body.step}"
         if body.reason == "failed":
-            return self._notice(
-                "died", "error", key, title, f"The training failed at step {body.step}{detail}.{figures}"
-            )
+            sentences = f"The training failed at step {body.step}{detail}.{figures}"
+            return self._notice("died", "error", key, title, sentences)
         verb = "is completed" if body.reason == "completed" else "was stopped"
         return self._notice("ended", "info", key, title, f"The run {verb} at step {body.step}{detail}.{figures}")
 

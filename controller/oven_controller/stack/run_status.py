@@ -85,9 +85,7 @@ class RunStatus(_StatusModel):
     """The status of a run."""
 
     run: str
-    status: str = Field(
-        description="running, completed, stopped, failed, interrupted, or unreachable on another machine"
-    )
+    status: str = Field(description="running, completed, stopped, failed or interrupted; elsewhere also unreachable")
     recipe: str
     start: str
     drill: str = Field(description="the planted problem, if this run is a drill")

@@ -56,21 +56,21 @@ def test_steps_stay_within_the_bounds_and_change_something(
 
 def test_typed_values_are_used_and_faults_are_explained() -> None:
     edit = KnobEdit(LOG, 1.0)
-    assert all(map(edit.type, "2e1")) and edit.value == 20.0
-    assert not edit.type("h") and not edit.type("enter")
-    edit.type("-")
+    assert all(map(edit.type_character, "2e1")) and edit.value == 20.0
+    assert not edit.type_character("h") and not edit.type_character("enter")
+    edit.type_character("-")
     with pytest.raises(ValueError, match="is not a number"):
         _ = edit.value
     edit.erase()
     edit.move(1)
-    assert edit.value == 22.4 and not edit.typed
+    assert edit.value == 22.4 and not edit.typed_text
     mixed = KnobEdit(MIXED, {"x": 0.5, "y": 0.25, "z": 0.25})
-    mixed.type("2")
+    mixed.type_character("2")
     with pytest.raises(ValueError, match="between 0 and 1"):
         _ = mixed.value
     mixed.erase()
     for character in "0.8":
-        mixed.type(character)
+        mixed.type_character(character)
     assert mixed.value == pytest.approx({"x": 0.8, "y": 0.1, "z": 0.1})
 
 

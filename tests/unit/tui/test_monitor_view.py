@@ -240,7 +240,7 @@ def test_names_and_entries_without_end_are_left_out_and_counted() -> None:
     metrics = {f"m{n}": 1.0 for n in range(limits.MAX_METRICS + 10)}
     seen = Observation(incarnation=1, n=1, tick=1, step=1, progress=0, metrics=metrics)
     view.feed(Event.read(1, "oven.r.observation", seen.wire(), NOON))
-    assert (len(view.series), view.omitted_names) == (limits.MAX_METRICS, 10)
+    assert (len(view.series), view.omitted_count) == (limits.MAX_METRICS, 10)
     for n in range(limits.MAX_AGENTS + 5):
         view.feed(Event.read(2 + n, f"oven.r.agent.a{n}", AgentStatus(state="joined").wire(), NOON))
     assert len(view.agents) == limits.MAX_AGENTS

@@ -54,9 +54,8 @@ class PlayBar(Lines):
         if not self.playing and player.at_end:
             glyph, kind = "■", "dim"
         left_part: list[TextRun] = [(f" {glyph} ", kind), (f"{player.speed:g}× ", "strong")]
-        left_part.append(
-            (f" event {run.seq}/{max(last_seq, run.seq)}  tick {run.tick}/{max(last_tick, run.tick)}  ", "text")
-        )
+        position = f" event {run.seq}/{max(last_seq, run.seq)}  tick {run.tick}/{max(last_tick, run.tick)}  "
+        left_part.append((position, "text"))
         right: list[TextRun] = []
         if self.busy:
             right.append((f" {self.busy} ", "warn"))
@@ -81,9 +80,8 @@ class PlayBar(Lines):
 
 class PlayApp(MonitorApp):
     BINDINGS: ClassVar[list[BindingType]] = bindings("player")
-    acting_keys: ClassVar[dict[str, str]] = {
-        key: title for key, title in ACTING_KEYS.items() if key != "t"
-    }  # in the player, "t" goes to a step
+    # In the player, "t" goes to a step.
+    acting_keys: ClassVar[dict[str, str]] = {key: title for key, title in ACTING_KEYS.items() if key != "t"}
 
     def __init__(
         self, about: RunFacts, folder: RunFolder, *, appearance: Appearance | None = None, speed: float = 1.0
@@ -91,7 +89,7 @@ class PlayApp(MonitorApp):
         """`speed` is a multiple of the run's original speed. The nearest of SPEEDS is used."""
         super().__init__(about, appearance=appearance)
         self.player = Player(folder)
-        self.player.speed = min(SPEEDS, key=lambda known: abs(known - speed))
+        self.player.speed = min(SPEEDS, key=lambda choice: abs(choice - speed))
         self.playing = True
         self._folder = folder
         self._advanced_at = time.monotonic()

@@ -1,7 +1,5 @@
-"""Draw line charts with braille characters: a grid of dots, two by four per cell.
-
-The input is numbers, the output is rows of styled text.
-"""
+"""Draw line charts with braille characters: a grid of dots, two by four per cell. The input is numbers, the output is
+rows of styled text."""
 
 from __future__ import annotations
 
@@ -14,10 +12,8 @@ from typing import Literal, NamedTuple, TypeAlias
 from oven_tui.model.metric_series import Bucket
 
 CurveStyle: TypeAlias = Literal["noisy", "measured", "set"]
-"""How a curve is drawn.
-
-`noisy` is a bright average over dim raw values. `measured` is a line through the points. `set` is the steps of a knob.
-"""
+"""How a curve is drawn. `noisy` is a bright average over dim raw values. `measured` is a line through the points. `set`
+is the steps of a knob."""
 
 TextRun: TypeAlias = tuple[str, str]
 """A text and its kind, which determines its style: "blank", "raw", "line", "broken", "cross", "change", …"""
@@ -57,7 +53,6 @@ class Bounds:
         return min(1.0, max(0.0, (value / 2 - low / 2) / half_range)) if half_range > 0 else 0.5
 
     def middle(self) -> float:
-        """Return the value at half the height."""
         return math.sqrt(self.low * self.high) if self.log else self.low / 2 + self.high / 2
 
 
@@ -76,11 +71,8 @@ class TickAxis:
 
 
 def bounds(columns: Sequence[Bucket], style: CurveStyle, log: bool = False) -> Bounds:
-    """Return round bounds around all measured values.
-
-    A knob whose values differ by more than a factor of 20 gets a log scale. So does any metric with `log`, if all its
-    values are above 0.
-    """
+    """Return round bounds around all measured values. A knob whose values differ by more than a factor of 20 gets a log
+    scale. So does any metric with `log`, if all its values are above 0."""
     low = min((c.low for c in columns if c.low <= c.high), default=0.0)
     high = max((c.high for c in columns if c.low <= c.high), default=1.0)
     has_wide_range = style == "set" and low < high / 20
@@ -111,10 +103,8 @@ def _round_up(value: float, factors: Sequence[float] = (1, 2, 5)) -> float:
 
 
 def axis_end(first: int, last: int, horizon: int | None) -> int:
-    """Return the last tick of an x-axis that does not move with every observation.
-
-    At most a third of the axis is free space. It ends at the horizon if that is known.
-    """
+    """Return the last tick of an x-axis that does not move with every observation. At most a third of the axis is free
+    space. It ends at the horizon if that is known."""
     width = 30.0
     while width < last - first:
         width *= 1.25
@@ -132,10 +122,8 @@ def draw(
     forecast: Sequence[Bucket] = (),
     crosshair: int | None = None,
 ) -> list[list[TextRun]]:
-    """Return the rows of one metric's chart. A noisy metric has its raw values behind the average.
-
-    The keys of `marks` and `crosshair` are positions in cells.
-    """
+    """Return the rows of one metric's chart. A noisy metric has its raw values behind the average. The keys of `marks`
+    and `crosshair` are positions in cells."""
     curves = [("change", forecast), ("line", averaged(columns, style))]
     curves += [("raw", columns)] if style == "noisy" else []
     background: dict[int, TextRun] = {} if crosshair is None else {crosshair: ("│", "cross")}
@@ -166,11 +154,9 @@ def plot(
     last_row: Mapping[int, TextRun] | None = None,
     background: Mapping[int, TextRun] | None = None,
 ) -> list[list[TextRun]]:
-    """Return `height` rows of text, each `width` cells wide.
-
-    Each curve is a kind of text and its columns, whose keys count dots (two per cell). The first curve is in front.
-    `last_row` replaces cells of the last row. `background` has cells that are drawn behind the curves.
-    """
+    """Return `height` rows of text, each `width` cells wide. Each curve is a kind of text and its columns, whose keys
+    count dots (two per cell). The first curve is in front. `last_row` replaces cells of the last row. `background` has
+    cells that are drawn behind the curves."""
     max_dot = height * 4 - 1
 
     def row(value: float) -> int:

@@ -20,8 +20,6 @@ NEWEST, OTHER = "newest", "other"
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """An entry that the user can choose."""
-
     id: str
     name: str
     detail: str = ""
@@ -98,11 +96,8 @@ def _ballot(view: MonitorView, ballot: OpenBallot) -> Choice:
 
 
 def snapshots(view: MonitorView) -> list[Choice]:
-    """Return the snapshots in the log, the newest first.
-
-    Snapshots that are taken at regular times are not in the log. The learner rolls back to the newest snapshot at or
-    before the chosen tick.
-    """
+    """Return the snapshots in the log, the newest first. Snapshots that are taken at regular times are not in the log.
+    The learner rolls back to the newest snapshot at or before the chosen tick."""
     started = view.run.started
     rows = [(started.tick, started.step, "start of the learner")] if started is not None else []
     for entry in view.entries:

@@ -56,10 +56,8 @@ class CommandProgress:
 
     def newest_unfinished(self, subject: str) -> CommandResult | None:
         """Return the newest unfinished command about a decision or a ballot."""
-        for result in reversed(self.by_id.values()):
-            if result.command.subject_id == subject and not result.is_final:
-                return result
-        return None
+        newest_first = reversed(self.by_id.values())
+        return next((r for r in newest_first if r.command.subject_id == subject and not r.is_final), None)
 
     def _add(self, result: CommandResult) -> CommandResult:
         self.by_id[result.command.id] = result
@@ -71,7 +69,6 @@ class CommandProgress:
 
 
 def request_text(command: OperatorCommand) -> str:
-    """Return the command with its subject, value and reason."""
     words = " ".join(part for part in (command.action, subject_text(command), value_text(command)) if part)
     return f"{words}: {command.reason}" if command.reason else words
 
@@ -108,9 +105,7 @@ def progress_text(result: CommandResult) -> str:
         case _ if result.waited:
             return result.line()
         case "answered":
-            return (
-                f"event {result.logged}; accepted by the mesh, waiting for the learner's receipt at the end of the step"
-            )
+            return f"event {result.logged}; accepted by the mesh, waiting for the learner's receipt after the step"
         case _:
             awaited = "the learner's receipt" if command.action in TO_LEARNER else "the mesh's answer"
             return f"event {result.logged}; waiting for {awaited}"

@@ -16,12 +16,9 @@ Scope = Literal[
     "monitor", "decisions", "paper", "help", "confirm", "choice", "knob", "completions", "console", "console_page",
     "runs", "overlay", "player",
 ]  # fmt: skip
-"""Where a command works.
-
-`monitor` commands work everywhere in the application. `paper` is a page of text over the dashboard. `confirm`, `choice`
-and `knob` are questions to the user. `console` is the list of lines on the page `console_page`. The player has the
-monitor's commands too, and its own take precedence.
-"""
+"""Where a command works. `monitor` commands work everywhere in the application. `paper` is a page of text over the
+dashboard. `confirm`, `choice` and `knob` are questions to the user. `console` is the list of lines on the page
+`console_page`. The player has the monitor's commands too, and its own take precedence."""
 Group = Literal[
     "Window", "Charts", "Decisions", "Completions", "Console", "Acting on the run", "Runs", "Overlay", "Playing"
 ]  # fmt: skip

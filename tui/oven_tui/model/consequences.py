@@ -148,9 +148,7 @@ def _autonomy(view: MonitorView, command: OperatorCommand) -> str:
         "advise": "wait for approval",
         "auto": "are applied",
     }[command.autonomy or "auto"]
-    return (
-        f"From now on, agents' decisions on {scope} {effect}. The autonomy was {level(view, command.actuator)} so far."
-    )
+    return f"From now on, agents' decisions on {scope} {effect}. The level is now {level(view, command.actuator)}."
 
 
 def _agent(view: MonitorView, command: OperatorCommand) -> str:
@@ -190,21 +188,14 @@ def spec_of(view: MonitorView, actuator: str) -> ActuatorSpec | None:
 
 def advice(view: MonitorView, subject: str) -> DecisionEntry | None:
     """Return the newest advice with this id or on this actuator."""
-    for entry in reversed(view.entries):
-        if not isinstance(entry, DecisionEntry) or entry.decision.verdict != "advised":
-            continue
-        if subject in (entry.decision.id, entry.decision.actuator):
-            return entry
-    return None
+    decided = (entry for entry in reversed(view.entries) if isinstance(entry, DecisionEntry))
+    advised = (entry for entry in decided if entry.decision.verdict == "advised")
+    return next((entry for entry in advised if subject in (entry.decision.id, entry.decision.actuator)), None)
 
 
 def last_rollback(view: MonitorView) -> Receipt | None:
-    """Return the receipt of the last applied rollback."""
-    for entry in reversed(view.entries):
-        receipt = entry.receipt if isinstance(entry, DecisionEntry) else None
-        if receipt is not None and receipt.actuator == ROLLBACK and receipt.status == "applied":
-            return receipt
-    return None
+    receipts = (entry.receipt for entry in reversed(view.entries) if isinstance(entry, DecisionEntry) and entry.receipt)
+    return next((r for r in receipts if r.actuator == ROLLBACK and r.status == "applied"), None)
 
 
 def _name_list(names: list[str] | tuple[str, ...]) -> str:

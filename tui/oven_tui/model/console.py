@@ -15,14 +15,7 @@ MAX_CHARACTERS = 2000
 """Maximum characters of a line in memory."""
 ALL = ""
 """Selects the lines of all processes."""
-LEVEL_KINDS = {
-    "ERROR": "bad",
-    "CRITICAL": "bad",
-    "WARNING": "warn",
-    "[ERR]": "bad",
-    "[WRN]": "warn",
-    "Traceback": "bad",
-}
+LEVELS = {"ERROR": "bad", "CRITICAL": "bad", "WARNING": "warn", "[ERR]": "bad", "[WRN]": "warn", "Traceback": "bad"}
 """Word near the start of a line → kind of text."""
 LEVEL_CHARACTERS = 60
 """Number of characters in which to look for the level."""
@@ -80,4 +73,4 @@ class ConsoleBuffer:
 
 def _kind(text: str) -> str:
     start = text[:LEVEL_CHARACTERS]
-    return next((kind for sign, kind in LEVEL_KINDS.items() if sign in start), "text")
+    return next((kind for sign, kind in LEVELS.items() if sign in start), "text")

@@ -1,7 +1,5 @@
-"""Draw a small chart of the metric that judges a decision, with the forecast from the log.
-
-The chart shows the ticks around the one at which the decision took effect.
-"""
+"""Draw a small chart of the metric that judges a decision, with the forecast from the log. The chart shows the ticks
+around the one at which the decision took effect."""
 
 from __future__ import annotations
 
@@ -39,14 +37,12 @@ def chart(view: MonitorView, entry: DecisionEntry, width: int) -> list[list[Text
     scale = bounds([*columns, *forecast], style)
     cell = axis.cell(tick, inner)
     marks = {} if cell is None else {cell: Mark("◆", "warn")}
-    chart_rows = draw(columns, scale, style, marks, inner, HEIGHT, forecast)
-    rows = [
-        [(value_label(y, HEIGHT, scale, GUTTER, show_middle=False), "dim"), *runs] for y, runs in enumerate(chart_rows)
-    ]
+    lines = draw(columns, scale, style, marks, inner, HEIGHT, forecast)
+    rows = [[(value_label(y, HEIGHT, scale, GUTTER, show_middle=False), "dim"), *runs] for y, runs in enumerate(lines)]
     title: list[TextRun] = [(f"{decision.target} around the decision", "title")]
-    legend: list[TextRun] = (
-        [("⠤ measured  ", "line")] if style != "noisy" else [("⠤ average  ", "line"), ("⠤ raw  ", "raw")]
-    )
+    legend: list[TextRun] = [("⠤ measured  ", "line")]
+    if style == "noisy":
+        legend = [("⠤ average  ", "line"), ("⠤ raw  ", "raw")]
     if forecast:
         legend.append((f"⠤ forecast {decision.expected_change:+.3g} in {decision.horizon} ticks", "change"))
     first_step = f"step {view.step_at(axis.first)}"

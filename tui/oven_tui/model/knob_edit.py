@@ -30,67 +30,63 @@ class KnobEdit:
     spec: ActuatorSpec
     before: Value
     """The value in force; None if unknown."""
-    moved: Value = None
+    moved_value: Value = None
     """The value after moving in steps."""
-    typed: str = ""
+    typed_text: str = ""
     """The typed text. If there is any, it takes precedence."""
     component: int = 0
     """Index of the mixture's component to edit."""
 
     def __post_init__(self) -> None:
-        self.moved = self.before if self.before is not None else self._start_value()
+        self.moved_value = self.before if self.before is not None else self._start_value()
 
     @property
     def value(self) -> Value:
         """Return the new value. Raises ValueError if the typed text is not a valid value."""
-        if not self.typed:
-            return self.moved
+        if not self.typed_text:
+            return self.moved_value
         try:
-            number = float(self.typed)
+            typed_number = float(self.typed_text)
         except ValueError:
-            raise ValueError(f"{self.typed!r} is not a number") from None
+            raise ValueError(f"{self.typed_text!r} is not a number") from None
         if self.spec.kind == "simplex":
-            if not 0 <= number <= 1:
-                raise ValueError(f"{self.typed!r} is not a share: it must be between 0 and 1")
-            current = shares(self.moved)
-            return self._shifted(current, number - current[self.spec.choices[self.component]])
-        return number
+            if not 0 <= typed_number <= 1:
+                raise ValueError(f"{self.typed_text!r} is not a share: it must be between 0 and 1")
+            current = shares(self.moved_value)
+            return self._shift(current, typed_number - current[self.spec.choices[self.component]])
+        return typed_number
 
-    def type(self, character: str) -> bool:
-        """Type a character and return whether it was accepted.
-
-        Only characters of numbers are accepted, and none for a knob with named choices.
-        """
+    def type_character(self, character: str) -> bool:
+        """Type a character and return whether it was accepted. Only characters of numbers are accepted, and none for a
+        knob with named choices."""
         if self.spec.kind == "choice" or len(character) != 1 or character not in "0123456789.e+-":
             return False
-        self.typed += character
+        self.typed_text += character
         return True
 
     def erase(self) -> None:
-        """Delete the last typed character."""
-        self.typed = self.typed[:-1]
+        self.typed_text = self.typed_text[:-1]
 
     def move(self, steps: int) -> None:
         """Move the value by steps on the knob's scale, within its bounds. A valid typed value is the start."""
         try:
             start = self.value
         except ValueError:
-            start = self.moved
-        self.typed = ""
+            start = self.moved_value
+        self.typed_text = ""
         match self.spec.kind:
             case "scalar":
-                self.moved = self._stepped(number(start), steps)
+                self.moved_value = self._step(number(start), steps)
             case "choice":
                 names = self.spec.choices
                 index = names.index(start) if isinstance(start, str) and start in names else 0
-                self.moved = names[(index + steps) % len(names)] if names else start
+                self.moved_value = names[(index + steps) % len(names)] if names else start
             case "simplex":
-                self.moved = self._shifted(shares(start), steps * MIXTURE_STEP)
+                self.moved_value = self._shift(shares(start), steps * MIXTURE_STEP)
             case _:
-                self.moved = start
+                self.moved_value = start
 
     def pick(self, by: int) -> None:
-        """Select another component of a mixture."""
         if self.spec.choices:
             self.component = (self.component + by) % len(self.spec.choices)
 
@@ -105,10 +101,10 @@ class KnobEdit:
             share = (value - low) / (high - low)
         return min(1.0, max(0.0, share))
 
-    def _stepped(self, value: float | None, steps: int) -> Value:
+    def _step(self, value: float | None, steps: int) -> Value:
         low, high = self.spec.low, self.spec.high
         if value is None:
-            return self.moved
+            return self.moved_value
         if self.spec.scale == "log" and value > 0:
             target = 10 ** ((_mark(value, steps) + steps) / STEPS_PER_DECADE)
         elif low is not None and high is not None:
@@ -120,11 +116,11 @@ class KnobEdit:
             target = max(low, target)
         return target if high is None else min(high, target)
 
-    def _shifted(self, before: dict[str, float], by: float) -> Value:
+    def _shift(self, before: dict[str, float], by: float) -> Value:
         """Return the mixture after changing the selected component by `by`. The others change in proportion."""
         names = self.spec.choices
         if not names or set(before) != set(names):
-            return self.moved
+            return self.moved_value
         low, high = self.spec.low or 0.0, self.spec.high if self.spec.high is not None else 1.0
         name = names[self.component]
         others = {component: before[component] for component in names if component != name}
@@ -135,12 +131,12 @@ class KnobEdit:
         share = round(min(max_share, max(low, before[name] + by)), 9)
         rest = 1 - share
         if others_sum > 0:
-            shares = {component: max(low, part * rest / others_sum) for component, part in others.items()}
+            scaled = {component: max(low, part * rest / others_sum) for component, part in others.items()}
         else:
-            shares = {component: rest / len(others) for component in others}
-        total = math.fsum(shares.values())
-        shares = {component: part * rest / total if total else part for component, part in shares.items()}
-        return {component: share if component == name else shares[component] for component in names}
+            scaled = {component: rest / len(others) for component in others}
+        total = math.fsum(scaled.values())
+        scaled = {component: part * rest / total if total else part for component, part in scaled.items()}
+        return {component: share if component == name else scaled[component] for component in names}
 
     def _start_value(self) -> Value:
         """Return a valid value for a knob whose value is unknown."""

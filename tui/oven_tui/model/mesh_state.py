@@ -81,27 +81,23 @@ class MeshState:
                 pass
 
     def reply(self, command: OperatorCommand) -> Reply | None:
-        """Return the mesh's answer to a command, without changing the state.
-
-        Return None if the learner would answer it, or if events are missing.
-        """
+        """Return the mesh's answer to a command, without changing the state. Return None if the learner would answer
+        it, or if events are missing."""
         if not self.is_complete:
             return None
         return operator_commands.respond(self._copy(), self.ballots, OPERATOR, command)
 
     def ruling(self, actuator: str, value: Value) -> Ruling | None:
-        """Return the guardrails' ruling if agents voted for this value. An operator's command overrides it.
-
-        Return None if the actuator does not accept the value, or if events are missing.
-        """
+        """Return the guardrails' ruling if agents voted for this value. An operator's command overrides it. Return None
+        if the actuator does not accept the value, or if events are missing."""
         spec = self.state.specs.get(actuator)
         if spec is None or not self.is_complete:
             return None
-        shaped_value = coerce(spec, value)
-        if isinstance(shaped_value, Fault) or check_bounds(spec, shaped_value):
+        coerced = coerce(spec, value)
+        if isinstance(coerced, Fault) or check_bounds(spec, coerced):
             return None
-        change_direction = direction(self.state.effective.get(actuator), shaped_value)
-        return guardrails.rule(self.state, spec, Tally(True, shaped_value, change_direction, (), ""))
+        change_direction = direction(self.state.effective.get(actuator), coerced)
+        return guardrails.rule(self.state, spec, Tally(True, coerced, change_direction, (), ""))
 
     def _copy(self) -> State:
         """Copy the state, because computing an answer changes it."""

@@ -21,10 +21,8 @@ MAX_WAITING = 256
 
 @dataclass(slots=True)
 class Bucket:
-    """The values of one tick, of a range of ticks, or of one column of a chart, which the key identifies.
-
-    `low > high` means that there is no finite value. `broken` counts NaN and infinities.
-    """
+    """The values of one tick, of a range of ticks, or of one column of a chart, which the key identifies. `low > high`
+    means that there is no finite value. `broken` counts NaN and infinities."""
 
     key: int
     low: float = math.inf
@@ -80,10 +78,8 @@ def columns(buckets: Iterable[Bucket], first: int, last: int, width: int, span: 
 
 
 class Series:
-    """The values of one metric. Add points in the log's order, and read them as columns of a chart.
-
-    New points wait until the next read, because a batch of points takes a third of the time.
-    """
+    """The values of one metric. Add points in the log's order, and read them as columns of a chart. New points wait
+    until the next read, because a batch of points takes a third of the time."""
 
     def __init__(self) -> None:
         self.waiting: list[tuple[int, float]] = []

@@ -69,8 +69,8 @@ class MonitorView:
         """Agent → reputation after the last outcome. Agents without an outcome are missing."""
         self.commands = CommandProgress()
         self.mesh = MeshState()
-        self.omitted_names = 0
-        """Number of values and messages that were ignored because there were too many metrics or agents."""
+        self.omitted_count = 0
+        """Number of values and messages that were ignored because of too many metrics or agents."""
         self.preview = False
         """Whether the view is based on unverified samples of a long log, so that its counts are wrong."""
         self.pace_s = 0.0
@@ -79,9 +79,7 @@ class MonitorView:
         """Increases with every change of the list of decisions."""
         self._votes: dict[str, dict[str, Vote]] = {}
         self._index: dict[str, int] = {}
-        self._closed: deque[str] = deque(
-            maxlen=MAX_OPEN_BALLOTS
-        )  # needed because a repeated ballot may arrive after its decision
+        self._closed: deque[str] = deque(maxlen=MAX_OPEN_BALLOTS)  # a repeated ballot may arrive late
         self._unsettled = 0  # observations since all series were last settled
         self._observed_at: datetime | None = None
 
@@ -115,11 +113,9 @@ class MonitorView:
         step = self.run.step
         match event.body:
             case RunStarted() as body:
-                restart = f" again (incarnation {body.incarnation})" if body.incarnation > 1 and self.entries else ""
+                again = f" again (incarnation {body.incarnation})" if body.incarnation > 1 and self.entries else ""
                 self._measure_knobs()
-                self._append(
-                    Note(event.seq, body.step, "learner", f"{body.recipe} started{restart} at step {body.step}")
-                )
+                self._append(Note(event.seq, body.step, "learner", f"{body.recipe} started{again} at step {body.step}"))
             case ActuatorAnnounced() as body:
                 self._measure_knobs()
                 self._append(Note(event.seq, body.step, "learner", describe_actuator(body)))
@@ -152,7 +148,7 @@ class MonitorView:
             self.agents.append(name)
         else:
             del self.run.agents[name]
-            self.omitted_names += 1
+            self.omitted_count += 1
 
     def _add_observation(self, event: Event, body: Observation) -> None:
         if self._observed_at is not None:
@@ -168,7 +164,7 @@ class MonitorView:
             if name in series_by_name:
                 series_by_name[name].waiting.append((tick, value))
             elif len(series_by_name) >= MAX_METRICS:
-                self.omitted_names += 1
+                self.omitted_count += 1
             else:
                 series_by_name[name] = Series()
                 series_by_name[name].add(tick, value)
@@ -201,9 +197,7 @@ class MonitorView:
         voters = {line.agent for line in body.tally if line.stance != "silent"}
         votes = ballot.votes if ballot else self._votes.get(body.actuator, {})
         self._votes.pop(body.actuator, None)
-        entry = DecisionEntry(
-            event.seq, self.run.step, body, opened, {a: vote for a, vote in votes.items() if a in voters}
-        )
+        entry = DecisionEntry(event.seq, self.run.step, body, opened, {a: v for a, v in votes.items() if a in voters})
         self._index[body.id] = self.dropped_entries + len(self.entries)
         self._append(entry)
         if body.verdict == "adopted":
@@ -240,12 +234,9 @@ class MonitorView:
         if len(self.entries) > MAX_ENTRIES + 256:  # drop many at once, because each time the whole list is copied
             dropped, self.entries = self.entries[:256], self.entries[256:]
             self.dropped_entries += len(dropped)
-            for dropped_entry in dropped:
-                if (
-                    isinstance(dropped_entry, DecisionEntry)
-                    and self._index.get(dropped_entry.decision.id, 0) < self.dropped_entries
-                ):
-                    self._index.pop(dropped_entry.decision.id, None)
+            for old in dropped:
+                if isinstance(old, DecisionEntry) and self._index.get(old.decision.id, 0) < self.dropped_entries:
+                    self._index.pop(old.decision.id, None)
 
     def _add_mark(self, key: str, tick: int, author: str, fate: str) -> None:
         self.marks[key] = (tick, author, fate)
@@ -283,11 +274,8 @@ class MonitorView:
         return "silent" if limit and self.run.tick - record.last_tick > limit else "live"
 
     def curve_names(self) -> list[str]:
-        """Return the names of all curves, the most important first.
-
-        These are the training signal, the held-out metric, the learning rate, the gradient norm, KL and entropy. The
-        others follow by name.
-        """
+        """Return the names of all curves, the most important first. These are the training signal, the held-out metric,
+        the learning rate, the gradient norm, KL and entropy. The others follow by name."""
         declared = [spec.name for spec in self.run.started.metrics] if self.run.started else []
         names = list(dict.fromkeys([*self.series, *(declared if not self.series else [])]))
         rate = next((name for name in ("learning_rate", "optimizer.lr_scale") if name in names), None)

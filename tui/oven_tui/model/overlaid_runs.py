@@ -51,10 +51,8 @@ class RunAxis:
         return self._steps[max(0, index)]
 
     def columns(self, view: MonitorView, metric: str, first: int, last: int, width: int) -> list[Bucket]:
-        """Return a metric from `first` to `last` in at most `width` columns.
-
-        On an axis of steps, values that a rollback discarded are replaced by later ones.
-        """
+        """Return a metric from `first` to `last` in at most `width` columns. On an axis of steps, values that a
+        rollback discarded are replaced by later ones."""
         series = view.series.get(metric)
         if series is None:
             return []

@@ -18,10 +18,8 @@ ShowView = Callable[[MonitorView, Keyring], None]
 
 
 class LogOpener:
-    """A task that reads a run's log.jsonl in a thread.
-
-    Pass new events that arrive meanwhile to `add`, so that they are added to the view of the whole log.
-    """
+    """A task that reads a run's log.jsonl in a thread. Pass new events that arrive meanwhile to `add`, so that they are
+    added to the view of the whole log."""
 
     def __init__(self, folder: RunFolder, show_view: ShowView, progress: Callable[[float], None]) -> None:
         self.fault = ""

@@ -154,10 +154,8 @@ def read(
     folder: RunFolder, *, growing: bool = False, checkpoints: int = 0, should_stop: Callable[[], bool] = lambda: False
 ) -> Iterator[Frame]:
     """Yield a preview, progress reports, about `checkpoints` checkpoints, the full log, and a failure if there is one.
-
     `growing` means that the log is being written, so an incomplete last line is ignored. Reading ends early when
-    `should_stop` returns True.
-    """
+    `should_stop` returns True."""
     state, decisions, failure = None, list[DecisionPosition](), ""
     max_step, next_checkpoint, reported_at = 0, 0, time.monotonic()
     try:

@@ -20,7 +20,7 @@ from oven_tui.recording.log_reader import Checkpoint, DecisionPosition, Frame, F
 SPEEDS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0)
 CHUNK_EVENTS = 500
 """Number of events to replay without a pause, about 50 ms, so that the monitor still reacts to keys."""
-MAX_START_EVENTS = 1000
+START_EVENTS = 1000
 """Maximum events before the start of a run. Each agent that joins causes a few."""
 MAX_GAP_S = 30.0
 """Maximum wait for an event, in seconds of the log. Longer gaps, such as a night between restarts, are shortened."""
@@ -48,7 +48,6 @@ class Player:
         self._continue_from(ReplayState.empty(folder))
 
     def add_frame(self, frame: Frame) -> None:
-        """Add a frame from the reader of the log."""
         match frame:
             case Preview(view):
                 self.log_end = (view.run.seq, view.run.tick, view.run.step)
@@ -100,19 +99,18 @@ class Player:
 
     def to_seq(self, seq: int) -> Iterator[None]:
         """Go to the point after an event. Yields every CHUNK_EVENTS events."""
-        yield from self._seek(
-            bisect_right(self.checkpoints, seq, key=lambda c: c.seq), lambda state: state.seq >= seq, seq
-        )
+        count = bisect_right(self.checkpoints, seq, key=lambda c: c.seq)
+        yield from self._seek(count, lambda state: state.seq >= seq, seq)
 
     def to_step(self, step: int) -> Iterator[None]:
         """Go to the point at which the run first reached a step."""
-        before = bisect_left(self.checkpoints, step, key=lambda c: c.step)
-        yield from self._seek(before, lambda state: state.view.run.step >= step, None)
+        count = bisect_left(self.checkpoints, step, key=lambda c: c.step)
+        yield from self._seek(count, lambda state: state.view.run.step >= step, None)
 
     def to_tick(self, tick: int) -> Iterator[None]:
         """Go to the point at which the run first reached a tick."""
-        before = bisect_left(self.checkpoints, tick, key=lambda c: c.tick)
-        yield from self._seek(before, lambda state: state.view.run.tick >= tick, None)
+        count = bisect_left(self.checkpoints, tick, key=lambda c: c.tick)
+        yield from self._seek(count, lambda state: state.view.run.tick >= tick, None)
 
     def to_decision(self, by: int) -> Iterator[None]:
         """Go to the next decision, or to the previous one if `by` is negative."""
@@ -129,19 +127,16 @@ class Player:
 
     def to_start(self) -> Iterator[None]:
         """Go to the start of the run, after its agents have joined, or to the first events if it never started."""
-        yield from self._seek(
-            0, lambda state: state.view.run.started is not None or state.seq >= MAX_START_EVENTS, None
-        )
+        yield from self._seek(0, lambda state: state.view.run.started is not None or state.seq >= START_EVENTS, None)
 
     def to_end(self) -> Iterator[None]:
-        """Go to the end of the log."""
         yield from self._seek(len(self.checkpoints), lambda state: False, self.log_end[0])
 
     def _seek(
-        self, earlier_checkpoints: int, is_reached: Callable[[ReplayState], bool], seq: int | None
+        self, checkpoint_count: int, is_reached: Callable[[ReplayState], bool], seq: int | None
     ) -> Iterator[None]:
-        """Replay up to the target, from the last earlier checkpoint or from the current point if it is closer."""
-        checkpoint = self.checkpoints[earlier_checkpoints - 1] if earlier_checkpoints else None
+        """Replay up to the target, from the last of the first `checkpoint_count` checkpoints or from here if closer."""
+        checkpoint = self.checkpoints[checkpoint_count - 1] if checkpoint_count else None
         is_forward = seq is not None and self.state.seq <= seq
         if not is_forward or (checkpoint is not None and checkpoint.seq > self.state.seq):
             self._continue_from(checkpoint.unpack() if checkpoint else ReplayState.empty(self._folder))

@@ -17,10 +17,11 @@ from oven_core.terminal_text import clean
 from oven_runs.log.cited_paths import cited_paths, read_path
 from oven_runs.log.run_summary import format_value, verdict_text
 from oven_tui.bindings import key_line
-from oven_tui.model import decision_chart, path_picture
+from oven_tui.model import decision_chart
 from oven_tui.model.cell_text import FATES
 from oven_tui.model.decisions import DecisionEntry, Entry, Note, OpenBallot
 from oven_tui.model.monitor_view import MonitorView
+from oven_tui.model.path_picture import picture
 from oven_tui.screens.help import PaperScreen
 from oven_tui.widgets.base import Picture
 
@@ -51,9 +52,7 @@ class DecisionScreen(PaperScreen):
             yield Picture(lambda width: decision_chart.chart(view, entry, width), id="decision-chart")
         if paths := cited_paths(entry.votes):
             yield Static(Group(_section("Knowledge graph")))
-            yield Picture(
-                lambda width: [row for path in paths for row in path_picture.picture(path, width)], id="paths"
-            )
+            yield Picture(lambda width: [row for path in paths for row in picture(path, width)], id="paths")
 
 
 def heading(entry: Entry) -> str:
@@ -111,9 +110,7 @@ def _decision(entry: DecisionEntry) -> list[RenderableType]:
     change = f"{format_value(decision.before)} → {format_value(decision.value)}"
     parts: list[RenderableType] = [
         _row("proposal" if decision.verdict == "rejected" else "merged value", change),
-        _row(
-            "decided", f"at tick {decision.tick} (step {entry.step}), decision {decision.id}, ballot {decision.ballot}"
-        ),
+        _row("decided", f"tick {decision.tick} (step {entry.step}), decision {decision.id}, ballot {decision.ballot}"),
     ]
     if decision.verdict == "adopted":
         snapshot = ", after a snapshot because it is risky" if decision.snapshot_first else ""
@@ -175,9 +172,7 @@ def _vote(name: str, vote: Vote) -> list[RenderableType]:
     ]
     if vote.target:
         parts.append(_row("expects", f"{vote.target} {vote.expected_change:+.3g} within {vote.horizon} ticks"))
-    parts += [
-        _row("evidence", item) for item in vote.evidence if read_path(item) is None
-    ]  # paths are drawn by _pictures
+    parts += [_row("evidence", item) for item in vote.evidence if read_path(item) is None]  # _pictures draws paths
     return parts
 
 

@@ -42,8 +42,6 @@ class PaperScreen(ModalScreen[None]):
 
 
 class HelpScreen(PaperScreen):
-    """The help: keys, filters and signs."""
-
     BINDINGS: ClassVar[list[BindingType]] = bindings("help")
 
     def __init__(self, scopes: Sequence[Scope] = BOARD) -> None:

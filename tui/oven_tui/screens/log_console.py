@@ -154,15 +154,11 @@ class ConsoleLines(PaintMixin, ScrollView, can_focus=True):
 
 
 class ConsoleScreen(ModalScreen[None]):
-    """The page with the output of the run's processes."""
-
     BINDINGS: ClassVar[list[BindingType]] = bindings("console_page")
 
     def __init__(self, buffer: ConsoleBuffer, logs: ProcessLogs | None) -> None:
-        """Both arguments outlive the page, so that lines and filter are still there when it opens again.
-
-        `logs` is None if the process logs are on another machine.
-        """
+        """Both arguments outlive the page, so that lines and filter are still there when it opens again. `logs` is None
+        if the process logs are on another machine."""
         super().__init__(id="console")
         self._buffer = buffer
         self._logs = logs

@@ -61,7 +61,6 @@ class QuestionScreen(ModalScreen[Answer], Generic[Answer]):
         self.set_interval(UPDATE_S, self.update_figures)
 
     def update_figures(self) -> None:
-        """Show the current figures."""
         for static in self.query("#figures").results(Static):
             static.update(Group(*self.figures()))
 
@@ -82,11 +81,8 @@ class ChoiceScreen(QuestionScreen[str | None]):
 
     def parts(self) -> Iterator[Widget]:
         width = min(36, max((len(choice.name) for choice in self.choices), default=0))
-        options = []
-        for choice in self.choices:
-            name = clean(choice.name).ljust(width) + "  "
-            options.append(Option(Text.assemble((name, "bold"), (clean(choice.detail), "dim"))))
-        yield OptionList(*options)
+        texts = ((clean(choice.name).ljust(width) + "  ", clean(choice.detail)) for choice in self.choices)
+        yield OptionList(*(Option(Text.assemble((name, "bold"), (detail, "dim"))) for name, detail in texts))
 
     def on_option_list_option_selected(self, message: OptionList.OptionSelected) -> None:
         self.dismiss(self.choices[message.option_index].id)
@@ -166,7 +162,7 @@ class KnobScreen(QuestionScreen[Value | bool]):
         return [*_scale(self.edit, value), *_styled(self._get_lines(value))]
 
     def on_key(self, event: Key) -> None:
-        if event.character and self.edit.type(event.character):
+        if event.character and self.edit.type_character(event.character):
             event.stop()
             self.update_figures()
 
@@ -202,7 +198,7 @@ def _scale(edit: KnobEdit, value: Value) -> list[Text]:
     unit = f" {clean(spec.unit)}" if spec.unit else ""
     if spec.kind == "simplex":
         return _mixture(edit, shares(value))
-    new_value = edit.typed + "▏" if edit.typed else format_value(value)
+    new_value = edit.typed_text + "▏" if edit.typed_text else format_value(value)
     head = Text.assemble(("now  ", "dim"), format_value(edit.before) + unit, ("     new  ", "dim"), (new_value, "bold"))
     if spec.kind == "choice":
         names = Text("  ")
@@ -229,12 +225,12 @@ def _mixture(edit: KnobEdit, value: dict[str, float]) -> list[Text]:
     for index, name in enumerate(edit.spec.choices):
         is_selected = index == edit.component
         share, old_share = value.get(name), before.get(name)
-        typed = f"  {edit.typed}▏" if is_selected and edit.typed else ""
+        typed_text = f"  {edit.typed_text}▏" if is_selected and edit.typed_text else ""
         filled = round((share or 0.0) * 24)
         row = Text("▸ " if is_selected else "  ", style="bold" if is_selected else "")
         row.append(fit(clean(name), 18) + " ")
         row.append("━" * filled, style="bold").append("─" * (24 - filled), style="dim")
         row.append(f" {share:.3f}" if share is not None else "     –", style="bold" if is_selected else "")
-        row.append(f"  was {old_share:.3f}" if old_share is not None else "", style="dim").append(typed)
+        row.append(f"  was {old_share:.3f}" if old_share is not None else "", style="dim").append(typed_text)
         rows.append(row)
     return rows

@@ -1,8 +1,5 @@
-"""The panel of agents, with the state, counts, reputation and last vote of each.
-
-If there are many agents, only those that proposed, objected or raised an alert have their own row. The others share
-rows.
-"""
+"""The panel of agents, with the state, counts, reputation and last vote of each. If there are many agents, those that
+proposed, objected or raised an alert have their own row, and the others share rows."""
 
 from __future__ import annotations
 
@@ -21,13 +18,11 @@ NAME_WIDTH = 17
 MIN_COMPACT_WIDTH = 26
 """Minimum width of an agent that shares a row. Together, the agents use the full width of the row."""
 MAX_FULL_ROWS = 8
-"""Maximum number of agents that all have their own row."""
+"""Maximum number of agents for which all get their own row."""
 STANDING_KINDS: dict[AgentStanding, str] = {"live": "good", "silent": "bad", "left": "dim"}
 
 
 class AgentPanel(Lines, Panel):
-    """The panel of agents."""
-
     def __init__(self, view: MonitorView) -> None:
         super().__init__(id="agents")
         self.view = view
@@ -86,10 +81,8 @@ class AgentPanel(Lines, Panel):
             rows.append(row(width, cells))
         if len(rows) > height:
             hidden_count = len(agents) - per_row * (height - 1)
-            rows = [
-                *rows[: height - 1],
-                row(width, [(f"{hidden_count} more; enlarge the terminal to see them", "dim")]),
-            ]
+            hint = f"{hidden_count} more; enlarge the terminal to see them"
+            rows = [*rows[: height - 1], row(width, [(hint, "dim")])]
         return rows
 
     def _full_row(self, width: int, index: int, name: str, agent: AgentView) -> list[TextRun]:
@@ -133,7 +126,6 @@ def _compact_row_count(agents: int, width: int) -> int:
 
 
 def vote_text(vote: Vote) -> str:
-    """Return a vote with its confidence and tick."""
     proposal = f"{vote.stance} {vote.actuator}"
     if vote.stance == "propose" and vote.value is not None:
         proposal += f" {format_value(vote.value)}"

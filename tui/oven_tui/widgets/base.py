@@ -135,7 +135,6 @@ class RowList(PaintMixin, ScrollView, Generic[Row], can_focus=True):
         return ""
 
     def head(self, width: int) -> list[TextRun]:
-        """Return the heading row."""
         return []
 
     def show(self, rows: Sequence[Row], cursor: int) -> None:
@@ -145,7 +144,6 @@ class RowList(PaintMixin, ScrollView, Generic[Row], can_focus=True):
         self.refresh()
 
     def selected(self) -> Row | None:
-        """Return the item under the cursor."""
         return self.shown_rows[self.cursor] if self.cursor < len(self.shown_rows) else None
 
     def move_to(self, cursor: int) -> None:

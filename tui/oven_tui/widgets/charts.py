@@ -81,10 +81,8 @@ class Chart(Plot):
         return scale if columns else None, draw(columns, scale, style, marks, width, height, crosshair=crosshair)
 
     def curve(self, metric: str, width: int) -> list[Bucket]:
-        """Return the metric's curve in at most `width` columns.
-
-        A knob's line continues to the newest tick, because its value remains until the next change.
-        """
+        """Return the metric's curve in at most `width` columns. A knob's line continues to the newest tick, because its
+        value remains until the next change."""
         axis, series = self.axis, self.view.series.get(metric)
         columns = series.columns(axis.first, axis.last, width) if series else []
         if columns and self.view.style(metric) == "set":

@@ -32,13 +32,9 @@ MIN_REASON_CELLS = 12
 
 
 class DecisionList(RowList[Entry], Panel):
-    """The list of decisions, open ballots and notes."""
-
     BINDINGS: ClassVar[list[BindingType]] = bindings("decisions")
 
     class Chosen(Message):
-        """The user opened an entry."""
-
         def __init__(self, entry: Entry) -> None:
             super().__init__()
             self.entry = entry
@@ -80,7 +76,7 @@ class DecisionList(RowList[Entry], Panel):
         self.border_title = f"decisions: {counts}, {len(self.view.open)} open{filter_text}"
 
     @property
-    def chosen_tick(self) -> int | None:
+    def selected_tick(self) -> int | None:
         """Return the tick of the selected row; None while the list follows the newest."""
         entry = None if self.follows_newest else self.selected()
         return tick_of(entry) if entry is not None else None
@@ -99,7 +95,6 @@ class DecisionList(RowList[Entry], Panel):
             self.tail()
 
     def tail(self) -> None:
-        """Follow the newest row."""
         self.follows_newest = True
         self.action_last()
 
@@ -148,8 +143,8 @@ class DecisionList(RowList[Entry], Panel):
                 if item.fate == "advised":
                     sign, words, kind, reason = self._advice(decision, reason)
                 fate = (f"{sign} {words}", kind)
-                if (command := self.view.commands.newest_unfinished(decision.id)) is not None:
-                    fate, reason = stage_text(command), f"{command.command.action}: {progress_text(command)}"
+                if (result := self.view.commands.newest_unfinished(decision.id)) is not None:
+                    fate, reason = stage_text(result), f"{result.command.action}: {progress_text(result)}"
                 return self._ballot(item, item.proposer, decision.actuator, change, fate, reason, width)
 
     def _advice(self, decision: Decision, reason: str) -> tuple[str, str, str, str]:
@@ -167,27 +162,11 @@ class DecisionList(RowList[Entry], Panel):
             subject = result.decision.actuator
         action = " ".join(part for part in (command.action, value_text(command)) if part)
         reason += f" ({command.reason})" if command.reason and command.reason not in reason else ""
-        author = (note.author.removeprefix("operator "), "strong")
-        return _columns(
-            note.step,
-            ("⚑", "warn"),
-            author,
-            subject or "the run",
-            (action, "strong"),
-            stage_text(result),
-            reason,
-            width,
-        )
+        sign, author, change = ("⚑", "warn"), (note.author.removeprefix("operator "), "strong"), (action, "strong")
+        return _columns(note.step, sign, author, subject or "the run", change, stage_text(result), reason, width)
 
     def _ballot(
-        self,
-        entry: DecisionEntry | OpenBallot,
-        agent: str,
-        actuator: str,
-        change: str,
-        fate: TextRun,
-        reason: str,
-        width: int,
+        self, entry: Entry, agent: str, actuator: str, change: str, fate: TextRun, reason: str, width: int
     ) -> list[TextRun]:
         sign = glyph(self.view.agents.index(agent)) if agent in self.view.agents else (" ", "dim")
         has_no_effect = isinstance(entry, DecisionEntry) and entry.fate in ("rejected", "would set")
@@ -197,15 +176,15 @@ class DecisionList(RowList[Entry], Panel):
 
 
 def _columns(
-    step: int, sign: TextRun, who: TextRun, on: str, what: TextRun, fate: TextRun, reason: str, width: int
+    step: int, sign: TextRun, name: TextRun, actuator: str, change: TextRun, fate: TextRun, reason: str, width: int
 ) -> list[TextRun]:
     name_width, change_width = _widths(width)
     cells: list[TextRun] = [
         (f"{step:>5}  ", "dim"),
         (f"{sign[0]} ", sign[1]),
-        (fit(who[0], name_width) + " ", who[1]),
-        (fit(on, ACTUATOR) + " ", who[1] if who[1] == "dim" else "text"),
-        (fit(what[0], change_width) + " ", what[1]),
+        (fit(name[0], name_width) + " ", name[1]),
+        (fit(actuator, ACTUATOR) + " ", name[1] if name[1] == "dim" else "text"),
+        (fit(change[0], change_width) + " ", change[1]),
         (fit(fate[0], FATE) + " ", fate[1]),
     ]
     room = width - sum(cell_len(words) for words, _ in cells)

@@ -12,8 +12,6 @@ class FilterBox(Horizontal):
     """An input line for a filter. It posts `Changed` on every change, and `Closed` when the user closes it."""
 
     class Changed(Message):
-        """The text of the filter has changed."""
-
         def __init__(self, box: FilterBox, words: str) -> None:
             super().__init__()
             self.box, self.words = box, words

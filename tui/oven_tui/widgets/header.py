@@ -29,15 +29,13 @@ class RunFacts:
 
 
 class Header(Lines):
-    """The three rows at the top of the monitor."""
-
     def __init__(self, about: RunFacts, view: MonitorView) -> None:
         super().__init__(id="header")
         self.about = about
         self.view = view
         self.link = ("connecting", "")
         self.silent_s = 0.0
-        self.behind: int | None = None
+        self.events_behind: int | None = None
         """Number of events since the display was frozen; None if it is not frozen."""
 
     def rows(self, width: int, height: int) -> list[list[TextRun]]:
@@ -59,9 +57,8 @@ class Header(Lines):
             return [("■ stack is down", "bad")]
         glyph, kind = STATES.get(state, ("○", "dim"))
         if state == "ended" and self.view.run.ended:
-            return [
-                (f"{glyph} {self.view.run.ended.reason}", "bad" if self.view.run.ended.reason == "failed" else kind)
-            ]
+            reason = self.view.run.ended.reason
+            return [(f"{glyph} {reason}", "bad" if reason == "failed" else kind)]
         words = f"{glyph} {state}"
         if state == "live":
             words += f", {ago(self.silent_s)} ago"
@@ -92,7 +89,7 @@ class Header(Lines):
             words += f"  held: {run.held}"
         if run.ended_with:
             words += f"  {run.ended_with}"
-        right: list[TextRun] = [(f" FROZEN +{self.behind} ", "drill")] if self.behind is not None else []
+        right: list[TextRun] = [(f" FROZEN +{self.events_behind} ", "drill")] if self.events_behind is not None else []
         bar = min(40, max(10, width // 4))
         filled = round(bar * run.progress)
         return row(width, [("━" * filled, "good"), ("─" * (bar - filled), "raw"), (words, "text")], right)
@@ -112,7 +109,7 @@ class Header(Lines):
         if (advised := pending_advice(run)) and is_near_end(advised[0], run.tick):
             time_left = format_remaining(advised[0], run.tick, self.view.pace_s)
             right = [(f"  ? {advised[0].actuator} lapses in {time_left}", "warn")]
-        for count, words in ((run.malformed, "malformed"), (self.view.omitted_names, "omitted")):
+        for count, words in ((run.malformed, "malformed"), (self.view.omitted_count, "omitted")):
             right += [(f"  {count} {words}", "warn")] if count else []
         room = width - sum(cell_len(words) for words, _ in (*left_part, *right))
         return row(width, [*left_part, *_knobs(run.changed_knobs(), room)], right)

@@ -17,8 +17,6 @@ NAME = 24
 
 
 class OverlayChart(Plot):
-    """A chart of one metric with a curve per run."""
-
     def __init__(self, runs: Sequence[OverlaidRun], *, id: str) -> None:
         super().__init__(id=id)
         self.runs = runs

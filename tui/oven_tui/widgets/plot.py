@@ -16,8 +16,6 @@ WINDOWS = (None, 1000, 300, 100, 30)
 
 
 class Plot(Lines):
-    """A chart of one metric, with its frame."""
-
     def __init__(self, *, id: str, axis_row: bool = False) -> None:
         super().__init__(id=id)
         self.metric: str | None = None

@@ -22,8 +22,6 @@ MAX_MARKED = 4
 
 
 class RunList(RowList[RunRow]):
-    """The list of runs."""
-
     BINDINGS: ClassVar[list[BindingType]] = bindings("runs")
     head_rows = 1
 
@@ -63,7 +61,6 @@ class RunList(RowList[RunRow]):
         self.post_message(self.Moved(self.selected()))
 
     def put_cursor(self, run: str) -> None:
-        """Move the cursor to a run, if the list has it."""
         names = [run_row.run for run_row in self.shown_rows]
         if run in names:
             self.move_to(names.index(run))
@@ -75,17 +72,17 @@ class RunList(RowList[RunRow]):
     def action_open(self) -> None:
         if len(self.marked) > 1:
             self.post_message(self.Chosen(self.marked))
-        elif (chosen := self.selected()) is not None:
-            self.post_message(self.Chosen([chosen.run]))
+        elif (run := self.selected()) is not None:
+            self.post_message(self.Chosen([run.run]))
 
     def action_play(self) -> None:
-        if (chosen := self.selected()) is not None:
-            self.post_message(self.Chosen([chosen.run], play=True))
+        if (run := self.selected()) is not None:
+            self.post_message(self.Chosen([run.run], play=True))
 
     def action_mark(self) -> None:
-        if (chosen := self.selected()) is None:
+        if (run := self.selected()) is None:
             return
-        name = chosen.run
+        name = run.run
         if name in self.marked:
             self.marked.remove(name)
         elif len(self.marked) < MAX_MARKED:

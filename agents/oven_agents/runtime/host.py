@@ -248,8 +248,7 @@ log = logging.getLogger("oven.agent")
 
 
 def trace_key(body: Observation | BallotOpened) -> str:
-    """Return the key of a message's trace: a ballot's id, or an observation's tick. A vote has the key of its ballot,
-    or else of the tick at which its window ends."""
+    """Return the key of a message's trace: a ballot's id, or an observation's tick."""
     return body.id if isinstance(body, BallotOpened) else str(body.tick)
 
 

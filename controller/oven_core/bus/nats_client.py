@@ -76,7 +76,7 @@ class BusClient(Client):
     """A nats-py client with three fixes.
 
     A tls:// address requires TLS. Otherwise a man in the middle could pretend that the server has none. A task that is
-    cancelled while it waits for the client really ends. Each message takes fewer event loop iterations, because of
+    cancelled while it waits for the client ends. Each message takes fewer event loop iterations, because of
     `request_ack`, `subscribe_inline`, and a single write for everything published in one iteration. An iteration takes
     tens of microseconds in each of six processes, on cores that the training needs.
     """

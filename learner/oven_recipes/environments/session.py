@@ -42,8 +42,8 @@ class Workspace:
         return hashlib.sha256(data).hexdigest()[:16]
 
     def list_files(self, folder: str) -> str:
-        """Return the paths under a folder, one per line. An empty name means the repository. Raises ToolError if there
-        is no such folder."""
+        """Return the paths under a folder, one per line. An empty name means the repository. Raises ToolError if it does
+        not exist."""
         inside = _normalised(folder) if folder not in ("", ".", "/") else ""
         matches = [
             path for path in sorted(self._files) if not inside or path.startswith(f"{inside}/") or path == inside
@@ -53,7 +53,7 @@ class Workspace:
         return _truncated("\n".join(matches))
 
     def read(self, path: str) -> str:
-        """Return a file's text, truncated if it is long. Raises ToolError if there is no such file."""
+        """Return a file's text, truncated if it is long. Raises ToolError if it does not exist."""
         return _truncated(self._text(path))
 
     def search(self, text: str) -> str:

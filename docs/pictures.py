@@ -25,8 +25,8 @@ from oven_core.protocol.messages import Decision, Observation
 from oven_runs.access.log_sources import exported_events
 from oven_runs.home.run_folder import RunFolder
 from oven_tui.app import MonitorApp
-from oven_tui.widgets.decision_list import Decisions
-from oven_tui.widgets.header import About
+from oven_tui.widgets.decision_list import DecisionList
+from oven_tui.widgets.header import RunFacts
 
 CELL, LINE = 8, 16
 """Pixels of a cell."""
@@ -184,7 +184,7 @@ class _Recorded(MonitorApp):
 
     def __init__(self, folder: RunFolder) -> None:
         info = folder.info()
-        super().__init__(About(folder.run, info.recipe, info.start, info.drill))
+        super().__init__(RunFacts(folder.run, info.recipe, info.start, info.drill))
 
     def silent_s(self) -> float:
         return 0.0  # the clock is no part of the picture
@@ -199,16 +199,16 @@ async def record(folder: RunFolder) -> None:
     frames: list[Frame] = []
     taken = 0
     async with app.run_test(size=SIZE) as pilot:
-        app.say("connected", "")
+        app.set_link("connected", "")
         for stop in stops:
             upto = _until(events, stop)
-            app.take(list(events[taken:upto]))
+            app.add_events(list(events[taken:upto]))
             taken = upto
             app.paint()
             frames.append(await _settled(app, pilot))
         middle = len(frames) * 2 // 3
         (DOCS / "monitor.svg").write_text(still(frames[middle], SIZE))
-        app.query_one(Decisions).focus()
+        app.query_one(DecisionList).focus()
         await pilot.press("g", "j", "enter")
         frames.append(await _settled(app, pilot))
         await pilot.press("pagedown")

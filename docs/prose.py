@@ -29,7 +29,7 @@ DOCSTRINGS_ONLY: Final = {
     "learner/oven_learner/rewards/scores.py": "recorded logs hold these failures",
     "learner/oven_learner/actuators.py": "receipts in recorded logs hold these reasons",
     "learner/oven_learner/client/commands.py": "receipts in recorded logs hold these reasons",
-    "learner/oven_learner/rollback/on_disk.py": "receipts in recorded logs hold these reasons",
+    "learner/oven_learner/rollback/disk_checkpoints.py": "receipts in recorded logs hold these reasons",
     "bench/oven_bench/gym/tasks/": "models are trained on these texts; recorded receipts hold these reasons",
 }
 """Beginning of a path → why its string literals are not checked."""

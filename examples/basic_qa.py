@@ -26,7 +26,7 @@ def main(text: Path, question: str) -> int:
     log_dir = unused(Path(os.environ.get("LOG_DIR", "logs/basic_qa")))
     with configured_model("supervisor") as supervisor, configured_model("worker") as worker:
         result = run(question, text.read_text(), supervisor, worker, log_dir=log_dir)
-    print(result.answer if result.answered else f"no answer ({result.ended}): {result.why}")
+    print(result.answer if result.answered else f"no answer ({result.ended}): {result.reason}")
     tokens = result.supervisor_usage, result.worker_usage
     print(f"{result.iterations} turns, {result.calls} calls, {result.elapsed:.1f} s", file=sys.stderr)
     print(f"supervisor {tokens[0]}, worker {tokens[1]}, US dollars {result.cost_usd}", file=sys.stderr)

@@ -22,18 +22,18 @@ def limit(megabytes: int) -> None:
     if sys.platform != "linux":
         raise ConfigError(f"{SETTING} = {megabytes} works on Linux only; remove it")
     hard_limit = resource.getrlimit(resource.RLIMIT_DATA)[1]
-    most = megabytes * MB if hard_limit == resource.RLIM_INFINITY else min(hard_limit, megabytes * MB)
-    resource.setrlimit(resource.RLIMIT_DATA, (most, most))
+    limit_bytes = megabytes * MB if hard_limit == resource.RLIM_INFINITY else min(hard_limit, megabytes * MB)
+    resource.setrlimit(resource.RLIMIT_DATA, (limit_bytes, limit_bytes))
 
 
 def reached(*agents: str) -> str:
-    """Return the message for the log and a status: these agents' process is out of memory, the limit, the remedy."""
-    most = resource.getrlimit(resource.RLIMIT_DATA)[0]
-    who = f"agent{'s' if len(agents) > 1 else ''} {', '.join(agents)}"
-    if most == resource.RLIM_INFINITY:
-        return f"{who} found no memory left on this machine; fix what the agent hoards, or remove it from the run"
-    now = most // MB
+    """Return the message that the process of these agents is out of memory, with the limit and the remedy."""
+    limit_bytes = resource.getrlimit(resource.RLIMIT_DATA)[0]
+    subject = f"agent{'s' if len(agents) > 1 else ''} {', '.join(agents)}"
+    if limit_bytes == resource.RLIM_INFINITY:
+        return f"{subject} ran out of memory on this machine; reduce the agent's memory, or remove it from the run"
+    limit_mb = limit_bytes // MB
     return (
-        f"{who} reached the limit of {now} MB on the memory of an agent process ({SETTING}); fix what the agent "
-        f"hoards, remove it from the run, or allow more with --set {SETTING}={2 * now}"
+        f"{subject} reached the limit of {limit_mb} MB on the memory of an agent process ({SETTING}); reduce the "
+        f"agent's memory, remove it from the run, or raise the limit with --set {SETTING}={2 * limit_mb}"
     )

@@ -17,7 +17,7 @@ from oven_core.protocol.messages import Decision, MetricSpec, Outcome, Receipt, 
 from oven_core.protocol.rules import Rules
 from oven_learner.actuators import Actuators
 from oven_learner.client.client import OvenClient
-from oven_learner.rollback.in_memory import Snapshots
+from oven_learner.rollback.memory_snapshots import Snapshots
 from oven_runs.log.replay import replay
 
 pytestmark = pytest.mark.usefixtures("installed")

@@ -13,12 +13,12 @@ from oven_kg.graph.knowledge import Knowledge
 from oven_kg.graph.lint import lint
 
 MAX_BYTES: Final = 64 * 2**20
-"""Maximum size of a YAML file. In memory it takes about ten times as much."""
-SHOWN_FAULTS: Final = 5
+"""Maximum size of a YAML file in bytes. In memory it takes about ten times as much."""
+MAX_FAULTS: Final = 5
 
 
 def is_yaml(path: Path) -> bool:
-    """Whether the path has the file extension of a graph of causes and remedies."""
+    """Return whether the path has the file extension of a graph of causes and remedies."""
     return path.suffix.lower() in (".yaml", ".yml") and not path.is_dir()
 
 
@@ -28,8 +28,8 @@ def read_graph(path: Path | None) -> Records:
         return read()
     if not is_yaml(path):
         raise ConfigError(
-            f"{path} does not hold causes and remedies, as a .yaml file does; make a graph of another format usable "
-            f"with `oven-controller kg import {path} --to FOLDER`"
+            f"{path} is not a .yaml file with causes and remedies; convert other formats with `oven-controller kg "
+            f"import {path} --to FOLDER`"
         )
     read_file(path, "the graph", MAX_BYTES)
     return read(path)
@@ -37,19 +37,19 @@ def read_graph(path: Path | None) -> Records:
 
 def load(path: Path | None = None) -> Knowledge:
     """Load the built-in graph, or the one in `path`. Raises ConfigError with the first faults from the lint."""
-    return _load_builtin() if path is None else _checked(read_graph(path), str(path))
+    return _load_builtin() if path is None else _check(read_graph(path), str(path))
 
 
 @cache
 def _load_builtin() -> Knowledge:
-    return _checked(read_graph(None), "the built-in graph")
+    return _check(read_graph(None), "the built-in graph")
 
 
-def _checked(records: Records, name: str) -> Knowledge:
+def _check(records: Records, name: str) -> Knowledge:
     if faults := lint(records):
-        more = f" and {len(faults) - SHOWN_FAULTS} more" if len(faults) > SHOWN_FAULTS else ""
+        more = f" and {len(faults) - MAX_FAULTS} more" if len(faults) > MAX_FAULTS else ""
         raise ConfigError(
-            f"{name} has faults: {'; '.join(faults[:SHOWN_FAULTS])}{more}; `oven-controller kg lint` lists all"
+            f"{name} has faults: {'; '.join(faults[:MAX_FAULTS])}{more}; `oven-controller kg lint` lists all"
         )
     return Knowledge(records)
 

@@ -36,7 +36,7 @@ from oven_learner.link.find_controller import Connection, Mode, find_controller
 from oven_learner.link.link_interface import Link, SilentLink
 from oven_learner.optim.lr_scale import USER_BOUNDS, LearningRateScale
 from oven_learner.optim.rate_readback import RateReadback
-from oven_learner.rollback.in_memory import CREDIT_S, KEPT, Snapshots
+from oven_learner.rollback.memory_snapshots import CREDIT_S, MAX_SNAPSHOTS, Snapshots
 
 if TYPE_CHECKING:
     from oven_learner.optim.step_gauges import StepGauges
@@ -184,7 +184,7 @@ def _snapshots(
     """Return the snapshots for rollback, or None if copies do not fit into memory or the model is sharded."""
     from oven_learner.optim import snapshot
 
-    if snapshot.sharding(model) or (KEPT + 2) * snapshot.size(model) > snapshot.LIMIT_BYTES:
+    if snapshot.sharding(model) or (MAX_SNAPSHOTS + 2) * snapshot.size(model) > snapshot.LIMIT_BYTES:
         return None
     state = snapshot.LoopSnapshot(model, rate.scale, scheduler, lambda: client().on_weights_restored())
     # In lockstep, the target of a rollback must not depend on the clock.
@@ -207,7 +207,7 @@ def _best_weights(
         return None
     from oven_learner.optim import snapshot
 
-    if snapshot.sharding(model) or not snapshot.best_fits(model, KEPT + 2):
+    if snapshot.sharding(model) or not snapshot.best_fits(model, MAX_SNAPSHOTS + 2):
         return None
     copies = snapshot.WeightCopies(model, lambda: client().on_weights_restored())
     name = metric.name

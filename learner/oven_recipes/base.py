@@ -1,4 +1,4 @@
-"""The interface of a recipe, an entry point of the group `oven.recipes`. Importing a recipe needs no torch, but
+"""The interface of recipes, the entry points of the group `oven.recipes`. Importing a recipe needs no torch, but
 training does."""
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from oven_runs.settings import resolution
 
 @dataclass(frozen=True)
 class Order:
-    """A request from `up` to a recipe."""
+    """A request from `up` to train a recipe."""
 
     start: str
     seed: int
@@ -36,14 +36,14 @@ class Recipe(resolution.Recipe, Protocol):
 
     @property
     def name(self) -> str:
-        """The recipe's name in the log, and among the entry points."""
+        """The recipe's name in the log and in the entry points."""
 
     def train(self, order: Order) -> None:
-        """Train to the end, attached to the controller that the environment names."""
+        """Train to the end, attached to the controller in the environment variables."""
 
 
 LR_BOUNDS = (0.01, 100.0)
-"""Bounds of the learning-rate knob. They are so wide that an agent cannot guess a drawn start from them."""
+"""Bounds of the learning-rate knob. They are so wide that they do not reveal a random start to an agent."""
 
 
 class RecipeSettings(BaseModel):
@@ -56,14 +56,14 @@ class RecipeSettings(BaseModel):
 
 @dataclass(frozen=True)
 class Start:
-    """The start of a run. In a drill, `label` describes the planted fault; otherwise it is empty."""
+    """The start of a run. `label` describes the planted fault of a drill, and is otherwise empty."""
 
     name: str
     learning_rate: float
     label: str = ""
 
     def describe(self) -> str:
-        """Describe the start in one line for people. Agents never see it."""
+        """Return a one-line description for people. Agents never see it."""
         return f"learning rate {self.learning_rate:.3g}"
 
 
@@ -78,5 +78,5 @@ def learning_rate_start(text: str, tuned: float) -> tuple[str, float, str]:
 
 
 def no_such_start(text: str, starts: Sequence[str]) -> ValueError:
-    """Return the error for an unknown start. It lists similar names, or all of `starts`."""
+    """Return the error for an unknown start, which lists similar names or all of `starts`."""
     return ValueError(str(UnknownNameError("start", text, starts)))

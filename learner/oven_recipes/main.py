@@ -1,4 +1,4 @@
-"""The learner process of `oven-controller up`. It runs the recipe that config.json in the run folder names."""
+"""The learner process of `oven-controller up`, which runs the recipe in the run folder's config.json."""
 
 from __future__ import annotations
 

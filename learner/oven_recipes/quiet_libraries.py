@@ -1,18 +1,18 @@
-"""Silence libraries that print into the output of recipes and commands."""
+"""Silences libraries that print into the output of recipes and commands."""
 
 from __future__ import annotations
 
 import os
 import warnings
 
-os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")  # read at the first import: TRL reports each trainer
+os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")  # before the first import, because TRL reports each trainer
 
 from transformers.utils import logging as transformers_logging
 
 
 def quiet_libraries() -> None:
-    """Turn off transformers' progress bars, TRL's note that environments are experimental, and a warning about an
-    option that TRL 1.16 and peft 0.21 read under its old name. Users cannot act on any of them."""
+    """Turn off transformers' progress bars, TRL's note that environments are experimental, and a warning about the old
+    name of an option in TRL 1.16 and peft 0.21. Users cannot do anything about them."""
     os.environ["TRL_EXPERIMENTAL_SILENCE"] = "1"
     transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     warnings.filterwarnings("ignore", message=".*gradient_checkpointing` is deprecated", category=FutureWarning)

@@ -1,4 +1,4 @@
-"""Run a recipe's training in its process: attach it, resume from checkpoints, and stop it cleanly on SIGTERM."""
+"""Runs a recipe's training: attaches the trainer, resumes from checkpoints, and stops cleanly on SIGTERM."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def trainer_arguments(settings: Any, learning_rate: float, seed: int, workdir: P
         "learning_rate": learning_rate,
         "max_steps": settings.max_steps,
         "max_grad_norm": settings.max_grad_norm,
-        "bf16": False,  # weights stay in the type that they were loaded in
-        "gradient_checkpointing": False,  # recomputing costs 28 % and saves memory that small models don't need
+        "bf16": False,  # weights keep the type in which they were loaded
+        "gradient_checkpointing": False,  # it costs 28 % of the time and saves memory that small models do not need
         "logging_steps": 1,
         "logging_nan_inf_filter": False,  # otherwise a NaN loss is reported as 0
         "save_strategy": "no",
@@ -51,11 +51,11 @@ class Job:
     trainer: Any
     """A trainer from transformers or TRL."""
     evaluate: Callable[[], Measurements]
-    """Measures the held-out data. Returns a value per metric, or one per example, whose mean is published."""
+    """Measures the held-out data. Returns a value per metric, or a list of values whose mean is published."""
     evaluate_every: int
     """Optimizer steps between evaluations."""
     metrics: tuple[MetricSpec, ...]
-    """The recipe's additions to the metrics that `attach` finds."""
+    """The recipe's own metrics, in addition to the metrics that `attach` finds."""
     lr_bounds: tuple[float, float]
     beta_bounds: tuple[float, float] = USER_BOUNDS
     mixture: Mixture | None = None
@@ -64,12 +64,10 @@ class Job:
     teachers: Teachers | None = None
     committee: Committee | None = None
     finished: Callable[[], None] | None = None
-    """Called with the final weights after a training that was not stopped."""
+    """Called at the end of a training that was not stopped."""
 
     def __post_init__(self) -> None:
-        self.trainer.remove_callback(
-            PrinterCallback
-        )  # the replacement for the bar with disable_tqdm, which prints every step
+        self.trainer.remove_callback(PrinterCallback)  # prints every step when the progress bar is disabled
 
     def attach(self, **options: Any) -> Attachment:
         """Attach the trainer; `options` go to `oven.attach`."""
@@ -93,10 +91,10 @@ def end_on_sigterm(client: Callable[[], OvenClient | None]) -> None:
     """On SIGTERM, ask the client to stop cleanly, or end the process at once if there is no client."""
 
     def end(number: int, _: types.FrameType | None) -> None:
-        present = client()
-        if present is None:
+        current = client()
+        if current is None:
             sys.exit(0)
-        present.request_stop(signal.Signals(number).name)
+        current.request_stop(signal.Signals(number).name)
 
     signal.signal(signal.SIGTERM, end)
 
@@ -111,7 +109,7 @@ def train(recipe: Recipe, order: Order, build: Build) -> None:
     job = prepared(recipe, build, options, order.start, order.seed, checkpoints, order.cache)
     attachment = job.attach(seconds=order.seconds, recipe=recipe.name)
     attachment.resumable = True
-    gc.freeze()  # accelerate's full collection at the start of training, and the exit, took seconds
+    gc.freeze()  # garbage collection at the start of training and at exit took seconds
     job.trainer.train(resume_from_checkpoint=order.resume or None)
     if job.finished is not None and not (attachment.client and attachment.client.stopping):
         job.finished()

@@ -17,7 +17,8 @@ IGNORED = -100  # cross_entropy's default ignore_index
 
 
 class Sizes(Protocol):
-    """Sizes of a Llama: its hidden states and feed-forward layer, and its numbers of blocks and attention heads."""
+    """Sizes of a Llama: widths of its hidden states and feed-forward layer, and numbers of blocks and attention
+    heads."""
 
     @property
     def hidden(self) -> int: ...
@@ -53,7 +54,7 @@ def small_llama(
 def target_batch(
     prompts: Sequence[list[int]], targets: Sequence[list[int]], pad: int, side: Literal["left", "right"]
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return token ids, attention mask and labels, each (B, T) int64, padded on one side. Only targets are scored."""
+    """Return token ids, attention mask and labels, each (B, T) int64, padded on `side`. Only targets have labels."""
     pairs = list(zip(prompts, targets, strict=True))
     ids = [torch.tensor(prompt + target) for prompt, target in pairs]
     labels = [torch.tensor([IGNORED] * len(prompt) + target) for prompt, target in pairs]
@@ -64,26 +65,26 @@ def target_batch(
     )
 
 
-def alike_batches(
+def similar_length_batches(
     draw: Callable[[], Sequence[Row]], size: int, length: Callable[[Row], int], rng: random.Random
 ) -> Iterator[Sequence[Row]]:
-    """Yield batches forever. The rows of a batch come from one draw and have similar lengths. With mixed lengths, half
-    of a batch would be padding."""
+    """Yield batches of rows of similar length forever. With mixed lengths, half of a batch would be padding. `draw`
+    returns the rows for several batches."""
     while True:
-        drawn = sorted(draw(), key=length)
-        batches = [drawn[start : start + size] for start in range(0, len(drawn), size)]
+        rows = sorted(draw(), key=length)
+        batches = [rows[start : start + size] for start in range(0, len(rows), size)]
         rng.shuffle(batches)
         yield from batches
 
 
-def rise_and_fall(optimizer: torch.optim.Optimizer, steps: int, ramp: int = 20) -> LambdaLR:
+def warmup_decay_schedule(optimizer: torch.optim.Optimizer, steps: int, ramp: int = 20) -> LambdaLR:
     """Raise the learning rate for `ramp` steps, then lower it to a twentieth by the last step."""
     return LambdaLR(optimizer, lambda t: min(1.0, (t + 1) / ramp) * (1 - 0.95 * t / max(1, steps)))
 
 
-def descend(loss: Tensor, weights: Iterable[Tensor], *parts: Any) -> None:
-    """Take one step down the loss: clip the gradients of `weights` to a norm of 1, then step each optimizer and
-    schedule in `parts`."""
+def optimizer_step(loss: Tensor, weights: Iterable[Tensor], *parts: Any) -> None:
+    """Take one training step: clip the gradients of `weights` to a norm of 1, then step each optimizer and schedule in
+    `parts`."""
     weights = list(weights)
     for weight in weights:
         weight.grad = None

@@ -1,4 +1,4 @@
-"""A recipe that trains with a trainer from transformers or TRL. Importing this module needs no torch."""
+"""Recipes for a trainer from transformers or TRL. Importing this module needs no torch."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from oven_recipes.base import Order, Start
 
 @dataclass(frozen=True)
 class TrainedRecipe:
-    """A recipe with names and settings for `up`, whose `train` imports torch."""
+    """A recipe with the names and settings for `up`. Only `train` imports torch."""
 
     name: str
     default_start: str
@@ -22,7 +22,7 @@ class TrainedRecipe:
     starts: Callable[[str, int, Any], Start]
     """Parses the name of a start, given a seed and settings."""
     build: str
-    """`module:function` that builds the job."""
+    """The function that builds the job, as `module:function`."""
 
     def parse_start(self, text: str, seed: int, options: Any) -> Start:
         return self.starts(text, seed, options)

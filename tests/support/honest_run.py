@@ -28,7 +28,7 @@ from oven_core.security.credentials import Credentials
 from oven_core.security.signing import Keyring, Signer
 from oven_kg.checked_graph import load
 from oven_kg.service.endpoints import Answers
-from oven_kg.service.process import serving
+from oven_kg.service.process import run_service
 from oven_learner.actuators import Actuators
 from oven_learner.client.client import OvenClient
 from oven_learner.link.process_link import ProcessLink
@@ -182,7 +182,7 @@ async def running(folder: Path, *, kg: bool = False) -> AsyncIterator[HonestRun]
         await serve_history(history, RUN)
         if kg:
             prior = await stack.enter_async_context(Bus.connect(server.url, keys["kg"], name="kg"))
-            await stack.enter_async_context(serving(prior, Answers(load())))
+            await stack.enter_async_context(run_service(prior, Answers(load())))
         agent = Credentials.load(files.creds / "steady.nk")
         tasks = [
             asyncio.create_task(serve(mesh, RUN, public["learner"])),

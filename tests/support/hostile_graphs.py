@@ -124,8 +124,8 @@ CASES: Final[Mapping[str, Case]] = {
     "a long text, often": Case(
         "g.parquet", lambda path: _repeated_text(path), "a name of 5,000,000 bytes; the limit is 1000 characters"
     ),
-    "deep JSON": Case("g.json", '{"nodes": ' + "[" * 500_000, "g.json is not JSON: it is nested too deeply"),
-    "deep XML": Case("g.graphml", "<graphml>" + "<a>" * 5_000, "has elements 65 deep"),
+    "deep JSON": Case("g.json", '{"nodes": ' + "[" * 500_000, "g.json is not valid JSON: it is nested too deeply"),
+    "deep XML": Case("g.graphml", "<graphml>" + "<a>" * 5_000, "nests elements 65 deep"),
     "deep Turtle": Case("g.ttl", b"@prefix a: <http://a/> .\na:b a:c " + b"( " * 600_000, "nested brackets"),
     "deep Turtle, between comments": Case(
         "g.ttl", b"@prefix a: <http://a/> .\na:b a:c " + b'( "\\")" # x.\n' * 60_000, "nested brackets"
@@ -162,50 +162,52 @@ CASES: Final[Mapping[str, Case]] = {
         "g.graphml", GRAPHML.format(AB + "\n" + AB), "line 2: the node 'a' is declared twice"
     ),
     "a circle, CSV": Case(
-        "g.csv", b"s,p,o\na,causes,b\nc,requires,a\na,requires,b\nb,requires,c\n", "REQUIRES goes in a circle"
+        "g.csv", b"s,p,o\na,causes,b\nc,requires,a\na,requires,b\nb,requires,c\n", "REQUIRES edges form a cycle"
     ),
     "a circle, ConceptNet": Case(
         "g.tsv",
         "".join(CONCEPT.format("HasPrerequisite", *pair, '{"weight": 1}') for pair in ("ab", "ba")),
-        "g.tsv: REQUIRES goes in a circle, a → b → a",
+        "g.tsv: REQUIRES edges form a cycle: a → b → a",
         ("--languages", "en"),
     ),
-    "needs itself": Case("g.csv", b"s,p,o\na,requires,a\n", "g.csv: REQUIRES goes in a circle, a → a"),
+    "needs itself": Case("g.csv", b"s,p,o\na,requires,a\n", "g.csv: REQUIRES edges form a cycle: a → a"),
     # Half a file
-    "half a gzip": Case("g.csv.gz", gzip.compress(HEADER + os.urandom(0) + b"x,y,z,1\n" * 999)[:-9], "is cut short"),
+    "half a gzip": Case("g.csv.gz", gzip.compress(HEADER + os.urandom(0) + b"x,y,z,1\n" * 999)[:-9], "is truncated"),
     "a wrong gzip": Case("g.csv.gz", gzip.compress(HEADER)[:-8] + b"\0" * 8, "cannot be decompressed"),
-    "half a Parquet": Case("g.parquet", _cut(parquet(s=["x"] * 99, p=["y"] * 99, o=["z"] * 99)), "is it cut short"),
-    "half a GraphML": Case("g.graphml", "<graphml><graph>", "line 1: it is not GraphML: no element found"),
+    "half a Parquet": Case(
+        "g.parquet", _cut(parquet(s=["x"] * 99, p=["y"] * 99, o=["z"] * 99)), "check whether it is truncated"
+    ),
+    "half a GraphML": Case("g.graphml", "<graphml><graph>", "line 1 is not valid GraphML: no element found"),
     "half an N-Triples": Case("g.nt", NT + NT[:-9], "line 2 is not valid RDF"),
     "half a Turtle": Case("g.ttl", "@prefix a: <http://a/> .\na:b a:c", "is not valid RDF"),
-    "half a row": Case("g.csv", HEADER + b"x,y,z,1\nx,y", "line 3 has 2 columns and should have 4"),
+    "half a row": Case("g.csv", HEADER + b"x,y,z,1\nx,y", "line 3 has 2 columns instead of 4"),
     "an open quote": Case("g.csv", HEADER + b'x,y,z,1\n"x,y,z,1\n', "line 3 has 1 columns"),
     "a longer open quote": Case("g.csv", HEADER + b'"x,y,z,1\n' + b"x,y,z,1\n" * 600_000, "line 2 opens a quote"),
     "nothing": Case("g.csv", b"", "has the columns none"),
-    "a header": Case("g.csv", HEADER, "no edge is left of no rows"),
+    "a header": Case("g.csv", HEADER, "no edges are left of no rows"),
     # Texts
     "Latin-1, CSV": Case("g.csv", HEADER + b"x,y,z,1\n\xe9t\xe9,y,z,1\n", "line 3 is not UTF-8 (byte 0xe9)"),
     "Latin-1, GraphML": Case(
-        "g.graphml", GRAPHML.format('<node id="\xe9"/>').encode("latin-1"), "line 1: it is not GraphML"
+        "g.graphml", GRAPHML.format('<node id="\xe9"/>').encode("latin-1"), "line 1 is not valid GraphML"
     ),
     "Latin-1, N-Triples": Case("g.nt", NT.replace(b"d", b"\xe9"), "line 1 is not valid RDF: "),
     "bytes, Parquet": Case("g.parquet", parquet(s=[b"\xe9"], p=[b"y"], o=[b"z"]), "row 1 is not UTF-8 (byte 0xe9)"),
-    "UTF-16": Case("g.csv", "s,p,o\nx,y,z\n".encode("utf-16"), "is in UTF-16, which is not read"),
+    "UTF-16": Case("g.csv", "s,p,o\nx,y,z\n".encode("utf-16"), "is in UTF-16, which is not supported"),
     "half a letter": Case(
         "g.jsonl", r'{"s":"\ud83d","p":"y","o":"z"}', "line 1: the node '\\ud83d' is not valid Unicode"
     ),
     "no name": Case("g.csv", HEADER + b",y,z,1\n", "line 2: a node without a name"),
     # No graphs
-    "a pickle": Case("g.csv", pickle.dumps([1]), "is a pickle, which is not read"),
-    "an array of objects": Case("g.npy", _array, "is a numpy array, which is not read"),
-    "an archive": Case("g.csv", b"PK\x03\x04" + bytes(99), "is a zip archive, which is not read"),
-    "something else": Case("g.txt", "Once upon a time", "is unknown; name it with --format"),
+    "a pickle": Case("g.csv", pickle.dumps([1]), "is a pickle, which is not supported"),
+    "an array of objects": Case("g.npy", _array, "is a numpy array, which is not supported"),
+    "an archive": Case("g.csv", b"PK\x03\x04" + bytes(99), "is a zip archive, which is not supported"),
+    "something else": Case("g.txt", "Once upon a time", "is unknown; use --format"),
     "no lists": Case("g.json", '{"nodes": 3}', "has no lists `nodes` and `edges`"),
     "a node without id": Case("g.json", '{"nodes": [{}], "edges": []}', "node 1: the id is None"),
     "no Parquet": Case("g.parquet", b"PAR1" + b"x" * 50 + b"PAR1", "is not a readable Parquet file"),
     "a remote context": Case("g.jsonld", '{"@context": "http://localhost/x", "@id": "http://a/b"}', "is not valid RDF"),
     "a pipe": Case("g.csv", os.mkfifo, "it is not a regular file"),
-    "a folder": Case("g", lambda path: path.mkdir(), "is a folder without `graph.json`"),
+    "a folder": Case("g", lambda path: path.mkdir(), "is a folder, but not one of `kg import`"),
 }
 
 

@@ -14,7 +14,7 @@ from oven_runs.access.run_access import RunAccess
 from oven_runs.log.command_result import CommandResult
 from oven_tui.app import MonitorApp
 from oven_tui.screens.questions import ChoiceScreen, ConfirmScreen
-from oven_tui.widgets.header import About
+from oven_tui.widgets.header import RunFacts
 
 LIMIT_S = 60
 
@@ -65,7 +65,7 @@ class Person:
         await self.press(*keys)
         await self.until(lambda: len(self.app.view.commands.by_id) > len(before))
         (result,) = [command for name, command in self.app.view.commands.by_id.items() if name not in before]
-        await self.until(lambda: result.whole or result.failed or result.waited)
+        await self.until(lambda: result.is_final or result.failed or result.waited)
         self.results.append(result)
         return result
 
@@ -86,7 +86,7 @@ class Person:
 @asynccontextmanager
 async def at_monitor(access: RunAccess, *, control: bool = True) -> AsyncIterator[Person]:
     """Yield the monitor once it knows the run's newest step."""
-    app = MonitorApp(About(access.run), access, control=control)
+    app = MonitorApp(RunFacts(access.run), access, control=control)
     async with app.run_test(size=(110, 30)) as pilot:
         person = Person(app, pilot)
         await person.until(lambda: app.view.run.started and app.view.run.tick > 2)

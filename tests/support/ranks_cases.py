@@ -20,7 +20,7 @@ from oven_learner.link.resume_state import ResumeState
 from oven_learner.optim.lr_scale import LearningRateScale
 from oven_learner.optim.rate_readback import RateReadback
 from oven_learner.ranks import Ranks
-from oven_learner.rollback.in_memory import Snapshots
+from oven_learner.rollback.memory_snapshots import Snapshots
 from oven_learner.testing import FakeLink
 
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
-from oven_learner.rewards.aggregation import aggregate, standardised
+from oven_learner.rewards.aggregation import aggregate, standardise
 from oven_learner.rewards.reliability import Reliability
 
 SCALES: Final = {"a": 0.5, "b": 0.8, "c": 1.2, "d": 2.0}
@@ -125,10 +125,10 @@ def play(rule: Rule, name: str, count: int, seed: int, *, same: bool = False, sk
     watched = ADVERSARIES[name].watched
     correlations, lost = [], 0
     for n, group in enumerate(groups(name, count + skip, seed, same=same)):
-        rewards = standardised(rule(group.scores))
+        rewards = standardise(rule(group.scores))
         if n < skip:
             continue
-        pairs = zip(rewards, standardised(group.truth), strict=True)
+        pairs = zip(rewards, standardise(group.truth), strict=True)
         correlations.append(math.fsum(reward * worth for reward, worth in pairs) / SIZE)
         best = group.truth.index(max(group.truth))
         lost += rewards[0] > 0 if watched == "bad" else rewards[best] < 0

@@ -38,7 +38,7 @@ from oven_core.replica.service import serve, serve_history
 from oven_core.security.credentials import Credentials
 from oven_kg.checked_graph import load
 from oven_kg.service.endpoints import Answers
-from oven_kg.service.process import serving as serving_graph
+from oven_kg.service.process import run_service as serving_graph
 from oven_llm.diagnosis.supervisor_agent import Supervisor
 
 ON = Subjects(RUN)

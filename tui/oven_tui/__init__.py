@@ -1,1 +1,1 @@
-"""The monitor: a fold over the log, drawn in the terminal. `model` imports no textual."""
+"""The monitor: it reads a run's log and shows the run in the terminal. `model` does not import textual."""

@@ -1,5 +1,5 @@
-"""The monitor's application: feeds the view and redraws the widgets a few times per second. It only reads, and the run
-does not know about it."""
+"""The monitor's application. It updates the view from the log and redraws the widgets a few times per second. It only
+reads the log, so it does not affect the run."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from textual.containers import Container
 from textual.widgets import Footer
 
 from oven_runs.access.local_run import LocalRun
-from oven_tui.acting_commands import Acting
+from oven_tui.acting_app import ActingApp
 from oven_tui.appearance import Appearance
 from oven_tui.bindings import CommandPalette, bindings
-from oven_tui.model.console import Console
+from oven_tui.model.console import ConsoleBuffer
 from oven_tui.model.monitor_view import MonitorView
 from oven_tui.model.sampled_groups import SampledGroups
 from oven_tui.screens.completions import CompletionScreen
 from oven_tui.screens.help import HelpScreen
-from oven_tui.widgets.agents import Agents
+from oven_tui.widgets.agents import AgentPanel
 from oven_tui.widgets.base import Panel
 from oven_tui.widgets.charts import Charts
-from oven_tui.widgets.decision_list import Decisions
+from oven_tui.widgets.decision_list import DecisionList
 from oven_tui.widgets.filter_box import FilterBox
-from oven_tui.widgets.header import About, Header
+from oven_tui.widgets.header import Header, RunFacts
 from oven_tui.widgets.machine_panel import MachinePanel
 
 if TYPE_CHECKING:
@@ -36,15 +36,16 @@ if TYPE_CHECKING:
     from oven_runs.access.run_access import RunAccess
     from oven_tui.screens.log_console import ProcessLogs
 
-MakePanel: TypeAlias = Callable[[MonitorView], Panel]
-PANELS: Final[tuple[MakePanel, ...]] = (MachinePanel, Agents, Decisions)
-"""The panels next to the charts, in order: a new panel is a widget, an entry here, and its height in styles.tcss."""
-WIDE, TALL, HIGH = 150, 32, 44
-"""Minimum sizes in cells: width for lists next to the charts, height for charts that take half of the screen, and
-height for the full list of agents."""
+PanelFactory: TypeAlias = Callable[[MonitorView], Panel]
+PANELS: Final[tuple[PanelFactory, ...]] = (MachinePanel, AgentPanel, DecisionList)
+"""The panels next to the charts, in order. To add a panel, write a widget, add it here and set its height in
+styles.tcss."""
+WIDE_COLUMNS, TALL_ROWS, HIGH_ROWS = 150, 32, 44
+"""Minimum sizes in cells: the width for lists next to the charts, the height for charts that fill half of the screen,
+and the height for the full list of agents."""
 
 
-class MonitorApp(Acting):
+class MonitorApp(ActingApp):
     TITLE = "Oven Controller"
     ENABLE_COMMAND_PALETTE = True
     BINDINGS: ClassVar[list[BindingType]] = bindings("monitor")
@@ -52,33 +53,33 @@ class MonitorApp(Acting):
 
     def __init__(
         self,
-        about: About,
+        about: RunFacts,
         access: RunAccess | None = None,
         *,
         control: bool = False,
         appearance: Appearance | None = None,
-        panels: Sequence[MakePanel] = PANELS,
+        panels: Sequence[PanelFactory] = PANELS,
     ) -> None:
-        """`access`: reads the run; None in tests, which call `take`. `control`: the user may act, if the key allows
-        it."""
+        """`access` reads the run. It is None in tests, which call `add_events`. `control` enables the commands that act
+        on the run, if the user's key permits them."""
         super().__init__(appearance)
-        self.HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (WIDE, "-wide")]
-        self.VERTICAL_BREAKPOINTS = [(0, "-low"), (TALL, "-tall"), (HIGH, "-high")]
+        self.HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (WIDE_COLUMNS, "-wide")]
+        self.VERTICAL_BREAKPOINTS = [(0, "-low"), (TALL_ROWS, "-tall"), (HIGH_ROWS, "-high")]
         self.view = MonitorView()
         self.shown = self.view
-        """The view that the widgets draw, or a copy of it while it is frozen."""
+        """The view that the widgets draw: `view`, or a copy of it while the display is frozen."""
         self.sampled = SampledGroups()
-        """Sampled completions, read once the user opens their page."""
+        """Sampled completions. They are read when the user opens their page."""
         self.about = about
         self.wants_runs = False
         """Whether the user closed the monitor to see the list of runs."""
         self.charts = Charts(self.view)
         self._access = access
-        self._written = Console()
+        self._console_buffer = ConsoleBuffer()
         self._logs: ProcessLogs | None = None
         self._panels: list[Panel] = []
-        self._panel_kinds = panels
-        self._settled = False
+        self._panel_factories = panels
+        self._is_warmed_up = False
         self._control = control
 
     def compose(self) -> ComposeResult:
@@ -87,90 +88,91 @@ class MonitorApp(Acting):
             self.charts = Charts(self.shown)
             yield self.charts
             with Container(id="lists"):
-                self._panels = [make(self.shown) for make in self._panel_kinds]
+                self._panels = [make(self.shown) for make in self._panel_factories]
                 yield from self._panels
         yield FilterBox("metrics", "eval/ !std: words in a metric's name", id="metric-filter", stays=True)
         yield FilterBox("decisions", "agent:lr actuator:lr_scale step:10-90 !rejected", id="filter")
         yield Footer(show_command_palette=False)
 
     def on_mount(self) -> None:
-        self.query_one(Decisions).focus()
+        self.query_one(DecisionList).focus()
         if self._access is not None:
             self.call_after_refresh(self._read)
         self.set_interval(1, self._tick)
 
     def _read(self) -> None:
-        from oven_tui.log_feed import Feed  # after the first paint: the bus takes as long to import as all the rest
+        from oven_tui.log_feed import LogFeed  # imported after the first paint, because importing the bus is slow
 
         assert self._access is not None
-        self.run_worker(Feed(self._access, self.take, self.say, self.show_view).run(), exit_on_error=True)
+        self.run_worker(LogFeed(self._access, self.add_events, self.set_link, self.show_view).run(), exit_on_error=True)
         if self._control:
             from oven_tui.operator_session import OperatorSession
 
-            session = OperatorSession(self._access, self.refused)
-            self.control(session)
+            session = OperatorSession(self._access, self.on_key_refused)
+            self.enable_control(session)
             self.run_worker(session.run(), exit_on_error=True)
 
-    def take(self, events: list[Event]) -> None:
+    def add_events(self, events: list[Event]) -> None:
         for event in events:
             self.view.feed(event)
-        self.soon()
+        self.request_paint()
 
     def show_view(self, view: MonitorView) -> None:
-        """Show another view from now on: a preview of a long log, or all of it. A frozen view stays."""
-        frozen = self.shown is not self.view
+        """Replace the view, for example by the full log after a preview. A frozen display does not change."""
+        is_frozen = self.shown is not self.view
         self.view = view
-        self.shown = self.shown if frozen else view
-        self.soon()
+        if not is_frozen:
+            self.shown = view
+        self.request_paint()
 
-    def say(self, link: str, detail: str) -> None:
-        if (header := self.part(Header)) is not None and header.link != (link, detail):
+    def set_link(self, link: str, detail: str) -> None:
+        if (header := self.find_widget(Header)) is not None and header.link != (link, detail):
             header.link = (link, detail)
-            self.soon()
+            self.request_paint()
 
     def silent_s(self) -> float:
-        """Return the seconds since the last event was stored, at least 0 if clocks disagree."""
+        """Return the seconds since the last event was stored; 0 if the clocks disagree."""
         last = self.view.run.last_time
         return max(0.0, (datetime.now(UTC) - last).total_seconds()) if last else 0.0
 
     def _tick(self) -> None:
-        if (header := self.part(Header)) is not None:
+        if (header := self.find_widget(Header)) is not None:
             header.silent_s = self.silent_s()
             header.redraw()
 
     def paint(self) -> None:
-        header, decisions = self.part(Header), self.part(Decisions)
+        header, decisions = self.find_widget(Header), self.find_widget(DecisionList)
         if header is None or decisions is None:
             return
         header.view, header.silent_s = self.shown, self.silent_s()
-        header.behind = None if self.shown is self.view else self.view.run.seq - self.shown.run.seq
+        header.events_behind = None if self.shown is self.view else self.view.run.seq - self.shown.run.seq
         header.redraw()
         self.charts.view = self.shown
-        self.charts.cross = decisions.chosen_tick
+        self.charts.crosshair = decisions.selected_tick
         self.charts.redraw()
         for panel in self._panels:
             panel.view = self.shown
             panel.redraw()
-        if not self._settled:
-            self._settled = True
-            import oven_tui.screens.decision_detail  # noqa: F401  # so that the first Enter need not
+        if not self._is_warmed_up:
+            self._is_warmed_up = True
+            import oven_tui.screens.decision_detail  # noqa: F401  # so that the first Enter is fast
 
             gc.collect()
-            gc.freeze()  # what start-up made stays: the collector need not look at it with every paint
+            gc.freeze()  # objects from start-up are permanent: exclude them from later collections
 
-    def on_decisions_moved(self, message: Decisions.Moved) -> None:
-        tick = self.decisions().chosen_tick
-        if tick != self.charts.cross:
-            self.charts.cross = tick
+    def on_decision_list_moved(self, message: DecisionList.Moved) -> None:
+        tick = self.decisions().selected_tick
+        if tick != self.charts.crosshair:
+            self.charts.crosshair = tick
             self.charts.redraw()
 
-    def on_decisions_chosen(self, message: Decisions.Chosen) -> None:
-        from oven_tui.screens.decision_detail import DecisionScreen  # it brings the mesh along: see _read
+    def on_decision_list_chosen(self, message: DecisionList.Chosen) -> None:
+        from oven_tui.screens.decision_detail import DecisionScreen  # imported late because the mesh is slow to import
 
         self.push_screen(DecisionScreen(message.entry, self.shown))
 
     def action_completions(self) -> None:
-        from oven_tui.completion_feed import sampled_groups  # the bus: see _read
+        from oven_tui.completion_feed import sampled_groups  # imported late, as in _read
 
         source = partial(sampled_groups, self._access) if self._access is not None else None
         self.push_screen(CompletionScreen(self.sampled, source))
@@ -182,14 +184,14 @@ class MonitorApp(Acting):
     def action_tail(self) -> None:
         self.shown = self.view
         self.paint()
-        self.query_one(Decisions).tail()
+        self.query_one(DecisionList).tail()
 
     def action_metrics(self, by: int) -> None:
-        self.charts.turn_page(by)
+        self.charts.change_page(by)
         self.charts.redraw()
 
     def action_zoom(self, by: int) -> None:
-        self.charts.turn_zoom(by)
+        self.charts.change_zoom(by)
         self.charts.redraw()
 
     def action_console(self) -> None:
@@ -197,10 +199,10 @@ class MonitorApp(Acting):
 
         if self._logs is None and isinstance(self._access, LocalRun):
             self._logs = ProcessLogs(self._access.folder.logs)
-        self.push_screen(ConsoleScreen(self._written, self._logs))
+        self.push_screen(ConsoleScreen(self._console_buffer, self._logs))
 
     def action_log_scale(self) -> None:
-        self.charts.turn_log()
+        self.charts.toggle_log_scale()
         self.charts.redraw()
 
     def action_filter(self) -> None:
@@ -215,15 +217,15 @@ class MonitorApp(Acting):
 
     def on_filter_box_changed(self, message: FilterBox.Changed) -> None:
         if message.box.id == "metric-filter":
-            self.charts.wanted = message.words
+            self.charts.name_filter = message.words
             self.charts.redraw()
         elif message.box.id == "filter":
-            decisions = self.query_one(Decisions)
+            decisions = self.query_one(DecisionList)
             decisions.filter = message.words
             decisions.redraw()
 
     def on_filter_box_closed(self) -> None:
-        self.query_one(Decisions).focus()
+        self.query_one(DecisionList).focus()
 
     def action_save(self) -> None:
         self.save_picture("monitor", self._access)

@@ -1,4 +1,4 @@
-"""The monitor's look: themes, and replacements for colours and signs that a terminal lacks."""
+"""The monitor's appearance: themes, and replacements for colours and signs that a terminal does not support."""
 
 from __future__ import annotations
 
@@ -51,27 +51,27 @@ OWN_THEMES = (
         dark=False,
     ),
 )
-"""Eight colours that stay distinct with every common colour blindness (Okabe & Ito 2008)."""
-SHOWN = 0.2
-"""Difference in brightness from which a background carries information, such as the position of a scrollbar."""
+"""Eight colours that can be distinguished with every common colour blindness (Okabe & Ito 2008)."""
+VISIBLE_CONTRAST = 0.2
+"""Minimum difference in brightness at which a background is visible, such as the position of a scrollbar."""
 ASCII_SIGNS: Final = {
     **dict(zip("●■▲◆★✚▼♦", "O#^*@+V&", strict=True)),  # agents (cell_text.GLYPHS)
-    **dict(zip("◌✔✗○✓⚑", ".vXov!", strict=True)),  # fates, and an operator's word
+    **dict(zip("◌✔✗○✓⚑", ".vXov!", strict=True)),  # fates, and an operator's command
     **dict(zip("→←↑↓⇒▸◂▴▾⏎␣", "><^v>><^v<_", strict=True)),
     **dict(zip("×÷±≤≥≈≠−·•…–—", "x/~<>~!-.*.--", strict=True)),
     **dict(zip("“”\u2018\u2019«»‖¶§°", "\"\"''<>\"Ps'", strict=True)),
     **dict(zip("αβγδελμπρσΔΣ", "abgdelmprsDS", strict=True)),
     **dict(zip("█▓▒░▌▐┊┆╎━═─╌", "#%:.||:::==--", strict=True)),
 }
-"""Sign → the ASCII in its place. No two agents share one, and no two marks of a chart."""
+"""Sign → ASCII replacement. All agents, and all marks of a chart, have different replacements."""
 BRAILLE, BOX, BLOCKS = range(0x2800, 0x2900), range(0x2500, 0x2580), range(0x2580, 0x25A0)
-UPRIGHT: Final = frozenset("│┃║╷╵╽╿")
-"""Box-drawing signs that become a bar. The others are corners and crossings."""
+VERTICAL_SIGNS: Final = frozenset("│┃║╷╵╽╿")
+"""Box-drawing signs that become a bar. The others, such as corners and crossings, become a plus."""
 
 
 @dataclass(frozen=True)
 class Appearance:
-    """The user's or the terminal's choice of colours and signs."""
+    """Settings for colours and signs, from the user or the terminal."""
 
     light: bool = False
     colour_blind: bool = False
@@ -81,19 +81,19 @@ class Appearance:
     def theme(self) -> str:
         return THEMES[2 * self.colour_blind + self.light]
 
-    def filters(self, usual: Sequence[LineFilter], no_colour: bool) -> list[LineFilter]:
-        """The filters for every line. Without colour, Textual's usual filters are removed because they mix colours."""
-        return [*([_COLOURLESS] if no_colour else usual), *([_ASCII] if self.ascii else [])]
+    def filters(self, default_filters: Sequence[LineFilter], no_colour: bool) -> list[LineFilter]:
+        """Return the filters for every line. Without colour, they replace Textual's filters, which mix colours."""
+        return [*([_COLOUR_REMOVER] if no_colour else default_filters), *([_ASCII_REPLACER] if self.ascii else [])]
 
 
 def needs_ascii() -> bool:
-    """Return whether the terminal shows nothing beyond ASCII, by its locale or because it is the kernel's console."""
+    """Return whether the terminal supports only ASCII, according to its locale or type."""
     charset = locale.getpreferredencoding(False).lower().replace("-", "")
     return not charset.startswith("utf") or os.environ.get("TERM") in ("linux", "dumb", "vt100")
 
 
-class Ascii(LineFilter):
-    """Replaces every character beyond ASCII, including frames and scrollbars, with a similar one."""
+class AsciiReplacer(LineFilter):
+    """Replaces every non-ASCII character, including frames and scrollbars, with a similar one."""
 
     def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
         return [
@@ -114,30 +114,32 @@ def _ascii(char: str) -> str:
     if code in BRAILLE:
         return _dots(code - 0x2800)
     if code in BOX:
-        return "|" if char in UPRIGHT else "+"
+        return "|" if char in VERTICAL_SIGNS else "+"
     if code in BLOCKS:
-        return " "  # the fine ends of scrollbars
-    plain = unicodedata.normalize("NFKD", char)[:1]
+        return " "  # the ends of scrollbars
+    base_character = unicodedata.normalize("NFKD", char)[:1]
     width = cell_len(char)
-    return plain if plain.isascii() and width == 1 else "?" * width
+    return base_character if base_character.isascii() and width == 1 else "?" * width
 
 
 def _dots(dots: int) -> str:
-    """Return the character that looks most like a cell's dots: a slope, an upright, or a level at their height."""
-    left_dots = [row for row, bit in enumerate((0x01, 0x02, 0x04, 0x40)) if dots & bit]
-    right = [row for row, bit in enumerate((0x08, 0x10, 0x20, 0x80)) if dots & bit]
-    rows = left_dots + right
+    """Return the ASCII character that looks most like the dots of a cell: a slope, a bar, or a line at their height."""
+    left_rows = [row for row, bit in enumerate((0x01, 0x02, 0x04, 0x40)) if dots & bit]
+    right_rows = [row for row, bit in enumerate((0x08, 0x10, 0x20, 0x80)) if dots & bit]
+    rows = left_rows + right_rows
     if not rows:
         return " "
     if max(rows) - min(rows) >= 2:
-        slope = sum(right) / len(right) - sum(left_dots) / len(left_dots) if left_dots and right else 0.0
-        return "|" if abs(slope) < 1 else "\\" if slope > 0 else "/"
+        slope = sum(right_rows) / len(right_rows) - sum(left_rows) / len(left_rows) if left_rows and right_rows else 0.0
+        if abs(slope) < 1:
+            return "|"
+        return "\\" if slope > 0 else "/"
     level = sum(rows) / len(rows)
     return "'" if level < 0.75 else "-" if level < 2.25 else "."
 
 
-class Colourless(LineFilter):
-    """Removes all colour, as NO_COLOR asks (no-color.org), where Textual's filter makes greys. Bold and dim stay."""
+class ColourRemover(LineFilter):
+    """Removes all colour for NO_COLOR (no-color.org), but keeps bold and dim. Textual's filter makes greys."""
 
     def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
         base = background.brightness
@@ -149,10 +151,10 @@ class Colourless(LineFilter):
 
 @lru_cache(1024)
 def _colourless(style: Style, base: float) -> Style:
-    back = style.bgcolor
-    stands_out = back is not None and abs(Color.from_rich_color(back).brightness - base) > SHOWN
-    return style + Style.from_color(_DEFAULT, _DEFAULT) + Style(reverse=bool(style.reverse) or stands_out)
+    background = style.bgcolor
+    is_visible = background is not None and abs(Color.from_rich_color(background).brightness - base) > VISIBLE_CONTRAST
+    return style + Style.from_color(_DEFAULT, _DEFAULT) + Style(reverse=bool(style.reverse) or is_visible)
 
 
 _DEFAULT = RichColor.parse("default")
-_ASCII, _COLOURLESS = Ascii(), Colourless()
+_ASCII_REPLACER, _COLOUR_REMOVER = AsciiReplacer(), ColourRemover()

@@ -1,4 +1,4 @@
-"""Textual's bindings and the command palette's entries, made from the table of commands (oven_tui.model.commands)."""
+"""Create Textual's key bindings and the command palette from the table of commands (oven_tui.model.commands)."""
 
 from __future__ import annotations
 
@@ -32,32 +32,32 @@ def _binding(command: Command) -> Binding:
     )
 
 
-def key_words(command: Command) -> str:
-    """Return a command's keys as they are written on a keyboard."""
+def key_text(command: Command) -> str:
+    """Return a command's keys as they appear on a keyboard."""
     return " ".join(_sign(key) or key.replace("ctrl+", "^") for key in command.key_names())
 
 
 def _sign(key: str) -> str | None:
-    """Return the sign of a key that is written as one."""
+    """Return the sign on a key; None if the key has none."""
     sign = SIGNS.get(key) or key_to_character(key)
     return sign if sign and sign.isprintable() and sign != " " else None
 
 
 def key_line(scope: Scope) -> str:
-    """Return the keys for a page's lower edge: those with a word in the footer."""
-    return "  ".join(f"{key_words(command)}: {command.footer}" for command in commands_in(scope) if command.footer)
+    """Return the keys for the lower edge of a page: all that have a label for the footer."""
+    return "  ".join(f"{key_text(command)}: {command.footer}" for command in commands_in(scope) if command.footer)
 
 
 class CommandPalette(Provider):
-    """The palette's entries: every listed command that the screen below the palette handles now."""
+    """The entries of the palette: every command with a title that the screen below the palette handles."""
 
     def _active_commands(self) -> Iterator[tuple[Command, Any]]:
-        """(command, what runs it), each command once."""
-        seen = set[str]()
+        """Yield each command once, with a function that runs it."""
+        seen_ids = set[str]()
         for active in self.screen.active_bindings.values():
             command = BY_ID.get(active.binding.id or "")
-            if command is not None and command.title and command.id not in seen:
-                seen.add(command.id)
+            if command is not None and command.title and command.id not in seen_ids:
+                seen_ids.add(command.id)
                 yield command, partial(self.app.run_action, active.binding.action, active.node)
 
     async def discover(self) -> Hits:
@@ -67,14 +67,14 @@ class CommandPalette(Provider):
     async def search(self, query: str) -> Hits:
         matcher = self.matcher(query)
         for command, run in self._active_commands():
-            score = max(matcher.match(command.title), 0.7 * matcher.match(command.help), _by_key(command, query))
+            score = max(matcher.match(command.title), 0.7 * matcher.match(command.help), _key_score(command, query))
             if score > 0:
                 yield Hit(score, matcher.highlight(_title(command)), run, text=command.title, help=command.help)
 
 
 def _title(command: Command) -> str:
-    return f"{command.title}  ({key_words(command)})"
+    return f"{command.title}  ({key_text(command)})"
 
 
-def _by_key(command: Command, query: str) -> float:
-    return float(query.strip() in key_words(command).split())
+def _key_score(command: Command, query: str) -> float:
+    return float(query.strip() in key_text(command).split())

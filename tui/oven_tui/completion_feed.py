@@ -1,4 +1,4 @@
-"""The feed of one run's sampled completions, from the running stack or otherwise from its store."""
+"""Read the sampled completions of one run, from the running stack or otherwise from its store."""
 
 from __future__ import annotations
 
@@ -9,18 +9,19 @@ from oven_core.protocol.completion_messages import StoredGroup
 from oven_runs.access.completion_reader import follow_groups, newest_groups
 from oven_runs.access.run_access import RunAccess
 
-MOST = 64
-"""Groups to request at the start."""
-LOOK_S = 1.0
+INITIAL_GROUPS = 64
+"""Number of groups to request at the start."""
+POLL_S = 1.0
+"""Seconds between checks whether the stack is running again."""
 
 
 async def sampled_groups(access: RunAccess) -> AsyncIterator[list[StoredGroup]]:
-    """Yield stored and new groups until cancelled, also after the stack comes back. Raises OvenError."""
+    """Yield stored and new groups until cancelled, even across restarts of the stack. Raises OvenError."""
     while True:
         if access.is_up():
-            async for groups in follow_groups(access, MOST, lambda _line: None):
+            async for groups in follow_groups(access, INITIAL_GROUPS, lambda _line: None):
                 yield groups
         else:
-            yield await newest_groups(access, MOST)
+            yield await newest_groups(access, INITIAL_GROUPS)
         while not access.is_up():
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(POLL_S)

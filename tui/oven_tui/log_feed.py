@@ -1,7 +1,7 @@
-"""The feed of one run's log: live, from its export, and live again when the stack comes back.
+"""Read the log of one run continuously: live while the stack is running, and otherwise from its log file.
 
-Live messages only signal new events. The events, with their order and sequence, come from `history`. It is asked at
-most every GAP_S, so that a fast run costs the mesh no more than a slow one.
+Live messages only signal that there are new events. The events themselves are requested from the log, in order. There
+is at most one request every REQUEST_GAP_S seconds, so that a fast run causes no more load than a slow one.
 """
 
 from __future__ import annotations
@@ -20,15 +20,17 @@ from oven_runs.access import log_recovery, log_sources
 from oven_runs.access.local_run import LocalRun
 from oven_runs.access.run_access import RunAccess, ends
 from oven_tui.model.monitor_view import MonitorView
-from oven_tui.past.opening import Opening
-from oven_tui.past.reader import is_long
+from oven_tui.recording.log_opener import LogOpener
+from oven_tui.recording.log_reader import is_long
 
-GAP_S = 0.2
+REQUEST_GAP_S = 0.2
 RETRY_S = 0.5
-LOOK_S = 1.0
-BATCH = 256
+"""Seconds before another attempt to connect."""
+POLL_S = 1.0
+"""Maximum seconds between requests, and between checks whether the stack is running."""
+BATCH_EVENTS = 256
 
-Link = Literal[
+LinkState = Literal[
     "connecting",
     "reading",
     "checking",
@@ -40,38 +42,41 @@ Link = Literal[
     "down",
     "unreadable",
 ]
-"""`checking`: a preview is shown while a long log is read; `checking past`: the same for a run whose stack is down. `no
-mesh`: no replica answers, so the stored log is read if the run's folder is on this machine. `refused`: the server no
-longer accepts the key; the feed keeps trying. `down`: the stack is down, so the past is shown."""
+"""State of the connection.
+
+`checking` means that a preview is shown while a long log is read. `checking past` is the same while the stack is down.
+`no mesh` means that no replica answers, so the stored log is read if it is on this machine. `refused` means that the
+server does not accept the key any more; the feed keeps trying. `down` means that the stack is down.
+"""
 
 
-class Feed:
-    """Passes new verified events to `take`, in order, and each change of the connection to `say` with a detail."""
+class LogFeed:
+    """A loop that passes new verified events to `take`, in order, and the state of the connection to `report`."""
 
     def __init__(
         self,
         access: RunAccess,
         take: Callable[[list[Event]], None],
-        say: Callable[[Link, str], None],
+        report: Callable[[LinkState, str], None],
         show: Callable[[MonitorView], None] | None = None,
     ) -> None:
-        """`show`: receives a view that replaces the one that `take` feeds, such as the preview of a long log. Without
-        it, every event goes to `take`."""
+        """`show` receives a new view, such as the preview of a long log; later events belong to that view. Without
+        `show`, every event goes to `take`. The second argument of `report` is a detail."""
         self._access = access
         self._take = take
-        self._report = say
-        self._link: tuple[Link, str] = ("connecting", "")
+        self._report = report
+        self._link: tuple[LinkState, str] = ("connecting", "")
         self._show = show
-        self._opening: Opening | None = None
+        self._opening: LogOpener | None = None
         if isinstance(access, LocalRun) and show is not None:
-            self._opening = Opening(access.folder, self._opened, self._progress)
-        self._last = 0
+            self._opening = LogOpener(access.folder, self._show_opened, self._progress)
+        self._last_seq = 0
         self._ended = False
-        self._away_since = 0.0
+        self._disconnected_since = 0.0
         self._keyring: Keyring | None = None
 
     async def run(self) -> None:
-        """Run until cancelled. No fault of bus, stack or disk ends it."""
+        """Run until cancelled. Failures of bus, stack and disk are reported and retried."""
         try:
             await self._run()
         finally:
@@ -82,59 +87,60 @@ class Feed:
         while True:
             try:
                 if self._access.is_up():
-                    if not self._last:
+                    if not self._last_seq:
                         await self._open(growing=True)
-                    await self._live()
+                    await self._follow_live()
                 else:
-                    await self._past()
+                    await self._show_stored_log()
             except (OvenError, NatsError, OSError, ValueError) as error:
                 up = self._access.is_up()
                 if up and self._access.is_over(self._ended):
-                    self._say("down", "")
+                    self._set_link("down", "")
                 elif up:
-                    self._say("refused" if isinstance(error, RefusedError) else "reconnecting", self._outage(error))
+                    link: LinkState = "refused" if isinstance(error, RefusedError) else "reconnecting"
+                    self._set_link(link, self._outage(error))
                 else:
-                    self._say("unreadable", reason(error))
-                await asyncio.sleep(RETRY_S if up else LOOK_S)
+                    self._set_link("unreadable", reason(error))
+                await asyncio.sleep(RETRY_S if up else POLL_S)
 
     def _outage(self, error: Exception) -> str:
-        """Return for how long the connection has been away, and why."""
+        """Return how long the connection has been lost, and why."""
         now = asyncio.get_running_loop().time()
-        self._away_since = self._away_since or now
-        return f"for {now - self._away_since:.0f} s: {reason(error)}"
+        self._disconnected_since = self._disconnected_since or now
+        return f"for {now - self._disconnected_since:.0f} s: {reason(error)}"
 
-    def _give(self, events: list[Event]) -> None:
-        fresh = [event for event in events if event.seq > self._last]
-        if fresh:
+    def _deliver(self, events: list[Event]) -> None:
+        new_events = [event for event in events if event.seq > self._last_seq]
+        if new_events:
             keyring = self._keyring = self._keyring or self._access.keyring()
-            judged = [keyring.verify(event) for event in fresh]
-            for event in judged:
+            verified_events = [keyring.verify(event) for event in new_events]
+            for event in verified_events:
                 self._ended = ends(event, self._ended)
-            self._last = fresh[-1].seq
+            self._last_seq = new_events[-1].seq
             if self._opening is not None:
-                self._opening.add(fresh)
-            self._take(judged)
+                self._opening.add(new_events)
+            self._take(verified_events)
 
-    def _say(self, link: Link, detail: str) -> None:
+    def _set_link(self, link: LinkState, detail: str) -> None:
         self._link = (link, detail)
-        if self._opening is None or not self._opening.under_way or link == "unreadable":
+        if self._opening is None or not self._opening.is_reading or link == "unreadable":
             self._report(link, detail)
 
     async def _open(self, *, growing: bool) -> bool:
-        """Show a long log, if it is growing only a part. Return False for a short one. Raises ConfigError."""
+        """Show a long log, or only its preview if it is `growing`. Return False for a short log. Raises ConfigError."""
         if self._opening is None or not is_long(self._opening.folder):
             return False
         self._report("reading", "")
-        await self._opening.begin(growing=growing)
+        await self._opening.start(growing=growing)
         if not growing:
-            await self._opening.done()
+            await self._opening.wait()
             if self._opening.fault:
                 raise ConfigError(self._opening.fault)
         return True
 
-    def _opened(self, view: MonitorView, keyring: Keyring) -> None:
+    def _show_opened(self, view: MonitorView, keyring: Keyring) -> None:
         assert self._show is not None
-        self._keyring, self._last = keyring, view.run.seq
+        self._keyring, self._last_seq = keyring, view.run.seq
         self._ended = view.run.ended is not None
         self._show(view)
         if view.preview:
@@ -145,70 +151,71 @@ class Feed:
     def _progress(self, share: float) -> None:
         self._report("checking" if self._access.is_up() else "checking past", f"{share:.0%}")
 
-    async def _live(self) -> None:
-        """Follow the log until the stack is down. Raises BusError if the server is gone."""
+    async def _follow_live(self) -> None:
+        """Follow the log until the stack is down. Raises BusError if the connection is lost."""
         signal = asyncio.Event()
         async with self._access.connect("monitor") as bus:
-            self._say("reading", "")
+            self._set_link("reading", "")
             await log_sources.listen(bus, self._access.run, signal)
             loop = asyncio.get_running_loop()
             while self._access.is_up():
                 signal.clear()
                 requested_at = loop.time()
-                async for events in self._news(bus):
-                    self._give(events)
+                async for events in self._new_events(bus):
+                    self._deliver(events)
                     await asyncio.sleep(0)
                 if not bus.client.is_connected:
-                    raise BusError("the server went away")
+                    raise BusError("the connection to the server was lost")
                 try:
-                    async with asyncio.timeout(LOOK_S):
+                    async with asyncio.timeout(POLL_S):
                         await signal.wait()
                 except TimeoutError:
                     continue
-                await asyncio.sleep(max(0.0, requested_at + GAP_S - loop.time()))
+                await asyncio.sleep(max(0.0, requested_at + REQUEST_GAP_S - loop.time()))
 
-    async def _news(self, bus: Bus) -> AsyncIterator[list[Event]]:
-        """Yield the events after the last one, from the mesh or otherwise from the store."""
+    async def _new_events(self, bus: Bus) -> AsyncIterator[list[Event]]:
+        """Yield the events after the last known one, from the mesh or otherwise from the store."""
         if not bus.client.is_connected:
-            raise BusError("the server went away")
+            raise BusError("the connection to the server was lost")
         try:
-            async for events in log_sources.batches(bus, self._access.run, self._last):
+            async for events in log_sources.batches(bus, self._access.run, self._last_seq):
                 yield events
-            self._say("connected", "")
-            self._away_since = 0.0
+            self._set_link("connected", "")
+            self._disconnected_since = 0.0
         except BusError as error:
             if not bus.client.is_connected:
                 raise
             try:
-                events = [event async for event in self._access.stored(self._last)]
-            except BusError:  # from elsewhere there is no other way to the log
+                events = [event async for event in self._access.stored(self._last_seq)]
+            except BusError:  # the store is on another machine
                 if not bus.client.is_connected:
                     raise
                 events = []
-            self._say("no mesh", str(error))
+            self._set_link("no mesh", str(error))
             yield events
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(POLL_S)
 
-    async def _past(self) -> None:
+    async def _show_stored_log(self) -> None:
         """Show the log of a run whose stack is down, then wait until it is up again."""
-        if self._last == 0 and isinstance(self._access, LocalRun):
-            await log_recovery.recover(self._access.folder, lambda _line: None)  # the monitor has the terminal
-        if self._opening is not None and self._opening.under_way:
-            await self._opening.done()  # the stack went down while its log was being checked
-        if self._last or not await self._open(growing=False):
+        if self._last_seq == 0 and isinstance(self._access, LocalRun):
+            # No output, because the monitor uses the terminal.
+            await log_recovery.recover(self._access.folder, lambda _line: None)
+        if self._opening is not None and self._opening.is_reading:
+            await self._opening.wait()  # the stack went down while its log was being checked
+        if self._last_seq or not await self._open(growing=False):
             await self._read_rest()
-        if not self._last:
+        if not self._last_seq:
             raise ConfigError(f"the log of run {self._access.run!r} is empty")
-        self._say("down", "")
+        self._set_link("down", "")
         while not self._access.is_up():
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(POLL_S)
 
     async def _read_rest(self) -> None:
-        part: list[Event] = []
-        async for event in self._access.remaining_events(self._last):
-            part.append(event)
-            if len(part) >= BATCH:
-                self._give(part)
-                part = []
+        batch: list[Event] = []
+        async for event in self._access.remaining_events(self._last_seq):
+            batch.append(event)
+            if len(batch) >= BATCH_EVENTS:
+                self._deliver(batch)
+                batch = []
                 await asyncio.sleep(0)
-        self._give(part)
+        self._deliver(batch)

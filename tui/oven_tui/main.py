@@ -1,6 +1,6 @@
-"""The monitor's process: `monitor [RUN_FOLDER…] [--light]`. `up` passes the folder as OVEN_RUN_DIR.
+"""Entry point of the monitor's process: `monitor [RUN_FOLDER…] [--light]`. `up` passes the folder as OVEN_RUN_DIR.
 
-`--nats` and `--creds`, or OVEN_URL and OVEN_CREDS, name a run on another machine. Several folders are shown as an
+`--nats` and `--creds`, or OVEN_URL and OVEN_CREDS, select a run on another machine. Several folders are shown as an
 overlay.
 """
 
@@ -29,14 +29,14 @@ from oven_runs.home.run_folder import RunFolder
 if TYPE_CHECKING:
     from oven_tui.model.monitor_view import MonitorView
 
-LOOK_S = 1.0
-"""Seconds between two checks that the terminal still exists."""
+POLL_S = 1.0
+"""Seconds between checks that the terminal still exists."""
 WEB_DRIVER = "textual.drivers.web_driver:WebDriver"
-"""TEXTUAL_DRIVER of a monitor that draws for a browser and has no terminal."""
+"""Value of TEXTUAL_DRIVER for a monitor in a browser, which has no terminal."""
 
 
 def main(argv: list[str]) -> int:
-    """Run the monitor's process. Raises ConfigError without the extra `tui`, and without a terminal."""
+    """Run the monitor. Raises ConfigError if the extra `tui` or a terminal is missing."""
     app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
     app.command()(show)
     app(argv, prog_name="monitor", obj=argv)
@@ -53,76 +53,74 @@ def show(
         bool, typer.Option("--colour-blind", envvar="OVEN_COLOUR_BLIND", help="colours for the colour-blind")
     ] = False,
     ascii_only: Annotated[
-        bool | None, typer.Option("--ascii/--no-ascii", envvar="OVEN_ASCII", help="no signs beyond ASCII")
+        bool | None, typer.Option("--ascii/--no-ascii", envvar="OVEN_ASCII", help="use only ASCII characters")
     ] = None,
-    control: Annotated[bool, typer.Option("--control", help="act on the run, with the operator's key")] = False,
+    control: Annotated[bool, typer.Option("--control", help="enable commands that act on the run")] = False,
     home: Annotated[Path | None, typer.Option(metavar="dir", help="list the runs of this home")] = None,
-    play: Annotated[bool, typer.Option("--play", help="play the run from its log")] = False,
-    speed: Annotated[float, typer.Option(help="times the run's own pace")] = 1.0,
-    nats: Annotated[str, typer.Option(metavar="url", help="where a run elsewhere is reached")] = "",
-    creds: Annotated[Path | None, typer.Option(metavar="file", help="your key for it")] = None,
-    tls_ca: Annotated[Path | None, typer.Option("--tls-ca", metavar="file", help="authority to trust, PEM")] = None,
-    run: Annotated[str | None, typer.Option(metavar="name", help="the name of a run elsewhere")] = None,
-    web: Annotated[bool, typer.Option("--web", help="in a browser of this machine")] = False,
-    port: Annotated[int, typer.Option(help="with --web; 0: a free one")] = 0,
+    play: Annotated[bool, typer.Option("--play", help="replay the run from its log")] = False,
+    speed: Annotated[float, typer.Option(help="multiple of the run's original speed")] = 1.0,
+    nats: Annotated[str, typer.Option(metavar="url", help="URL of a run on another machine")] = "",
+    creds: Annotated[Path | None, typer.Option(metavar="file", help="your key for that run")] = None,
+    tls_ca: Annotated[Path | None, typer.Option("--tls-ca", metavar="file", help="trusted authority, in PEM")] = None,
+    run: Annotated[str | None, typer.Option(metavar="name", help="name of a run on another machine")] = None,
+    web: Annotated[bool, typer.Option("--web", help="show the monitor in a browser on this machine")] = False,
+    port: Annotated[int, typer.Option(help="port for --web; 0 selects a free one")] = 0,
 ) -> None:
-    """Show one run, an overlay of several, or the list of all."""
+    """Show one run, an overlay of several runs, or the list of runs."""
     accesses = _accesses(run_folders or [], Endpoint(nats, creds, tls_ca), run, home)
-    named = accesses[0].run if accesses else "RUN"
+    run_name = accesses[0].run if accesses else "RUN"
     try:
         from oven_tui.appearance import Appearance, needs_ascii
         from oven_tui.apps.windows import Windows
     except ImportError as error:
         raise ConfigError(
-            f'the monitor needs its extra: `pip install "oven-controller[tui]"` ({error}); '
-            f"without it, `oven-controller log {named} --follow` prints the events"
+            f'the monitor needs an extra ({error}); run `pip install "oven-controller[tui]"`, '
+            f"or use `oven-controller log {run_name} --follow` to print the events"
         ) from error
     if web:
         _serve(accesses, context.obj, port)
         return
     in_browser = os.environ.get("TEXTUAL_DRIVER") == WEB_DRIVER
     if not in_browser and not _has_terminal():
-        instead = f"`oven-controller log {named} --follow`, or `oven-controller status {named}`"
-        raise ConfigError(
-            "the monitor needs a terminal on stdin and stderr; without one use "
-            + (instead if accesses else "`oven-controller runs`")
-        )
+        alternative = "`oven-controller runs`"
+        if accesses:
+            alternative = f"`oven-controller log {run_name} --follow` or `oven-controller status {run_name}`"
+        raise ConfigError(f"the monitor needs a terminal on stdin and stderr; without one, use {alternative}")
     appearance = Appearance(light, colour_blind, needs_ascii() if ascii_only is None else ascii_only)
     windows = Windows(accesses, home, appearance, speed, control=control, only_one=in_browser)
 
-    async def shown() -> None:
-        call_at_end(windows.exit, signal.SIGHUP)  # Textual would leave the terminal as it is
-        looking = asyncio.create_task(_end_with_the_server() if in_browser else _end_when_hung_up())
+    async def run_windows() -> None:
+        call_at_end(windows.exit, signal.SIGHUP)  # Textual would not restore the terminal
+        watch = asyncio.create_task(_exit_with_web_server() if in_browser else _exit_without_terminal())
         await windows.run(play=play)
-        looking.cancel()
+        watch.cancel()
 
-    asyncio.run(shown())
-    if (view := windows.last_view) is not None and len(accesses) == 1 and not in_browser:  # whose is its stdout
-        print(_closing(accesses[0], view))
+    asyncio.run(run_windows())
+    view = windows.last_view
+    if view is not None and len(accesses) == 1 and not in_browser:  # in a browser, stdout belongs to the web server
+        print(_closing_line(accesses[0], view))
     raise typer.Exit(windows.return_code)
 
 
 def _accesses(run_folders: list[Path], endpoint: Endpoint, run: str | None, home: Path | None) -> list[RunAccess]:
-    """Return the named runs; none if the list is wanted. Raises ConfigError."""
+    """Return the runs that the options name; empty for the list of runs. Raises ConfigError."""
     if endpoint.is_remote or (not run_folders and home is None):
         endpoint = endpoint.with_environment()
         if endpoint.is_remote:
             return [RemoteRun.from_endpoint(endpoint, run)]
-        raise ConfigError(
-            "which run? give its folder, or set OVEN_RUN_DIR; `oven-controller monitor RUN` finds it by name"
-        )
+        raise ConfigError("no run was given; pass its folder, set OVEN_RUN_DIR, or use `oven-controller monitor RUN`")
     return [LocalRun(RunFolder(folder)) for folder in run_folders]
 
 
-def _closing(access: RunAccess, view: MonitorView) -> str:
-    """Return what the monitor's terminal shows after it is closed."""
+def _closing_line(access: RunAccess, view: MonitorView) -> str:
+    """Return the line that the terminal shows after the monitor is closed."""
     if isinstance(access, LocalRun):
         state = "continues" if access.is_up() else f"is {access.folder.status()}"
         command = f"`oven-controller monitor {access.run}`"
     else:
         state = f"is {view.run.ended.reason}" if view.run.ended else "continues"
         command = "the same command"
-    return f"run {access.run} {state}; {view.run.seq} events were read; {command} shows it again"
+    return f"run {access.run} {state}; {view.run.seq} events read; {command} opens the monitor again"
 
 
 def _has_terminal() -> bool:
@@ -130,38 +128,37 @@ def _has_terminal() -> bool:
 
 
 def _serve(accesses: Sequence[RunAccess], argv: Sequence[str], port: int) -> None:
-    """Serve the monitor to a browser. Raises ConfigError without the extra `web`, and if no run is named."""
+    """Serve the monitor to a browser. Raises ConfigError if the extra `web` is missing or no run is named."""
     if not accesses:
-        raise ConfigError("--web shows what is named, and there are several runs: name one, or two to four")
+        raise ConfigError("--web needs the name of a run, or of two to four runs for an overlay")
     try:
         from oven_tui.web_server import serve
     except ImportError as error:
         raise ConfigError(
-            f'--web needs its extra: `pip install "oven-controller[web]"` ({error}); in a terminal the monitor needs '
-            "none"
+            f'--web needs an extra ({error}); run `pip install "oven-controller[web]"`, or omit --web'
         ) from error
-    rest = [part for part in argv if part != "--web"]
-    if "--port" in rest:
-        port_index = rest.index("--port")
-        del rest[port_index : port_index + 2]
-    serve(rest, ", ".join(access.run for access in accesses), port)
+    arguments = [argument for argument in argv if argument != "--web"]
+    if "--port" in arguments:
+        port_index = arguments.index("--port")
+        del arguments[port_index : port_index + 2]
+    serve(arguments, ", ".join(access.run for access in accesses), port)
 
 
-async def _end_with_the_server() -> None:
-    """End when the web server is gone: a killed server cannot end its monitors, and Textual would wait."""
+async def _exit_with_web_server() -> None:
+    """Exit when the web server is gone. A killed server cannot stop its monitors, and Textual would wait forever."""
     stdin = select.poll()
-    stdin.register(0, 0)  # a pipe without a writer is told of all the same
+    stdin.register(0, 0)  # poll always reports a pipe without a writer
     while not stdin.poll(0):
-        await asyncio.sleep(LOOK_S)
+        await asyncio.sleep(POLL_S)
     os._exit(0)
 
 
-async def _end_when_hung_up() -> None:
-    """End when the terminal is gone. Only its owner gets SIGHUP, and Textual reads the end of a closed terminal
-    forever. There is nothing to restore and nothing to save."""
+async def _exit_without_terminal() -> None:
+    """Exit when the terminal is gone. Not every process of a terminal receives SIGHUP, and Textual keeps reading from a
+    closed terminal. There is nothing to restore or to save."""
     while True:
         try:
             termios.tcgetattr(0)
         except termios.error:
             os._exit(0)
-        await asyncio.sleep(LOOK_S)
+        await asyncio.sleep(POLL_S)

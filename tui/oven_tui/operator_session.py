@@ -1,4 +1,4 @@
-"""The monitor's connection as an operator. It stays open with the monitor, so that a command is sent at once."""
+"""Keep the monitor's connection as an operator open, so that commands are sent immediately."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ from oven_runs.log.command_result import CommandResult
 from oven_runs.operator.operator_client import OperatorClient
 
 RETRY_S: Final = 1.0
-"""Seconds between two attempts to connect, and between two checks of the connection."""
+"""Seconds between attempts to connect, and between checks of the connection."""
 CONNECT_S: Final = 5.0
-"""Seconds that a command waits for a connection; after that it is not sent."""
+"""Maximum seconds that a command waits for a connection before it fails."""
 
 
 class OperatorSession:
-    """`run` keeps the connection, `send` sends a command over it. No fault of the bus ends it."""
+    """A connection that `run` keeps open and `send` uses for commands. It survives failures of the bus."""
 
     def __init__(self, access: RunAccess, refused: Callable[[str], object] = lambda _: None) -> None:
         """`refused` is called once with the reason if this key may not send commands."""
         self._access = access
-        self._tell = refused
+        self._on_refused = refused
         self._client: OperatorClient | None = None
         self._ready = asyncio.Event()
-        self._trouble = "no connection was made yet"
+        self._problem = "not connected yet"
         self.refused = ""
-        """Why this key may not send commands; empty as far as is known."""
+        """Why this key may not send commands; empty if it may, or if that is unknown."""
 
     async def run(self) -> None:
-        """Run until cancelled, or until the key is refused."""
+        """Keep the connection open until cancelled, or until the server refuses the key."""
         while True:
             try:
                 if self._access.is_up():
@@ -42,14 +42,14 @@ class OperatorSession:
                         while not self._client.bus.client.is_closed:
                             await asyncio.sleep(RETRY_S)
                 else:
-                    self._trouble = f"run {self._access.run} is down; `oven-controller up --resume` continues it"
+                    self._problem = f"run {self._access.run} is down; `oven-controller up --resume` continues it"
             except RefusedError as error:
                 self.refused = reason(error)
                 self._ready.set()
-                self._tell(self.refused)
+                self._on_refused(self.refused)
                 return
             except (OvenError, NatsError, OSError) as error:
-                self._trouble = reason(error)
+                self._problem = reason(error)
             finally:
                 self._client = None
                 if not self.refused:
@@ -57,15 +57,15 @@ class OperatorSession:
             await asyncio.sleep(RETRY_S)
 
     async def send(self, result: CommandResult, changed: Callable[[CommandResult], object]) -> None:
-        """Send the command of `result` and update the result as the log shows its progress, calling `changed`. Faults
-        on the way are in the result too."""
+        """Send the command of `result`, and update the result with its progress in the log and with errors. `changed`
+        is called after each update."""
         try:
             async with asyncio.timeout(CONNECT_S):
                 await self._ready.wait()
         except TimeoutError:
-            result.failed = f"not sent within {CONNECT_S:g} s: {self._trouble}"
+            result.failed = f"not sent within {CONNECT_S:g} s: {self._problem}"
         if self._client is None:
-            result.failed = result.failed or self.refused or self._trouble
+            result.failed = result.failed or self.refused or self._problem
             changed(result)
             return
         try:

@@ -1,4 +1,4 @@
-"""The base of the monitor's applications: themes, replacements for what a terminal lacks, and paced painting."""
+"""The base class of the monitor's applications, with themes, screenshots and a limited rate of painting."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from oven_runs.access.run_access import RunAccess
 from oven_tui.appearance import OWN_THEMES, THEMES, Appearance
 
 Result = TypeVar("Result")
-Part = TypeVar("Part", bound=Widget)
-LEAST_COLUMNS, LEAST_ROWS = 40, 12
-"""Cells below which charts and lists are cut to nothing; 80 by 24 shows all."""
+WidgetType = TypeVar("WidgetType", bound=Widget)
+MIN_COLUMNS, MIN_ROWS = 40, 12
+"""Minimum terminal size in cells. In a smaller one, charts and lists would be empty. 80 by 24 shows everything."""
 
 
 class TooSmall(ModalScreen[None]):
@@ -34,20 +34,22 @@ class TooSmall(ModalScreen[None]):
         yield Static(id="too-small", markup=False)
 
     def on_resize(self, event: Resize) -> None:
-        size, least = event.size, f"{LEAST_COLUMNS}x{LEAST_ROWS}"
-        words = f"{size.width}x{size.height} cells are too few: enlarge the terminal to 80x24, at least {least}"
+        size, minimum = event.size, f"{MIN_COLUMNS}x{MIN_ROWS}"
+        words = f"{size.width}x{size.height} cells are too few; enlarge the terminal to 80x24, or at least {minimum}"
         self.query_one(Static).update(words)
 
 
 class ThemedApp(App[Result]):
+    """An application with the monitor's themes, which paints at most every `paint_s` seconds."""
+
     CSS_PATH = Path(__file__).with_name("styles.tcss")
     paint_s = 0.15
-    """Least seconds between two paints: at most seven per second."""
+    """Minimum seconds between paints, which allows about seven per second."""
 
     def __init__(self, appearance: Appearance | None = None) -> None:
         super().__init__()
         self.appearance = appearance or Appearance()
-        self._painted, self._due = 0.0, False
+        self._painted_at, self._paint_scheduled = 0.0, False
 
     def on_mount(self) -> None:
         """Apply the chosen theme. Textual also calls the handlers of subclasses."""
@@ -56,21 +58,21 @@ class ThemedApp(App[Result]):
         self.theme = self.appearance.theme
 
     def paint(self) -> None:
-        """Redraw what changed in every widget."""
+        """Redraw the changed parts of every widget."""
 
-    def soon(self) -> None:
-        """Paint once `paint_s` have passed since the last paint."""
-        if not self._due:
-            self._due = True
-            self.set_timer(max(0.001, self._painted + self.paint_s - time.monotonic()), self._paint_now)
+    def request_paint(self) -> None:
+        """Schedule a paint, at the earliest `paint_s` seconds after the last one."""
+        if not self._paint_scheduled:
+            self._paint_scheduled = True
+            self.set_timer(max(0.001, self._painted_at + self.paint_s - time.monotonic()), self._paint_now)
 
     def _paint_now(self) -> None:
-        self._due, self._painted = False, time.monotonic()
+        self._paint_scheduled, self._painted_at = False, time.monotonic()
         self.paint()
 
-    def part(self, kind: type[Part]) -> Part | None:
-        """Return a widget of the first screen, even if a page covers it; None while the application closes, because
-        screen and widgets go before the timers."""
+    def find_widget(self, kind: type[WidgetType]) -> WidgetType | None:
+        """Return a widget of the first screen, even if a page covers it. Return None while the application closes,
+        because timers may still run after the widgets are removed."""
         return next(iter(self.screen_stack[0].query(kind)), None) if self.screen_stack else None
 
     def save_picture(self, name: str, access: RunAccess | None) -> None:
@@ -78,24 +80,24 @@ class ThemedApp(App[Result]):
         try:
             path = self.save_screenshot(f"{name}-{datetime.now():%m%d-%H%M%S}.svg", str(folder))
         except OSError as error:
-            self.notify(f"not saved: {error.strerror} ({folder})", severity="error")
+            self.notify(f"cannot save to {folder}: {error.strerror}", severity="error")
         else:
             self.notify(f"saved {path}")
 
     def on_resize(self, event: Resize) -> None:
-        small = event.size.width < LEAST_COLUMNS or event.size.height < LEAST_ROWS
-        if small and not isinstance(self.screen, TooSmall):
+        too_small = event.size.width < MIN_COLUMNS or event.size.height < MIN_ROWS
+        if too_small and not isinstance(self.screen, TooSmall):
             self.push_screen(TooSmall())
-        elif not small and isinstance(self.screen, TooSmall):
+        elif not too_small and isinstance(self.screen, TooSmall):
             self.pop_screen()
 
     def get_line_filters(self) -> Sequence[LineFilter]:
         return self.appearance.filters(super().get_line_filters(), self.no_color)
 
     def get_key_display(self, binding: Binding) -> str:
-        shown = super().get_key_display(binding)
-        return "ret" if self.appearance.ascii and shown == "⏎" else shown
+        key = super().get_key_display(binding)
+        return "ret" if self.appearance.ascii and key == "⏎" else key
 
     def action_theme(self) -> None:
-        here = THEMES.index(self.theme) if self.theme in THEMES else -1
-        self.theme = THEMES[(here + 1) % len(THEMES)]
+        index = THEMES.index(self.theme) if self.theme in THEMES else -1
+        self.theme = THEMES[(index + 1) % len(THEMES)]

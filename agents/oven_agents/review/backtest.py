@@ -27,8 +27,8 @@ from oven_runs.log.counterfactual import decision_text
 from oven_runs.settings.resolution import with_rules
 
 OPEN_LOOP = (
-    "open loop: the recording continues unchanged, whatever is decided here; only the part before the first divergence "
-    "is certain, and no confidence is scored, because the recording does not have the effects of its changes"
+    "open loop: the recording continues unchanged, whatever is decided here. Only the part before the first divergence "
+    "is certain. Confidences are not scored, because the recording does not contain the effects of the changes."
 )
 
 
@@ -46,18 +46,18 @@ class BacktestVote(BaseModel):
     expected_change: Real
     horizon: int
     rationale: str
-    counted: bool = Field(description="whether the vote is on a ballot, or was decided at once")
-    verdict: str | None = Field(description="null: its ballot did not close, or it did not count")
+    counted: bool = Field(description="whether the vote is on a ballot or was decided at once")
+    verdict: str | None = Field(description="null if the ballot did not close or the vote did not count")
     decided_value: Value
     reason: str | None
     change_in_recording: float | None = Field(
-        description="the target's change in the recording up to the vote's horizon; null: not measured on both sides"
+        description="the target's change in the recording up to the vote's horizon; null if it was not measured"
     )
     carried_out_in_recording: bool
 
 
 class BacktestNotice(BaseModel):
-    """A text of the agent for people."""
+    """A message from the agent to people."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -85,68 +85,70 @@ class BacktestReport(BaseModel):
     run: str
     ticks: int
     votes: tuple[BacktestVote, ...]
-    votes_left_out: int = Field(default=0, description="older votes that the report omits because it was limited")
+    votes_left_out: int = Field(default=0, description="number of older votes that the limit of the report omits")
     proposals: int
     proposals_per_1000_ticks: float | None
-    decisions: dict[str, int] = Field(description="verdict → how many, of those on its proposals")
-    cannot_fire: str = Field(description="why it can never vote in this run; empty: it can")
-    problems: tuple[str, ...] = Field(description="tracebacks of the agent's own code")
+    decisions: dict[str, int] = Field(description="verdict → number of decisions on its proposals")
+    cannot_fire: str = Field(description="why it can never vote in this run; empty if it can")
+    problems: tuple[str, ...] = Field(description="tracebacks from the agent's code")
     notices: tuple[BacktestNotice, ...]
     took_part: bool = Field(description="whether it took part in the recording")
-    same_votes: bool | None = Field(description="whether it voted there as it does here; null: it took no part")
-    shadow: bool = Field(description="it was a shadow there, and its votes count here")
+    same_votes: bool | None = Field(
+        description="whether it cast the same votes in the recording; null if it took no part"
+    )
+    shadow: bool = Field(description="whether it was a shadow in the recording; its votes count in the backtest")
     divergences: int
     first_divergence: BacktestDivergence | None
     ignored_receipts: int
     open_loop: Literal[True] = True
     rules: dict[str, Any] = Field(description="rules that replaced those of the recording")
-    hints: tuple[str, ...] = Field(default=(), description="what the recording's metrics lack")
+    hints: tuple[str, ...] = Field(default=(), description="information that is missing from the recording's metrics")
 
-    def newest(self, most: int) -> BacktestReport:
-        """The same report with at most `most` votes, the newest."""
-        return self.model_copy(update={"votes": self.votes[-most:], "votes_left_out": len(self.votes[:-most])})
+    def newest(self, limit: int) -> BacktestReport:
+        """Return the report with at most `limit` votes, the newest ones."""
+        return self.model_copy(update={"votes": self.votes[-limit:], "votes_left_out": len(self.votes[:-limit])})
 
 
 @dataclass
 class RecordedOutcome:
-    """The target metric of one vote in the recording."""
+    """The course of a vote's target metric in the recording."""
 
     before: float | None
-    """Mean of its last measurements up to the vote."""
+    """Mean of the target's last measurements up to the vote."""
     after: deque[float]
     """The target's last measurements within the vote's horizon."""
     carried_out: bool = False
-    """Whether the recording has the same decision with a receipt, so that this is the outcome of the change."""
+    """Whether the recording has the same decision with a receipt, so this is the outcome of the change."""
 
     @property
     def change(self) -> float | None:
-        """The change up to the end of the horizon; None if it was not measured on both sides."""
+        """The change up to the end of the horizon, or None if the target was not measured before and after."""
         return fmean(self.after) - self.before if self.after and self.before is not None else None
 
 
 @dataclass
 class Backtest:
-    """One agent over a recording. Call `add` with the recorded events in order, verified, then `report`."""
+    """A backtest of one agent over a recording. Call `add` with each verified event in order, then `report`."""
 
     agent: Agent
     name: str
     run: str
     rules: Mapping[str, Any] = field(default_factory=dict)
-    """Replace those of the recording."""
+    """Rules that replace the rules of the recording."""
 
     def __post_init__(self) -> None:
         self.replay = OpenLoopReplay(self.run, {self.name: self.agent}, self._replay_rules)
-        self.outcomes: list[RecordedOutcome] = []  # one for each vote of the replay
+        self.outcomes: list[RecordedOutcome] = []  # one per vote of the replay
         self.ticks = 0
         self.metrics: tuple[str, ...] = ()
         """The metrics that the run publishes."""
         self._shadow = False
         self._samples = Rules().outcome_samples
         self._recent: dict[str, deque[float]] = {}
-        self._pending: list[tuple[CastVote, RecordedOutcome]] = []  # those whose horizon is not over
+        self._pending: list[tuple[CastVote, RecordedOutcome]] = []  # votes whose horizon has not ended
 
     def add(self, event: Event) -> None:
-        """Raises ConfigError on a log of another schema version."""
+        """Add an event. Raises ConfigError for a log of another schema version."""
         if isinstance(event.body, Observation):
             self._measure(event.body)
         message = self.replay.add(event)
@@ -168,12 +170,14 @@ class Backtest:
 
     @property
     def same_votes(self) -> bool | None:
-        """Whether the agent cast the same votes in the recording, apart from the graph's evidence; None if it took no
+        """Whether the agent cast the same votes in the recording, except for the graph's evidence. None if it took no
         part."""
         recorded = self.replay.recorded.get(self.name)
         if recorded is None:
             return None
-        return list(map(_own_part, recorded)) == [_own_part(cast.vote) for cast in self.replay.votes]
+        return list(map(_without_graph_evidence, recorded)) == [
+            _without_graph_evidence(cast.vote) for cast in self.replay.votes
+        ]
 
     @property
     def shadow(self) -> bool:
@@ -181,7 +185,7 @@ class Backtest:
         return self._shadow or self.name in self.replay.shadows
 
     def report(self, hints: Sequence[str] = ()) -> BacktestReport:
-        """Return the findings, with `hints` added."""
+        """Return the report, with `hints` added."""
         divergences = self.replay.divergences
         proposals = self.replay.proposals
         verdicts = Counter({cast.decision.id: cast.decision.verdict for cast in proposals if cast.decision}.values())
@@ -240,8 +244,8 @@ def main(
     rules: Mapping[str, Any] | None = None,
     hints: Callable[[Sequence[str]], Sequence[str]] = lambda _: (),
 ) -> int:
-    """Print a backtest and return the exit code. `rules` replace those of the recording; `hints` maps the recording's
-    metrics to what they lack. Raises ConfigError, and the errors of reading a log."""
+    """Print a backtest and return the exit code. `rules` replace the rules of the recording. `hints` returns hints
+    about missing information, given the recording's metrics. Raises ConfigError, and the errors of reading a log."""
     events = LocalRun(folder).events(exact=True, until=until)
     test = asyncio.run(backtest(agent, folder.run, events, rules or {}))
     report = test.report(hints(test.metrics))
@@ -259,11 +263,8 @@ async def backtest(
     rules: Mapping[str, Any],
     progress: Callable[[int, int], object] = lambda _events, _tick: None,
 ) -> Backtest:
-    """Run an agent, an entry point or a file, over the verified events of a run.
-
-    `progress` is called with (events, tick) after each event, and may raise to end the backtest. Raises ConfigError if
-    the run never started.
-    """
+    """Run an agent (the name of an entry point, or a file) over the verified events of a run. `progress` is called with
+    (events, tick) after each event, and may raise to end the backtest. Raises ConfigError if the run never started."""
     name, loaded = load_repeatable(agent)
     test = Backtest(loaded, names.checked("agent", name), run, rules)
     count = 0
@@ -272,11 +273,11 @@ async def backtest(
         count += 1
         progress(count, test.replay.tick)
     if not test.replay.started:
-        raise ConfigError(f"run {run!r} never started: there is no RunStarted in what was read of its log")
+        raise ConfigError(f"run {run!r} never started: its log has no RunStarted in the part that was read")
     return test
 
 
-def _own_part(vote: Vote) -> Vote:
+def _without_graph_evidence(vote: Vote) -> Vote:
     """Return the vote without the graph's evidence and the agent's next plans."""
     return vote.model_copy(update={"evidence": (), "otherwise": ()})
 
@@ -303,58 +304,59 @@ def _vote(cast: CastVote, outcome: RecordedOutcome) -> BacktestVote:
 
 
 def lines(report: BacktestReport) -> list[str]:
-    """Return the report as sentences, not yet wrapped."""
-    out = [f"{report.agent} over {report.run}, {report.ticks} ticks"]
+    """Return the report as unwrapped lines."""
+    output = [f"{report.agent} over {report.run}, {report.ticks} ticks"]
     if report.cannot_fire:
-        out.append(f"cannot fire: {report.cannot_fire}")
+        output.append(f"cannot fire: {report.cannot_fire}")
     for vote in report.votes:
-        out += _vote_lines(vote)
+        output += _vote_lines(vote)
     votes, proposals = len(report.votes), report.proposals
     rate = (
         f", {report.proposals_per_1000_ticks:g} per 1000 ticks" if proposals and report.proposals_per_1000_ticks else ""
     )
     decisions = ", ".join(f"{count} {verdict}" for verdict, count in report.decisions.items()) or "none decided"
-    out.append(
+    output.append(
         f"{votes} vote{'s' * (votes != 1)}, {proposals} of them proposal{'s' * (proposals != 1)}{rate}; on those: "
         f"{decisions}"
     )
     if report.took_part:
         same = "the same votes" if report.same_votes else "other votes"
-        out.append(f"it took part in the recording with {same}" + (" (the graph's evidence apart)" * bool(votes)))
+        note = " (not comparing the graph's evidence)" if votes else ""
+        output.append(f"it took part in the recording with {same}{note}")
     if report.shadow:
-        out.append("it was a shadow there; here its votes count")
-    out += [f"notice at tick {notice.tick}: {notice.text}" for notice in report.notices]
+        output.append("it was a shadow in the recording, but its votes count here")
+    output += [f"notice at tick {notice.tick}: {notice.text}" for notice in report.notices]
     if report.problems:
         times = {1: "once", 2: "twice"}.get(len(report.problems), f"{len(report.problems)} times")
-        out.append(f"it raised {times}, first: {report.problems[0].strip().splitlines()[-1]}")
+        output.append(f"it raised an exception {times}, first: {report.problems[0].strip().splitlines()[-1]}")
     if (first := report.first_divergence) is not None:
-        out += [
+        output += [
             f"first divergence: tick {first.tick}, {first.actuator}",
             f"  recorded: {first.logged}",
             f"  here: {first.computed}",
         ]
     else:
-        out.append("no divergence: every decision is the recorded one")
+        output.append("no divergence: all decisions are the same as in the recording")
     if any(vote.change_in_recording is not None for vote in report.votes):
-        out.append(
-            "* what the target did from the vote to its horizon, without the vote's change unless marked † (the "
-            "recording carried the same decision out)"
+        output.append(
+            "* change of the target from the vote to its horizon, without the effect of the vote, unless marked † "
+            "(the recording applied the same decision)"
         )
-    return [*out, *report.hints, OPEN_LOOP]
+    return [*output, *report.hints, OPEN_LOOP]
 
 
 def _vote_lines(vote: BacktestVote) -> list[str]:
     stance = vote.stance if vote.value is None else f"{vote.stance} {show(vote.value)}"
     verdict = vote.verdict or ("still open" if vote.counted else "not counted")
     why = vote.reason.rsplit("; ", 1)[-1] if vote.reason else ""
-    out = [
+    output = [
         f"tick {vote.tick}: {stance} for {vote.actuator} at {vote.confidence:.2f}; {verdict}{f': {why}' if why else ''}"
     ]
-    out.append(f"  why: {vote.rationale}")
+    output.append(f"  why: {vote.rationale}")
     if vote.target:
         forecast = f" {vote.expected_change:+.3g} in {vote.horizon} ticks" if vote.horizon else ""
         change, mark = vote.change_in_recording, "†" * vote.carried_out_in_recording
-        out.append(
+        output.append(
             f"  forecast: {vote.target}{forecast}{'' if change is None else f'; recorded*: {change:+.3g}{mark}'}"
         )
-    return out
+    return output

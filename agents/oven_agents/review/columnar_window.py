@@ -1,8 +1,8 @@
-"""Stores recent observations by metric, so that windows can answer questions faster in a review.
+"""Stores recent observations by metric, so that a window returns a metric's series faster in a review.
 
-A plain `Window` reads its observations one by one for every question. A review asks a million questions about one run,
-and with these windows it takes a third of the time. The answers are the same. If a question touches steps that a
-rollback discarded, the plain window answers it.
+A plain `Window` reads all its observations for every series. A review reads a million series of one run, and with these
+windows it takes a third of the time. The results are the same. If a series includes steps that a rollback discarded,
+the plain window computes it.
 """
 
 from __future__ import annotations
@@ -10,17 +10,17 @@ from __future__ import annotations
 from bisect import bisect_right
 from typing import Any
 
-from oven_agents.sdk.session import KEPT
+from oven_agents.sdk.session import WINDOW_LENGTH
 from oven_agents.sdk.window import Window
 from oven_core.protocol.actuator_names import UNDO
 from oven_core.protocol.messages import Observation
 
-SPARE = 4096
-"""Entries beyond those in the window at which a column is cut."""
+SPARE_ENTRIES = 4096
+"""Number of old entries that a column may keep before they are deleted."""
 
 
 class _Column:
-    """One metric's measurements: the number of the observation in the run, its tick, and the value."""
+    """The measurements of one metric: the observation's number in the run, its tick, and the value."""
 
     def __init__(self) -> None:
         self.numbers: list[int] = []
@@ -28,37 +28,37 @@ class _Column:
         self.values: list[float] = []
 
     def first(self, oldest: int, after: int, last: int | None) -> int:
-        """Return the index of the first entry from observation `oldest` on, after tick `after`, among the `last`."""
+        """Return the index of the first of the `last` entries from observation `oldest` on and after tick `after`."""
         begin = max(bisect_right(self.ticks, after), bisect_right(self.numbers, oldest - 1))
         return begin if last is None else max(begin, len(self.numbers) - last)
 
 
 class Columns:
-    """The newest observations of one run, by metric. Call `add` with each observation once, in the log's order."""
+    """The newest observations of one run, by metric. Call `add` once with each observation, in the log's order."""
 
-    def __init__(self, size: int = KEPT) -> None:
+    def __init__(self, size: int = WINDOW_LENGTH) -> None:
         self._size = size
         self.clear()
 
     def clear(self) -> None:
-        """Start a new training: earlier measurements say nothing about it."""
+        """Delete all observations, because a new training starts."""
         self._columns: dict[str, _Column] = {}
         self._newest: Observation | None = None
         self.count = 0
-        self.went_back, self.left_at = -1, -1
-        """The newest observation whose step is below the one before it, and the tick of that one."""
+        self.step_back, self.step_back_tick = -1, -1
+        """The number of the newest observation whose step went back, and the tick before it."""
 
     def add(self, observation: Observation) -> None:
         if self._newest is not None and observation.step < self._newest.step:
-            self.went_back, self.left_at = self.count, self._newest.tick
+            self.step_back, self.step_back_tick = self.count, self._newest.tick
         for name, value in observation.metrics.items():
             column = self._columns.setdefault(name, _Column())
             column.numbers.append(self.count)
             column.ticks.append(observation.tick)
             column.values.append(value)
-            if len(column.numbers) > self._size + SPARE:
+            if len(column.numbers) > self._size + SPARE_ENTRIES:
                 for entries in (column.numbers, column.ticks, column.values):
-                    del entries[:SPARE]
+                    del entries[:SPARE_ENTRIES]
         self._newest = observation
         self.count += 1
 
@@ -71,11 +71,13 @@ class Columns:
         return self._columns.get(metric) or _Column()
 
     def window(self, *fields: Any) -> Window:
-        """Return the window of a session that has absorbed the same observations. `fields`: those of `Window`."""
+        """Return a session's window on the same observations. `fields` are the fields of `Window`."""
         return _ColumnarWindow(self, *fields)
 
 
 class _ColumnarWindow(Window):
+    """A window that reads its series from columns."""
+
     __slots__ = ("_columns",)
 
     _columns: Columns
@@ -93,8 +95,8 @@ class _ColumnarWindow(Window):
         column = columns.column(metric)
         begin = column.first(columns.oldest, after, last)
         points = list(zip(column.ticks[begin:], column.values[begin:], strict=True))
-        intact = columns.went_back <= columns.oldest or after >= columns.left_at
-        newer = len(points) == last and bool(points) and column.numbers[begin] >= columns.went_back
-        if (intact or newer) and not any(receipt.actuator == UNDO for receipt in self.receipts):
+        is_contiguous = columns.step_back <= columns.oldest or after >= columns.step_back_tick
+        is_newer = len(points) == last and bool(points) and column.numbers[begin] >= columns.step_back
+        if (is_contiguous or is_newer) and not any(receipt.actuator == UNDO for receipt in self.receipts):
             return points
         return super().surviving_series(metric, after=after, last=last)

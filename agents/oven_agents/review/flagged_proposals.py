@@ -1,9 +1,10 @@
 """Groups an agent's repeated proposals into flags, and judges whether each is a likely false alarm.
 
 The recorded run did not make the change. So a flag is judged by the median of its target over the second half of its
-horizon, compared with the horizon before it (for a rollback: before the tick to go back to). If that is not worse by
-two standard errors, the run did well without the change, and the flag is a false alarm. Otherwise something was wrong,
-which does not mean that the change would have helped. `JUDGED` lists the cases that cannot be judged.
+horizon, compared with the horizon before it. For a rollback, this is the horizon before the tick to go back to. If the
+median is not worse by two standard errors, the run did well without the change, and the flag is a false alarm.
+Otherwise something was wrong, which does not mean that the change would have helped. `JUDGED` lists the cases that
+cannot be judged.
 """
 
 from __future__ import annotations
@@ -24,9 +25,10 @@ from oven_core.protocol.rules import Rules
 ERRORS: Final = 2.0
 """Standard errors by which a target must get worse."""
 MEDIAN: Final = 1.2533
-"""Standard error of a median divided by that of a mean, for a normal law. Medians ignore the symptom itself."""
+"""Ratio between the standard errors of a median and of a mean, for a normal law. A median is robust against the symptom
+itself."""
 PATIENCE: Final = 5
-"""Horizons within which a rarely measured target must have been measured, before and after."""
+"""Number of horizons, before and after, within which a rarely measured target must have been measured."""
 SLOW: Final = frozenset({"gradients_aligned", "starved_level", "loss_plateau", "reward_plateau"})
 """Symptoms of a healthy run that could learn faster."""
 Likely = Literal["false alarm", "harm", "unknown"]
@@ -34,8 +36,9 @@ Likely = Literal["false alarm", "harm", "unknown"]
 JUDGED: Final = (
     "A flag looks like a false alarm if its target did not get worse although nothing was changed: the median over the "
     "second half of its horizon, compared with the horizon before it (for a rollback: before the tick to go back to), "
-    "within two standard errors. Harm: it got worse by more; no recording can tell whether the change would have "
-    "helped. Unknown: too few measurements, the run was changed or restarted meanwhile, or it was only slow."
+    "is within two standard errors. Harm: it got worse by more than that. A recording cannot show whether the change "
+    "would have helped. Unknown: there were too few measurements, the run was changed or restarted in the meantime, or "
+    "it was only slow."
 )
 """Explanation for a report's reader of how flags are judged."""
 
@@ -48,11 +51,11 @@ class Flag:
     plans: list[list[CastVote]]
     likely: Likely = "unknown"
     afterwards: str = ""
-    """A sentence about the target's course afterwards."""
+    """A sentence about the development of the target after the flag."""
 
     @property
     def first(self) -> CastVote:
-        """The first vote of the first plan. All votes of a plan name the same target."""
+        """The first vote of the first plan. All votes of a plan have the same target."""
         return self.plans[0][0]
 
     @property
@@ -73,12 +76,12 @@ class Flag:
 
     @property
     def adopted(self) -> bool:
-        """Whether any of its votes would have been adopted."""
+        """Whether any of the flag's votes would have been adopted."""
         return any(cast.decision and cast.decision.verdict == "adopted" for plan in self.plans for cast in plan)
 
     @property
     def verdict(self) -> str:
-        """The verdicts on its first plan: adopted, advised, rejected."""
+        """The verdicts on the first plan: adopted, advised or rejected."""
         verdicts = dict.fromkeys(cast.decision.verdict if cast.decision else "not counted" for cast in self.plans[0])
         return " and ".join(verdicts)
 
@@ -89,27 +92,27 @@ class Flag:
 
     @property
     def back(self) -> int | None:
-        """The tick that a rollback would have gone back to; None without one."""
+        """The tick to which the plan rolls back, or None without a rollback."""
         values = [cast.vote.value for cast in self.plans[0] if cast.vote.actuator == ROLLBACK]
         return int(values[0]) if values and isinstance(values[0], int | float) else None
 
 
 def flags(votes: Iterable[CastVote], rules: Rules) -> list[Flag]:
-    """Return the flags in the order of their ticks. A proposal belongs to the last flag of the same agent, actuators
-    and directions while it can only be a repetition: during a horizon, or the life of a decision."""
-    open_: dict[tuple[str, frozenset[tuple[str, str]]], Flag] = {}
+    """Return the flags in the order of their ticks. A proposal is a repetition if the last flag has the same agent,
+    actuators and directions, and is at most a horizon or the lifetime of a decision ago."""
+    latest: dict[tuple[str, frozenset[tuple[str, str]]], Flag] = {}
     flags_so_far: list[Flag] = []
-    lapse = rules.apply_delay_ticks + rules.expire_ticks + rules.cooldown_ticks
+    lifetime = rules.apply_delay_ticks + rules.expire_ticks + rules.cooldown_ticks
     plans: dict[tuple[int, str], list[CastVote]] = {}
     for cast in votes:
         plans.setdefault((cast.tick, cast.agent), []).append(cast)
     for (tick, agent), plan in plans.items():
         key = agent, frozenset(cast.change for cast in plan)
-        flag = open_.get(key)
-        if flag is not None and tick - flag.last.tick <= max(lapse, flag.first.vote.horizon):
+        flag = latest.get(key)
+        if flag is not None and tick - flag.last.tick <= max(lifetime, flag.first.vote.horizon):
             flag.plans.append(plan)
             continue
-        open_[key] = flag = Flag(agent, [plan])
+        latest[key] = flag = Flag(agent, [plan])
         flags_so_far.append(flag)
     return flags_so_far
 
@@ -126,6 +129,7 @@ class Series:
         self.values.append(value)
 
     def until(self, tick: int) -> int:
+        """Return the number of measurements up to and including the tick."""
         return bisect_right(self.ticks, tick)
 
 
@@ -134,52 +138,55 @@ def judge(
     metrics: Mapping[str, MetricSpec],
     measured: Mapping[str, Series],
     changes: Sequence[tuple[int, str]],
-    least: int,
+    min_samples: int,
 ) -> tuple[Likely, str]:
-    """Return whether a flag looks like a false alarm, and what its target did afterwards. `least`: measurements that
-    are needed on either side."""
+    """Return whether a flag looks like a false alarm, and a sentence about its target afterwards. `min_samples` is the
+    minimum number of measurements before and after."""
     vote, horizon = flag.first.vote, flag.first.vote.horizon
     if not vote.target or not horizon:
-        return "unknown", "it names no target and horizon to hold it against"
+        return "unknown", "it has no target and horizon by which to judge it"
     if set(flag.symptoms) & SLOW:
-        return "unknown", "nothing was wrong, only slow; what the change would have gained is not in the recording"
+        return "unknown", "the run was only slow, and the recording does not show what the change would have gained"
     sign = _sign(metrics.get(vote.target), vote.target, vote.expected_change)
     series = measured.get(vote.target)
     if series is None or not sign:
-        return "unknown", f"{vote.target} was not measured" if series is None else f"no side of {vote.target} is better"
+        return (
+            "unknown",
+            f"{vote.target} was not measured"
+            if series is None
+            else f"it is unknown whether a higher {vote.target} is better",
+        )
     from_tick = flag.tick if flag.back is None else min(flag.back, flag.tick)
     end = series.until(from_tick)
-    begin = min(bisect_left(series.ticks, series.ticks[end - 1] - horizon + 1), max(0, end - least)) if end else 0
+    begin = min(bisect_left(series.ticks, series.ticks[end - 1] - horizon + 1), max(0, end - min_samples)) if end else 0
     before = [value for value in series.values[begin:end] if math.isfinite(value)]
-    if len(before) < least or series.ticks[begin] < from_tick - PATIENCE * horizon:
+    if len(before) < min_samples or series.ticks[begin] < from_tick - PATIENCE * horizon:
         return "unknown", f"{vote.target} was measured too rarely before it"
     start = series.until(flag.tick + horizon // 2)
-    until = max(series.until(flag.tick + horizon), start + least)
+    until = max(series.until(flag.tick + horizon), start + min_samples)
     after = series.values[start:until]
-    if len(after) < least or series.ticks[start + least - 1] > flag.tick + PATIENCE * horizon:
+    if len(after) < min_samples or series.ticks[start + min_samples - 1] > flag.tick + PATIENCE * horizon:
         return "unknown", f"{vote.target} was measured too rarely after it, or the run ended first"
     last = series.ticks[start + len(after) - 1]
-    changed = next((what for tick, what in changes if series.ticks[begin] < tick <= last), "")
-    if changed:
-        return "unknown", f"{changed} before its horizon was over"
-    spoiled = [value for value in after if not math.isfinite(value)]
-    if spoiled:
-        return "harm", f"{vote.target} was {spoiled[0]:g} within {horizon} ticks"
-    was, now = median(before), median(after)
+    change = next((text for tick, text in changes if series.ticks[begin] < tick <= last), "")
+    if change:
+        return "unknown", f"{change} before its horizon ended"
+    invalid = [value for value in after if not math.isfinite(value)]
+    if invalid:
+        return "harm", f"{vote.target} was {invalid[0]:g} within {horizon} ticks"
+    old, new = median(before), median(after)
     noise = MEDIAN * sigma(before) * math.sqrt(1 / len(before) + 1 / len(after))
-    comparison = f"{vote.target} {was:.4g} before, {now:.4g} after (± {noise:.2g})"
-    gain = sign * (now - was)
+    comparison = f"{vote.target} {old:.4g} before, {new:.4g} after (± {noise:.2g})"
+    gain = sign * (new - old)
     if gain < -ERRORS * noise:
         return "harm", f"{comparison}: it got worse"
-    return (
-        "false alarm",
-        f"{comparison}: it {'improved' if gain > ERRORS * noise else 'kept its level'} with nothing changed",
-    )
+    course = "improved" if gain > ERRORS * noise else "stayed the same"
+    return "false alarm", f"{comparison}: it {course} without the change"
 
 
 def _sign(spec: MetricSpec | None, name: str, expected: float) -> int:
-    """Return 1 if higher is better, −1 if lower is, 0 if unknown: as announced, as usual, or as the proposal
-    forecast."""
+    """Return 1 if higher is better, −1 if lower is better, or 0 if this is unknown. The announced direction comes
+    first, then the usual one, then the proposal's forecast."""
     if spec is not None and spec.better != "neither":
         return 1 if spec.better == "up" else -1
     usual = {"reward": 1, "loss": -1}.get(name, 0)

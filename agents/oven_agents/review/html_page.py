@@ -12,9 +12,9 @@ from oven_agents.review.report import OPEN_LOOP, Report, changes, times, verdict
 from oven_agents.stats.objective import held_out, objective
 
 CHARTS = 8
-"""Most metrics that are drawn."""
+"""Maximum number of charts."""
 ROWS = 500
-"""Most flags and notices in a table; --json has all."""
+"""Maximum number of flags and notices in a table. --json has all."""
 
 STYLE = """
 :root { color-scheme: light dark; --fg: #1b1f24; --bg: #fff; --soft: #6a737d; --line: #d8dee4; --band: #3b6ea8;
@@ -45,13 +45,13 @@ def page(report: Report) -> str:
         f"<title>{title}</title><style>{STYLE}</style></head>\n"
     )
     parts = (_source(report), _charts(report), _table(report), _notices(report), _agents(report), _explanation())
-    return f"{head}<body><h1>{escape(report.gist)}</h1>\n{''.join(parts)}</body></html>\n"
+    return f"{head}<body><h1>{escape(report.summary)}</h1>\n{''.join(parts)}</body></html>\n"
 
 
 def _source(report: Report) -> str:
     lines = [line.strip() for line in report.lines]
     if report.assumed:
-        lines.append(f"Knobs assumed, as an attached run would have them: {', '.join(report.assumed)}.")
+        lines.append(f"Knobs assumed, as in an attached run: {', '.join(report.assumed)}.")
     return "".join(f'<p class="soft">{escape(line)}</p>\n' for line in lines)
 
 
@@ -62,19 +62,19 @@ def headline(report: Report) -> list[str]:
 
 
 def charted(report: Report) -> list[str]:
-    """Return the metrics with a chart: those, the targets of flags, the learning rate and the gradient norm."""
+    """Return the metrics with a chart: headline metrics, targets of flags, learning rate and gradient norm."""
     targets = [flag.first.vote.target for flag in report.flags]
-    wanted = dict.fromkeys([*headline(report), *targets, "learning_rate", "grad_norm"])
-    return [name for name in wanted if name in report.measured][:CHARTS]
+    names = dict.fromkeys([*headline(report), *targets, "learning_rate", "grad_norm"])
+    return [name for name in names if name in report.measured][:CHARTS]
 
 
 def _charts(report: Report) -> str:
-    drawn = [chart(name, report.measured[name], report.flags, *report.span) for name in charted(report)]
-    marked = ""
+    charts = [chart(name, report.measured[name], report.flags, *report.span) for name in charted(report)]
+    legend = ""
     if report.flags:
-        marked = '<p class="soft">Numbered lines are flags: <b class="harm">harm</b>, <b class="late">false alarm</b>, '
-        marked += f'<b class="open">unknown</b>{f"; the first {MARKS}" if len(report.flags) > MARKS else ""}.</p>'
-    return "\n".join([marked, *drawn]) + "\n"
+        legend = '<p class="soft">Numbered lines are flags: <b class="harm">harm</b>, <b class="late">false alarm</b>, '
+        legend += f'<b class="open">unknown</b>{f"; the first {MARKS}" if len(report.flags) > MARKS else ""}.</p>'
+    return "\n".join([legend, *charts]) + "\n"
 
 
 def _table(report: Report) -> str:
@@ -88,12 +88,12 @@ def _table(report: Report) -> str:
 
 
 def _row(number: int, flag: Flag) -> str:
-    again = f'<br/><span class="soft">said {escape(times(flag))}</span>' if times(flag) else ""
+    repetitions = f'<br/><span class="soft">repeated {escape(times(flag))}</span>' if times(flag) else ""
     return (
         f'<tr><td class="number">{number}</td>'
         f'<td class="number">{flag.step:,}<br/><span class="soft">tick {flag.tick:,}</span></td>'
         f"<td>{escape(flag.agent)}</td>"
-        f"<td><b>{escape(changes(flag))}</b><br/>{escape(flag.first.vote.rationale)}{again}</td>"
+        f"<td><b>{escape(changes(flag))}</b><br/>{escape(flag.first.vote.rationale)}{repetitions}</td>"
         f'<td>{escape(verdict(flag))}<br/><span class="soft">confidence {flag.confidence:.2f}</span></td>'
         f'<td><b class="{_CLASS[flag.likely]}">{flag.likely}</b><br/>{escape(flag.afterwards)}</td></tr>'
     )
@@ -112,11 +112,11 @@ def _notices(report: Report) -> str:
 
 
 def _agents(report: Report) -> str:
-    rows = [(name, "flagged something") for name in dict.fromkeys(flag.agent for flag in report.flags)]
-    rows += [(name, "listened and flagged nothing") for name in report.silent]
-    rows += [(name, f"could not fire: {why}") for name, why in sorted(report.cannot_fire.items())]
+    rows = [(name, "raised flags") for name in dict.fromkeys(flag.agent for flag in report.flags)]
+    rows += [(name, "raised no flags") for name in report.silent]
+    rows += [(name, f"cannot fire: {why}") for name, why in sorted(report.cannot_fire.items())]
     rows += [
-        (name, f"raised {len(errors)} times: {errors[0].strip().splitlines()[-1]}")
+        (name, f"raised {len(errors)} exceptions, first: {errors[0].strip().splitlines()[-1]}")
         for name, errors in report.raised.items()
     ]
     cells = "\n".join(f"<tr><td>{escape(name)}</td><td>{escape(text)}</td></tr>" for name, text in rows)
@@ -130,34 +130,36 @@ def _explanation() -> str:
 WIDTH = 900
 """Width of a chart in pixels."""
 HEIGHT = 180
-"""Height of a chart in pixels; several fit on a screen."""
+"""Height of a chart in pixels. Several charts fit on a screen."""
 LEFT = 64
-"""Pixels for the axis labels."""
+"""Left margin in pixels, for the axis labels."""
 TOP = 18
-"""Pixels above the curve, for the numbers of flags."""
+"""Top margin in pixels, for the numbers of flags."""
 BOTTOM = 22
-"""Pixels below the curve, for the ticks."""
+"""Bottom margin in pixels, for the ticks."""
 COLUMNS = 400
-"""Stretches of ticks; each is drawn as one column."""
-SHOWN = 0.99
-"""Share of the stretches within the axis, so that a spike does not flatten the others."""
-CROPPED = 1.0
-"""The axis is only cropped if it would otherwise be longer by this multiple of itself."""
+"""Maximum number of columns in a chart. Each shows the range of a metric over a stretch of ticks."""
+VISIBLE_SHARE = 0.99
+"""Share of the stretches within the axis, so that a spike does not flatten the rest."""
+CROP_FACTOR = 1.0
+"""Minimum excess of values beyond the axis, as a multiple of its length, for which they are cropped."""
 MARKS = 200
-"""Most flags that are drawn."""
+"""Maximum number of flags in a chart."""
 COLOURS = {"false alarm": "late", "harm": "harm", "unknown": "open"}
 
 
 @dataclass(frozen=True, slots=True)
 class _Stretch:
+    """The range of a metric over the ticks of one column."""
+
     column: int
     low: float
     high: float
 
 
 def chart(name: str, series: Series, flags: Sequence[Flag], first: int, last: int) -> str:
-    """Return the chart of a metric with numbered flags; empty if no value is finite. `first`, `last`: the run's
-    ticks."""
+    """Return the chart of a metric with numbered flags, or an empty string if no value is finite. `first` and `last`
+    are the first and last tick of the run."""
     stretches = _stretches(series, first, last)
     if not stretches:
         return ""
@@ -171,9 +173,9 @@ def chart(name: str, series: Series, flags: Sequence[Flag], first: int, last: in
         share = min(max((value - low) / span, 0.0), 1.0)
         return TOP + (HEIGHT - TOP - BOTTOM) * (1 - share)
 
-    wide = max(1, last - first) / COLUMNS
-    tops = [f"{x(first + (s.column + 0.5) * wide):.1f},{y(s.high):.1f}" for s in stretches]
-    bottoms = [f"{x(first + (s.column + 0.5) * wide):.1f},{y(s.low):.1f}" for s in reversed(stretches)]
+    column_width = max(1, last - first) / COLUMNS
+    tops = [f"{x(first + (s.column + 0.5) * column_width):.1f},{y(s.high):.1f}" for s in stretches]
+    bottoms = [f"{x(first + (s.column + 0.5) * column_width):.1f},{y(s.low):.1f}" for s in reversed(stretches)]
     ticks = "".join(
         f'<text x="{LEFT - 6}" y="{y(value) + 4:.1f}" text-anchor="end">{value:.4g}</text>'
         f'<line x1="{LEFT}" x2="{WIDTH - 8}" y1="{y(value):.1f}" y2="{y(value):.1f}" class="grid"/>'
@@ -181,7 +183,7 @@ def chart(name: str, series: Series, flags: Sequence[Flag], first: int, last: in
     )
     marks = "".join(_mark(number, flag, x(flag.tick)) for number, flag in enumerate(flags[:MARKS], 1))
     outside = sum(s.high > high or s.low < low for s in stretches)
-    note = f"; {outside} of {len(stretches)} stretches reach beyond the axis" if outside else ""
+    note = f"; {outside} of {len(stretches)} columns reach beyond the axis" if outside else ""
     return (
         f"<figure><figcaption>{escape(name)}{note}</figcaption>"
         f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(name)} over the run">{ticks}'
@@ -212,9 +214,9 @@ def _stretches(series: Series, first: int, last: int) -> list[_Stretch]:
 
 def _axis(stretches: Sequence[_Stretch]) -> tuple[float, float]:
     lows, highs = sorted(s.low for s in stretches), sorted(s.high for s in stretches)
-    left_out = int((1 - SHOWN) * len(stretches))
-    low, high = lows[left_out], highs[len(highs) - 1 - left_out]
-    room = CROPPED * (high - low)
-    if not room:
+    outside_count = int((1 - VISIBLE_SHARE) * len(stretches))
+    low, high = lows[outside_count], highs[len(highs) - 1 - outside_count]
+    margin = CROP_FACTOR * (high - low)
+    if not margin:
         return lows[0], highs[-1]
-    return (low if lows[0] < low - room else lows[0]), (high if highs[-1] > high + room else highs[-1])
+    return (low if lows[0] < low - margin else lows[0]), (high if highs[-1] > high + margin else highs[-1])

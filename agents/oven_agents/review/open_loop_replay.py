@@ -1,10 +1,9 @@
-"""Replays a recorded run to agents in an open loop, and computes their votes and the decisions that a mesh would have
-made.
+"""Replays a recorded run to agents in an open loop. Computes their votes, and the decisions of a mesh on these votes.
 
 The agents receive the same events as in a live run: the recorded start, observations and receipts, and the ballots and
 decisions of a mesh. In this mesh, their votes replace the recorded votes under their names. All agents vote after each
-event, and their messages are added by name, so that no agent sees another's vote first. A live agent votes when it has
-time, so it may have skipped windows on which it votes here.
+event, and their messages are added in the order of their names, so no agent sees another agent's vote first. A live
+agent that is busy skips windows, so it may vote here on windows that it skipped in the recording.
 """
 
 from __future__ import annotations
@@ -37,15 +36,15 @@ from oven_core.protocol.messages import (
 )
 from oven_core.protocol.rules import Rules
 from oven_runs.log.counterfactual import Divergence, OpenLoop
-from oven_runs.log.replay import refuse_another_version
+from oven_runs.log.replay import check_version
 
 ROUNDS = 100
-"""Rounds in which agents may answer one another before the next event."""
+"""Maximum number of rounds in which agents may react to one another before the next event."""
 
 
 @dataclass
 class CastVote:
-    """A vote that an agent casts in the replay, and the mesh's decision on its ballot."""
+    """A vote that an agent cast in the replay, and the mesh's decision on its ballot."""
 
     agent: str
     vote: Vote
@@ -54,18 +53,18 @@ class CastVote:
     before: Value
     """The actuator's value at the vote, as the mesh knew it."""
     ballot: str = ""
-    """Empty: the vote did not count."""
+    """The ballot's id. It is empty if the vote did not count."""
     decision: Decision | None = None
 
     @property
     def change(self) -> tuple[str, str]:
-        """The actuator, and the direction in which the vote would have moved it."""
+        """The actuator, and the direction of the change."""
         return self.vote.actuator, direction(self.before, self.vote.value)
 
 
 @dataclass(frozen=True)
 class AgentNotice:
-    """A text for people: a notice, an alert, or a withheld proposal."""
+    """A message for people: a notice, an alert, or a withheld proposal."""
 
     agent: str
     tick: int
@@ -74,19 +73,19 @@ class AgentNotice:
 
 
 class OpenLoopReplay:
-    """Agents, their sessions, and a mesh. Call `add` with the recorded events in order, verified."""
+    """A replay with agents, their sessions, and a mesh. Call `add` with each verified event in order."""
 
     def __init__(
         self, run: str, agents: Mapping[str, Agent], rules: Callable[[Rules], Rules] = lambda rules: rules
     ) -> None:
-        """`rules` maps the recording's rules to those of the replay."""
+        """Create a replay. `rules` maps the rules of the recording to the rules of the replay."""
         self.votes: list[CastVote] = []
         self.notices: list[AgentNotice] = []
         self.cannot_fire: dict[str, str] = {}
         self.changes: list[tuple[int, str]] = []
         """(tick, description) of every change to the recorded run."""
         self.recorded: dict[str, list[Vote]] = {}
-        """The recorded votes under the agents' names; an agent that took no part has no entry."""
+        """Agent → its recorded votes. An agent that took no part has no entry."""
         self.shadows: set[str] = set()
         """Agents that were shadows in the recording."""
         self._columns = Columns()
@@ -98,8 +97,8 @@ class OpenLoopReplay:
             for name in self._sessions
             for subject in (self._subjects.vote, self._subjects.agent, self._subjects.alert)
         }
-        self._undecided: dict[str, list[CastVote]] = {}  # by ballot
-        self._latest = (0, -1)  # (incarnation, n) of the newest learner message: one may be stored twice
+        self._undecided: dict[str, list[CastVote]] = {}  # votes without a decision, by ballot
+        self._latest = (0, -1)  # (incarnation, n) of the newest learner message, because one may be stored twice
         self._step = 0
         self._training = ""
 
@@ -122,23 +121,23 @@ class OpenLoopReplay:
 
     @property
     def divergences(self) -> list[Divergence]:
-        """The decisions on which replay and recording differ."""
+        """Decisions that differ between the replay and the recording."""
         return self._loop.divergences()
 
     @property
     def ignored_receipts(self) -> int:
-        """Receipts in the recording for decisions that the replay did not make."""
+        """Number of recorded receipts for decisions that the replay did not make."""
         return self._loop.ignored_receipts
 
     @property
     def problems(self) -> dict[str, list[str]]:
-        """Tracebacks from the agents' own code."""
+        """Agent → tracebacks from its code."""
         return {name: session.problems for name, session in self._sessions.items() if session.problems}
 
     def add(self, event: Event) -> LogMessage | None:
-        """Replay one event. Return the message that the agents received: None for recorded decisions, and for messages
-        that the agents' own replace. Raises ConfigError on a log of another schema version."""
-        refuse_another_version(event)
+        """Replay one event, and return the message that the agents received. It is None for recorded decisions, and for
+        recorded messages that the agents' messages replace. Raises ConfigError for a log of another schema version."""
+        check_version(event)
         if event.subject in self._owners:
             self._record(self._owners[event.subject], event.body)
             return None
@@ -156,12 +155,12 @@ class OpenLoopReplay:
                 self._columns.clear()
             self._training = message.training
         if message is not None:
-            self._note_change(message)
-            if not isinstance(message, Alert):  # another agent's
+            self._record_change(message)
+            if not isinstance(message, Alert):  # alerts of other agents
                 self._publish(message)
         self._publish_outputs(outputs)
         if message is not None or outputs:
-            self._ask(event)
+            self._run_agents(event)
         return message
 
     def _record(self, agent: str, message: object) -> None:
@@ -171,17 +170,17 @@ class OpenLoopReplay:
         elif isinstance(message, AgentStatus) and message.shadow:
             self.shadows.add(agent)
 
-    def _note_change(self, message: LogMessage) -> None:
+    def _record_change(self, message: LogMessage) -> None:
         match message:
             case RunStarted() if message.incarnation > 1:
-                self.changes.append((message.tick, "the run was started again"))
+                self.changes.append((message.tick, "the run was restarted"))
             case ActuatorAnnounced():
-                self.changes.append((message.tick, f"{message.actuator.name} was announced anew"))
+                self.changes.append((message.tick, f"{message.actuator.name} was announced again"))
             case Receipt(status="applied") if message.decision_id:
                 self.changes.append((message.tick, f"{message.actuator} was changed"))
 
-    def _ask(self, event: Event) -> None:
-        """Ask all agents until none answers the others' messages."""
+    def _run_agents(self, event: Event) -> None:
+        """Let all agents react until none has a new message."""
         for _ in range(ROUNDS):
             replies = [(name, without_graph(session.react())) for name, session in self._sessions.items()]
             if not any(messages for _, messages in replies):
@@ -193,22 +192,22 @@ class OpenLoopReplay:
                 for output in self._add(name, message, event)
             ]
             self._publish_outputs(outputs)
-        talking = ", ".join(name for name, messages in replies if messages)
-        raise OvenError(f"{talking} still had something to say after {ROUNDS} rounds at tick {self._loop.tick}")
+        active = ", ".join(name for name, messages in replies if messages)
+        raise OvenError(f"{active} still sent messages after {ROUNDS} rounds at tick {self._loop.tick}")
 
     def _add(self, agent: str, message: Vote | AgentStatus | Alert, event: Event) -> Sequence[Output]:
         if isinstance(message, Vote):
             return self._cast(agent, message, event)
         if isinstance(message, Alert):
-            self._notice(agent, f"{message.symptom} {message.state}: {message.reason}")
+            self._add_notice(agent, f"{message.symptom} {message.state}: {message.reason}")
             return ()
         if message.state == "cannot_fire":
             self.cannot_fire[agent] = message.reason
         elif message.state == "notice":
-            self._notice(agent, message.reason)
+            self._add_notice(agent, message.reason)
         return self._loop.add(self._subjects.agent(agent), message.model_copy(update={"shadow": False}), event)
 
-    def _notice(self, agent: str, text: str) -> None:
+    def _add_notice(self, agent: str, text: str) -> None:
         self.notices.append(AgentNotice(agent, self._loop.tick, self._step, text))
 
     def _cast(self, agent: str, vote: Vote, event: Event) -> Sequence[Output]:

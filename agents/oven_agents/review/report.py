@@ -14,14 +14,14 @@ from oven_core.protocol.messages import RunStarted
 from oven_core.terminal_text import counted, wrapped
 
 OPEN_LOOP = (
-    "Open loop: the recorded run continues unchanged, whatever is decided here. After the first adopted change, it "
-    "would have gone another way. No flag says that its change would have helped."
+    "Open loop: the recorded run continues unchanged, whatever is decided here. After the first adopted change, a live "
+    "run would have been different. A flag does not mean that its change would have helped."
 )
 
 
 @dataclass
 class Report:
-    """The findings of a review. `measured` has the series for charts and judgements, by metric."""
+    """The result of a review. `measured` has the series for charts and judgements, by metric."""
 
     run: str
     start: RunStarted
@@ -33,11 +33,11 @@ class Report:
     flags: list[Flag]
     cannot_fire: Mapping[str, str]
     raised: Mapping[str, list[str]]
-    """Agent → tracebacks of its own code."""
+    """Agent → tracebacks from its code."""
     notices: Sequence[tuple[int, str, str]] = ()
     """(step, agent, text) of agents' notices to people."""
     assumed: Sequence[str] = ()
-    """Knobs that the log lacks and that were announced for the review."""
+    """Knobs that are not in the log and were added for the review."""
     lines: Sequence[str] = ()
     """Notes on the source."""
     measured: Mapping[str, Series] = field(default_factory=dict)
@@ -45,41 +45,45 @@ class Report:
     @property
     def silent(self) -> list[str]:
         """Agents that were able to flag something but did not."""
-        spoke = {flag.agent for flag in self.flags}
-        return [name for name in self.agents if name not in spoke and name not in self.cannot_fire]
+        flagging_agents = {flag.agent for flag in self.flags}
+        return [name for name in self.agents if name not in flagging_agents and name not in self.cannot_fire]
 
     @property
     def likely(self) -> Counter[str]:
+        """Number of flags by their likely kind."""
         return Counter(flag.likely for flag in self.flags)
 
     @property
     def adopted(self) -> int:
+        """Number of flags whose change would have been adopted."""
         return sum(flag.adopted for flag in self.flags)
 
     @property
-    def gist(self) -> str:
+    def summary(self) -> str:
+        """The result in one sentence."""
         able = len(self.agents) - len(self.cannot_fire)
         able_agents = f"{able} of {len(self.agents)} agents"
         over = f"{counted(self.ticks, 'tick')} (steps {self.steps[0]:,} to {self.steps[1]:,})"
         if not able:
-            return f"{self.run}: no agent could judge this run of {over}; why is below"
+            return f"{self.run}: no agent could judge this run of {over}; the reasons are below"
         if not self.flags:
-            return f"{self.run}: nothing flagged in {over}; {able_agents} could judge it"
+            return f"{self.run}: no flags in {over}; {able_agents} could judge it"
         likely = self.likely
         parts = [
             f"{likely['false alarm']} look{'s' * (likely['false alarm'] == 1)} like a false alarm",
-            f"after {likely['harm']} the run got worse",
-            f"{likely['unknown']} cannot be told",
+            f"the run got worse after {likely['harm']}",
+            f"{likely['unknown']} unknown",
         ]
         return (
             f"{self.run}: {counted(len(self.flags), 'flag')} in {over}, {self.adopted} would have been adopted; "
             f"{', '.join(parts)}; {able_agents} could judge it"
         )
 
-    def plain(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, Any]:
+        """Return the report as JSON data."""
         return {
             "run": self.run,
-            "gist": self.gist,
+            "gist": self.summary,
             "ticks": self.ticks,
             "first_step": self.steps[0],
             "last_step": self.steps[1],
@@ -137,18 +141,18 @@ class Report:
 
 def changes(flag: Flag) -> str:
     """Return the changes, such as "optimizer.lr_scale 1 → 0.125, run.rollback to tick 90"."""
-    entries = []
+    texts = []
     for cast in flag.plans[0]:
         name, value = cast.vote.actuator, cast.vote.value
         if cast.before is None:
-            entries.append(name if value is None else f"{name} {'to tick ' * (name == 'run.rollback')}{show(value)}")
+            texts.append(name if value is None else f"{name} {'to tick ' * (name == 'run.rollback')}{show(value)}")
         else:
-            entries.append(f"{name} {show(cast.before)} → {show(value)}")
-    return ", ".join(entries)
+            texts.append(f"{name} {show(cast.before)} → {show(value)}")
+    return ", ".join(texts)
 
 
 def verdict(flag: Flag) -> str:
-    """Return the decisions, with the reasons of those that were not adopted."""
+    """Return the verdicts, with the reasons of decisions that were not adopted."""
     reasons = [
         cast.decision.reason.rsplit("; ", 1)[-1]
         for cast in flag.plans[0]
@@ -159,50 +163,49 @@ def verdict(flag: Flag) -> str:
 
 
 def times(flag: Flag) -> str:
-    """Return how often and until when the flag was repeated, or an empty string if it was not."""
+    """Return the number of repetitions and the last step of a flag, or an empty string if it was not repeated."""
     return f"{len(flag.plans)} times, until step {flag.last.step:,}" if len(flag.plans) > 1 else ""
 
 
-MOST = 4
-"""Maximum flags in the text report, so that it fits a screen. --json and --html have all."""
-NOTICES = 2
-"""Maximum notices in the text report. --json and --html have all."""
+MAX_FLAGS = 4
+"""Maximum number of flags in the text report, so that it fits a screen. --json and --html have all."""
+MAX_NOTICES = 2
+"""Maximum number of notices in the text report. --json and --html have all."""
 
 
 def text_lines(report: Report) -> list[str]:
     """Return the report as text of at most 80 columns."""
-    out = wrapped(report.gist)
+    out = wrapped(report.summary)
     for line in report.lines:
         out += wrapped(line)
     if report.assumed:
         out += wrapped(
-            f"knobs assumed, as an attached run would have them: {', '.join(report.assumed)}; --knob NAME=VALUE adds "
-            "others, --no-assume takes none"
+            f"knobs assumed, as in an attached run: {', '.join(report.assumed)}; add others with --knob NAME=VALUE, or "
+            "use none with --no-assume"
         )
-    for number, flag in enumerate(report.flags[:MOST], 1):
+    for number, flag in enumerate(report.flags[:MAX_FLAGS], 1):
         out += ["", *_flag(number, flag)]
-    if len(report.flags) > MOST:
-        others = Counter(flag.agent for flag in report.flags[MOST:])
+    if len(report.flags) > MAX_FLAGS:
+        others = Counter(flag.agent for flag in report.flags[MAX_FLAGS:])
         by_agent = ", ".join(f"{agent} {count}" for agent, count in others.most_common())
         out += ["", *wrapped(f"and {others.total()} more ({by_agent}); --json and --html FILE have them")]
     out.append("")
-    for step, agent, text in report.notices[:NOTICES]:
+    for step, agent, text in report.notices[:MAX_NOTICES]:
         out += wrapped(f"notice at step {step:,}, {agent}: {text}", hang=2)
-    if len(report.notices) > NOTICES:
-        out += [f"and {len(report.notices) - NOTICES} more notices; --json has them"]
+    if len(report.notices) > MAX_NOTICES:
+        out += [f"and {len(report.notices) - MAX_NOTICES} more notices; --json has them"]
     if report.silent:
-        out += wrapped(f"listened and flagged nothing: {', '.join(report.silent)}")
+        out += wrapped(f"raised no flags: {', '.join(report.silent)}")
     if len(report.cannot_fire) == len(report.agents):
         out += (
-            line
-            for name, why in sorted(report.cannot_fire.items())
-            for line in wrapped(f"could not fire: {name}: {why}")
+            line for name, why in sorted(report.cannot_fire.items()) for line in wrapped(f"cannot fire: {name}: {why}")
         )
     elif report.cannot_fire:
         names = ", ".join(sorted(report.cannot_fire))
-        out += wrapped(f"could not fire: {names}; --json and --html FILE have the reasons")
+        out += wrapped(f"cannot fire: {names}; --json and --html FILE have the reasons")
     for name, problems in sorted(report.raised.items()):
-        out += wrapped(f"{name} raised {counted(len(problems), 'time')}, first: {problems[0].strip().splitlines()[-1]}")
+        first = problems[0].strip().splitlines()[-1]
+        out += wrapped(f"{name} raised an exception {counted(len(problems), 'time')}, first: {first}")
     if report.flags:
         out += ["", *wrapped(JUDGED)]
     return [*out, *([] if report.flags else [""]), *wrapped(OPEN_LOOP)]
@@ -213,7 +216,7 @@ def _flag(number: int, flag: Flag) -> list[str]:
     parts = {
         "why": flag.first.vote.rationale,
         "decision": verdict(flag),
-        "said": times(flag),
+        "repeated": times(flag),
         "afterwards": f"{flag.likely}: {flag.afterwards}",
     }
     for name, lines in parts.items():

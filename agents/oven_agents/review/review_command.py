@@ -37,10 +37,10 @@ def main(
 ) -> int:
     """Print a review and return the exit code.
 
-    `agents` are names or files; none means all installed agents that can be replayed from a log. `events` returns the
-    run's verified log each time it is called. `change` maps the recorded start to the one that is replayed, with the
-    knobs that it may add. `notes` returns remarks about the source. Raises ConfigError, UnknownNameError, and the
-    errors of reading a log.
+    `agents` are names or files. If there are none, all installed agents are used whose votes can be recomputed from a
+    log. `events` returns the run's verified log each time it is called. `change` maps the recorded start to the start
+    for the replay and may add knobs. `notes` returns remarks about the source. Raises ConfigError, UnknownNameError,
+    and the errors of reading a log.
     """
     loaded = dict(load_repeatable(agent) for agent in agents or repeatable_agents())
     for name in loaded:
@@ -54,21 +54,21 @@ def main(
         except OSError as error:
             raise ConfigError(f"--html {html} cannot be written: {error.strerror or error}") from error
     if as_json:
-        print(json.dumps(report.plain()))
+        print(json.dumps(report.as_json()))
     else:
         say(*text_lines(report))
         if html is not None:
-            print(f"\n{html} has the same with charts")
+            print(f"\n{html} has the same report with charts")
     return 0
 
 
 @dataclass
 class _Extent:
-    """The recorded run's start, steps and ticks, read while it is replayed."""
+    """The start, steps and ticks of the recorded run, which are read during the replay."""
 
     start: RunStarted | None = None
     assumed: Sequence[str] = ()
-    """Knobs that the log does not announce, from the newest start."""
+    """Knobs of the newest start that are not in the log."""
     ticks: int = 0
     steps: tuple[int, int] = (0, 0)
     span: tuple[int, int] = (0, 0)
@@ -104,7 +104,7 @@ def review(
             extent.add(message)
         progress(replay.tick)
     if extent.start is None or not extent.ticks:
-        raise ConfigError(f"run {run!r} has nothing to review: its log holds no observation of a run that started")
+        raise ConfigError(f"run {run!r} has nothing to review: its log contains no observations of a started run")
     report = Report(
         run=run,
         start=extent.start,
@@ -123,7 +123,7 @@ def review(
 
 
 def _judge(report: Report, events: Iterable[Event], replay: OpenLoopReplay) -> None:
-    """Judge flags by their targets' measurements, read in a second pass so that only those are in memory."""
+    """Judge flags by their targets' measurements. A second pass over the log reads only these into memory."""
     charted = {flag.first.vote.target for flag in report.flags} | {"learning_rate", "grad_norm"}
     charted |= set(html_page.headline(report))
     measured: dict[str, Series] = {}
@@ -137,13 +137,13 @@ def _judge(report: Report, events: Iterable[Event], replay: OpenLoopReplay) -> N
             measured.setdefault(name, Series()).add(observation.tick, observation.metrics[name])
     announced = {spec.name: spec for spec in report.start.metrics}
     for flag in report.flags:
-        least = report.start.rules.outcome_samples
-        flag.likely, flag.afterwards = judge(flag, announced, measured, replay.changes, least)
+        min_samples = report.start.rules.outcome_samples
+        flag.likely, flag.afterwards = judge(flag, announced, measured, replay.changes, min_samples)
     report.measured = measured
 
 
 class _Progress:
-    """A progress line on a terminal, with the tick that the replay has reached."""
+    """A progress line on a terminal with the current tick of the replay."""
 
     def __init__(self) -> None:
         self._shown = False
@@ -152,7 +152,7 @@ class _Progress:
     def show(self, tick: int) -> None:
         if self._terminal and tick % 200 == 0:
             self._shown = True
-            print(f"\rreplaying to the agents: tick {tick:,}", end="", file=sys.stderr, flush=True)
+            print(f"\rreplaying the run to the agents: tick {tick:,}", end="", file=sys.stderr, flush=True)
 
     def __enter__(self) -> _Progress:
         return self

@@ -1,4 +1,4 @@
-"""Companions: background coroutines for work that is too slow for a vote, such as calling a language model.
+"""Runs companions: background coroutines for work that is too slow for a vote, such as calling a language model.
 
 `vote` stays synchronous and never waits. It leaves a question for the companion and finds the answer at a later tick.
 Companions exist only in a live run. Replays, backtests and the gym do not start them.
@@ -27,7 +27,7 @@ from oven_runs.access.log_sources import batches
 log = logging.getLogger("oven.agent")
 
 ReadLog = Callable[[], Awaitable[list[Event]]]
-"""Return the verified events since the previous call. Raises BusError if no mesh replica answers."""
+"""A function that returns the verified events since its previous call. Raises BusError if no mesh replica answers."""
 
 
 async def _no_log() -> list[Event]:
@@ -35,32 +35,32 @@ async def _no_log() -> list[Event]:
 
 
 @dataclass(frozen=True)
-class Surroundings:
+class RunContext:
     """The information about a run that a companion receives."""
 
     name: str
     """The name under which the agent votes."""
     folder: Path
-    """The run's folder. It does not exist if the process runs on another machine."""
+    """The run's folder. It does not exist if the process runs on a different machine."""
     settings: dict[str, Any]
     """The run's settings as `up` resolved them; empty without a folder."""
     ask_graph: AskService
-    """Asks the prior service."""
+    """Sends a request to the prior service."""
     read_log: ReadLog = _no_log
     """Reads the run's whole log for this agent."""
 
     @property
     def providers_file(self) -> str:
-        """The user's file of language-model providers; empty if there is none."""
+        """The user's file of language-model providers, or an empty string."""
         committee = self.settings.get("committee")
         return str(committee.get("providers") or "") if isinstance(committee, dict) else ""
 
 
 @runtime_checkable
-class Companioned(Protocol):
+class HasCompanion(Protocol):
     """An agent with a companion."""
 
-    def begin(self, around: Surroundings) -> Coroutine[Any, Any, None] | None:
+    def begin(self, context: RunContext) -> Coroutine[Any, Any, None] | None:
         """Return the coroutine to run until the process ends, or None. Called once, before the first event."""
         ...
 
@@ -74,11 +74,11 @@ class Companions:
         folder = Path(os.environ.get("OVEN_RUN_DIR") or os.devnull)
         settings: dict[str, Any] | None = None
         for session in sessions:
-            if not isinstance(session.agent, Companioned):
+            if not isinstance(session.agent, HasCompanion):
                 continue
             settings = _settings(folder) if settings is None else settings
-            around = Surroundings(session.name, folder, settings, PriorClient(bus).ask, _Log(bus, run, pin).read_new)
-            companion = session.agent.begin(around)
+            context = RunContext(session.name, folder, settings, PriorClient(bus).ask, _Log(bus, run, pin).read_new)
+            companion = session.agent.begin(context)
             if companion is not None:
                 task = asyncio.create_task(_logged(session.name, companion), name=f"companion of {session.name}")
                 self._tasks.append(task)
@@ -107,7 +107,7 @@ class _Log:
 async def _logged(name: str, companion: Coroutine[Any, Any, None]) -> None:
     try:
         await companion
-    except Exception as error:  # the error's text may hold a prompt, so only its type is logged
+    except Exception as error:  # only the type, because the error's text may contain a prompt
         log.error("%s: the agent's companion raised %s and has stopped", name, type(error).__name__)
 
 
@@ -119,6 +119,6 @@ def _settings(folder: Path) -> dict[str, Any]:
     try:
         settings = json.loads(config.read_text())
     except (OSError, ValueError, RecursionError) as error:
-        log.error("%s does not hold the run's settings (%s); `up` writes it", config, reason(error))
+        log.error("cannot read the run's settings from %s, which `up` writes: %s", config, reason(error))
         return {}
     return settings if isinstance(settings, dict) else {}

@@ -1,4 +1,4 @@
-"""The process that runs one or more agents over a shared connection. It may only publish on their subjects."""
+"""Runs one or more agents in one process with a shared connection. It may only publish on their subjects."""
 
 from __future__ import annotations
 
@@ -39,17 +39,17 @@ from oven_runs.settings.agent_options import assigned, described
 log = logging.getLogger("oven.agent")
 
 REPEAT_S = 0.25
-"""Seconds to wait for the next event in lockstep before repeating `done`."""
+"""Seconds to wait for the next event in lockstep mode before repeating `done`."""
 REPEATS = 20
-"""Maximum repetitions of `done`, so that a paused run does not fill its log overnight."""
+"""Maximum number of repetitions of `done`, so that a paused run does not fill its log overnight."""
 HISTORY_S = 15.0
-"""Seconds to keep asking for history while no mesh replica answers."""
+"""Seconds to keep requesting history while no mesh replica answers."""
 HISTORY_REPLY_S = 2.0
 """Seconds to wait for one reply."""
 
 
 def main(args: list[str]) -> int:
-    """Run the agents' process with these command-line arguments."""
+    """Parse the command-line arguments and run the agents."""
     app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
     app.command()(serve)
     app(args, prog_name="agent")
@@ -68,13 +68,13 @@ def serve(
     check: Annotated[bool, typer.Option("--check", help="load the agents and exit")] = False,
     list_options: Annotated[bool, typer.Option("--options", help="print the agents' options as JSON and exit")] = False,
 ) -> None:
-    """Take part in the run OVEN_RUN until the process gets a signal to end."""
+    """Take part in the run OVEN_RUN until the process receives a signal to end."""
     voters = aliases or [default_name(agent) for agent in agents]
     if len(voters) != len(agents):
-        raise typer.BadParameter(f"{len(agents)} agents and {len(voters)} names; give each agent a --name, or none")
+        raise typer.BadParameter(f"{len(agents)} agents have {len(voters)} names; give every agent a --name, or none")
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-    if most := os.environ.get("OVEN_AGENTS_MEMORY_MB"):
-        memory_limit.limit(int(most))
+    if limit_mb := os.environ.get("OVEN_AGENTS_MEMORY_MB"):
+        memory_limit.limit(int(limit_mb))
     options = _options(settings or (), voters)
     loaded = [load(agent, options.get(name), name)[1] for agent, name in zip(agents, voters, strict=True)]
     if list_options:
@@ -85,12 +85,12 @@ def serve(
 
 
 def _host(sessions: Sequence[Session]) -> None:
-    """Call `host` with the environment that the stack sets."""
+    """Call `host` with the environment variables that the stack sets."""
     voters = [session.name for session in sessions]
     credentials = Credentials.from_environment()
     url, run, pin = os.environ["OVEN_URL"], os.environ["OVEN_RUN"], os.environ.get("OVEN_LEARNER_KEY")
-    shared = credentials.name if credentials and len(voters) > 1 else ""
-    tracing.start(shared or f"agent-{voters[0]}", run)
+    process_name = credentials.name if credentials and len(voters) > 1 else ""
+    tracing.start(process_name or f"agent-{voters[0]}", run)
     out_of_memory = memory_limit.reached(*voters)
     try:
         asyncio.run(host(sessions, url, run, credentials, pin))
@@ -120,14 +120,14 @@ async def host(
     """Take part in a run until SIGTERM or SIGINT, then announce the end.
 
     The agents share the connection, and each event is read and verified once for all of them. An agent that raises
-    abstains. An agent that never returns also blocks the others of its process.
+    abstains. An agent that never returns also blocks the other agents of its process.
 
-    Live subscriptions come first and history second, so that no event falls between them; sessions drop duplicates. The
-    same happens after a lost connection: live events wait until history has filled the gap, because they are verified
-    with the keys from history. Events that arrive while the agents work are absorbed together before the next vote.
-    `pin` is the learner's public key, if known.
+    The live subscriptions start before history is read, so that no event is missed. Sessions drop duplicates. After a
+    lost connection, live events wait until history has filled the gap, because they are verified with the keys from
+    history. Events that arrive while the agents work are absorbed together before the next vote. `pin` is the learner's
+    public key, if known.
 
-    Raises BusError if there is no server at the start, or if the connection is closed for good.
+    Raises BusError if there is no server at the start, or if the connection is closed permanently.
     """
     subjects = names.Subjects(run)
     stop, wake = asyncio.Event(), asyncio.Event()
@@ -155,7 +155,8 @@ async def host(
         for subject in topics:
             await bus.subscribe_inline(subject, receive)
         await bus.flush()
-        last_seq, filled = 0, -1  # the newest sequence from history; the connection loss that it has made up for
+        last_seq = 0  # the newest sequence number from history
+        filled = -1  # the number of connection losses whose gaps are filled
         while not stop.is_set():
             wake.clear()
             while filled != bus.losses:
@@ -168,7 +169,9 @@ async def host(
             _log_problems(sessions)
             await _repeat_awaited(publishers, wake)
             if bus.closed.is_set():
-                raise BusError(f"the connection was closed for good: {bus.errors[-1] if bus.errors else 'no reason'}")
+                raise BusError(
+                    f"the connection was closed permanently: {bus.errors[-1] if bus.errors else 'no reason given'}"
+                )
             await wake.wait()
         await companions.end()
         with contextlib.suppress(BusError):
@@ -189,27 +192,27 @@ def _read(inbox: deque[Event], keyring: Keyring, contexts: tracing.Contexts, ses
 def _log_problems(sessions: Sequence[Session]) -> None:
     for session in sessions:
         for problem in session.problems:
-            log.error("%s: the agent raised; it abstains on this window\n%s", session.name, problem)
+            log.error("%s: the agent raised an exception and abstains on this window\n%s", session.name, problem)
         session.problems.clear()
 
 
 async def _repeat_awaited(publishers: Sequence[Publisher], wake: asyncio.Event) -> None:
-    """In lockstep, repeat `done` until the mesh reacts."""
+    """In lockstep mode, repeat `done` until the mesh reacts."""
     for _ in range(REPEATS):
-        if not any(publisher.session.awaited for publisher in publishers) or await _within(wake, REPEAT_S):
+        if not any(publisher.session.awaited for publisher in publishers) or await _is_set_within(wake, REPEAT_S):
             return
         for publisher in publishers:
             await publisher.publish([status] if (status := publisher.session.awaited) else [])
 
 
 def _absorb(sessions: Sequence[Session], event: Event) -> None:
-    """Pass an event to all sessions; an alert only to the agent that raised it, which needs it after a restart."""
+    """Pass an event to all sessions, but an alert only to the agent that raised it, which needs it after a restart."""
     for session in sessions:
         if not isinstance(event.body, Alert) or event.author == session.name:
             session.absorb(event.body)
 
 
-async def _within(event: asyncio.Event, seconds: float) -> bool:
+async def _is_set_within(event: asyncio.Event, seconds: float) -> bool:
     try:
         async with asyncio.timeout(seconds):
             await event.wait()
@@ -221,8 +224,8 @@ async def _within(event: asyncio.Event, seconds: float) -> bool:
 async def _catch_up(
     sessions: Sequence[Session], keyring: Keyring, bus: Bus, run: str, after: int, stop: asyncio.Event
 ) -> int:
-    """Absorb the log's events after that sequence, and return the newest sequence. Mesh replicas answer; they may be
-    restarting too, so the request is repeated for a while."""
+    """Absorb the log's events after the sequence number `after`, and return the newest sequence number. The request is
+    repeated for a while, because the mesh replicas that answer may be restarting, too."""
     give_up_at = asyncio.get_running_loop().time() + HISTORY_S
     while not stop.is_set():
         try:
@@ -235,7 +238,7 @@ async def _catch_up(
             break
         except BusError as error:
             if bus.closed.is_set() or asyncio.get_running_loop().time() > give_up_at:
-                log.warning("no history (%s): only events from now on are known", error)
+                log.warning("cannot read the history (%s); continuing with new events only", error)
                 break
             await asyncio.sleep(REPEAT_S)
     return after
@@ -245,16 +248,16 @@ log = logging.getLogger("oven.agent")
 
 
 def trace_key(body: Observation | BallotOpened) -> str:
-    """Return the key of a message's trace: a ballot's id, or the observation's tick. A vote on a ballot names the
-    ballot, and any other vote the tick at which its window ends."""
+    """Return the key of a message's trace: a ballot's id, or an observation's tick. A vote has the key of its ballot,
+    or else of the tick at which its window ends."""
     return body.id if isinstance(body, BallotOpened) else str(body.tick)
 
 
 async def react(publishers: Sequence[Publisher]) -> None:
-    """Ask every agent to vote, then publish all messages. A question to the graph delays only the agent that asks."""
+    """Ask every agent to vote, then publish all messages. A request to the graph only delays its agent."""
     began_ns = time.time_ns()
     replies = [(publisher, messages) for publisher in publishers if (messages := publisher.session.react())]
-    if len(replies) == 1:  # no task, which would cost a turn of the event loop
+    if len(replies) == 1:  # a task would cost one iteration of the event loop
         publisher, messages = replies[0]
         await publisher.consult_and_publish(messages, began_ns)
     elif replies:
@@ -270,13 +273,13 @@ class Publisher:
         self._bus, self._run, self._prior, self._contexts = bus, run, prior, contexts
 
     async def consult_and_publish(self, messages: Sequence[UnsentMessage], began_ns: int) -> None:
-        """Publish after asking the graph. `began_ns` is when the agent was asked, in Unix nanoseconds."""
+        """Consult the graph, then publish. `began_ns` is the time of the call to the agent, in Unix nanoseconds."""
         session = self.session
         resolved = await self._prior.consult(messages, session.run, session.knobs, session.in_flight)
         await self.publish(resolved, began_ns)
 
     async def publish(self, messages: Sequence[Vote | AgentStatus | Alert], began_ns: int | None = None) -> None:
-        """Publish, then log the votes. A message that cannot be sent is dropped: the next tick brings new ones."""
+        """Publish, then log the votes. Drop a message that cannot be sent, because the next tick brings new ones."""
         name = self.session.name
         for message in messages:
             subject = agent_subject(self._run, name, message)
@@ -296,7 +299,7 @@ class Publisher:
             log.info("%s: %s %s %s: %s", name, vote.stance, vote.actuator, vote.value, vote.rationale)
 
     def _span(self, message: Vote | AgentStatus | Alert, began_ns: int | None) -> Span:
-        """A vote's span, which begins when the agent was asked. Statuses and alerts have none."""
+        """Return a vote's span, which begins with the call to the agent. Statuses and alerts have none."""
         if not isinstance(message, Vote):
             return tracing.OFF
         attributes: dict[str, Attribute] = {

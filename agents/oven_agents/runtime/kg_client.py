@@ -1,10 +1,10 @@
-"""Consults the knowledge graph before a proposal is published. It can choose a plan, add sources, or veto.
+"""Consults the knowledge graph before a proposal is published. The graph can choose a plan, add sources, or veto.
 
-If the service is down or late, the vote is published unchanged, with the first of the agent's plans. By the run's
-rules, the mesh rejects every change that the graph forbids.
+If the service is down or late, the vote is published unchanged, with the agent's first plan. By the run's rules, the
+mesh rejects every change that the graph forbids.
 
-The questions come from a generator that yields (endpoint, request) and receives the reply, or None. `answered` answers
-them with a function in this process, `answered_by_service` over the bus."""
+A generator yields each request as (endpoint, request) and receives the reply, or None. `answered` answers the requests
+with a function in this process, and `answered_by_service` over the bus."""
 
 from __future__ import annotations
 
@@ -46,19 +46,19 @@ from oven_core.protocol.messages import AgentStatus, Message, RunStarted, Vote
 log = logging.getLogger("oven.agent")
 
 DEADLINE_S: Final = 0.25
-"""Timeout of one request in seconds. A vote that waits longer may miss its ballot."""
+"""Timeout of a request in seconds. A vote that waits longer may miss its ballot."""
 RETRY_AFTER_S: Final = 5.0
-"""Seconds before the next request after a failed one, so that an agent does not wait for the deadline at every tick."""
+"""Seconds between a failed request and the next one, so that an agent does not wait for the timeout at every tick."""
 MAX_EVIDENCE: Final = 32
-"""Maximum entries of evidence in a vote (`Vote.evidence`)."""
+"""Maximum number of entries in `Vote.evidence`."""
 HEADER_BYTES: Final = 1024
-"""The part of a vote's size limit that is reserved for its headers."""
+"""Number of bytes of a vote's size limit that are reserved for its headers."""
 
 Messages: TypeAlias = list[Vote | AgentStatus | Alert]
 AskPrior: TypeAlias = Callable[[str, bytes], bytes | None]
-"""(endpoint, request) → reply, or None if there was no answer."""
+"""A function from (endpoint, request) to the reply, or None if there was no answer."""
 AskService: TypeAlias = Callable[[str, bytes], Awaitable[bytes | None]]
-"""The same over the bus."""
+"""A coroutine function from (endpoint, request) to the reply, or None if there was no answer."""
 Report: TypeAlias = Callable[[str], None]
 Consultation: TypeAlias = Generator[tuple[str, bytes], bytes | None, Messages]
 
@@ -82,7 +82,7 @@ def judge_request(vote: Vote, run: RunStarted, knobs: Mapping[str, Knob], in_fli
 
 
 def with_sources(vote: Vote, judgement: Judgement) -> Vote:
-    """Return the vote with as many of the graph's paths as fit, added after its own evidence."""
+    """Return the vote with as many of the graph's paths as fit, after its own evidence."""
     sources = [f"kg:{judgement.graph[:12]}"]
     sources += [f"for: {cited(path)}" for path in judgement.supports]
     sources += [f"against: {cited(path)}" for path in judgement.objections]
@@ -96,12 +96,12 @@ def cited(path: EvidencePath) -> str:
 
 
 def veto_reason(judgement: Judgement) -> str:
-    """Return why the graph forbids the change now, or an empty string if it does not."""
+    """Return the reason why the graph forbids the change now, or an empty string if it does not."""
     return "; ".join(map(cited, judgement.objections)) or "no reason given" if judgement.verdict == "barred" else ""
 
 
 def answered(questions: Generator[tuple[str, bytes], bytes | None, _Result], ask: AskPrior) -> _Result:
-    """Answer a generator's questions with a function in this process, and return the generator's result."""
+    """Answer a generator's requests with a function in this process, and return the generator's result."""
     try:
         request = next(questions)
         while True:
@@ -127,10 +127,8 @@ async def answered_by_service(
 def consultation(
     message: UnsentMessage, run: RunStarted | None, knobs: Mapping[str, Knob], in_flight: Sequence[str], report: Report
 ) -> Consultation:
-    """Yield the questions about one message, and return the messages to publish.
-
-    If any part of a plan is forbidden, the whole plan is dropped: a rollback without its cut would only fail again.
-    """
+    """Yield the requests about one message, and return the messages to publish. If any part of a plan is forbidden, the
+    whole plan is dropped, because a rollback without its cut would fail again."""
     if run is None or not needs_graph(message):
         return without_graph([message])
     if isinstance(message, Alternatives):
@@ -155,18 +153,18 @@ def consultation(
 
 
 def needs_graph(message: UnsentMessage) -> bool:
-    """Return whether the graph is asked about a message. Statuses and votes on others' ballots are published as is."""
+    """Return whether to ask the graph about a message. Statuses and votes on others' ballots do not need it."""
     if isinstance(message, Vote):
         return message.stance == "propose"
     return isinstance(message, Plan | Alternatives | TopicShares)
 
 
 class PriorClient:
-    """Asks the prior service over the bus within a deadline, and logs each problem once."""
+    """A client of the prior service over the bus. It uses a timeout and logs each problem once."""
 
     def __init__(self, bus: Bus) -> None:
         self._bus = bus
-        self._away_until = 0.0
+        self._unavailable_until = 0.0
         self._reported: set[str] = set()
 
     async def consult(
@@ -177,7 +175,7 @@ class PriorClient:
         in_flight: Sequence[str],
     ) -> Messages:
         """Return the messages to publish, in order: one plan per `Alternatives`, without forbidden changes."""
-        if self._is_away() or not any(map(needs_graph, messages)):
+        if self._is_unavailable() or not any(map(needs_graph, messages)):
             return without_graph(messages)
         consultations = (consultation(message, run, knobs, in_flight, self._report) for message in messages)
         replies = await asyncio.gather(*(answered_by_service(questions, self.ask) for questions in consultations))
@@ -185,17 +183,17 @@ class PriorClient:
 
     async def ask(self, endpoint: str, request: bytes) -> bytes | None:
         """Return the reply, or None if this request fails or another one failed within RETRY_AFTER_S."""
-        if self._is_away():
+        if self._is_unavailable():
             return None
         try:
             return await self._bus.request(names.kg(endpoint), request, DEADLINE_S)
         except BusError as error:
-            self._away_until = asyncio.get_running_loop().time() + RETRY_AFTER_S
+            self._unavailable_until = asyncio.get_running_loop().time() + RETRY_AFTER_S
             self._report(f"the knowledge graph does not answer: {error}")
             return None
 
-    def _is_away(self) -> bool:
-        return asyncio.get_running_loop().time() < self._away_until
+    def _is_unavailable(self) -> bool:
+        return asyncio.get_running_loop().time() < self._unavailable_until
 
     def _report(self, line: str) -> None:
         if line not in self._reported:
@@ -208,11 +206,12 @@ def _read(kind: type[_Reply], reply: bytes | None, report: Report) -> _Reply | N
     try:
         return None if reply is None else kind.model_validate_json(reply)
     except ValidationError as error:
-        report(f"votes go out without the graph's sources: {error}")
+        report(f"the graph's reply is invalid, so votes are published without its sources: {error}")
         return None
 
 
 def _with_evidence(vote: Vote, entries: Sequence[str]) -> Vote:
+    """Return the vote with as many of the entries as fit into its limits."""
     for count in range(min(len(entries), MAX_EVIDENCE - len(vote.evidence)), 0, -1):
         longer = vote.model_copy(update={"evidence": (*vote.evidence, *entries[:count])})
         if len(longer.wire()) <= VOTE_BYTES - HEADER_BYTES:

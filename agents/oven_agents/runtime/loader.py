@@ -16,8 +16,8 @@ from oven_runs.settings.agent_options import checked
 
 
 def load(name_or_file: str, options: Mapping[str, Any] | None = None, alias: str = "") -> tuple[str, Agent]:
-    """Return (default name, agent), created with `options`. `alias` replaces the name in error messages.
-    Raises UnknownNameError, or ConfigError with the file and line of the problem."""
+    """Create an agent with `options`, and return its default name and the agent. `alias` replaces the name in error
+    messages. Raises UnknownNameError, or ConfigError with the file and line of the problem."""
     factory, error_prefix = find(name_or_file)
     name = default_name(name_or_file)
     try:
@@ -29,12 +29,12 @@ def load(name_or_file: str, options: Mapping[str, Any] | None = None, alias: str
 
 
 def repeatable_agents() -> list[str]:
-    """Return the sorted names of installed agents that can be replayed from a log. Raises the same errors as `load`."""
+    """Return the sorted names of installed agents whose votes can be recomputed from a log. Raises like `load`."""
     return [name for name in sorted(plugins.points("agents")) if not getattr(find(name)[0], "unrepeatable", "")]
 
 
 def load_repeatable(name_or_file: str) -> tuple[str, Agent]:
-    """Load an agent for the replay of a log. Raises ConfigError if its votes cannot be recomputed from a log."""
+    """Load an agent for replaying a log. Raises ConfigError if its votes cannot be recomputed from a log."""
     name, agent = load(name_or_file)
     if agent.unrepeatable:
         raise ConfigError(f"the agent {name!r} {agent.unrepeatable}")
@@ -42,11 +42,12 @@ def load_repeatable(name_or_file: str) -> tuple[str, Agent]:
 
 
 def default_name(name_or_file: str) -> str:
+    """Return the name of an agent file without its ending, or the name itself."""
     return Path(name_or_file).stem if name_or_file.endswith(".py") else name_or_file
 
 
 def find(name_or_file: str) -> tuple[Callable[[], Agent], str]:
-    """Return the agent's factory, usually its class, and the prefix of its error messages. Raises as `load` does."""
+    """Return the agent's factory, usually its class, and the prefix of its error messages. Raises like `load`."""
     if name_or_file.endswith(".py"):
         path = Path(name_or_file)
         agent_class = _class_in_file(path)
@@ -67,9 +68,9 @@ def _create(name: str, factory: Callable[[], Agent], options: Mapping[str, Any])
     if not inspect.isclass(factory):
         raise ConfigError(f"agent {name!r} has no options: its entry point is not a class")
     values = checked(name, factory, options)
-    shown = ", ".join(f"{attribute.lower()}={value!r}" for attribute, value in values.items())
+    version_suffix = ", ".join(f"{attribute.lower()}={value!r}" for attribute, value in values.items())
     body: dict[str, Any] = {name: getattr(factory, name) for name in ("__doc__", "__module__", "__qualname__")}
-    body.update(values, version=f"{getattr(factory, 'version', '')} ({shown})")
+    body.update(values, version=f"{getattr(factory, 'version', '')} ({version_suffix})")
     agent: Agent = type(factory.__name__, (factory,), body)()
     for attribute, value in values.items():
         if getattr(agent, attribute) != value:
@@ -88,11 +89,8 @@ def _class_in_file(path: Path) -> type[Agent]:
     try:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
-        frames = (
-            [f for f in inspect.getinnerframes(error.__traceback__) if f.filename == spec.origin]
-            if error.__traceback__
-            else []
-        )
+        frames = inspect.getinnerframes(error.__traceback__) if error.__traceback__ else []
+        frames = [frame for frame in frames if frame.filename == spec.origin]
         line = frames[-1].lineno if frames else getattr(error, "lineno", "?")
         raise ConfigError(f"{path}, line {line}: importing the agent {_describe(error)}") from error
     classes = [

@@ -1,4 +1,4 @@
-"""The agent interface: an agent declares its metrics and actuators, then votes on each window."""
+"""The base class of agents. An agent declares its metrics and actuators, then votes on each window."""
 
 from __future__ import annotations
 
@@ -15,26 +15,24 @@ from oven_core.protocol.messages import BallotOpened, RunStarted, Vote
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """A message for people, without a vote. It is logged once, until the agent sends one about another topic."""
+    """A message for people, without a vote. It is logged once, until the agent sends a notice about another topic."""
 
     about: str
-    """The topic in a word or two. Two notices with the same topic count as one, even if their figures differ."""
+    """The topic in a word or two. Notices with the same topic count as one, even if their figures differ."""
     text: str
     """One sentence that tells a person where to look."""
 
 
 Answer: TypeAlias = Vote | Sequence[Vote] | Plan | Alternatives | TopicShares | Notice | None
-"""The result of `Agent.vote`: an abstention, one vote, several independent votes, a plan, alternative plans of which
-one is published, shares of topics that the knowledge graph may adjust, or a notice."""
-
+"""The result of `Agent.vote`: an abstention, one vote, several independent votes, a plan, alternative plans (only one
+is published), topic shares that the knowledge graph may adjust, or a notice."""
 
 SHARE: Final = (0.0, 1.0)
-"""The bounds of an option that is a share or a probability."""
+"""Bounds of an option that is a share or a probability."""
 
 
 class Agent:
-    """Base class for agents. Do not keep state outside the window: after a restart, an agent must vote as if it had
-    kept running."""
+    """Base class for agents. Agents keep no state outside the window, so they vote the same after a restart."""
 
     version: ClassVar[str] = "1"
     needs: ClassVar[tuple[str, ...]] = ()
@@ -42,14 +40,13 @@ class Agent:
     moves: ClassVar[tuple[str, ...]] = ()
     """Actuators that the agent may propose to change."""
     speciality: ClassVar[tuple[str, ...]] = ()
-    """The actuators in `moves` on which this agent alone is a quorum, if it is confident enough."""
+    """The actuators in `moves` for which this agent alone is a quorum, if it is confident enough."""
     options: ClassVar[Mapping[str, tuple[float, float]]] = {}
-    """Option → (lowest value, highest value). Every numeric attribute in capitals that has a docstring is an option,
-    named in lower case. An option without bounds here keeps the sign of its default
-    (oven_runs.settings.agent_options)."""
-
+    """Option → (minimum, maximum). Every numeric attribute in capitals that has a docstring is an option, named in
+    lower case. An option without bounds here keeps the sign of its default (oven_runs.settings.agent_options)."""
     unrepeatable: ClassVar[str] = ""
-    """Why its votes cannot be recomputed from a log, as the rest of a sentence after its name. Empty if they can."""
+    """The reason why the agent's votes cannot be recomputed from a log, as the end of a sentence that starts with the
+    agent's name. Empty if they can be recomputed."""
 
     def vote(self, window: Window) -> Answer:
         """Return the agent's vote on the newest tick, or None to abstain. Called once per tick. Ticks that arrive while
@@ -57,10 +54,9 @@ class Agent:
         raise NotImplementedError
 
     def alerts(self, window: Window) -> Sequence[Alert]:
-        """Return the symptoms that are present now (`window.alert`). Called before `vote`.
-
-        The runtime logs a symptom when it first appears and again when it is no longer returned. Return it for as
-        long as it lasts, and use hysteresis between start and end (oven_agents.stats.symptoms)."""
+        """Return the current symptoms, made with `window.alert`. Called before `vote`. The runtime logs a symptom when
+        it first appears and again when it is no longer returned. Return it for as long as it lasts, and use hysteresis
+        between start and end (oven_agents.stats.symptoms)."""
         return ()
 
     def review(self, ballot: BallotOpened, window: Window) -> Vote | None:
@@ -68,18 +64,18 @@ class Agent:
         return None
 
     def cannot_fire(self, run: RunStarted) -> str | None:
-        """Return why this agent can never vote in this run, or None. Called once per run. People see the answer."""
+        """Return why this agent can never vote in this run, or None. Called once per run and shown to people."""
         actuators = {spec.name for spec in run.actuators}
         metrics = [spec.name for spec in run.metrics]
         if self.moves and not actuators.intersection(self.moves):
             return f"the run announces none of {', '.join(self.moves)}"
-        missing = [need for need in self.needs if not any(fnmatchcase(name, need) for name in metrics)]
+        missing = [pattern for pattern in self.needs if not any(fnmatchcase(name, pattern) for name in metrics)]
         if missing:
             return f"the run publishes no {', '.join(missing)}{unmeasured(run, *missing)}"
         return None
 
 
 def unmeasured(run: RunStarted, *metrics: str) -> str:
-    """Return why the learner does not measure these metrics, as ": NAME needs …; …", or an empty string."""
+    """Return the reasons why the learner does not measure these metrics, as ": NAME needs …; …", or an empty string."""
     reasons = [f"{name} {run.unmeasured[name]}" for name in metrics if name in run.unmeasured]
     return ": " + "; ".join(reasons) if reasons else ""

@@ -8,7 +8,7 @@ from oven_agents.sdk.window import Window
 from oven_core.protocol.alerts import Alert
 
 MAX_ACTIVE = 8
-"""Maximum active symptoms per agent. Readers store this many. More at once usually have one common cause."""
+"""Maximum active symptoms per agent, which is also what readers store. More at once usually have a common cause."""
 
 
 class AlertEdges:
@@ -18,12 +18,13 @@ class AlertEdges:
         self._active: dict[str, Alert] = {}
 
     def changes(self, current: Iterable[Alert], window: Window) -> list[Alert]:
-        """Return the alerts to publish, given all symptoms of this tick. Cleared ones come first, with the newest value
-        of their metric. Symptoms beyond MAX_ACTIVE are dropped. Raises TypeError for anything that is not an alert."""
+        """Return the alerts to publish, given all symptoms of this tick. Cleared alerts come first, with the newest
+        value of their metric. Symptoms beyond MAX_ACTIVE are dropped. Raises TypeError for anything that is not an
+        alert."""
         present: dict[str, Alert] = {}
         for alert in current:
             if not isinstance(alert, Alert):
-                raise TypeError(f"alerts returned a {type(alert).__name__}; it returns what window.alert makes")
+                raise TypeError(f"alerts returned a {type(alert).__name__}; expected alerts from window.alert")
             if alert.state == "raised" and len(present) < MAX_ACTIVE:
                 present.setdefault(alert.symptom, alert)
         cleared = [_cleared(alert, window) for symptom, alert in self._active.items() if symptom not in present]

@@ -1,7 +1,7 @@
-"""Alternative plans for the same symptoms. The knowledge graph chooses one; otherwise the agent's first is published.
+"""Alternative plans for the same symptoms. The knowledge graph chooses one. Without it, the agent's first is published.
 
-An agent sees symptoms. A symptom has several causes, and each cause has its own remedy, so metrics alone often leave
-more than one plan open. The graph says which of them is most likely to help."""
+An agent sees symptoms. A symptom can have several causes, and each cause has its own remedy, so metrics alone often
+allow more than one plan. The graph shows which of them is most likely to help."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from oven_core.protocol.messages import AgentStatus, RunStarted, Value, Vote
 
 SYMPTOM = "symptom:"
 """The evidence entry "symptom:loss_spike" names a node of the graph."""
-REMEDIES = 50
+MAX_REMEDIES = 50
 """Maximum remedies in a diagnosis. In a shorter list, an omitted remedy would seem unknown."""
-CITED = 8
+MAX_PREREQUISITES = 8
 """Maximum unmet prerequisites in a vote. A vote can have at most 32 entries of evidence."""
-SPARE = 1e-6
-"""Added to each topic's learnability so that the sum is never 0."""
+MIN_LEARNABILITY = 1e-6
+"""Added to the learnability of each topic, so that the sum is never 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class Plan:
 
     @classmethod
     def of_changes(cls, window: Window, remedy: str, changes: Mapping[str, Value], **vote: Any) -> Plan:
-        """Make a plan that sets each actuator to its value. `vote`: the other arguments of `Window.propose`."""
+        """Make a plan that sets each actuator to its value. `vote` has the other arguments of `Window.propose`."""
         return cls.of_votes(remedy, [window.propose(name, value, **vote) for name, value in changes.items()])
 
 
@@ -63,7 +63,7 @@ class Alternatives:
 
 @dataclass(frozen=True, slots=True)
 class TopicShares:
-    """Shares proportional to what can still be learnt of each topic. Waiting topics get only the floor."""
+    """Topic shares in proportion to what can still be learnt. Waiting topics get the minimum share."""
 
     vote: Vote
     """The proposal without its value and the end of its reason, which depend on the graph's answer."""
@@ -72,45 +72,47 @@ class TopicShares:
     learnable: Mapping[str, float]
     """Topic → how much of it can still be learnt, at least 0."""
     waiting: frozenset[str]
-    """Topics that wait if each level builds on the level before it."""
+    """Topics that have to wait if each level builds on the level before it."""
     floor: float
-    """The smallest share of any topic."""
+    """The minimum share of any topic."""
     first: str
     """The topic that absorbs the rounding error."""
-    least: float
-    """The smallest change worth proposing, as total variation from the current shares."""
+    min_change: float
+    """The minimum change for a proposal, as total variation from the current shares."""
     question: CurriculumRequest
     """The question for the graph, with the mastery of each topic."""
 
     def resolve(self, answer: Curriculum | None) -> Vote | None:
         """Return the vote, or None if it would change too little. `answer` is None if the graph did not reply."""
         if answer is None:
-            known, order = False, "; each level builds on the one before: no graph answered"
+            waiting, order = self.waiting, "each level builds on the previous one, because no graph answered"
         elif not answer.known:
-            known, order = False, "; each level builds on the one before: the graph knows no prerequisite among them"
+            waiting = self.waiting
+            order = "each level builds on the previous one, because the graph has no prerequisites for them"
         else:
-            known, order = True, f"; {answer.known} prerequisites are the graph's"
-        unmet = answer.unmet if answer is not None and known else ()
-        waiting = {short.topic for short in unmet} if known else self.waiting
+            waiting = frozenset(entry.topic for entry in answer.unmet)
+            order = f"{answer.known} prerequisites come from the graph"
         target = self._target(waiting)
         moved = sum(abs(self.shares[topic] - target[topic]) for topic in target) / 2
-        if moved < self.least:
+        if moved < self.min_change:
             return None
         blocked = [topic for topic in self.shares if topic in waiting]
         why = (
             f"{self.vote.rationale}: move {moved:.0%} of the mixture towards what can still be learnt"
-            f"{f'; {blocked[0]} waits for what comes before it' if blocked else ''}{order}"
+            f"{f'; {blocked[0]} waits for its prerequisites' if blocked else ''}; {order}"
         )
-        evidence = [f"curriculum:{answer.graph[:12]}"] if answer is not None and known else []
-        evidence += [f"waits: {' builds on '.join(short.path)}" for short in unmet[:CITED]]
+        evidence = []
+        if answer is not None and answer.known:
+            evidence.append(f"curriculum:{answer.graph[:12]}")
+            evidence += [f"waits: {' builds on '.join(entry.path)}" for entry in answer.unmet[:MAX_PREREQUISITES]]
         return self.vote.model_copy(
             update={"value": target, "rationale": why[:2000], "evidence": (*self.vote.evidence, *evidence)}
         )
 
     def _target(self, waiting: Collection[str]) -> dict[str, float]:
-        weights = {topic: value * (topic not in waiting) + SPARE for topic, value in self.learnable.items()}
-        spare, total = 1 - self.floor * len(weights), sum(weights.values())
-        target = {topic: round(self.floor + spare * weight / total, 3) for topic, weight in weights.items()}
+        weights = {topic: value * (topic not in waiting) + MIN_LEARNABILITY for topic, value in self.learnable.items()}
+        free, total = 1 - self.floor * len(weights), sum(weights.values())
+        target = {topic: round(self.floor + free * weight / total, 3) for topic, weight in weights.items()}
         target[self.first] += 1 - sum(target.values())
         return target
 
@@ -141,23 +143,21 @@ def diagnose_request(alternatives: Alternatives, run: RunStarted) -> DiagnoseReq
             "actuators": tuple(spec.name for spec in run.actuators),
             "metrics": tuple(metric.name for metric in run.metrics),
             "held_out": any(metric.held_out for metric in run.metrics),
-            "k": REMEDIES,
+            "k": MAX_REMEDIES,
         }
     )
 
 
 def phase(run: RunStarted) -> Phase:
-    """Return the kind of training as the graph distinguishes it: "grpo" if the run publishes a reward."""
+    """Return the graph's name for the kind of training: "grpo" if the run publishes a reward, otherwise empty."""
     return "grpo" if any(metric.name == "reward" for metric in run.metrics) else ""
 
 
 def ranked(alternatives: Alternatives, diagnosis: Diagnosis | None) -> list[Plan]:
-    """Return the plans, best first.
-
-    Plans are ranked by the graph's score of their remedies; ties keep the agent's order, and plans that the graph does
-    not know come last. Without a diagnosis, or if the graph knows none of them, the agent's order is kept. A remedy
-    that the run cannot apply is dropped, except the agent's first plan if the graph has no candidate.
-    """
+    """Return the plans, best first. Plans are ranked by the graph's score of their remedies. Ties keep the agent's
+    order, and plans that the graph does not know come last. Without a diagnosis, or if the graph knows no plan, the
+    agent's order is kept. A remedy that the run cannot apply is dropped, except the agent's first plan if the graph has
+    no candidate."""
     remedies = {remedy.id: remedy for remedy in (diagnosis.remedies if diagnosis else ())}
     feasible = [plan for plan in alternatives.plans if plan.remedy in remedies and not remedies[plan.remedy].unmet]
     feasible.sort(key=lambda plan: -remedies[plan.remedy].score)

@@ -29,21 +29,20 @@ from oven_core.protocol.messages import (
     Vote,
 )
 
-KEPT = 512
+WINDOW_LENGTH = 512
 """Maximum observations in a window."""
 HEARTBEAT_TICKS = 10
-"""Ticks between the heartbeats of an agent without votes. The mesh counts it as lost after `silent_ticks`."""
+"""Number of ticks between the heartbeats of an agent that casts no votes. After `silent_ticks` without a message, the
+mesh counts an agent as lost."""
 ALREADY_LOGGED = "already logged"
-"""The reason for withholding a proposal that the log already has: on an open ballot, or rejected a moment ago."""
+"""The reason for withholding a proposal that is already in the log: on an open ballot, or rejected recently."""
 PATIENCE = 20
-"""Consecutive windows on which an agent may raise before the session stops asking it."""
+"""Maximum number of consecutive windows on which an agent may raise. After that, the session stops calling it."""
 
 
 class Session:
-    """The state of one agent in one run.
-
-    Call `absorb` with any number of events, then `react` once. This way a slow agent skips windows instead of
-    queuing them."""
+    """The state of one agent in one run. Call `absorb` with any number of events, then `react` once. This way, a slow
+    agent skips windows instead of queueing them."""
 
     def __init__(
         self,
@@ -53,8 +52,8 @@ class Session:
         shadow: bool = False,
         windows: Callable[..., Window] = Window,
     ) -> None:
-        """`shadow`: the agent's votes are logged but not counted. `windows`: creates the agent's windows from the
-        fields of `Window`."""
+        """Create a session. If `shadow` is true, the agent's votes are logged but not counted. `windows` creates the
+        agent's windows from the fields of `Window`."""
         self.agent = agent
         self.name = name
         self.shadow = shadow
@@ -63,25 +62,25 @@ class Session:
         self._windows = windows
         self._run: RunStarted | None = None
         self._reason: str | None = None
-        self._observations: deque[Observation] = deque(maxlen=KEPT)
-        self._earlier: deque[tuple[int, int, float]] = deque(maxlen=KEPT)  # `Window.earlier`
+        self._observations: deque[Observation] = deque(maxlen=WINDOW_LENGTH)
+        self._earlier: deque[tuple[int, int, float]] = deque(maxlen=WINDOW_LENGTH)  # `Window.earlier`
         self._knobs: dict[str, Knob] = {}
         self._receipts: list[Receipt] = []
         self._ballots: dict[str, BallotOpened] = {}
-        self._in_flight: dict[str, Decision] = {}  # by actuator: adopted, without a receipt
-        self._answered: set[str] = set()  # decisions with a receipt
-        self._changed: dict[str, Decision] = {}  # by actuator: the newest that began a cool-down
-        self._turned_down: dict[str, Decision] = {}  # by actuator: the newest that rejected a proposal of this agent
+        self._in_flight: dict[str, Decision] = {}  # adopted decisions without a receipt, by actuator
+        self._answered: set[str] = set()  # ids of decisions with a receipt
+        self._changes: dict[str, Decision] = {}  # the newest adopted decision, by actuator
+        self._rejections: dict[str, Decision] = {}  # the newest decision against a proposal of this agent, by actuator
         self._alerts = AlertEdges()
         self._last_notice = ""  # the topic of the last notice
-        self._latest: dict[str, tuple[int, int]] = {}  # subject → (incarnation, n) of the newest learner message on it
-        self._latest_decision = ""  # an id; a decision may come twice, live and from history
-        self._closed: set[str] = set()  # ballots that were decided
-        self._commanded: set[str] = set()  # decisions that an operator set or approved
+        self._latest: dict[str, tuple[int, int]] = {}  # (incarnation, n) of the newest learner message, by subject
+        self._latest_decision = ""  # id of the newest decision, because one may arrive twice, live and from history
+        self._closed: set[str] = set()  # ids of decided ballots
+        self._commanded: set[str] = set()  # ids of decisions that an operator set or approved
         self._ended = False
         self._voted_tick = -1
-        self._reviewed: set[str] = set()  # ballots that the agent was asked about
-        self._cast: dict[str, int] = {}  # actuator → tick of the newest vote on it, until a decision
+        self._reviewed: set[str] = set()  # ids of ballots that the agent has reviewed
+        self._cast: dict[str, int] = {}  # tick of the newest undecided vote, by actuator
         self._latest_ballot = ""
         self._heartbeat_tick = -HEARTBEAT_TICKS
         self._failures = 0
@@ -89,12 +88,10 @@ class Session:
         self._announce = True
 
     def absorb(self, body: LogMessage | Malformed) -> None:
-        """Add an event. Duplicates (by incarnation and n, or by id) change nothing. Alerts must be this agent's own,
-        from before a restart.
-
-        Events of one subject arrive in order. Events of different subjects may overtake each other, because each
-        subscription has its own queue: a receipt may come before its decision, and a decision before its ballot.
-        """
+        """Add an event. Duplicates (by incarnation and n, or by id) change nothing. Alerts must come from this agent,
+        from before a restart. Events of one subject arrive in order. Events of different subjects may arrive out of
+        order, because each subscription has its own queue. A receipt may arrive before its decision, and a decision
+        before its ballot."""
         if isinstance(body, RunStarted | RunEnded | ActuatorAnnounced | Observation | Receipt):
             subject = "run" if isinstance(body, RunStarted | RunEnded | ActuatorAnnounced) else body.type
             if (body.incarnation, body.n) <= self._latest.get(subject, (0, -1)):
@@ -123,9 +120,9 @@ class Session:
                 pass
 
     def _absorb_observation(self, observation: Observation) -> None:
-        """Add an observation, and keep the held-out reading of the one that leaves the window. A step that went back
-        discards the readings beyond it."""
-        if len(self._observations) == KEPT:
+        """Add an observation, and keep the held-out reading of the observation that leaves the window. If the step went
+        back, later readings are discarded."""
+        if len(self._observations) == WINDOW_LENGTH:
             oldest = self._observations[0]
             while self._earlier and self._earlier[-1][1] >= oldest.step:
                 self._earlier.pop()
@@ -143,7 +140,7 @@ class Session:
     def _absorb_receipt(self, receipt: Receipt) -> None:
         knob = self._knobs.get(receipt.actuator)
         if not receipt.decision_id and (knob is None or knob.spec.kind == "action"):
-            return  # a hold, a resume or a stop, which change no setting
+            return  # a pause, a resume or a stop changes no setting
         self._receipts.append(receipt)
         self._answered.add(receipt.decision_id)
         self._in_flight = {a: d for a, d in self._in_flight.items() if d.id != receipt.decision_id}
@@ -155,51 +152,51 @@ class Session:
         self._closed.add(decision.ballot)
         if decision.command:
             self._commanded.add(decision.id)
-        own = self._cast.pop(actuator, None) is not None
+        is_voter = self._cast.pop(actuator, None) is not None
         if (ballot := self._ballots.get(actuator)) is not None and ballot.id == decision.ballot:
             del self._ballots[actuator]
         if decision.verdict == "adopted" and decision.id not in self._answered:
             self._in_flight[actuator] = decision
         if decision.verdict == "adopted":
-            self._changed[actuator] = decision
-        elif own or any(line.agent == self.name and line.stance == "propose" for line in decision.tally):
-            self._turned_down[actuator] = decision
+            self._changes[actuator] = decision
+        elif is_voter or any(line.agent == self.name and line.stance == "propose" for line in decision.tally):
+            self._rejections[actuator] = decision
 
     def react(self) -> list[UnsentMessage]:
-        """Return the agent's new messages: its status on joining, votes on a new tick, votes on new ballots,
+        """Return the agent's new messages: its status when it joins, votes on a new tick, votes on new ballots, and
         heartbeats. The caller chooses one plan of `Alternatives` (oven_agents.runtime.kg_client)."""
-        out: list[UnsentMessage] = []
+        messages: list[UnsentMessage] = []
         if self._announce:
-            out.append(self._status("joined"))
+            messages.append(self._status("joined"))
             self._announce = False
             if self._reason:
-                out.append(self._status("cannot_fire", self._reason))
+                messages.append(self._status("cannot_fire", self._reason))
         if self._run is None or not self._observations:
-            return out
+            return messages
         tick = self._observations[-1].tick
         new_tick = tick > self._voted_tick
         ballots = [ballot for ballot in self._ballots.values() if ballot.id not in self._reviewed]
         if new_tick or ballots:
-            out.extend(self._votes(new_tick, ballots))
+            messages.extend(self._votes(new_tick, ballots))
         self._voted_tick = tick
         self._reviewed.update(ballot.id for ballot in ballots)
         unanswered = [ballot for ballot in ballots if self._run.lockstep or not self._answers(ballot)]
         heartbeat = self._run.lockstep or tick >= self._heartbeat_tick + HEARTBEAT_TICKS
         if unanswered or (new_tick and heartbeat):
-            out.append(self._status("done"))
+            messages.append(self._status("done"))
             self._heartbeat_tick = tick
-        return out
+        return messages
 
     @property
     def awaited(self) -> AgentStatus | None:
-        """The status that the mesh waits for in lockstep; otherwise None. Repeat it if there is no reaction, because
-        the votes stream silently drops messages beyond its limits."""
+        """The status that the mesh waits for in lockstep mode, otherwise None. Repeat it if there is no reaction,
+        because the votes stream silently drops messages beyond its limits."""
         if self._run is None or self._ended or not self._run.lockstep or self._voted_tick < 0:
             return None
         return self._status("done")
 
     def announce(self) -> None:
-        """Announce the agent again with the next reaction: its status may have been lost with the connection."""
+        """Announce the agent with the next messages, because its status may have been lost with the connection."""
         self._announce = True
 
     @property
@@ -216,19 +213,19 @@ class Session:
     def in_flight(self) -> list[str]:
         """Adopted changes that have no receipt and have not expired, e.g. "optimizer.lr_scale:down"."""
         tick = self._observations[-1].tick if self._observations else 0
-        flying = (decision for decision in self._in_flight.values() if tick <= decision.expires_at_tick)
-        return [change_between(decision.actuator, decision.before, decision.value) for decision in flying]
+        pending = (decision for decision in self._in_flight.values() if tick <= decision.expires_at_tick)
+        return [change_between(decision.actuator, decision.before, decision.value) for decision in pending]
 
     def leave(self, reason: str = "") -> AgentStatus:
-        """Return the status that ends the agent's part in the run."""
+        """Return the status with which the agent leaves the run."""
         return self._status("left", reason)
 
     def _begin(self, run: RunStarted) -> None:
         if self._run is not None and run.training != self._run.training:
             self._forget(run.incarnation)
         self._run, self._ended = run, False
-        changed = {name: knob.changed_at for name, knob in self._knobs.items()}
-        self._knobs = {spec.name: Knob(spec, spec.value, changed.get(spec.name)) for spec in run.actuators}
+        change_ticks = {name: knob.changed_at for name, knob in self._knobs.items()}
+        self._knobs = {spec.name: Knob(spec, spec.value, change_ticks.get(spec.name)) for spec in run.actuators}
         for receipt in self._receipts:
             if receipt.incarnation == run.incarnation:
                 self._apply_receipt(receipt)
@@ -245,14 +242,13 @@ class Session:
             return f"cannot_fire raised {type(error).__name__}: {error}"
 
     def _reannounce(self, announcement: ActuatorAnnounced) -> None:
-        """Handle an actuator that is new or has other choices or bounds, which may change whether the agent can
-        fire."""
+        """Handle an actuator that is new or has new choices or bounds. The agent may become able to fire, or unable."""
         if self._run is None or (run := with_announced(self._run, announcement)) is self._run:
             return
         self._run, spec = run, announcement.actuator
         earlier = self._knobs.get(spec.name)
         self._knobs = {**self._knobs, spec.name: Knob(spec, spec.value, earlier.changed_at if earlier else None)}
-        for receipt in self._receipts:  # a receipt may have overtaken the announcement
+        for receipt in self._receipts:  # a receipt may have arrived before the announcement
             if receipt.actuator == spec.name and (receipt.incarnation, receipt.n) > (
                 announcement.incarnation,
                 announcement.n,
@@ -265,13 +261,12 @@ class Session:
             self._announce, self._voted_tick = True, -1
 
     def _forget(self, incarnation: int) -> None:
-        """Drop the state of the script's previous training, which says nothing about the next one. Messages of the new
-        incarnation that arrived before its announcement stay."""
+        """Drop the state of the previous training, except early messages of the new incarnation."""
         current = (o for o in self._observations if o.incarnation >= incarnation)
-        self._observations = deque(current, maxlen=KEPT)
+        self._observations = deque(current, maxlen=WINDOW_LENGTH)
         self._earlier.clear()
         self._receipts = [receipt for receipt in self._receipts if receipt.incarnation >= incarnation]
-        self._knobs, self._in_flight, self._changed, self._turned_down = {}, {}, {}, {}
+        self._knobs, self._in_flight, self._changes, self._rejections = {}, {}, {}, {}
         self._commanded.clear()
         self._last_notice, self._failures = "", 0
         self._alerts = AlertEdges()
@@ -280,15 +275,15 @@ class Session:
         if receipt.status not in ("applied", "noop") or receipt.actuator not in self._knobs:
             return
         knob = self._knobs[receipt.actuator]
-        changed = receipt.tick if receipt.status == "applied" else knob.changed_at
+        changed_at = receipt.tick if receipt.status == "applied" else knob.changed_at
         value = knob.value if knob.spec.kind == "action" else receipt.after
-        self._knobs[receipt.actuator] = Knob(knob.spec, value, changed)
+        self._knobs[receipt.actuator] = Knob(knob.spec, value, changed_at)
 
     def _votes(self, new_tick: bool, ballots: Sequence[BallotOpened]) -> list[UnsentMessage]:
         if self._reason:
             return []
         assert self._run is not None
-        observations = list(self._observations)  # a copy: the agent may keep its window
+        observations = list(self._observations)  # a copy, because the agent may keep its window
         new_ticks = max(1, observations[-1].tick - self._voted_tick) if self._voted_tick >= 0 else 1
         window = self._windows(
             self._run, observations, self._knobs, self._receipts, self._ballots, self._commanded, new_ticks,
@@ -303,7 +298,7 @@ class Session:
             cast = [*votes, *(vote for vote in without_graph(plans) if isinstance(vote, Vote))]
             self._cast.update((vote.actuator, vote.tick) for vote in cast)  # raises if an entry is not a vote
         except MemoryError:
-            vars(self.agent).clear()  # frees the agent's memory; otherwise not even the status could be built
+            vars(self.agent).clear()  # frees memory for building the status
             self._out_of_memory = self._reason = memory_limit.reached(self.name)
             self.problems.append(self._out_of_memory)
             return [self._status("cannot_fire", self._out_of_memory)]
@@ -312,7 +307,7 @@ class Session:
             self._failures += 1
             if self._failures < PATIENCE:
                 return []
-            self._reason = f"raised on {PATIENCE} windows in a row, last {type(error).__name__}: {error}"
+            self._reason = f"raised on {PATIENCE} consecutive windows, most recently {type(error).__name__}: {error}"
             return [self._status("cannot_fire", self._reason[:2000])]
         self._failures = 0
         for alert in alerts:
@@ -322,24 +317,24 @@ class Session:
     def _sort(
         self, answer: Answer, tick: int
     ) -> tuple[list[Plan | Alternatives | TopicShares], list[Vote], Notice | None]:
-        """Return the plans and proposals that may be cast now, and the agent's notice or why it may not vote."""
+        """Return the plans and proposals to cast now, and the agent's notice or the reason for withholding them."""
         if isinstance(answer, Notice):
             return [], [], answer
         if isinstance(answer, Alternatives | Plan):
             plans = answer.plans if isinstance(answer, Alternatives) else (answer,)
-            why = self._obstacle([vote for plan in plans for vote in plan.votes], tick)
+            why = self._withholding_reason([vote for plan in plans for vote in plan.votes], tick)
             return ([], [], _held_back(plans[0].votes, why)) if why else ([answer], [], None)
         if isinstance(answer, TopicShares):
-            vote, why = answer.resolve(None), self._obstacle([answer.vote], tick)
+            vote, why = answer.resolve(None), self._withholding_reason([answer.vote], tick)
             return ([], [], _held_back([vote], why) if vote else None) if why else ([answer], [], None)
         proposals = [answer] if isinstance(answer, Vote) else list(answer or ())
-        obstacles = [(vote, self._obstacle([vote], tick)) for vote in proposals]
-        notice = next((notice for vote, why in obstacles if (notice := _held_back([vote], why))), None)
-        return [], [vote for vote, why in obstacles if not why], notice
+        reasons = [(vote, self._withholding_reason([vote], tick)) for vote in proposals]
+        notice = next((notice for vote, why in reasons if (notice := _held_back([vote], why))), None)
+        return [], [vote for vote, why in reasons if not why], notice
 
-    def _obstacle(self, votes: Sequence[Vote], tick: int) -> str:
-        """Return why the first redundant vote is withheld, or an empty string if there is none."""
-        return next((why for vote in votes if (why := self._is_redundant(vote, tick))), "")
+    def _withholding_reason(self, votes: Sequence[Vote], tick: int) -> str:
+        """Return the reason for withholding the first redundant vote, or an empty string if there is none."""
+        return next((why for vote in votes if (why := self._redundancy(vote, tick))), "")
 
     def _notice_status(self, notice: Notice | None) -> list[AgentStatus]:
         """Return the notice as a status, unless it is about the same topic as the last one."""
@@ -349,28 +344,27 @@ class Session:
         return [self._status("notice", notice.text[:2000])]
 
     def _answers(self, ballot: BallotOpened) -> bool:
-        """Return whether a vote of this agent already counts in the ballot, so that the mesh waits no longer."""
+        """Return whether a vote of this agent already counts in the ballot, so that the mesh does not wait for it."""
         return ballot.opened_by == self.name or self._cast.get(ballot.actuator, -1) >= ballot.tick
 
-    def _is_redundant(self, vote: Vote, tick: int) -> str:
-        """Return why a proposal is redundant now, or an empty string if it is not.
-
-        An actuator cools down after a change, and after this agent's own proposal was rejected or became advice.
-        Another agent's rejected proposal does not count."""
+    def _redundancy(self, vote: Vote, tick: int) -> str:
+        """Return the reason why a proposal is redundant now, or an empty string if it is not. An actuator cools down
+        after a change, and after a proposal of this agent was rejected or became advice. Rejected proposals of other
+        agents do not count."""
         if vote.stance != "propose":
             return ""
         ballot = self._ballots.get(vote.actuator)
         if ballot is not None:
             return ALREADY_LOGGED if ballot.opened_by == self.name else ""
         assert self._run is not None
-        flying = self._in_flight.get(vote.actuator)
-        if flying is not None and tick <= flying.expires_at_tick:
-            return f"decision {flying.id} on {vote.actuator} has no receipt yet"
+        pending = self._in_flight.get(vote.actuator)
+        if pending is not None and tick <= pending.expires_at_tick:
+            return f"decision {pending.id} on {vote.actuator} has no receipt yet"
         cooldown = self._run.rules.cooldown_ticks
-        changed, refused = self._changed.get(vote.actuator), self._turned_down.get(vote.actuator)
-        if changed is not None and tick < changed.tick + cooldown:
-            return f"{vote.actuator} cools down until tick {changed.tick + cooldown}, after decision {changed.id}"
-        if refused is not None and tick < refused.tick + cooldown:
+        change, rejection = self._changes.get(vote.actuator), self._rejections.get(vote.actuator)
+        if change is not None and tick < change.tick + cooldown:
+            return f"{vote.actuator} cools down until tick {change.tick + cooldown}, after decision {change.id}"
+        if rejection is not None and tick < rejection.tick + cooldown:
             return ALREADY_LOGGED
         return ""
 

@@ -24,14 +24,14 @@ class Knob:
     def number(self) -> float:
         """The value of a scalar. Raises TypeError for other kinds."""
         if not isinstance(self.value, int | float):
-            raise TypeError(f"{self.spec.name} is a {self.spec.kind}; its value {self.value!r} is not a number")
+            raise TypeError(f"{self.spec.name} is a {self.spec.kind}, and its value {self.value!r} is not a number")
         return float(self.value)
 
     @property
     def shares(self) -> dict[str, float]:
         """The value of a simplex. Raises TypeError for other kinds."""
         if not isinstance(self.value, dict):
-            raise TypeError(f"{self.spec.name} is a {self.spec.kind}; its value {self.value!r} has no shares")
+            raise TypeError(f"{self.spec.name} is a {self.spec.kind}, and its value {self.value!r} has no shares")
         return dict(self.value)
 
     def bounded(self, value: float) -> float:
@@ -42,7 +42,7 @@ class Knob:
 
 
 def change_of(receipt: Receipt) -> float:
-    """Return the change of a numeric actuator; 0 for other kinds."""
+    """Return the change of a numeric actuator, or 0 for other kinds."""
     before, after = receipt.before, receipt.after
     return after - before if isinstance(before, int | float) and isinstance(after, int | float) else 0.0
 
@@ -53,7 +53,7 @@ class Window:
 
     run: RunStarted
     observations: Sequence[Observation]
-    """Oldest first, at most the SDK's limit (512); never empty."""
+    """The newest observations, oldest first: at least one and at most 512."""
     knobs: Mapping[str, Knob]
     receipts: Sequence[Receipt]
     """All receipts of the run so far, oldest first."""
@@ -64,8 +64,7 @@ class Window:
     new_ticks: int = 1
     """Ticks since the agent's last window, at least 1. An agent that lags behind a fast run skips ticks."""
     earlier: Sequence[tuple[int, int, float]] = ()
-    """(tick, step, value) of the held-out readings older than `observations`, without those that a rollback
-    discarded."""
+    """(tick, step, value) of held-out readings older than `observations` that no rollback discarded."""
 
     @property
     def last(self) -> Observation:
@@ -99,10 +98,8 @@ class Window:
         return values
 
     def surviving_series(self, metric: str, *, after: int = -1, last: int | None = None) -> list[tuple[int, float]]:
-        """Return (tick, value) like `series`, without the measurements that a rollback discarded, oldest first.
-
-        Values after a rollback are thus compared with those that led to the snapshot, not with the failure.
-        """
+        """Return (tick, value) like `series`, without the measurements that a rollback discarded, oldest first. This
+        way, values after a rollback are compared with the values before the snapshot, not with the failure."""
         survivors: list[tuple[int, float]] = []
         newer = limit = self.last.step
         abandoned = self._abandoned_ticks()
@@ -122,7 +119,7 @@ class Window:
         return survivors
 
     def _abandoned_ticks(self) -> list[tuple[int, int]]:
-        """The (start, end] ticks between each rollback that was undone and its undo."""
+        """Return the ticks (start, end] between each rollback that was undone and its undo."""
         jumps = [r for r in self.receipts if r.actuator in (ROLLBACK, UNDO) and r.status == "applied"]
         return [(rollback.tick, undo.tick) for rollback, undo in pairwise(jumps) if undo.actuator == UNDO]
 
@@ -140,12 +137,10 @@ class Window:
         return [r for r in self.receipts if r.actuator == actuator and r.status == "applied"]
 
     def last_change_tick(self, *actuators: str) -> int:
-        """Return the tick of the last change of any of these actuators (of all, if none is named); −1 if there was
-        none. A name that ends with `.*` matches all actuators with that prefix, e.g. `committee.*`.
-
-        Statistics from before that tick describe another configuration. Actuators that only copy or measure do not
-        count. `run.rollback` includes everything else that replaces the weights, such as undoing a rollback.
-        """
+        """Return the tick of the last change of any of these actuators, or −1 if there was none. Without names, all
+        actuators count except those that only copy or measure. A name that ends with `.*` matches all actuators with
+        that prefix, such as `committee.*`. `run.rollback` includes everything else that replaces the weights, such as
+        undoing a rollback. Statistics from before that tick describe another configuration."""
         watched = set(actuators) or {name for name, knob in self.knobs.items() if knob.spec.intervenes}
         if ROLLBACK in actuators:
             watched |= self._weight_actuators()
@@ -166,7 +161,7 @@ class Window:
         horizon: int = 0,
         evidence: Sequence[str] = (),
     ) -> Vote:
-        """Propose to set `actuator` to `value`. `confidence` is the probability of beating doing nothing."""
+        """Propose to set `actuator` to `value`. `confidence` is the probability that this is better than no change."""
         return Vote(
             actuator=actuator,
             stance="propose",
@@ -181,7 +176,7 @@ class Window:
         )
 
     def alert(self, symptom: str, metric: str, *, value: float, expected: float, why: str = "") -> Alert:
-        """Report a present symptom, for `Agent.alerts`. `expected` is the bound that `value` exceeds."""
+        """Report a current symptom, for `Agent.alerts`. `expected` is the bound that `value` exceeds."""
         return Alert(
             state="raised",
             symptom=symptom,

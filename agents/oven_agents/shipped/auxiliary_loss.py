@@ -42,8 +42,7 @@ class AuxiliaryLoss(Agent):
     MAX_SHARE = 0.6
     """Share of the loss, 0 to 1, above which a term is too heavy. Above 0.95 it is the objective itself."""
     LATE_PROGRESS = 0.75
-    """Progress, 0 to 1, after which a term that has stopped falling is halved, as in the system that this agent is
-    based on."""
+    """Progress, 0 to 1, after which a flat term is halved, as in the system that this agent is based on."""
 
     def cannot_fire(self, run: RunStarted) -> str | None:
         terms = _terms(run)

@@ -73,8 +73,7 @@ class BestCheckpoint(Agent):
     SINGLE_READING_FACTOR = 2.0
     """Multiple of the limits above that a single reading must exceed if there is no second one."""
     CAUSAL_GROWTH = 1.8
-    """Minimum growth of the rate, or of a step's length, at which it is the cause. Smaller growth is often noise of the
-    length."""
+    """Minimum growth of the rate, or of a step's length, at which it is the cause. Less is often noise."""
     CUT = 8.0
     """Factor of the cut. A factor of 4 was slightly worse in two cases."""
     SKIPPED_BATCHES = 100
@@ -119,10 +118,9 @@ class BestCheckpoint(Agent):
         return [window.alert(symptom, metric.name, value=new, expected=old, why=why)]
 
     def is_past_best(self, values: Sequence[float]) -> bool:
-        """Return whether the newest readings are all significantly worse than the best one.
-
-        The loss must exceed MIN_RELATIVE_LOSS of the best reading, the noise, and MIN_FALL_RATIO times the largest fall
-        before it. A slow rise counts, unlike in `lost_share`."""
+        """Return whether the newest readings are all much worse than the best one. The loss must exceed
+        MIN_RELATIVE_LOSS of the best reading, the noise, and MIN_FALL_RATIO times the largest fall before it. A slow
+        rise counts, unlike in `lost_share`."""
         before = values[: values.index(max(values)) + 1]
         if len(values) - len(before) < self.MAX_AVERAGED or len(values) <= self.MIN_READINGS:
             return False
@@ -174,10 +172,9 @@ class BestCheckpoint(Agent):
     def _remedy(
         self, window: Window, tick: int, tried: bool, *, is_single: bool
     ) -> tuple[str, dict[str, float], str] | None:
-        """Return the remedy's name, its changes in addition to the rollback, and their description.
-
-        `is_single` means that a rollback alone may be enough, because the cause may not recur. Return None if no remedy
-        is left that differs from the last attempt."""
+        """Return the remedy's name, its changes in addition to the rollback, and their description. `is_single` means
+        that a rollback alone may be enough, because the cause may not recur. Return None if no remedy is left that
+        differs from the last attempt."""
         rate_growth, length_growth = (growth_of(window, name) for name in (RATE, LENGTH))
         if rate_growth < self.CAUSAL_GROWTH and last_rollback_failed(window):
             return None
@@ -204,9 +201,8 @@ class BestCheckpoint(Agent):
         return sum(1 for _ in takewhile(lambda prefix: self.lost_share(prefix) is not None, shorter))
 
     def lost_share(self, values: Sequence[float], times: float = 1.0) -> float | None:
-        """Return the share of what was learnt that the newest reading has significantly lost, or None.
-
-        `times` multiplies the limits. `values` are at least four values, oldest first, where higher is better."""
+        """Return the share of what was learnt that the newest reading has lost beyond the limits, or None. `times`
+        multiplies the limits. `values` are at least four values, oldest first, where higher is better."""
         max_count = max(1, min(self.MAX_AVERAGED, len(values) - self.MIN_READINGS))
         shares = (self._averaged_lost_share(values, count, times) for count in range(1, max_count + 1))
         return next((share for share in shares if share is not None), None)

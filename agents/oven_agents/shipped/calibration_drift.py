@@ -47,8 +47,7 @@ class CalibrationDrift(Agent):
     """Number of ticks without a vote after a change of the agent's knobs. At 64 answers per step, the newest 1,000
     answers then all come after the change."""
     MIN_RECOVERY = 0.01
-    """Minimum fall of the error within WAIT_TICKS / 2 ticks that counts as a recovery: a third of the noise of a
-    reading of 1,000 answers."""
+    """Minimum fall of the error within WAIT_TICKS / 2 ticks for a recovery: a third of a reading's noise."""
     LAMBDA_FACTOR = 2.0
     """Factor of λ, the smallest one with a visible effect within a few dozen steps. λ is at most 1."""
     MIN_LAMBDA = 0.1

@@ -42,8 +42,7 @@ class Curriculum(Agent):
     RECENT = 10
     """Number of newest ticks for the median of a level's reward. More would describe an earlier policy."""
     MIN_TICKS = 5
-    """Minimum number of ticks with a reward since the last change or rollback. The first tick after a rollback still
-    shows the collapsed policy."""
+    """Minimum number of ticks with a reward since the last change. A rollback's first tick shows the collapse."""
     WAIT_TICKS = 15
     """Number of ticks after a change of the mixture without another one, so that its effect can show."""
     FLOOR = 0.1
@@ -115,7 +114,7 @@ class Curriculum(Agent):
             waiting=frozenset(level for level in shares if not is_open[level]),
             floor=self.FLOOR,
             first=starved[0],
-            least=self.MIN_MOVE,
+            min_change=self.MIN_MOVE,
             question=CurriculumRequest(
                 mastery=tuple(_mastery(level, values) for level, values in rewards.items()),
                 threshold=self.MIN_PREREQUISITE_REWARD,

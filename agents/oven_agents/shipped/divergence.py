@@ -110,25 +110,21 @@ class Divergence(Agent):
     JUMP_LENGTH = 3
     """Number of consecutive high values that make a jump. At 3σ, independent noise does this with 10⁻⁸ per step."""
     CREEP_ERRORS = 4.5
-    """Standard errors by which the mean of RECENT_TICKS values must exceed the level. Independent noise does so with
-    10⁻⁵."""
+    """Standard errors by which the mean of RECENT_TICKS values must exceed the level. By chance: 10⁻⁵."""
     RECENT_TICKS = 10
     """Number of newest ticks for a slow rise and a gradient outlier. An older jump is the new level of the loss."""
     SHORT_CREEP_ERRORS = 3.0
-    """Standard errors for the mean of SHORT_CREEP_TICKS values if steps have become longer. Independent noise exceeds
-    them with 10⁻³."""
+    """Standard errors for the mean of SHORT_CREEP_TICKS values if steps have become longer. By chance: 10⁻³."""
     SHORT_CREEP_TICKS = 5
     """Number of newest ticks for a slow rise if steps have become longer."""
     REFERENCE = 32
     """Number of earlier ticks for the level and the noise. More would lag behind a falling loss."""
     CAUSAL_GROWTH = 1.8
-    """Minimum growth of the rate, or of a step's length, at which it is the cause. Smaller growth is often noise of the
-    length."""
+    """Minimum growth of the rate, or of a step's length, at which it is the cause. Less is often noise."""
     HEALED_SHARE = 0.5
     """Share of its height, 0 to 1, below which a jump recovers by itself."""
     MIN_HELD_OUT_LOSS = 0.004
-    """Minimum share of a held-out reading, 0 to 1, that must be lost beyond chance. Set after the fourth held-out
-    run."""
+    """Minimum share of a held-out reading, 0 to 1, to be lost beyond chance. Set after the fourth held-out run."""
     WEIGHTS_SHARE = 0.3
     """Share of the loss's rise, 0 to 1, that held-out quality must lose if the weights are damaged. Both are relative
     to their levels. Below it, skipping the batches worked about as well as a rollback."""
@@ -138,19 +134,16 @@ class Divergence(Agent):
     UNCLIPPED_GROWTH = 1.5
     """Minimum growth of the step length after an outlier. If it is smaller, the gradient was clipped."""
     ROLLBACK_MARGIN = 2
-    """Number of ticks before the first sign to roll back to. Weights may be damaged one step before the loss shows
-    it."""
+    """Number of ticks to roll back before the first sign. Weights may be damaged one step earlier."""
     CUT = 8.0
-    """Factor of the cut if the rate has not grown. With a rollback, it undid 90 % of the harm when the rate was 25
-    times too high."""
+    """Factor of the cut if the rate has not grown. It undid 90 % of the harm of a rate 25 times too high."""
     SKIPPED_BATCHES = 100
     """Number of batches to skip. PaLM skipped 200 to 500 in a far longer run."""
     MEMORY = 60
     """Number of ticks for which a remedy counts as tried. With fewer, data that stay hard get the same remedy again.
     With more, a second fault gets none."""
     RELAPSE_TICKS = 8
-    """Number of ticks after a rollback in which new harm comes from a damaged snapshot. Then the agent goes back
-    further, once."""
+    """Number of ticks after a rollback in which new harm comes from a damaged snapshot."""
     HORIZON = 20
     """Number of ticks after which the forecast is judged. A loss is regained at once or not at all."""
     MIN_GAUGE_SHIFT: ClassVar[dict[str, float]] = {NORM: 3.0, LENGTH: 6.0}
@@ -234,8 +227,7 @@ class Divergence(Agent):
         return _Harm("weights_displaced", 1.0, tick, why, level=level, remedies=(ROLLBACK_ONLY,), retry=True)
 
     def _find_gradient_outlier(self, window: Window) -> _Harm | None:
-        """Look for a gradient outlier in the last few ticks, because a rollback may have to wait. The length of the
-        newest step may not show it yet."""
+        """Look for a gradient outlier in the last few ticks. The length of the newest step may not show it yet."""
         if objective(window.run).name != LOSS:
             return None
         norms = window.surviving_series(NORM, last=self.REFERENCE + self.RECENT_TICKS)
@@ -263,8 +255,7 @@ class Divergence(Agent):
         return [norm for norm in norms if math.isfinite(norm)]
 
     def _find_risen_loss(self, window: Window) -> _Harm | None:
-        """Return harm from a risen loss. Return None if there are too few measurements since the last change that
-        affects the loss."""
+        """Return harm from a risen loss, or None if there are too few measurements since the last change."""
         if objective(window.run).name != LOSS:
             return None
         since = window.last_change_tick(ROLLBACK, SCALE, SKIP)
@@ -379,8 +370,7 @@ class Divergence(Agent):
         return max((o.tick for o in window.observations if o.tick <= back.tick and o.step <= back.after), default=None)
 
     def _plan(self, window: Window, remedy: str, harm: _Harm) -> Plan:
-        """Return the plan of a remedy. It is empty if the run lacks one of its knobs, because half a remedy is
-        harmful."""
+        """Return the plan of a remedy, or an empty plan if the run lacks one of its knobs."""
         snapshot = self._damaged_snapshot(window, harm.onset) if remedy == ROLLBACK_ONLY and not harm.retry else None
         back = max(0, harm.onset - self.ROLLBACK_MARGIN if snapshot is None else snapshot - 1)
         changes = [] if remedy == SKIP_ONLY else [(ROLLBACK, float(back), f"back to tick {back}")]

@@ -59,8 +59,7 @@ class EntropyCollapse(Agent):
     LEVEL_TICKS = 5
     """Number of newest ticks for the median spread. With fewer, a single step decides. More would take longer."""
     COLLAPSE_TICKS = 20
-    """Number of ticks within which a spread must collapse, and by which the agent rolls back. A policy that learns
-    loses entropy more slowly."""
+    """Number of ticks within which a spread must collapse, and by which to roll back. Learning is slower."""
     COLLAPSED_SHARE = 0.5
     """Share of its earlier value below which a spread has collapsed. This is over ten standard errors of an entropy."""
     QUIET_SHARE = 0.35
@@ -151,8 +150,7 @@ class EntropyCollapse(Agent):
         return (old, new) if 0 <= new < self.COLLAPSED_SHARE * old else None
 
     def _share_of_chance(self, window: Window, since: int) -> tuple[float, float] | None:
-        """Return the old and new standard deviation of rewards within groups, each divided by the deviation by
-        chance."""
+        """Return the old and new standard deviation of rewards within groups, each relative to chance."""
         shares = []
         for observation in window.observations[-self.LEVEL_TICKS - self.COLLAPSE_TICKS :]:
             rates = [v for name, v in observation.metrics.items() if name.startswith(LEVELS) and 0 <= v <= 1]

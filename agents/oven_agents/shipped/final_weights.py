@@ -41,16 +41,13 @@ class FinalWeights(Agent):
     options = dict.fromkeys(("late_progress", "min_relative_loss", "confidence"), SHARE)
 
     LATE_PROGRESS = 0.75
-    """Progress, 0 to 1, from which the agent votes. Earlier, a run that got worse may still reach a new best, and any
-    vote before the end is in time."""
+    """Progress, 0 to 1, from which the agent votes. Earlier, a run may still recover and reach a new best."""
     MIN_READINGS = 5
     """Minimum number of held-out readings before the newest two. Fewer give a poor estimate of their noise."""
     SIGMAS = 3.3
-    """Standard deviations of the noise that must be lost, beyond the expected maximum, as in `best_checkpoint`. This
-    leaves healthy runs alone."""
+    """Standard deviations of the noise to be lost beyond the expected maximum, as in `best_checkpoint`."""
     MIN_RELATIVE_LOSS = 0.01
-    """Minimum share of the best reading, 0 to 1, that must be lost. Readings without noise still have rounding
-    errors."""
+    """Minimum share of the best reading, 0 to 1, to be lost. Readings without noise have rounding errors."""
     CONFIDENCE = 0.8
     """Confidence of the vote. The learner compares both weights, so only a reading that misleads twice does harm."""
 
@@ -87,7 +84,6 @@ class FinalWeights(Agent):
 
     def lost_quality(self, values: Sequence[float]) -> float | None:
         """Return the difference between the best reading and the better of the newest two, or None if it is not clear.
-
         `values` are oldest first, and higher values are better."""
         before = [value for value in values[:-2] if math.isfinite(value)]
         newest = max((value for value in values[-2:] if math.isfinite(value)), default=-math.inf)

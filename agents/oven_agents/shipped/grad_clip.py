@@ -47,11 +47,9 @@ class GradClip(Agent):
     OUTLIER_FACTOR = 5.0
     """Multiple of the median above which a norm is an outlier: 0.0006 of norms with a log-normal spread of 0.5."""
     MIN_OUTLIERS = 3
-    """Minimum number of outliers within WINDOW. Fewer occur by chance, and the divergence agent handles a single
-    one."""
+    """Minimum number of outliers within WINDOW. Fewer occur by chance, and `divergence` handles a single one."""
     MAX_OUTLIER_SHARE = 0.15
-    """Maximum share of outliers among the norms, 0 to 1. Above it, most steps have no signal, and the median is
-    theirs."""
+    """Maximum share of outliers among the norms, 0 to 1. Above it, most steps have no signal."""
     MIN_CLIP_RATIO = 2.0
     """Minimum factor by which a proposal lowers the clip. Smaller changes (1 to 0.8) had no effect in any run."""
     MIN_GROWTH = 3.0

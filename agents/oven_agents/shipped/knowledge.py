@@ -42,8 +42,7 @@ class Knowledge(Agent):
     """Forecast gain, as a share of the metric's newest value. In 300 steps a constant weight cost about one
     hundredth."""
     HORIZON = 100
-    """Number of ticks after which the forecast is judged. In the recipe with this knob, held-out readings are 50 steps
-    apart."""
+    """Number of ticks after which the forecast is judged. In this knob's recipe, readings are 50 steps apart."""
 
     def cannot_fire(self, run: RunStarted) -> str | None:
         if all(spec.name != WEIGHT for spec in run.actuators):

@@ -62,21 +62,18 @@ class LearningRate(Agent):
     )  # fmt: skip
 
     WINDOW = 8
-    """Newest ticks whose cosines show a rate that is too low. Eight steps reveal a rate that is 10 to 30 times too
-    low."""
+    """Newest ticks whose cosines show a low rate. Eight steps reveal a rate that is 10 to 30 times too low."""
     MIN_COSINES = 6
     """Minimum cosines measured within WINDOW. With fewer, the median and the quartile are single values."""
     SETTLING_TICKS = 2
-    """Ticks to ignore after a rate change, while the running mean still adapts. A rollback also goes back this many
-    ticks before the first long step."""
+    """Ticks to ignore after a rate change while the mean adapts, and to roll back before the first long step."""
     MIN_COSINE = 0.40
     """Median cosine above which the rate is too low. Over the first 20 steps it was 0.50 to 0.57 at a tenth of the
     right rate and below, and 0.04 to 0.21 at the right rate."""
     MIN_QUARTILE = 0.30
     """Minimum lower quartile of the cosines, so that a few high values are not enough."""
     CLEAR_COSINE = 0.50
-    """Median cosine above which the rate is multiplied by 4 instead of 2.5. It was 0.54 to 0.57 at a thirtieth of the
-    right rate."""
+    """Median cosine above which the factor is 4 instead of 2.5: 0.54 to 0.57 at a thirtieth of the rate."""
     MAX_OPPOSED_COSINE = -0.05
     """Maximum mean cosine of either half of the window at which gradients are opposed. At three times the right rate it
     was −0.09 to −0.10. With −0.08 here, one start of `bench starts` ended at 0.241 instead of 0.573."""
@@ -109,11 +106,9 @@ class LearningRate(Agent):
     MAX_REPEATED_SHARE = 0.2
     """Mean share of repeated rows, 0 to 1, above which a lean is ignored: the same rows have the same gradients."""
     MAX_DECAY_SHARE = 0.3
-    """Share of each step's length, 0 to 1, above which weight decay explains the agreement. A tuned run had at most
-    0.012."""
+    """Share of each step's length, 0 to 1, above which decay explains the agreement. A tuned run had 0.012."""
     CUT = 8.0
-    """Factor of the cut after a collapse. With a rollback, it undid 90 % of the harm when the rate was 25 times too
-    high."""
+    """Factor of the cut after a collapse. It undid 90 % of the harm of a rate 25 times too high."""
     REPAIR_TICKS = 20
     """Ticks after a cut during which the rate is not raised. With 40, the share of the harm that was undone in
     `wide_encoding` fell from 0.48 to 0.15."""
@@ -121,8 +116,7 @@ class LearningRate(Agent):
     """Ticks after which high gradient agreement can no longer be explained by random initialisation. On models of 30 k
     to 1 M parameters the cosine fell below MIN_COSINE within 10 to 30 ticks."""
     INITIAL_PROGRESS = 0.05
-    """Share of the run, 0 to 1, during which weights count as freshly initialised. Larger models need more than
-    INITIAL_TICKS."""
+    """Share of the run, 0 to 1, with freshly initialised weights. Large models need more than INITIAL_TICKS."""
     FADE_WINDOW = 30
     """Ticks over which mean cosines are compared, the newest ticks with the same number before them. With this value,
     0.98 separated tuned rates from a tenth of them on development seeds."""
@@ -139,8 +133,7 @@ class LearningRate(Agent):
     """Minimum share of its gain, 0 to 1, that the loss must have lost. The step length alone led to cuts of other
     models' tuned rates."""
     OVERLONG_CONFIDENCE = 0.85
-    """Confidence for steps that are too long, from outcomes in development. No confidence from outcomes exceeds
-    0.85."""
+    """Confidence for steps that are too long. No confidence from outcomes exceeds 0.85."""
     COLLAPSE_CONFIDENCE = 0.75
     """Confidence for a collapsed reward, also from outcomes. The reward itself may be wrong."""
     ALIGNED_CONFIDENCE = 0.85
@@ -179,11 +172,9 @@ class LearningRate(Agent):
         )
 
     def _treat_long_steps(self, window: Window) -> Plan | None:
-        """Propose a rollback and a cut if steps are long and the loss has lost its gain.
-
-        A lower rate alone does not repair weights that a high rate has damaged. The length alone says nothing about
-        another model: without a warm-up Adam's first steps are as long, and weights with a small initialisation
-        grow."""
+        """Propose a rollback and a cut if steps are long and the loss has lost its gain. A lower rate alone does not
+        repair weights that a high rate has damaged. The length alone says nothing about another model: without a
+        warm-up Adam's first steps are as long, and weights with a small initialisation grow."""
         target = objective(window.run)
         steps = overlong_steps(window) if target.name == "loss" else None
         if steps is None or ROLLBACK not in window.knobs:
@@ -283,8 +274,7 @@ class LearningRate(Agent):
         return _scale_votes(window, raised, why, certainty, gain=0.03, horizon=40, symptom="gradients_aligned")
 
     def _may_leave_initialisation(self, window: Window) -> bool:
-        """Return whether the model may still be leaving its random initialisation, where gradients agree at any
-        rate."""
+        """Return whether the model may still be leaving its initialisation, where gradients agree at any rate."""
         if objective(window.run).name != "loss" or window.applied(SCALE):
             return False
         measured = len(window.surviving_series(ALIGNMENT, last=self.INITIAL_TICKS))
@@ -340,7 +330,6 @@ class LearningRate(Agent):
 
     def _leaning(self, window: Window) -> tuple[str, float] | None:
         """Return the reason and the factor of a raise for slight agreement, which small batches hide over a few ticks.
-
         Return None at the start, when gradients lead away from the initialisation, and near the end, when the rate is
         usually low on purpose."""
         cosines = self._cosines(window, self.LEAN_WINDOW)

@@ -32,8 +32,7 @@ class LrCooldown(Agent):
     """Progress of the run, 0 to 1, from which it is late. A cooldown over the last fifth of a run recovers the cost of
     a constant rate (arXiv 2405.18392)."""
     COOLDOWN_FACTOR = 0.3
-    """Factor of the rate in the notice, between no cooldown and a cooldown to 0. The knob is a value, not a
-    schedule."""
+    """Factor of the rate in the notice. The knob is a value, not a schedule, so this is not a cooldown to 0."""
     MAX_RATE_RATIO = 1.02
     """Maximum ratio between the highest and the lowest rate of a constant rate. It allows for rounding."""
     MIN_TICKS = 20

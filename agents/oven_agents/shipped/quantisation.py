@@ -48,8 +48,7 @@ class Quantisation(Agent):
     CONFIDENCE = 0.85
     """Confidence of the proposal: the maximum of all confidences that come from outcomes."""
     HORIZON = 100
-    """Number of ticks after which the forecast is judged. In the recipe with this knob, held-out readings are 50 steps
-    apart."""
+    """Number of ticks after which the forecast is judged. In this knob's recipe, readings are 50 steps apart."""
 
     def cannot_fire(self, run: RunStarted) -> str | None:
         knob = next((spec for spec in run.actuators if spec.name == KNOB), None)
@@ -92,10 +91,9 @@ class Quantisation(Agent):
 
 
 def _served_metric(run: RunStarted, knob: ActuatorSpec) -> tuple[str, MetricSpec, str] | None:
-    """Return the first held-out metric of rounded weights, such as eval/int4/bits_per_byte.
-
-    The result is its precision, the metric, and the name of the same metric of the exact weights. It is None if the run
-    does not announce both metrics."""
+    """Return the first held-out metric of rounded weights, such as eval/int4/bits_per_byte. The result is its
+    precision, the metric, and the name of the same metric of the exact weights. It is None if the run does not announce
+    both metrics."""
     names = {spec.name for spec in run.metrics}
     for spec in run.metrics:
         parts = spec.name.split("/")

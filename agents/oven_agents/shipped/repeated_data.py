@@ -50,8 +50,7 @@ class RepeatedData(Agent):
     GAIN = 0.02
     """Forecast gain of the target, in its unit. It is small because repeated rows teach little and seldom harm."""
     HORIZON = 60
-    """Number of ticks after which the forecast is judged. The gain comes slowly, from the data that are read
-    instead."""
+    """Number of ticks after which the forecast is judged. The gain comes slowly, from the data read instead."""
 
     def vote(self, window: Window) -> Vote | None:
         shares = [share for _, share in window.surviving_series(REPEATED, last=self.REFERENCE + self.RECENT_STEPS)]

@@ -72,8 +72,7 @@ class RewardHacking(Agent):
     JUMP_CONFIDENCE = 0.9
     """Confidence for a judge that changed. Learning never moves one judge alone within one step."""
     DIVERGENCE_CONFIDENCE = 0.7
-    """Confidence for judges that diverge. It is less than for a jump, because a policy may improve in one respect
-    only."""
+    """Confidence for judges that diverge. It is lower, because a policy may improve in one respect only."""
     REMAINING_SHARE = 0.1
     """Share of its weight, 0 to 1, that the judge keeps until a person has checked it."""
 
@@ -162,7 +161,6 @@ class RewardHacking(Agent):
         self, window: Window, judge: str, recent: int, reference: int, gauge: str = ""
     ) -> tuple[float, float] | None:
         """Return (standard errors, difference) between the newest values of a judge or a gauge and the earlier ones.
-
         Only values since the last change that affects them count. Return None if there are too few measurements."""
         since = window.last_change_tick(WEIGHTS, "committee.*", ROLLBACK, MIXTURE)
         values = window.series(gauge or f"rewards/{judge}/mean", after=since, last=recent + reference)
@@ -172,10 +170,9 @@ class RewardHacking(Agent):
         return shift.of_means / shift.error(max(shift.noise, MIN_NOISE)), shift.of_means
 
     def _jump(self, window: Window, judge: str) -> tuple[float, float] | None:
-        """Return (standard errors, difference) between the newest values and as many just before them.
-
-        Learning changes little in that time, so a trend is not a jump. Both are 0 if the newest values overlap with
-        the twice as many values before them. Return None if there are too few measurements."""
+        """Return (standard errors, difference) between the newest values and as many just before them. Learning changes
+        little in that time, so a trend is not a jump. Both are 0 if the newest values overlap with the twice as many
+        values before them. Return None if there are too few measurements."""
         since = window.last_change_tick(WEIGHTS, "committee.*", ROLLBACK, MIXTURE)
         values = window.series(f"rewards/{judge}/mean", after=since, last=self.JUMP_STEPS + self.NOISE_STEPS)
         if len(values) < self.JUMP_STEPS + self.NOISE_STEPS or not all(map(math.isfinite, values)):

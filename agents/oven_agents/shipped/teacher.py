@@ -31,8 +31,7 @@ class _Reading:
     highest: float
     """Highest KL of a single step."""
     headroom: float
-    """Remaining distance to the ceiling as a share of it: the smaller distance of training reward and held-out
-    metric."""
+    """Remaining share of the ceiling: the smaller one of training reward and held-out metric."""
     text: str
 
 
@@ -80,8 +79,7 @@ class Teacher(Agent):
     RUNAWAY_RATIO = 1.5
     """Minimum ratio between the KL of the later half and the earlier half at which the KL runs away."""
     MIN_RUNAWAY_KL = 0.5
-    """Minimum KL of a runaway in nats per token. Below it, the policy may be moving from the teacher towards the
-    task."""
+    """Minimum KL of a runaway, in nats per token. Below it, the policy may be moving towards the task."""
     ABSORBED_RATIO = 0.5
     """Maximum ratio between the window's KL and the KL of the first HALF ticks at which a teacher is absorbed. It
     reached 0.38 for a policy with a small teacher, and stayed above 1.18 for a policy that learnt."""
@@ -235,8 +233,7 @@ class Teacher(Agent):
         )  # fmt: skip
 
     def _read(self, window: Window, since: int) -> _Reading | None:
-        """Compare the window's two halves. Return None until both are full and finite and a held-out metric is
-        measured."""
+        """Compare the window's halves, or return None if they are not full and finite or no metric is held out."""
         rewards = _last_rewards(window, 2 * self.HALF, after=since)
         kls = window.series("kl", after=since, last=2 * self.HALF)
         held_out = [(s.name, s.ceiling, v) for s in _held_out(window.run) for v in window.series(s.name, last=1)]

@@ -44,11 +44,9 @@ class WeightDecay(Agent):
     )
 
     MIN_SHARE = 0.5
-    """Minimum share of a step's length, 0 to 1, at which the decay moves the weights. On a tuned run it was at most
-    0.012."""
+    """Minimum share of a step's length, 0 to 1, at which the decay moves the weights. A tuned run had 0.012."""
     MAX_SHARE = 1.1
-    """Share of a step's length above which something else moves the weights. A step shrinks them by at most its
-    length."""
+    """Share of a step's length above which something else moves the weights. A step cannot shrink them more."""
     MIN_NORM_CHANGE = 0.03
     """Minimum share of the norm, 0 to 1, that must be lost or gained. A smaller change does no harm yet."""
     FIRST_FACTOR = 0.5
@@ -66,8 +64,7 @@ class WeightDecay(Agent):
     MAX_ROLLBACK = 32
     """Maximum number of ticks to roll back, and of newest ticks to search for intact weights."""
     CONFIDENCE = 0.9
-    """Confidence before noise is taken into account. The success rate was not measured. The signs leave few other
-    causes."""
+    """Confidence before noise is taken into account. It was not measured, but few other causes are possible."""
     GAIN = 0.05
     """Forecast gain of the objective, in its unit."""
     HORIZON = 20

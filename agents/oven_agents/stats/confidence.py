@@ -12,8 +12,7 @@ from oven_core.protocol.messages import RunStarted
 NEEDS_SECOND: Final = 0.55
 """Confidence of a rule of thumb without measured outcomes. By default it is below a specialist's quorum."""
 STANDS_ALONE: Final = 0.65
-"""Confidence of a change that an agent may make alone, even if noise hides most of its effect. By default it is above
-a specialist's quorum."""
+"""Confidence of a change that an agent may make alone, by default above a specialist's quorum."""
 MARGIN: Final = 0.05
 """Minimum distance of both values from the quorum, so that rounding does not decide."""
 MIN_SAMPLES: Final = 8

@@ -54,8 +54,7 @@ def held_out_evidence(window: Window, onset: int, answered: int = -1) -> Evidenc
 
 
 def can_evaluate(window: Window) -> bool:
-    """Return whether the run measures on request without a person's approval. A person who has to approve should see
-    the remedy itself."""
+    """Return whether the run measures on request without approval, which a person should give to the remedy."""
     return EVALUATE in window.knobs and window.run.rules.autonomy_for(EVALUATE) == "auto"
 
 

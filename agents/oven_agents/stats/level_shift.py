@@ -62,11 +62,9 @@ def shift_at(series: Sequence[tuple[int, float]], onset: int) -> Shift:
 
 def rise(values: Sequence[float], count: int) -> float:
     """Return by how many standard errors the mean of the last `count` values exceeds the median of the earlier ones.
-
     The error is computed from the noise of the earlier values, so it is too low on a falling series. Independent noise
     exceeds a threshold with the probability of the normal law. From 30 values the noise is known to about 20 %, so 4.5
-    is only as rare as 3.6 should be. Returns −inf for fewer than MIN_EARLIER earlier values.
-    """
+    is only as rare as 3.6 should be. Returns −inf for fewer than MIN_EARLIER earlier values."""
     shift = newest(values, count)
     if len(shift.before) < MIN_EARLIER:
         return -math.inf

@@ -60,11 +60,9 @@ def last_healthy(window: Window, since: int) -> int:
 
 def loss_given_back(window: Window, since: int, *, share: float, ticks: int) -> str | None:
     """Describe a rise of the loss that undid a share of its gain since tick `since`. Return None if there is no such
-    rise.
-
-    The loss must have lost `share` of its gain for `ticks` ticks, beyond its noise, and must not be falling again. If
-    it had gained nothing, it must have risen for twice as long, because many runs get worse in their first steps. By
-    chance alone, the best of n values is √(2 ln n) standard deviations of the noise below their level."""
+    rise. The loss must have lost `share` of its gain for `ticks` ticks, beyond its noise, and must not be falling
+    again. If it had gained nothing, it must have risen for twice as long, because many runs get worse in their first
+    steps. By chance alone, the best of n values is √(2 ln n) standard deviations of the noise below their level."""
     values = [value for _, value in window.surviving_series("loss", after=since) if math.isfinite(value)]
     for count, expects_gain in ((ticks, True), (2 * ticks, False)):
         before, last = values[:-count], values[-count:]

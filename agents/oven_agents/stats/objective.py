@@ -29,10 +29,8 @@ def signed(metric: MetricSpec, gain: float) -> float:
 
 
 def readings(window: Window, last: int | None = None) -> list[tuple[int, float]]:
-    """Return (tick, value) of the held-out metric on the path to the current weights, oldest first.
-
-    Higher values are better. `last` limits the result to the newest readings. The list is empty if the run has no
-    held-out metric."""
+    """Return (tick, value) of the held-out metric on the path to the current weights, oldest first. Higher values are
+    better. `last` limits the result to the newest readings. The list is empty if the run has no held-out metric."""
     metric = held_out(window.run)
     if metric is None:
         return []

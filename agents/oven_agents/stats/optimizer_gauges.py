@@ -18,13 +18,11 @@ RECENT = 10
 REFERENCE = 32
 """Number of ticks before RECENT that show the usual level. At least half of them must be measured."""
 MIN_NOISE = 0.01
-"""Minimum standard deviation of a gauge's logarithm. Without it, a tiny change of a constant gauge would be many
-deviations."""
+"""Minimum standard deviation of a gauge's logarithm, so that tiny changes of a constant gauge do not count."""
 
 
 def growth_of(window: Window, metric: str) -> float:
-    """Return the gauge's current level divided by its usual level since agents last changed the rate, or 1 if there are
-    too few measurements."""
+    """Return a gauge's current level divided by its usual level since the last rate change, or 1 if unknown."""
     values = [value for _, value in _values_since_rate_change(window, metric)]
     return 1.0 if len(values) < REFERENCE // 2 else Shift(values[:-RECENT], values[-NEWEST:]).growth
 
@@ -52,11 +50,9 @@ def shrink_share(window: Window) -> float:
 
 
 def outward_cosine(window: Window, last: int = RECENT) -> float:
-    """Return the minimum cosine between the last steps and the weights.
-
-    It is −1 for a step that only shrinks the weights or was not measured, 1 for a step that only grows them, and near 0
-    if the gradient dominates. It is computed by the law of cosines, so it exceeds 1 if the weights moved by more than
-    the step."""
+    """Return the minimum cosine between the last steps and the weights. It is −1 for a step that only shrinks the
+    weights or was not measured, 1 for a step that only grows them, and near 0 if the gradient dominates. It is computed
+    by the law of cosines, so it exceeds 1 if the weights moved by more than the step."""
     pairs = _consecutive_steps(window, last)
     cosines = [
         ((after / before) ** 2 - 1 - length**2) / (2 * length) for _, before, after, length in pairs if length > 0
@@ -77,10 +73,9 @@ def decay_share(window: Window) -> float:
 
 def unexplained_jump(window: Window, since: int, last: int = RECENT) -> tuple[int, float] | None:
     """Return the newest tick at which the weights changed by more than the update, and the excess as a share of their
-    norm. Return None if there is none.
-
-    Only the `last` ticks after `since` are searched. A norm changes by at most the length of the update (triangle
-    inequality), so an excess has another cause, such as a memory fault or a faulty restore."""
+    norm. Return None if there is none. Only the `last` ticks after `since` are searched. A norm changes by at most the
+    length of the update (triangle inequality), so an excess has another cause, such as a memory fault or a faulty
+    restore."""
     for tick, before, after, length in reversed(_consecutive_steps(window, last)):
         change = abs(after - before) / before
         if tick > since and change > 1.5 * length + 1e-3:

@@ -28,8 +28,7 @@ COLLAPSE: Final = 0.2
 
 
 def quality_dropped(window: Window) -> bool | None:
-    """Return whether the newest held-out reading lost more than LOST_QUALITY of the best one, or None for fewer than
-    two readings."""
+    """Return whether the newest held-out reading lost more than LOST_QUALITY of the best, or None if unknown."""
     values = [value for _, value in readings(window)]
     if len(values) < 2:
         return None

@@ -33,10 +33,9 @@ def bending_noise(values: Sequence[float]) -> float:
 
 
 def steps_since_rise(values: Sequence[float], level: float, recent: int = 3) -> int:
-    """Return the number of values since a rise from `level`, at least 1.
-
-    This is the most likely change point under normal noise, for a rise to the mean of the last `recent` values (Page
-    1954, "Continuous inspection schemes", Biometrika 41)."""
+    """Return the number of values since a rise from `level`, at least 1. This is the most likely change point under
+    normal noise, for a rise to the mean of the last `recent` values (Page 1954, "Continuous inspection schemes",
+    Biometrika 41)."""
     middle = (level + math.fsum(values[-recent:]) / len(values[-recent:])) / 2
     excess = list(itertools.accumulate(value - middle for value in reversed(values)))
     return max(range(len(excess)), key=excess.__getitem__) + 1

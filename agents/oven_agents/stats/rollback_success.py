@@ -43,11 +43,9 @@ def last_rollback_failed(window: Window) -> bool:
 
 
 def recovered_share(window: Window, back: Receipt) -> list[tuple[int, float]] | None:
-    """Return (tick, recovered share of the loss) at each held-out reading since the rollback.
-
-    A share of 1 is as good as the best reading before the checkpoint, and 0 is as bad as the last discarded one.
-    Return None if one of the two was not measured, or if nothing was lost.
-    """
+    """Return (tick, recovered share of the loss) at each held-out reading since the rollback. A share of 1 is as good
+    as the best reading before the checkpoint, and 0 is as bad as the last discarded one. Return None if one of the two
+    was not measured, or if nothing was lost."""
     metric = held_out(window.run)
     if metric is None:
         return None

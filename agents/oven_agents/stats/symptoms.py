@@ -39,8 +39,7 @@ ALIKE_DEVIATION: Final = 0.02
 """Standard deviation of advantages, in the reward's unit, below which all completions look alike. With rewards between
 0 and 1, it is at least 0.2 while there is something to learn."""
 EQUAL_TICKS: Final = 15
-"""Number of consecutive ticks with equal rewards in every group of completions. After so many, small groups do not
-explain it."""
+"""Number of consecutive ticks with equal rewards in every group, too many to be chance in small groups."""
 SHRUNK_SHARE: Final = 0.6
 """Share of their start length below which answers have shrunk. Batch means vary by 1 to 5 %, and a policy may shorten
 its answers by a quarter for good reasons."""
@@ -52,8 +51,7 @@ REFERENCE_LAG: Final = 10
 REFERENCE_LENGTH: Final = 10
 """Number of values whose median is the KL's reference."""
 MIN_KL: Final = 0.6
-"""Minimum KL of a runaway in nats per token. Below it, growth is normal: at the start of training, each value is many
-times the previous one. A small GRPO run at β 0.05 stays at 0.2 to 0.3 (docs/benchmarks.md)."""
+"""Minimum KL of a runaway, in nats per token. Below it, the policy may be moving towards the task."""
 KL_END_GROWTH: Final = 1.5
 """Growth below which a runaway of the KL has ended."""
 READING_DISTANCE: Final = 5
@@ -111,10 +109,8 @@ def advantages_alike(
 
 
 def equal_rewards(shares: Sequence[float], rewards: Sequence[float] = ()) -> Sighting | None:
-    """Report rewards that were equal within every group for EQUAL_TICKS ticks.
-
-    `shares` are the shares of groups with equal rewards. Near the ceiling this is success, unless the reward never
-    varies."""
+    """Report rewards that were equal within every group for EQUAL_TICKS ticks. `shares` are the shares of groups with
+    equal rewards. Near the ceiling this is success, unless the reward never varies."""
     if _is_solved(rewards) and max(rewards) > min(rewards):
         return None
     if not is_active(
@@ -168,9 +164,8 @@ def kl_runaway(values: Sequence[float]) -> Sighting | None:
 
 
 def calibration_drift(readings: Sequence[tuple[int, float, float]]) -> Sighting | None:
-    """Report a calibration error that exceeded the error of a perfect forecaster by more than chance, twice.
-
-    `readings` are (tick, error, 99 % quantile of the null)."""
+    """Report a calibration error that exceeded the error of a perfect forecaster by more than chance, twice. `readings`
+    are (tick, error, 99 % quantile of the null)."""
 
     def exceeds(index: int, excess: float) -> bool:
         return index >= 0 and readings[index][1] > readings[index][2] + excess

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from oven_agents.runtime.companion import Surroundings
+from oven_agents.runtime.companion import RunContext
 from oven_agents.runtime.kg_client import answered_by_service
 from oven_core.errors import BusError, ConfigError, OvenError, reason
 from oven_core.files import write_atomic
@@ -35,7 +35,7 @@ FOLDER: Final = "diagnoses"
 """Name of the folder with diagnoses in the run's folder."""
 
 
-def connect_models(surroundings: Surroundings, settings: SupervisorSettings) -> tuple[Budget, list[ModelHandler]]:
+def connect_models(surroundings: RunContext, settings: SupervisorSettings) -> tuple[Budget, list[ModelHandler]]:
     """Connect the supervisor's model, and the worker's model if one is set, with a common budget.
 
     Importing their SDKs takes one or two seconds. Raises ConfigError if a provider is unknown, an API key or SDK is
@@ -142,7 +142,7 @@ class DiagnosisCompanion:
 
     def __init__(
         self,
-        surroundings: Surroundings,
+        surroundings: RunContext,
         settings: SupervisorSettings,
         slot: QuestionSlot[DiagnosisRequest, DiagnosisResult],
     ) -> None:

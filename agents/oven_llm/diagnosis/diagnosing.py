@@ -121,7 +121,7 @@ async def diagnose(
     )
     if result.ended != "final":
         return DiagnosisResult(
-            None, result.ended, result.why or f"the run ended without FINAL ({result.ended})", result
+            None, result.ended, result.reason or f"the run ended without FINAL ({result.ended})", result
         )
     try:
         return DiagnosisResult(check_answer(result.answer, log, view.causes, allowed), "", "", result)

@@ -8,7 +8,7 @@ from collections.abc import Coroutine
 from statistics import fmean
 from typing import Any, Final
 
-from oven_agents.runtime.companion import Surroundings
+from oven_agents.runtime.companion import RunContext
 from oven_agents.sdk.agent import Answer, Notice
 from oven_agents.sdk.alternative_plans import SYMPTOM
 from oven_agents.sdk.window import Window
@@ -70,7 +70,7 @@ class Supervisor(ModelAgent[SupervisorSettings, DiagnosisRequest, DiagnosisResul
         self._change: ProposedChange | None = None
         """The latest proposed change that may be reverted."""
 
-    def _companion(self, surroundings: Surroundings, settings: SupervisorSettings) -> Coroutine[Any, Any, None]:
+    def _companion(self, surroundings: RunContext, settings: SupervisorSettings) -> Coroutine[Any, Any, None]:
         self._diagnoses = DiagnosisCompanion(surroundings, settings, self.slot)
         self._change = DiagnosisStore(surroundings.folder).latest_change()
         return self._diagnoses.serve()

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from functools import partial
 
-from oven_agents.runtime.companion import Surroundings
+from oven_agents.runtime.companion import RunContext
 from oven_core.errors import ConfigError
 from oven_llm import providers
 from oven_llm.language_models.question_slot import Question, QuestionSlot, Result
@@ -27,7 +27,7 @@ from oven_runs.settings.language_models import AuthorSettings, TunerSettings
 class AgentModel:
     """The language model of one agent."""
 
-    def __init__(self, surroundings: Surroundings, settings: TunerSettings | AuthorSettings) -> None:
+    def __init__(self, surroundings: RunContext, settings: TunerSettings | AuthorSettings) -> None:
         """Prepare the model in `settings.llm`, which must not be None.
 
         Raises ConfigError if the provider is unknown, the API key is missing or the ledger of spending is unusable.

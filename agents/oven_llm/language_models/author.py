@@ -12,7 +12,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, Final, TypeAlias
 
-from oven_agents.runtime.companion import Surroundings
+from oven_agents.runtime.companion import RunContext
 from oven_agents.sdk.agent import Answer, Notice
 from oven_agents.sdk.window import Window
 from oven_agents.stats.objective import held_out, signed
@@ -137,7 +137,7 @@ class Author(ModelAgent[AuthorSettings, tuple[Mastery, ...], Sequence[TopicPromp
         self._folder = Path()
         self._texts: set[str] = set()  # normalized texts of the written prompts
 
-    def _companion(self, surroundings: Surroundings, settings: AuthorSettings) -> Coroutine[Any, Any, None]:
+    def _companion(self, surroundings: RunContext, settings: AuthorSettings) -> Coroutine[Any, Any, None]:
         self._folder = surroundings.folder
         self._model = AgentModel(surroundings, settings)
         return self._model.serve(self.slot, partial(self._write_prompts, self._model))

@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar
 
 from pydantic import ValidationError
 
-from oven_agents.runtime.companion import Surroundings
+from oven_agents.runtime.companion import RunContext
 from oven_agents.sdk.agent import Agent, Notice
 from oven_core.errors import ConfigError
 from oven_core.protocol.messages import RunStarted
@@ -40,7 +40,7 @@ class ModelAgent(Agent, Generic[Settings, Question, Result]):
             "NAME}}"
         )
 
-    def begin(self, surroundings: Surroundings) -> Coroutine[Any, Any, None] | None:
+    def begin(self, surroundings: RunContext) -> Coroutine[Any, Any, None] | None:
         """Read the settings. If they name a model, return the coroutine that asks it."""
         self._name = surroundings.name
         try:
@@ -64,7 +64,7 @@ class ModelAgent(Agent, Generic[Settings, Question, Result]):
         return companion
 
     @abstractmethod
-    def _companion(self, surroundings: Surroundings, settings: Settings) -> Coroutine[Any, Any, None]:
+    def _companion(self, surroundings: RunContext, settings: Settings) -> Coroutine[Any, Any, None]:
         """Return the coroutine that answers questions. Raises ConfigError if the model cannot be used."""
 
     @abstractmethod

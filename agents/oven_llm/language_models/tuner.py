@@ -6,7 +6,7 @@ import logging
 from collections.abc import Coroutine
 from typing import Any, Final, Literal
 
-from oven_agents.runtime.companion import Surroundings
+from oven_agents.runtime.companion import RunContext
 from oven_agents.sdk.agent import Answer
 from oven_agents.sdk.window import Window
 from oven_core.protocol.messages import RunStarted
@@ -90,7 +90,7 @@ class Tuner(ModelAgent[TunerSettings, dict[str, Any], Advice | None]):
         super().__init__("tuner", TunerSettings())
         self._model: AgentModel | None = None
 
-    def _companion(self, surroundings: Surroundings, settings: TunerSettings) -> Coroutine[Any, Any, None]:
+    def _companion(self, surroundings: RunContext, settings: TunerSettings) -> Coroutine[Any, Any, None]:
         model = self._model = AgentModel(surroundings, settings)
 
         async def answer(figures: dict[str, Any]) -> Advice | None:

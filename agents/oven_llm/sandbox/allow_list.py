@@ -1,4 +1,4 @@
-"""The system calls that code in the sandbox may make: one table per profile.
+"""Defines the system calls that sandboxed code may make, for each profile.
 
 Any other call is refused with EPERM, which Python raises as PermissionError.
 """
@@ -13,43 +13,43 @@ PROT_WRITE, PROT_EXEC = 0x2, 0x4
 """Flags of mmap and mprotect (asm-generic/mman-common.h)."""
 MAP_ANONYMOUS: Final = 0x20
 CLONE_THREAD: Final = 0x10000
-"""Flag of clone (linux/sched.h): a thread of this process instead of a new process."""
+"""Flag of clone (linux/sched.h) that starts a thread instead of a new process."""
 AF_UNIX: Final = 1
-STREAMS: Final = tuple(1 | flags for flags in (0, 0x800, 0x80000, 0x80800))
-"""SOCK_STREAM with SOCK_NONBLOCK and SOCK_CLOEXEC. A datagram socket could send to the address of any other socket."""
-DUPLICATE_AND_FLAGS: Final = (0, 1, 2, 3, 4, 1030)
-"""F_DUPFD, F_GETFD, F_SETFD, F_GETFL, F_SETFL, F_DUPFD_CLOEXEC. With F_SETOWN root could signal other processes."""
-TERMINAL_AND_FLAGS: Final = (0x5401, 0x5421, 0x5450, 0x5451)
-"""TCGETS (for isatty), FIONBIO, FIONCLEX, FIOCLEX, which files need. Not TIOCSTI, which types into a terminal."""
+STREAM_TYPES: Final = tuple(1 | flags for flags in (0, 0x800, 0x80000, 0x80800))
+"""SOCK_STREAM with SOCK_NONBLOCK and SOCK_CLOEXEC. A datagram socket could send to any other socket."""
+FCNTL_COMMANDS: Final = (0, 1, 2, 3, 4, 1030)
+"""F_DUPFD, F_GETFD, F_SETFD, F_GETFL, F_SETFL, F_DUPFD_CLOEXEC. With F_SETOWN, root could signal other processes."""
+IOCTL_REQUESTS: Final = (0x5401, 0x5421, 0x5450, 0x5451)
+"""TCGETS (for isatty), FIONBIO, FIONCLEX and FIOCLEX. TIOCSTI is not allowed, because it types into a terminal."""
 
-RUNNING: Final = (
+COMPUTING_CALLS: Final = (
     "futex", "clock_gettime", "brk", "munmap", "mremap", "madvise", "getrandom", "clock_nanosleep", "nanosleep",
     "gettimeofday", "time", "clock_getres", "sched_yield", "sched_getaffinity", "getpid", "gettid", "rt_sigreturn",
     "restart_syscall", "exit", "exit_group",
 )  # fmt: skip
 """Calls that an interpreter needs to compute and wait: memory, clocks, locks and entropy."""
-FILES: Final = (
+FILE_CALLS: Final = (
     "openat", "open", "newfstatat", "stat", "lstat", "statx", "fstat", "lseek", "getdents64", "readlinkat", "readlink",
     "getcwd", "faccessat", "faccessat2", "access", "mkdirat", "mkdir", "rmdir", "unlinkat", "unlink", "renameat",
     "renameat2", "rename", "ftruncate", "fsync", "fdatasync", "flock", "fadvise64", "pread64", "pwrite64", "readv",
     "writev", "copy_file_range", "sendfile", "chdir", "fchdir", "umask", "dup", "pipe2", "pipe",
 )  # fmt: skip
-"""Calls for `tests`, where Landlock restricts the paths. Without calls that Landlock does not check (modes, owners,
-times, attributes, truncation by path) and without links."""
-WAITING: Final = (
+"""Calls for files in the profile `tests`, where Landlock restricts the paths. Excluded are links, and calls that
+Landlock does not check: modes, owners, times, attributes and truncation by path."""
+WAITING_CALLS: Final = (
     "poll", "ppoll", "select", "pselect6", "epoll_create1", "epoll_ctl", "epoll_wait", "epoll_pwait", "eventfd2",
     "recvfrom", "shutdown", "getsockopt", "getsockname", "getpeername",
 )  # fmt: skip
-"""Calls for asyncio in `tests`, over pairs of sockets. No socket can be made that reaches another process."""
-PROCESS_FACTS: Final = (
+"""Calls for asyncio over socket pairs in the profile `tests`. No socket can reach another process."""
+PROCESS_CALLS: Final = (
     "uname", "getuid", "geteuid", "getgid", "getegid", "getppid", "sysinfo", "getrusage", "times", "rseq",
     "set_robust_list", "membarrier", "rt_sigaction", "rt_sigprocmask", "sigaltstack",
 )  # fmt: skip
-"""Harmless queries, and calls by which threads and faulthandler set up their own process."""
+"""Harmless queries, and the calls with which threads and faulthandler set up their own process."""
 
 
 class Descriptors(NamedTuple):
-    """The child's file descriptors for requests and replies, and one that kills it when the host exits."""
+    """The child's file descriptors. When the host exits, `lifeline` closes and the kernel kills the child."""
 
     requests: int
     replies: int
@@ -61,36 +61,38 @@ def _allow(*calls: str) -> tuple[Rule, ...]:
 
 
 def repl_rules(descriptors: Descriptors) -> tuple[Rule, ...]:
-    """Return the rules of `repl`: frames to the host and computing, and nothing else."""
-    no_code = Argument(2, "without", (PROT_EXEC,))
+    """Return the rules of the profile `repl`, which allow only computing and frames to and from the host."""
+    not_executable = Argument(2, "without", (PROT_EXEC,))
     return (
         Rule("read", (Argument(0, "one_of", (descriptors.requests,)),)),
         Rule("write", (Argument(0, "one_of", (1, 2, descriptors.replies)),)),
-        Rule("mmap", (no_code, Argument(3, "with", (MAP_ANONYMOUS,)))),
-        Rule("mprotect", (no_code,)),
-        *_allow(*RUNNING),
+        Rule("mmap", (not_executable, Argument(3, "with", (MAP_ANONYMOUS,)))),
+        Rule("mprotect", (not_executable,)),
+        *_allow(*COMPUTING_CALLS),
     )
 
 
 def folder_rules(descriptors: Descriptors) -> tuple[Rule, ...]:
-    """Return the rules of `tests`: files as far as Landlock allows them, threads and socket pairs. No processes, no
-    network, no signals to others."""
-    not_ours = Argument(0, "none_of", descriptors)
-    not_onto_ours = Argument(1, "none_of", descriptors)
+    """Return the rules of the profile `tests`, which allow files (restricted by Landlock), threads and socket pairs.
+    New processes, the network and signals to other processes are not allowed."""
+    source_not_reserved = Argument(0, "none_of", descriptors)
+    target_not_reserved = Argument(1, "none_of", descriptors)
     return (
         Rule("read"),
         Rule("write"),
-        Rule("close", (not_ours,)),
+        Rule("close", (source_not_reserved,)),
         Rule("mmap", (Argument(2, "not_all", (PROT_WRITE | PROT_EXEC,)),)),  # shared objects are executable
         Rule("mprotect", (Argument(2, "without", (PROT_EXEC,)),)),
-        Rule("dup2", (not_onto_ours,)),
-        Rule("dup3", (not_onto_ours,)),
-        Rule("fcntl", (not_ours, Argument(1, "one_of", DUPLICATE_AND_FLAGS))),
-        Rule("ioctl", (Argument(1, "one_of", TERMINAL_AND_FLAGS),)),
+        Rule("dup2", (target_not_reserved,)),
+        Rule("dup3", (target_not_reserved,)),
+        Rule("fcntl", (source_not_reserved, Argument(1, "one_of", FCNTL_COMMANDS))),
+        Rule("ioctl", (Argument(1, "one_of", IOCTL_REQUESTS),)),
         Rule("clone", (Argument(0, "with", (CLONE_THREAD,)),)),
         Rule("clone3", errno=ENOSYS, allowed=False),  # a filter cannot see its flags; the C library falls back to clone
-        Rule("socketpair", (Argument(0, "one_of", (AF_UNIX,)), Argument(1, "one_of", STREAMS))),
+        Rule("socketpair", (Argument(0, "one_of", (AF_UNIX,)), Argument(1, "one_of", STREAM_TYPES))),
         Rule("sendto", (Argument(4, "one_of", (0,)),)),  # without an address
-        Rule("prlimit64", (Argument(0, "one_of", (0,)), Argument(2, "one_of", (0,)))),  # it may read its own limits
-        *_allow(*RUNNING, *FILES, *WAITING, *PROCESS_FACTS),
+        Rule(
+            "prlimit64", (Argument(0, "one_of", (0,)), Argument(2, "one_of", (0,)))
+        ),  # the process may read its own limits
+        *_allow(*COMPUTING_CALLS, *FILE_CALLS, *WAITING_CALLS, *PROCESS_CALLS),
     )

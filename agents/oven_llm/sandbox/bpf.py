@@ -1,7 +1,7 @@
-"""Classic BPF programs for seccomp: rules about system calls, assembled into bytes for the kernel (linux/filter.h).
+"""Assembles rules about system calls into a classic BPF program for seccomp (linux/filter.h).
 
-A program reads the call's number, its convention and six 64-bit arguments (struct seccomp_data, little-endian), and
-returns an action. Rules are tried in order. A call that no rule names is refused with EPERM. System call numbers are
+A program reads the call's number, its calling convention and six 64-bit arguments (struct seccomp_data, little-endian),
+and returns an action. Rules are checked in order. A call without a rule is refused with EPERM. System call numbers are
 from asm/unistd_64.h and asm-generic/unistd.h.
 """
 
@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
-_BOTH: Final = """
+_CALLS: Final = """
 read 0 63, write 1 64, close 3 57, fstat 5 80, lseek 8 62, mmap 9 222, mprotect 10 226, munmap 11 215, brk 12 214,
 rt_sigaction 13 134, rt_sigprocmask 14 135, rt_sigreturn 15 139, ioctl 16 29, pread64 17 67, pwrite64 18 68,
 readv 19 65, writev 20 66, sched_yield 24 124, mremap 25 216, madvise 28 233, dup 32 23, nanosleep 35 101,
@@ -30,13 +30,14 @@ renameat2 316 276, seccomp 317 277, getrandom 318 278, membarrier 324 283, copy_
 rseq 334 293, clone3 435 435, faccessat2 439 439, landlock_create_ruleset 444 444, landlock_add_rule 445 445,
 landlock_restrict_self 446 446
 """
-_X86_ONLY: Final = """
+_X86_CALLS: Final = """
 open 2, stat 4, lstat 6, poll 7, access 21, pipe 22, select 23, dup2 33, rename 82, mkdir 83, rmdir 84, unlink 87,
 readlink 89, time 201, epoll_wait 232
 """
 
 
 def _table(text: str, column: int) -> dict[str, int]:
+    """Return the numbers in one column by call name."""
     rows = (row.split() for row in text.replace("\n", " ").split(","))
     return {row[0]: int(row[column]) for row in rows}
 
@@ -47,31 +48,31 @@ class Machine:
 
     name: str
     audit: int
-    """AUDIT_ARCH_… of linux/audit.h: the calling convention that a filter sees."""
+    """AUDIT_ARCH_… from linux/audit.h: the calling convention that a filter sees."""
     numbers: Mapping[str, int]
-    foreign_from: int | None = None
-    """Numbers from here on belong to another convention (x32) that shares `audit`."""
+    first_foreign_number: int | None = None
+    """First number of another calling convention (x32) with the same `audit`."""
 
 
-X86_64: Final = Machine("x86_64", 0xC000003E, _table(_BOTH, 1) | _table(_X86_ONLY, 1), 0x40000000)
-AARCH64: Final = Machine("aarch64", 0xC00000B7, _table(_BOTH, 2))
+X86_64: Final = Machine("x86_64", 0xC000003E, _table(_CALLS, 1) | _table(_X86_CALLS, 1), 0x40000000)
+AARCH64: Final = Machine("aarch64", 0xC00000B7, _table(_CALLS, 2))
 MACHINES: Final = {machine.name: machine for machine in (X86_64, AARCH64)}
-"""Machines by the name that `platform.machine()` returns. Other machines are not supported."""
+"""Supported machines by the name that `platform.machine()` returns."""
 
 LOAD: Final = 0x20
 """BPF_LD | BPF_W | BPF_ABS: load a word of seccomp_data into the accumulator."""
 EQUAL, AT_LEAST, ANY_BIT, AND, RETURN = 0x15, 0x35, 0x45, 0x54, 0x06
-"""BPF_JMP with JEQ, JGE, JSET; BPF_ALU with AND; BPF_RET. Each has a constant."""
+"""BPF_JMP with JEQ, JGE and JSET, BPF_ALU with AND, and BPF_RET. Each takes a constant."""
 
 ALLOW: Final = 0x7FFF0000
 KILL: Final = 0x80000000
 ERRNO: Final = 0x00050000
-"""SECCOMP_RET_… of linux/seccomp.h. The error number is added to ERRNO."""
+"""SECCOMP_RET_… from linux/seccomp.h. The error number is added to ERRNO."""
 EPERM, ENOSYS = 1, 38
 
-NUMBER_AT, CONVENTION_AT, ARGUMENTS_AT = 0, 4, 16
+NUMBER_OFFSET, CONVENTION_OFFSET, ARGUMENTS_OFFSET = 0, 4, 16
 """Offsets in struct seccomp_data."""
-LONGEST: Final = 4096
+MAX_INSTRUCTIONS: Final = 4096
 """BPF_MAXINSNS, the kernel's limit."""
 
 Test = Literal["one_of", "none_of", "without", "with", "not_all"]
@@ -79,8 +80,9 @@ Test = Literal["one_of", "none_of", "without", "with", "not_all"]
 
 @dataclass(frozen=True)
 class Argument:
-    """A condition on an argument. Its 64 bits are `one_of` some values; or its low 32 bits, which hold descriptors and
-    flags, are `none_of` some values, or are `without` any, `with` all or `not_all` of a mask's bits."""
+    """A condition on an argument of a call. `one_of` compares all 64 bits with the values. The other tests use the low
+    32 bits, which contain descriptors and flags: `none_of` the values, or `with` all, `without` any or `not_all` of the
+    bits of a mask."""
 
     index: int
     test: Test
@@ -89,7 +91,7 @@ class Argument:
 
 @dataclass(frozen=True)
 class Rule:
-    """A call is allowed if all conditions hold. Otherwise it is refused with `errno`."""
+    """A rule that allows a call if all conditions are met. Otherwise the call is refused with `errno`."""
 
     call: str
     conditions: tuple[Argument, ...] = ()
@@ -99,42 +101,44 @@ class Rule:
 
 
 Instruction = tuple[int, int, int, int]
-"""(code, jump if true, jump if false, constant). A jump is the number of instructions to skip."""
+"""Code, jump if true, jump if false, and constant. A jump is a number of instructions to skip."""
 
 
 def program(machine: Machine, rules: Sequence[Rule]) -> bytes:
-    """Return the filter as an array of struct sock_filter, without calls that the machine does not have. Raises
-    ValueError for a filter that is too long."""
+    """Return the filter as an array of struct sock_filter. Calls that the machine does not have are skipped.
+
+    Raises ValueError if the filter is too long.
+    """
     code: list[Instruction] = [
-        (LOAD, 0, 0, CONVENTION_AT),
+        (LOAD, 0, 0, CONVENTION_OFFSET),
         (EQUAL, 1, 0, machine.audit),
         (RETURN, 0, 0, KILL),
-        (LOAD, 0, 0, NUMBER_AT),
+        (LOAD, 0, 0, NUMBER_OFFSET),
     ]
-    if machine.foreign_from is not None:
-        code += [(AT_LEAST, 0, 1, machine.foreign_from), (RETURN, 0, 0, ERRNO | EPERM)]
+    if machine.first_foreign_number is not None:
+        code += [(AT_LEAST, 0, 1, machine.first_foreign_number), (RETURN, 0, 0, ERRNO | EPERM)]
     for rule in rules:
         if (number := machine.numbers.get(rule.call)) is not None:
-            body = _body(rule)
+            body = _rule_body(rule)
             code += [(EQUAL, 0, len(body), number), *body]
     code.append((RETURN, 0, 0, ERRNO | EPERM))
-    if len(code) > LONGEST:
-        raise ValueError(f"a filter of {len(code)} instructions; the kernel takes {LONGEST}")
+    if len(code) > MAX_INSTRUCTIONS:
+        raise ValueError(f"the filter has {len(code)} instructions; the kernel accepts at most {MAX_INSTRUCTIONS}")
     return b"".join(struct.pack("<HBBI", *instruction) for instruction in code)
 
 
-def _body(rule: Rule) -> list[Instruction]:
+def _rule_body(rule: Rule) -> list[Instruction]:
     refuse: Instruction = (RETURN, 0, 0, ERRNO | rule.errno)
     if not rule.allowed:
         return [refuse]
-    body = [instruction for condition in rule.conditions for instruction in _condition(condition, refuse)]
+    body = [instruction for condition in rule.conditions for instruction in _condition_code(condition, refuse)]
     return [*body, (RETURN, 0, 0, ALLOW)]
 
 
-def _condition(condition: Argument, refuse: Instruction) -> list[Instruction]:
-    """Return instructions that fall through if the condition holds, and return `refuse` if it does not."""
-    low = ARGUMENTS_AT + 8 * condition.index
-    load: Instruction = (LOAD, 0, 0, low)
+def _condition_code(condition: Argument, refuse: Instruction) -> list[Instruction]:
+    """Return instructions that fall through if the condition is met, and otherwise execute `refuse`."""
+    low_offset = ARGUMENTS_OFFSET + 8 * condition.index
+    load: Instruction = (LOAD, 0, 0, low_offset)
     if condition.test == "without":
         (mask,) = condition.values
         return [load, (ANY_BIT, 0, 1, mask), refuse]
@@ -144,9 +148,9 @@ def _condition(condition: Argument, refuse: Instruction) -> list[Instruction]:
     if condition.test == "not_all":
         (mask,) = condition.values
         return [load, (AND, 0, 0, mask), (EQUAL, 0, 1, mask), refuse]
-    last = len(condition.values)
+    count = len(condition.values)
     if condition.test == "none_of":
-        jumps = [(EQUAL, last - n - 1, int(n == last - 1), value) for n, value in enumerate(condition.values)]
+        jumps = [(EQUAL, count - n - 1, int(n == count - 1), value) for n, value in enumerate(condition.values)]
         return [load, *jumps, refuse]
-    high: list[Instruction] = [(LOAD, 0, 0, low + 4), (EQUAL, 1, 0, 0), refuse]
-    return [*high, load, *((EQUAL, last - n, 0, value) for n, value in enumerate(condition.values)), refuse]
+    high_is_zero: list[Instruction] = [(LOAD, 0, 0, low_offset + 4), (EQUAL, 1, 0, 0), refuse]
+    return [*high_is_zero, load, *((EQUAL, count - n, 0, value) for n, value in enumerate(condition.values)), refuse]

@@ -1,4 +1,4 @@
-"""Sends one request to the child and handles its frames until it is done. Frames from the child are not trusted."""
+"""Sends a request to the sandbox's child process and handles its frames, which are not trusted."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from oven_llm.sandbox.limits import Limits
 from oven_llm.sandbox.probe import Backend
 
 Ended = Literal["completed", "error", "timeout", "died", "protocol", "limit"]
-"""`completed`: it reached its end, or FINAL. `error`: an exception that it did not catch. The others cost the process:
-`timeout`, it ran too long; `died`, the process ended by itself; `protocol`, it sent something that is not a frame;
-`limit`, it called or sent too much."""
+"""How a block ended. `completed`: it reached its end or called FINAL. `error`: it raised an exception. In the other
+cases its process is gone. `timeout`: it ran too long. `died`: the process ended unexpectedly. `protocol`: it sent an
+invalid frame. `limit`: it sent too much or called too many functions."""
 Functions = Mapping[str, Callable[..., Any]]
-"""The host's functions by the name that the code calls. Arguments and results are JSON values."""
+"""The host's functions by their names in the sandbox. Arguments and results are JSON values."""
 
 
 @dataclass(frozen=True)
 class FinalAnswer:
-    """The value that FINAL was called with. 0, "" and None are answers too."""
+    """The value passed to FINAL, which may be 0, "" or None."""
 
     value: Any
 
@@ -38,25 +38,25 @@ class Block:
     stderr: str
     """Standard error, with a traceback at its end if the block failed."""
     error: str
-    """The reason in one line if `ended` is not `completed`."""
+    """One line with the reason if `ended` is not `completed`."""
     answer: FinalAnswer | None
-    """The first answer, also if the block did not complete."""
+    """The first answer, even if the block did not complete."""
     refused: tuple[str, ...]
-    """Reasons why values given to FINAL were refused: not JSON, or too large."""
+    """Reasons why values passed to FINAL were refused, e.g. because they were too large."""
     calls: int
-    """Calls of the host's functions."""
-    own_s: float
-    """Wall time in the child, which the deadline limits."""
+    """Number of calls of the host's functions."""
+    child_s: float
+    """Seconds in the child, which the deadline limits."""
     host_s: float
-    """Wall time in the host's functions."""
+    """Seconds in the host's functions."""
     dropped: int
-    """Characters printed above the limit."""
+    """Number of characters printed above the limit."""
     namespace_lost: bool
     """Whether the process is gone. The next block gets a new process with the same variables assigned."""
 
 
 class Sandbox(ABC):
-    """A namespace that persists between blocks and is lost with its process. Only one thread may use it at a time."""
+    """A process with a namespace that persists between blocks. Only one thread may use it at a time."""
 
     backend: Backend
 
@@ -74,7 +74,7 @@ class Sandbox(ABC):
 
     @abstractmethod
     def interrupt(self) -> None:
-        """End the running block from another thread. monty's blocks end at their deadline instead."""
+        """End the running block from another thread. Blocks in monty end at their deadline instead."""
 
     def __enter__(self) -> Self:
         return self
@@ -84,11 +84,11 @@ class Sandbox(ABC):
 
 
 class DeadlineError(Exception):
-    """The child did not answer, or did not read, in time."""
+    """The child did not reply or read in time."""
 
 
 class GoneError(Exception):
-    """The child exited unexpectedly. The message says how."""
+    """The child exited unexpectedly. The message contains the exit code or signal."""
 
 
 class Peer(Protocol):
@@ -102,12 +102,12 @@ class Peer(Protocol):
 
 
 class CallError(Exception):
-    """A host function raises this to fail in the calling code with this message. For any other error the code only gets
-    its type, because its text may contain a key or a path."""
+    """Raised by a host function to pass an error message to the calling code. Of other errors, the code only sees the
+    type, because the message may contain a key or a path."""
 
 
 class Exchange:
-    """One request and the child's frames until it is done."""
+    """Handles one request and the child's frames until the request is done."""
 
     def __init__(self, functions: Functions, limits: Limits) -> None:
         self._functions, self._limits = functions, limits
@@ -118,22 +118,22 @@ class Exchange:
         self._host_s = 0.0
 
     def run(self, child: Peer, request: bytes) -> Block:
-        """Send the request and return the outcome. Never raises, whatever the child does."""
-        began = time.monotonic()
-        deadline = began + self._limits.block_s
+        """Send the request and return the outcome. Nothing that the child does makes it raise."""
+        started = time.monotonic()
+        deadline = started + self._limits.block_s
         ended: Ended
         try:
             child.send(request, deadline)
             ended, error = self._listen(child, deadline)
         except DeadlineError:
-            ended, error = "timeout", f"it took more than {self._limits.block_s:g} s, and was ended"
+            ended, error = "timeout", f"the block was ended after {self._limits.block_s:g} s"
         except GoneError as gone:
             ended, error = "died", str(gone)
         except FrameError as fault:
-            ended, error = "protocol", f"it was ended: it sent {fault}"
+            ended, error = "protocol", f"the block was ended because it sent an invalid frame: {fault}"
         except _LimitError as exceeded:
-            ended, error = "limit", f"it was ended: {exceeded}"
-        elapsed = time.monotonic() - began
+            ended, error = "limit", f"the block was ended because {exceeded}"
+        elapsed = time.monotonic() - started
         out, err = (b"".join(self._output[kind]).decode(errors="replace") for kind in (frames.OUT, frames.ERR))
         return Block(
             ended, out, err, error, self._answer, tuple(self._refused), self._calls, elapsed - self._host_s,
@@ -152,10 +152,10 @@ class Exchange:
             elif kind == frames.CALL:
                 self._calls += 1
                 if self._calls > limits.calls:
-                    raise _LimitError(f"it called the host more than {limits.calls} times")
-                began = time.monotonic()
-                reply = self._reply(payload)
-                elapsed = time.monotonic() - began
+                    raise _LimitError(f"it called functions more than {limits.calls} times")
+                started = time.monotonic()
+                reply = self._call_function(payload)
+                elapsed = time.monotonic() - started
                 self._host_s += elapsed
                 deadline += elapsed
                 child.send(reply, deadline)
@@ -166,19 +166,19 @@ class Exchange:
             elif kind == frames.REFUSED:
                 self._refused.append(payload.decode(errors="replace"))  # counted in _received
             elif kind == frames.DONE:
-                return self._done(payload)
+                return self._read_outcome(payload)
             else:
-                raise FrameError("a frame out of turn")
+                raise FrameError(f"unexpected frame of kind {kind}")
 
     def _add_output(self, kind: int, payload: bytes) -> None:
-        """Append output up to the limit. The child cuts its output too, but is not trusted to."""
+        """Append output up to the limit. The child also cuts its output, but it is not trusted."""
         fitting = payload[: max(0, self._limits.output_bytes - self._printed)]
         self._printed += len(fitting)
         self._dropped += len(payload) - len(fitting)
         if fitting:
             self._output[kind].append(fitting)
 
-    def _done(self, payload: bytes) -> tuple[Ended, str]:
+    def _read_outcome(self, payload: bytes) -> tuple[Ended, str]:
         match frames.decode(payload):
             case {"ended": "completed", "dropped": int(dropped)}:
                 self._dropped += dropped
@@ -186,31 +186,31 @@ class Exchange:
             case {"ended": "error", "error": str(error), "dropped": int(dropped)}:
                 self._dropped += dropped
                 return "error", error
-        raise FrameError("a malformed report")
+        raise FrameError("malformed outcome")
 
-    def _reply(self, payload: bytes) -> bytes:
+    def _call_function(self, payload: bytes) -> bytes:
         match frames.decode(payload):
             case {"name": str(name), "args": list(args), "kwargs": dict(kwargs)}:
                 pass
             case _:
-                raise FrameError("a malformed call")
+                raise FrameError("malformed call")
         function = self._functions.get(name)
         if function is None:
-            return _failed(f"there is no function {name[:100]!r}")
+            return _failure_frame(f"there is no function {name[:100]!r}")
         try:
             return frame(frames.RETURNED, frames.encode(function(*args, **kwargs)))
         except CallError as error:
-            return _failed(str(error))
+            return _failure_frame(str(error))
         except FrameError as error:
-            return _failed(f"the result of {name}() cannot be passed on: {error}")
+            return _failure_frame(f"the result of {name}() is not a JSON value: {error}")
         except Exception as error:
-            return _failed(f"{name}() failed: {type(error).__name__}")
+            return _failure_frame(f"{name}() failed: {type(error).__name__}")
 
 
-def assignment(name: str, value: object) -> bytes:
+def assignment_frame(name: str, value: object) -> bytes:
     """Return the frame that assigns a variable. Raises ConfigError for an invalid name or value."""
     if not name.isidentifier():
-        raise ConfigError(f"{name!r} cannot be the name of a variable in the sandbox; choose another")
+        raise ConfigError(f"{name!r} is not a valid variable name for the sandbox; choose another")
     kind, data = frames.TEXT, b""
     try:
         if isinstance(value, str):
@@ -218,16 +218,16 @@ def assignment(name: str, value: object) -> bytes:
         else:
             kind, data = frames.VALUE, frames.encode(value)
     except FrameError as error:
-        raise ConfigError(f"{name} cannot go into the sandbox: {error}; give text, or what JSON can hold") from None
+        raise ConfigError(f"cannot pass {name} to the sandbox: {error}; use text or a JSON value") from None
     try:
         return frame(kind, name.encode() + b"\0" + data)
     except FrameError as error:
-        raise ConfigError(f"{name} cannot go into the sandbox: {error}; give less") from None
+        raise ConfigError(f"cannot pass {name} to the sandbox: {error}; shorten it") from None
 
 
-def _failed(reason: str) -> bytes:
+def _failure_frame(reason: str) -> bytes:
     return frame(frames.FAILED, reason[:2000].encode(errors="backslashreplace"))
 
 
 class _LimitError(Exception):
-    pass
+    """The block exceeded a limit. The message completes the sentence "the block was ended because …"."""

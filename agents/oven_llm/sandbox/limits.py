@@ -1,4 +1,4 @@
-"""A sandbox's limits on time, memory, output and calls. The kernel or the host enforces them, never the child."""
+"""A sandbox's limits on time, memory, output and calls, which the kernel or the host enforces."""
 
 from __future__ import annotations
 
@@ -6,39 +6,41 @@ from dataclasses import dataclass, fields
 from typing import Final
 
 from oven_core.errors import ConfigError
-from oven_llm.sandbox.frames import FRAME_BYTES
+from oven_llm.sandbox.frames import MAX_FRAME_BYTES
 
 MB: Final = 1_000_000
 
 
 @dataclass(frozen=True)
 class Limits:
-    """Raises ConfigError for a limit that is not above 0, or larger than a frame."""
+    """Limits of a sandbox. Raises ConfigError for a limit that is not above 0 or is larger than a frame."""
 
     block_s: float = 30.0
-    """Wall time of a block in seconds, without the time in the host's functions. Then its process is killed."""
+    """Maximum seconds of a block, without the time in the host's functions. Then its process is killed."""
     start_s: float = 30.0
-    """Seconds until a child must be confined and ready. It takes 0.1 s, and more on a busy machine."""
+    """Maximum seconds until a child is confined and ready. It takes 0.1 s, or more on a busy machine."""
     memory_bytes: int = 1024 * MB
-    """Size of the child's address space, with interpreter and context. A context of 50 MB may take 200 MB as text."""
+    """Maximum size of the child's address space. A context of 50 MB may take 200 MB as text."""
     output_bytes: int = 100_000
-    """Output of a block on both streams. The child drops and counts the rest."""
+    """Maximum output of a block on both streams. The rest is dropped and counted."""
     answer_bytes: int = 1 * MB
-    """Size of FINAL's answer as JSON."""
+    """Maximum size of FINAL's answer as JSON."""
     call_bytes: int = 16 * MB
-    """Size of a call's arguments as JSON: enough for a `worker_batch` of long prompts."""
+    """Maximum size of a call's arguments as JSON: enough for a `worker_batch` of long prompts."""
     calls: int = 10_000
-    """Calls of the host's functions per block. 50 MB in chunks of 8,000 tokens are 1,600 calls."""
+    """Maximum calls of the host's functions per block. 50 MB in chunks of 8,000 tokens are 1,600 calls."""
     received_bytes: int = 256 * MB
-    """Size of everything that a block sends."""
+    """Maximum bytes that a block may send."""
     file_bytes: int = 100 * MB
-    """Size of a file that code writes in the profile `tests`."""
+    """Maximum size of a file that code writes in the profile `tests`."""
 
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
             if not value > 0:
-                raise ConfigError(f"{field.name} is {value}; give a number above 0")
+                raise ConfigError(f"{field.name} is {value}; expected a number above 0")
         for name in ("output_bytes", "answer_bytes", "call_bytes"):
-            if getattr(self, name) > FRAME_BYTES:
-                raise ConfigError(f"{name} is {getattr(self, name)}; at most {FRAME_BYTES} fit into a frame")
+            if getattr(self, name) > MAX_FRAME_BYTES:
+                raise ConfigError(
+                    f"{name} is {getattr(self, name)}; the maximum is {MAX_FRAME_BYTES}, the size of a frame"
+                )

@@ -1,4 +1,4 @@
-"""Starts the confined child process, exchanges data with it within deadlines, and kills its process group."""
+"""Starts a confined child process, exchanges data with it within deadlines, and kills it."""
 
 from __future__ import annotations
 
@@ -21,49 +21,50 @@ from oven_llm.sandbox import frames
 from oven_llm.sandbox.allow_list import Descriptors, folder_rules, repl_rules
 from oven_llm.sandbox.bpf import Machine, program
 from oven_llm.sandbox.exchange import DeadlineError, GoneError
-from oven_llm.sandbox.frames import FrameError, Frames, frame
+from oven_llm.sandbox.frames import FrameError, FrameReader, frame
 from oven_llm.sandbox.limits import Limits
 from oven_llm.sandbox.profiles import Profile, ruleset
 
-BOOT: Final = (
+CHILD_PROGRAM: Final = (
     "import sys; sys.path.insert(0, sys.argv[1]); "
     "from oven_llm.sandbox.inside.block_loop import serve; serve(*map(int, sys.argv[2:]))"
 )
-FLAGS: Final = ("-P", "-s", "-S", "-B", "-X", "utf8")
-"""The same as -I, but without -E: the environment is ours, and its PYTHONHASHSEED must count."""
-ROOT: Final = str(Path(oven_llm.__file__).parents[1])
-PIECE: Final = 1 << 16
+PYTHON_OPTIONS: Final = ("-P", "-s", "-S", "-B", "-X", "utf8")
+"""The same as -I, but without -E, because the child needs PYTHONHASHSEED from its environment."""
+PACKAGE_ROOT: Final = str(Path(oven_llm.__file__).parents[1])
+CHUNK_BYTES: Final = 1 << 16
 """Bytes per read. Buffers above 128 KiB would cost a system call each."""
 PIPE_BYTES: Final = 1 << 20
 """Requested size of the pipes, for a large context."""
 F_SETPIPE_SZ: Final = 1031
-OPEN_FILES: Final = {"repl": 16, "tests": 256}
-SLACK: Final = 4096
-"""Maximum bytes of a report or an error line."""
+MAX_OPEN_FILES: Final = {"repl": 16, "tests": 256}
+"""Maximum open files by profile."""
+MAX_REPORT_BYTES: Final = 4096
+"""Maximum bytes of an outcome or an error line."""
 
 
 class LockedChild:
-    """A confined child process. If it cannot be confined, it runs no code and this raises ProcessError."""
+    """A confined child process. Raises ProcessError, and runs no code, if it cannot be confined."""
 
     def __init__(
         self, machine: Machine, landlock: int, profile: Profile, limits: Limits, functions: Mapping[str, object]
     ) -> None:
-        """`landlock`: Landlock's version, or 0 to run without it."""
+        """Start the child. `landlock`: Landlock's version; 0: without Landlock."""
         self._limits, self._profile, self._functions = limits, profile, functions
         self._machine, self._landlock = machine, landlock
-        self._reader = Frames(
+        self._reader = FrameReader(
             {
-                frames.READY: SLACK,
+                frames.READY: MAX_REPORT_BYTES,
                 frames.OUT: limits.output_bytes,
                 frames.ERR: limits.output_bytes,
                 frames.CALL: limits.call_bytes,
                 frames.FINAL: limits.answer_bytes,
-                frames.REFUSED: SLACK,
-                frames.DONE: SLACK,
+                frames.REFUSED: MAX_REPORT_BYTES,
+                frames.DONE: MAX_REPORT_BYTES,
             }
         )
         self._received: deque[tuple[int, bytes]] = deque()
-        self._open: list[int] = []
+        self._open_descriptors: list[int] = []
         try:
             self._start()
         except BaseException:
@@ -74,11 +75,11 @@ class LockedChild:
         requests, self._to = os.pipe()
         self._from, replies = os.pipe()
         lifeline, lifeline_end = os.pipe()
-        self._open = [self._to, self._from, lifeline_end]
+        self._open_descriptors = [self._to, self._from, lifeline_end]
         descriptors = Descriptors(requests, replies, lifeline)
         try:
             self._process = subprocess.Popen(
-                [sys.executable, *FLAGS, "-c", BOOT, ROOT, *map(str, descriptors)],
+                [sys.executable, *PYTHON_OPTIONS, "-c", CHILD_PROGRAM, PACKAGE_ROOT, *map(str, descriptors)],
                 pass_fds=descriptors,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
@@ -88,13 +89,13 @@ class LockedChild:
                 start_new_session=True,
             )
         except OSError as error:
-            raise ProcessError(f"the sandbox cannot start {sys.executable}: {reason(error)}") from None
+            raise ProcessError(f"could not start {sys.executable} for the sandbox: {reason(error)}") from None
         finally:
             for descriptor in descriptors:
                 os.close(descriptor)
         for descriptor in (self._to, self._from):
             os.set_blocking(descriptor, False)
-            with contextlib.suppress(OSError):  # above this user's limit; the usual size also works, but more slowly
+            with contextlib.suppress(OSError):  # above the user's limit; the default size is slower
                 fcntl.fcntl(descriptor, F_SETPIPE_SZ, PIPE_BYTES)
         self._can_send, self._can_receive = select.poll(), select.poll()
         self._can_send.register(self._to, select.POLLOUT)
@@ -108,13 +109,13 @@ class LockedChild:
         except (GoneError, FrameError) as error:
             raise ProcessError(f"the sandbox did not start: {self._last_error_line() or error}") from None
         if kind != frames.READY or problem:
-            raise ProcessError(f"the sandbox does not hold, so it is not used: {problem.decode(errors='replace')}")
+            raise ProcessError(f"the sandbox is not used because it is not secure: {problem.decode(errors='replace')}")
         assert self._process.stderr is not None
         self._process.stderr.close()
 
     def _environment(self) -> dict[str, str]:
-        """Return an environment without the host's variables. A fixed hash seed makes resumed runs reproducible. The
-        time zone needs no file, and numeric libraries use one thread."""
+        """Return the child's environment, without the host's variables. A fixed hash seed makes resumed runs
+        reproducible. This time zone needs no file, and numeric libraries use one thread."""
         variables = {"PYTHONHASHSEED": "0", "TZ": "UTC0", "LC_ALL": "C.UTF-8"}
         variables |= {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
         if (folder := self._profile.write) is not None:
@@ -136,7 +137,7 @@ class LockedChild:
                 "AS": limits.memory_bytes,
                 "CORE": 0,
                 "FSIZE": limits.file_bytes if profile.name == "tests" else 0,
-                "NOFILE": OPEN_FILES[profile.name],
+                "NOFILE": MAX_OPEN_FILES[profile.name],
             },
             "output_bytes": limits.output_bytes,
             "answer_bytes": limits.answer_bytes,
@@ -163,12 +164,12 @@ class LockedChild:
         while not self._received:
             self._wait(self._can_receive, deadline)
             try:
-                piece = os.read(self._from, PIECE)
+                chunk = os.read(self._from, CHUNK_BYTES)
             except BlockingIOError:
                 continue
-            if not piece:
+            if not chunk:
                 raise GoneError(self._exit_reason())
-            self._received.extend(self._reader.feed(piece))
+            self._received.extend(self._reader.feed(chunk))
         return self._received.popleft()
 
     @staticmethod
@@ -178,24 +179,24 @@ class LockedChild:
             raise DeadlineError
 
     def _exit_reason(self) -> str:
-        """Return how the process ended, once it has closed its pipes."""
+        """Wait for the process and return how it ended."""
         try:
             code = self._process.wait(timeout=1)
         except subprocess.TimeoutExpired:
-            return "its process closed its connection"
+            return "the process closed its connection"
         if code >= 0:
-            return f"its process ended with exit code {code}"
-        return f"its process was killed by {signal.Signals(-code).name}"
+            return f"the process exited with code {code}"
+        return f"the process was killed by {signal.Signals(-code).name}"
 
     def _last_error_line(self) -> str:
-        """Return the last line that Python printed in a child that did not start."""
+        """Return the last line that a child printed to standard error before it failed to start."""
         assert self._process.stderr is not None
         os.set_blocking(self._process.stderr.fileno(), False)
         output = (self._process.stderr.read() or b"").decode(errors="replace").strip()
         return output.splitlines()[-1] if output else ""
 
     def pause(self) -> None:
-        """Stop the process between blocks. It may have reported the end of a block that still runs."""
+        """Suspend the process between blocks, because code may still run after it has reported the end of a block."""
         self._signal(signal.SIGSTOP)
 
     def resume(self) -> None:
@@ -206,11 +207,11 @@ class LockedChild:
             os.killpg(self._process.pid, number)
 
     def interrupt(self) -> None:
-        """Kill the process from any thread. The thread that waits for it gets GoneError."""
+        """Kill the process from any thread. In the thread that waits for it, GoneError is raised."""
         self._process.kill()
 
     def kill(self) -> None:
-        """Kill the whole process group at once. May be called twice."""
+        """Kill the process group and close the pipes. May be called more than once."""
         process = getattr(self, "_process", None)
         if process is not None:
             if process.poll() is None:
@@ -218,6 +219,6 @@ class LockedChild:
             process.wait()
             if process.stderr is not None:
                 process.stderr.close()
-        for descriptor in self._open:
+        for descriptor in self._open_descriptors:
             os.close(descriptor)
-        self._open = []
+        self._open_descriptors = []

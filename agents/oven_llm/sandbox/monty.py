@@ -1,7 +1,8 @@
 """The `pydantic-monty` backend, an interpreter for a subset of Python without files or network access.
 
-It works on other systems, and where the Linux kernel cannot confine a process. Its worker is a separate process, which
-enforces time and memory. The namespace lasts from block to block. docs/sandbox.md lists what its Python lacks.
+It is used on other systems, and if the Linux kernel cannot confine a process. Its worker is a separate process, which
+enforces the limits on time and memory. The namespace persists between blocks. docs/sandbox.md lists unsupported
+features of Python.
 """
 
 from __future__ import annotations
@@ -15,25 +16,25 @@ from typing import Any, Literal
 
 from oven_core.errors import ConfigError, ProcessError
 from oven_llm.sandbox import frames
-from oven_llm.sandbox.exchange import Block, CallError, Ended, FinalAnswer, Functions, Sandbox, assignment
+from oven_llm.sandbox.exchange import Block, CallError, Ended, FinalAnswer, Functions, Sandbox, assignment_frame
 from oven_llm.sandbox.frames import FrameError
 from oven_llm.sandbox.inside.captured_output import cut
 from oven_llm.sandbox.limits import Limits
 from oven_llm.sandbox.probe import EXTRA
 
 GRACE_S = 1.0
-"""Seconds after a block's deadline until its worker is killed, because one operation may not check the clock."""
-SUSPENSIONS = 10**9
-"""Effectively no limit: monty's own limit on calls is per session, and ours is per block."""
+"""Seconds after a block's deadline until its worker is killed, because a long operation does not check the clock."""
+MAX_SUSPENSIONS = 10**9
+"""Monty's limit on calls per session, which is effectively disabled. `Limits.calls` is per block."""
 
 
-class _Answered(SystemExit):
-    """Ends a block after FINAL. It is the only exception that monty does not let `except Exception` catch."""
+class _AnsweredExit(SystemExit):
+    """Ends a block after FINAL. In monty, `except Exception` cannot catch SystemExit."""
 
 
 class MontySandbox(Sandbox):
-    """Runs code in monty's interpreter. Raises ConfigError without the package, and ProcessError if its worker
-    fails."""
+    """A sandbox that runs code in monty's interpreter. Raises ConfigError if the package is not installed, and
+    ProcessError if its worker fails."""
 
     backend = "monty"
 
@@ -49,14 +50,14 @@ class MontySandbox(Sandbox):
             )
         except (ImportError, FileNotFoundError):
             raise ConfigError(
-                f'the sandbox needs pydantic-monty and its binary: pip install "oven-controller[{EXTRA}]"'
+                f'the sandbox requires pydantic-monty and its binary: pip install "oven-controller[{EXTRA}]"'
             ) from None
         self._exits = contextlib.ExitStack()
         self._session: Any = None
         try:
             self._exits.enter_context(self._pool)
         except (pydantic_monty.MontyError, OSError) as error:
-            raise ProcessError(f"the sandbox's worker does not start: {error}") from None
+            raise ProcessError(f"could not start the sandbox's worker: {error}") from None
         self._start()
 
     def close(self) -> None:
@@ -64,10 +65,10 @@ class MontySandbox(Sandbox):
         self._exits.close()
 
     def interrupt(self) -> None:
-        """Do nothing: the interpreter cannot be interrupted, and its deadline ends the block."""
+        """Do nothing, because the interpreter cannot be interrupted. The block ends at its deadline."""
 
     def assign(self, name: str, value: object) -> None:
-        assignment(name, value)  # raises for what the other backends refuse
+        assignment_frame(name, value)  # raises for values that the other backends refuse
         self._send_variable(self._running_session(), name, value)
         self._assigned[name] = value
 
@@ -76,8 +77,8 @@ class MontySandbox(Sandbox):
         if block.ended != "completed":
             self._drop()
             raise ProcessError(
-                f"{name} did not get into the sandbox ({block.error}); it has {self._limits.memory_bytes / 1e6:g} MB "
-                "(memory_bytes): cut it, or allow more"
+                f"could not pass {name} to the sandbox ({block.error}); shorten it, or raise memory_bytes, which is "
+                f"{self._limits.memory_bytes / 1e6:g} MB"
             )
 
     def run(self, code: str) -> Block:
@@ -104,13 +105,13 @@ class MontySandbox(Sandbox):
                 limits={
                     "max_feed_duration_secs": self._limits.block_s,
                     "max_memory": self._limits.memory_bytes,
-                    "max_suspensions": SUSPENSIONS,
+                    "max_suspensions": MAX_SUSPENSIONS,
                 },
-                os_policy={"sleep": "zero"},  # its clock does not count sleeping: a block could sleep past its deadline
+                os_policy={"sleep": "zero"},  # monty's clock does not count sleep, so a block could exceed its deadline
             )
             session.__enter__()
         except (self._monty.MontyError, OSError) as error:
-            raise ProcessError(f"the sandbox's worker does not start: {error}") from None
+            raise ProcessError(f"could not start the sandbox's worker: {error}") from None
         self._session = session
 
     def _drop(self) -> None:
@@ -121,7 +122,7 @@ class MontySandbox(Sandbox):
 
 
 class _BlockRun:
-    """One block in monty's session."""
+    """The execution of one block in a monty session."""
 
     def __init__(self, session: Any, functions: Functions, limits: Limits, monty: Any) -> None:
         self._session, self._functions, self._limits, self._monty = session, functions, limits, monty
@@ -133,15 +134,15 @@ class _BlockRun:
         self._limit = ""
 
     def run(self, code: str, inputs: dict[str, object]) -> Block:
-        """Run the block and return its outcome. Never raises, whatever the code does."""
+        """Run the block and return its outcome. Nothing that the code does makes it raise."""
         lookup: dict[str, Any] = {
             name: self._host_function(name, function) for name, function in self._functions.items()
         }
-        began = time.monotonic()
+        started = time.monotonic()
         ended, error = self._feed(code, inputs, lookup | {"FINAL": self._final})
         if self._limit:
             ended, error = "limit", self._limit
-        elapsed = time.monotonic() - began
+        elapsed = time.monotonic() - started
         out, err = ("".join(self._output[name]) for name in ("stdout", "stderr"))
         return Block(
             ended, out, err, error, self._answer, tuple(self._refused), self._calls, elapsed - self._host_s,
@@ -153,12 +154,12 @@ class _BlockRun:
             self._session.feed_run(code, inputs=inputs, external_lookup=lookup, print_callback=self._print)
         except self._monty.MontyCrashedError as error:
             if error.timed_out:
-                return "timeout", f"it took more than {self._limits.block_s:g} s, and was ended"
-            return "died", "its process ended by itself"
+                return "timeout", f"the block was ended after {self._limits.block_s:g} s"
+            return "died", "the process ended unexpectedly"
         except self._monty.MontyError as error:
             return self._outcome_of(error)
         except (UnicodeError, ValueError, TypeError, RecursionError) as error:
-            return "error", f"{type(error).__name__}: {error}"[:500]  # code that cannot be passed to the worker
+            return "error", f"{type(error).__name__}: {error}"[:500]  # the code cannot be passed to the worker
         return "completed", ""
 
     def _outcome_of(self, error: Any) -> tuple[Ended, str]:
@@ -166,7 +167,7 @@ class _BlockRun:
             return "completed", ""
         line = str(error).strip().splitlines()[-1][:500] if str(error).strip() else type(error).__name__
         if line.startswith("TimeoutError: feed time limit exceeded"):
-            return "timeout", f"it took more than {self._limits.block_s:g} s, and was ended"
+            return "timeout", f"the block was ended after {self._limits.block_s:g} s"
         self._print("stderr", f"{error.display() if hasattr(error, 'display') else error}\n")
         return ("died", line) if "was terminated" in line else ("error", line)
 
@@ -183,42 +184,46 @@ class _BlockRun:
             value = frames.decode(data)
         except FrameError as error:
             self._refused.append(str(error)[:300])
-            raise TypeError(f"FINAL takes what JSON can hold: {error}") from None
+            raise TypeError(f"FINAL requires a JSON value: {error}") from None
         if len(data) > self._limits.answer_bytes:
-            self._refused.append(f"{len(data)} bytes, where {self._limits.answer_bytes} are the maximum")
-            raise ValueError(f"FINAL takes {self._limits.answer_bytes} bytes of JSON; this answer has {len(data)}")
+            self._refused.append(f"it has {len(data)} bytes; the limit is {self._limits.answer_bytes}")
+            raise ValueError(
+                f"FINAL accepts at most {self._limits.answer_bytes} bytes of JSON; this answer has {len(data)}"
+            )
         if self._answer is None:
             self._answer = FinalAnswer(value)
-        raise _Answered
+        raise _AnsweredExit
 
     def _host_function(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: object, **kwargs: object) -> Any:
             self._calls += 1
             if self._calls > self._limits.calls:
-                self._kill_worker(f"it was ended: it called the host more than {self._limits.calls} times")
+                self._kill_worker(
+                    f"the block was ended because it called functions more than {self._limits.calls} times"
+                )
             try:
                 data = frames.encode({"args": args, "kwargs": kwargs})
                 if len(data) > self._limits.call_bytes:
-                    raise FrameError(f"{len(data)} bytes, where {self._limits.call_bytes} are the maximum")
+                    raise FrameError(f"the arguments have {len(data)} bytes; the limit is {self._limits.call_bytes}")
                 arguments = frames.decode(data)
             except FrameError as error:
-                raise TypeError(f"{name}() takes values that JSON can hold: {error}") from None
-            began = time.monotonic()
+                raise TypeError(f"{name}() requires JSON values: {error}") from None
+            started = time.monotonic()
             try:
                 return frames.decode(frames.encode(function(*arguments["args"], **arguments["kwargs"])))
             except CallError as error:
                 raise RuntimeError(str(error)) from None
             except FrameError as error:
-                raise RuntimeError(f"the result of {name}() cannot be passed on: {error}") from None
+                raise RuntimeError(f"the result of {name}() is not a JSON value: {error}") from None
             except Exception as error:
                 raise RuntimeError(f"{name}() failed: {type(error).__name__}") from None
             finally:
-                self._host_s += time.monotonic() - began
+                self._host_s += time.monotonic() - started
 
         return call
 
     def _kill_worker(self, reason: str) -> None:
-        """Kill the worker, so that its call gets no answer. Raises RuntimeError."""
+        """Kill the worker without replying to its call. Raises RuntimeError."""
         self._limit = reason
         if (pid := self._session.worker_pid) is not None:
             os.kill(pid, signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""Detects the sandbox backends available on this machine. It queries the kernel without starting a process."""
+"""Detects the sandbox backends that this machine supports, by querying the kernel."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ from oven_llm.sandbox.bpf import ERRNO, MACHINES, Machine
 
 Backend = Literal["landlock+seccomp", "seccomp", "monty"]
 BACKENDS: Final[tuple[Backend, ...]] = ("landlock+seccomp", "seccomp", "monty")
-"""Strongest first."""
+"""All backends, strongest first."""
 EXTRA: Final = "monty"
+"""The package's extra that installs pydantic-monty."""
 
 SECCOMP_GET_ACTION_AVAIL, LANDLOCK_CREATE_RULESET_VERSION = 2, 1
 
@@ -29,15 +30,15 @@ class Support:
     """The sandbox features of this machine."""
 
     machine: Machine | None
-    """The machine; None if there is no table of its system calls."""
+    """The machine; None if its system calls are unknown."""
     landlock: int
-    """Landlock's version, 0 if there is none."""
+    """Landlock's version; 0 without Landlock."""
     seccomp: bool
     monty: bool
 
     @property
     def backends(self) -> tuple[Backend, ...]:
-        """Return the backends that can start here, strongest first."""
+        """The backends that work on this machine, strongest first."""
         available = {
             "landlock+seccomp": self.seccomp and self.landlock > 0,
             "seccomp": self.seccomp,
@@ -54,30 +55,30 @@ def probe() -> Support:
         return Support(None, 0, False, monty)
     syscall = ctypes.CDLL(None, use_errno=True).syscall
     syscall.restype = ctypes.c_long
-    number = {name: ctypes.c_long(machine.numbers[name]) for name in ("seccomp", "landlock_create_ruleset")}
+    numbers = {name: ctypes.c_long(machine.numbers[name]) for name in ("seccomp", "landlock_create_ruleset")}
     action = ctypes.c_uint32(ERRNO)
-    seccomp = syscall(number["seccomp"], SECCOMP_GET_ACTION_AVAIL, 0, ctypes.byref(action)) == 0
-    none, length = ctypes.c_void_p(None), ctypes.c_size_t(0)
-    version = syscall(number["landlock_create_ruleset"], none, length, LANDLOCK_CREATE_RULESET_VERSION)
+    seccomp = syscall(numbers["seccomp"], SECCOMP_GET_ACTION_AVAIL, 0, ctypes.byref(action)) == 0
+    null, length = ctypes.c_void_p(None), ctypes.c_size_t(0)
+    version = syscall(numbers["landlock_create_ruleset"], null, length, LANDLOCK_CREATE_RULESET_VERSION)
     return Support(machine, max(0, int(version)), seccomp, monty)
 
 
 def _has_binary() -> bool:
-    """Return whether the package can find its worker's program."""
+    """Return whether pydantic-monty can find its worker's binary."""
     sibling = Path(sys.executable).with_name("monty")
     return "MONTY_BIN" in os.environ or sibling.exists() or shutil.which("monty") is not None
 
 
 def choose(support: Support, requested: str | None, profile: str) -> Backend:
-    """Return the requested backend, or the strongest one for the profile. Raises ConfigError if there is none: a
-    model's code is run confined or not at all."""
+    """Return the requested backend, or the strongest one for the profile. Raises ConfigError if there is none, because
+    a model's code must not run unconfined."""
     if requested is not None and requested not in BACKENDS:
-        raise ConfigError(f"the sandbox has no backend {requested!r}; known: {', '.join(BACKENDS)}")
+        raise ConfigError(f"unknown sandbox backend {requested!r}; known backends: {', '.join(BACKENDS)}")
     if profile == "tests":
         if requested not in (None, "landlock+seccomp") or "landlock+seccomp" not in support.backends:
             raise ConfigError(
-                "the sandbox's profile tests needs Landlock and seccomp, which Linux has since 5.13; without them it "
-                "cannot restrict access to folders"
+                "the sandbox profile tests requires Landlock and seccomp to restrict access to folders; use Linux 5.13 "
+                "or later"
             )
         return "landlock+seccomp"
     if requested is None and support.backends:
@@ -86,6 +87,6 @@ def choose(support: Support, requested: str | None, profile: str) -> Backend:
         if name == requested:
             return name
     raise ConfigError(
-        f"the sandbox does not start: this machine has no {requested or 'seccomp'}, and a model's code is not run "
-        f'unconfined; use Linux on x86_64 or aarch64, or pip install "oven-controller[{EXTRA}]"'
+        f"cannot start the sandbox: this machine does not support {requested or 'seccomp'}, and a model's code must "
+        f'not run unconfined; use Linux on x86_64 or aarch64, or pip install "oven-controller[{EXTRA}]"'
     )

@@ -1,6 +1,6 @@
-"""Sandbox profiles. `repl` cannot open any files, and `tests` can read and write only in permitted folders.
+"""Sandbox profiles. Code in `repl` cannot open files. Code in `tests` can read and write in permitted folders.
 
-Landlock enforces the folders; its rights and rulesets are those of linux/landlock.h.
+Landlock restricts access to the folders. Its rights and rulesets are defined in linux/landlock.h.
 """
 
 from __future__ import annotations
@@ -18,79 +18,80 @@ EXECUTE, WRITE_FILE, READ_FILE, READ_DIR, REMOVE_DIR, REMOVE_FILE = (1 << n for 
 MAKE_CHAR, MAKE_DIR, MAKE_REG, MAKE_SOCK, MAKE_FIFO, MAKE_BLOCK, MAKE_SYM = (1 << n for n in range(6, 13))
 REFER, TRUNCATE, IOCTL_DEV = (1 << n for n in range(13, 16))
 
-FILES_OF_VERSION: Final = {1: (1 << 13) - 1, 2: (1 << 14) - 1, 3: (1 << 15) - 1, 5: (1 << 16) - 1}
+FILE_RIGHTS_BY_VERSION: Final = {1: (1 << 13) - 1, 2: (1 << 14) - 1, 3: (1 << 15) - 1, 5: (1 << 16) - 1}
 """All file rights by the first Landlock version that supports them."""
-NETWORK_FROM, NETWORK = 4, 0b11
-"""First version that covers TCP (bind and connect). No version covers UDP, which seccomp blocks."""
-SCOPES_FROM, SCOPES = 6, 0b11
-"""First version that can confine abstract unix sockets and signals."""
+MIN_NETWORK_VERSION, NETWORK_RIGHTS = 4, 0b11
+"""First version that restricts TCP (bind and connect). No version restricts UDP, which seccomp blocks."""
+MIN_SCOPE_VERSION, SCOPES = 6, 0b11
+"""First version that restricts abstract unix sockets and signals."""
 
 READ: Final = READ_FILE | READ_DIR
 WRITE: Final = READ | WRITE_FILE | REMOVE_DIR | REMOVE_FILE | MAKE_DIR | MAKE_REG | REFER | TRUNCATE
-"""Write permissions, except for links, sockets, pipes and devices, which could harm a reader outside."""
+"""Rights to write, except for links, sockets, pipes and devices, which could harm processes outside."""
 
 
 def file_rights(version: int) -> int:
-    """Return all file rights that a Landlock version knows. Each is refused unless a rule grants it."""
-    return FILES_OF_VERSION[max(first for first in FILES_OF_VERSION if first <= version)]
+    """Return all file rights of a Landlock version. Each right is refused unless a rule grants it."""
+    return FILE_RIGHTS_BY_VERSION[max(first for first in FILE_RIGHTS_BY_VERSION if first <= version)]
 
 
 def ruleset(version: int) -> bytes:
-    """Return a struct landlock_ruleset_attr that handles, and so refuses, everything that the version knows."""
+    """Return a struct landlock_ruleset_attr that refuses all rights of the version by default."""
     words = [file_rights(version)]
-    if version >= NETWORK_FROM:
-        words.append(NETWORK)
-    if version >= SCOPES_FROM:
+    if version >= MIN_NETWORK_VERSION:
+        words.append(NETWORK_RIGHTS)
+    if version >= MIN_SCOPE_VERSION:
         words.append(SCOPES)
     return struct.pack(f"<{len(words)}Q", *words)
 
 
-STANDARD: Final = (
+STANDARD_MODULES: Final = (
     "abc", "array", "ast", "base64", "binascii", "bisect", "calendar", "cmath", "collections", "collections.abc",
     "contextlib", "copy", "csv", "dataclasses", "datetime", "_strptime", "decimal", "difflib", "enum", "fractions",
     "functools", "hashlib", "heapq", "html", "io", "itertools", "json", "keyword", "math", "numbers", "operator",
     "pprint", "random", "re", "reprlib", "statistics", "string", "struct", "textwrap", "time", "traceback", "types",
     "typing", "unicodedata", "urllib.parse", "uuid", "warnings", "weakref", "zlib",
 )  # fmt: skip
-"""Modules that are imported before the process is confined, in 30 ms. In `repl` no other can be imported."""
-LIBRARIES: Final = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/local/lib", "/usr/share/zoneinfo")
-"""Folders with the shared objects of extension modules, which `tests` may read."""
-INSTALLED: Final = ("lib-dynload", "site-packages", "dist-packages")
-"""Names of folders with installed modules. `tests` cannot read other folders of `sys.path`, such as the current one."""
-DEVICES: Final = {"/dev/null": READ_FILE | WRITE_FILE, "/dev/urandom": READ_FILE}
+"""Modules that are imported before the process is confined, which takes 30 ms. Code in `repl` can use no others."""
+LIBRARY_FOLDERS: Final = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/local/lib", "/usr/share/zoneinfo")
+"""Folders with shared libraries for extension modules, which code in `tests` may read."""
+PACKAGE_FOLDER_NAMES: Final = ("lib-dynload", "site-packages", "dist-packages")
+"""Names of folders with installed modules. Code in `tests` cannot read other folders of `sys.path`."""
+DEVICE_RIGHTS: Final = {"/dev/null": READ_FILE | WRITE_FILE, "/dev/urandom": READ_FILE}
 
 
 @dataclass(frozen=True)
 class Profile:
-    """`modules` are imported before the process is confined. `read` and `write` are folders, for `tests` only."""
+    """A sandbox profile. `modules` are imported before the process is confined. Only `tests` has the folders `read` and
+    `write`."""
 
     name: Literal["repl", "tests"] = "repl"
-    modules: tuple[str, ...] = STANDARD
+    modules: tuple[str, ...] = STANDARD_MODULES
     read: Path | None = None
     write: Path | None = None
 
     def __post_init__(self) -> None:
-        """Raises ConfigError for a missing folder, and for a folder in the profile `repl`."""
-        for what, folder in (("read", self.read), ("write", self.write)):
+        """Raise ConfigError for a missing folder, and for a folder in the profile `repl`."""
+        for field, folder in (("read", self.read), ("write", self.write)):
             if self.name == "repl" and folder is not None:
-                raise ConfigError(f"the sandbox's profile repl has no files; omit {what}, or use the profile tests")
+                raise ConfigError(f"the sandbox profile repl cannot use files; omit {field}, or use the profile tests")
             if self.name == "tests" and (folder is None or not folder.is_dir()):
-                raise ConfigError(f"the sandbox's profile tests needs a folder to {what}; {folder} is not a folder")
+                raise ConfigError(f"the sandbox profile tests requires a folder for {field}; {folder} is not a folder")
 
     @property
     def packages(self) -> list[str]:
-        """Folders that `tests` imports from after its own: the standard library and installed packages."""
-        installed = [entry for entry in sys.path if Path(entry).name in INSTALLED]
-        own = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
-        return [path for path in dict.fromkeys([*own, *installed]) if Path(path).is_dir()]
+        """Folders with the standard library and installed packages, which `tests` searches after its own folder."""
+        installed = [entry for entry in sys.path if Path(entry).name in PACKAGE_FOLDER_NAMES]
+        standard = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
+        return [path for path in dict.fromkeys([*standard, *installed]) if Path(path).is_dir()]
 
     def grants(self, version: int) -> list[tuple[str, int]]:
-        """Return (absolute path, Landlock rights under it) for everything that may be opened."""
+        """Return the absolute paths that may be opened, each with its Landlock rights."""
         if self.read is None or self.write is None:
             return []
-        folders = [str(self.read.resolve()), *self.packages, *LIBRARIES]
+        folders = [str(self.read.resolve()), *self.packages, *LIBRARY_FOLDERS]
         readable = [(path, READ) for path in folders]
-        grants = [*readable, (str(self.write.resolve()), WRITE), *DEVICES.items()]
+        grants = [*readable, (str(self.write.resolve()), WRITE), *DEVICE_RIGHTS.items()]
         return [(path, rights & file_rights(version)) for path, rights in grants if Path(path).exists()]
 
 

@@ -1,4 +1,4 @@
-"""The sandbox's public interface: runs blocks of code and returns their outcomes."""
+"""Opens a sandbox and runs blocks of code in it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from functools import partial
 from oven_core.errors import ConfigError, ProcessError
 from oven_llm.sandbox import frames
 from oven_llm.sandbox.bpf import Machine
-from oven_llm.sandbox.exchange import Block, Exchange, Functions, Sandbox, assignment
+from oven_llm.sandbox.exchange import Block, Exchange, Functions, Sandbox, assignment_frame
 from oven_llm.sandbox.frames import FrameError, frame
 from oven_llm.sandbox.limits import Limits
 from oven_llm.sandbox.locked_child import LockedChild
@@ -21,13 +21,13 @@ def open_sandbox(
     limits: Limits | None = None,
     backend: str | None = None,
 ) -> Sandbox:
-    """Start a sandbox with the named backend, or with the strongest one of this machine. Raises ConfigError if there is
+    """Start a sandbox with this backend; None: the strongest backend of this machine. Raises ConfigError if there is
     none, and ProcessError if the process cannot be confined."""
     support = probe()
     chosen = choose(support, backend, profile.name)
     functions, limits = dict(functions or {}), limits or Limits()
     if invalid := [name for name in functions if not name.isidentifier() or name == "FINAL"]:
-        raise ConfigError(f"{invalid[0]!r} cannot be the name of a function in the sandbox; choose another")
+        raise ConfigError(f"{invalid[0]!r} is not a valid function name for the sandbox; choose another")
     if chosen == "monty":
         from oven_llm.sandbox.monty import MontySandbox
 
@@ -51,8 +51,8 @@ class LockedSandbox(Sandbox):
     ) -> None:
         self.backend = backend
         self._functions, self._limits = functions, limits
-        self._assigned: dict[str, bytes] = {}  # frames, for the next child
-        self._number = 0
+        self._assignments: dict[str, bytes] = {}  # frames by variable, for the next child
+        self._block_count = 0
         self._start = partial(LockedChild, machine, landlock, profile, limits, functions)
         self._child: LockedChild | None = self._start()
 
@@ -67,21 +67,21 @@ class LockedSandbox(Sandbox):
 
     @property
     def pid(self) -> int | None:
-        """The child's process id; None if there is no child now."""
+        """The child's process id; None without a child."""
         return self._child.pid if self._child is not None else None
 
     def assign(self, name: str, value: object) -> None:
-        data = assignment(name, value)
+        data = assignment_frame(name, value)
         self._send_variable(self._running_child(), name, data)
-        self._assigned[name] = data
+        self._assignments[name] = data
 
     def run(self, code: str) -> Block:
         child = self._running_child()
-        self._number += 1
+        self._block_count += 1
         try:
-            request = frame(frames.RUN, b"%d\0%s" % (self._number, code.encode("utf-8", "surrogatepass")))
+            request = frame(frames.RUN, b"%d\0%s" % (self._block_count, code.encode("utf-8", "surrogatepass")))
         except FrameError as error:
-            raise ConfigError(f"the block has {error}; shorten it") from None
+            raise ConfigError(f"the block is too long ({error}); shorten it") from None
         try:
             child.resume()
             block = Exchange(self._functions, self._limits).run(child, request)
@@ -97,7 +97,7 @@ class LockedSandbox(Sandbox):
     def _running_child(self) -> LockedChild:
         if self._child is None:
             child = self._start()
-            for name, data in self._assigned.items():
+            for name, data in self._assignments.items():
                 self._send_variable(child, name, data)
             self._child = child
         return self._child
@@ -109,7 +109,7 @@ class LockedSandbox(Sandbox):
             child.kill()
             self._child = None
             raise ProcessError(
-                f"{name} of {len(data) / 1e6:.1f} MB did not get into the sandbox ({block.error}); it has "
-                f"{self._limits.memory_bytes / 1e6:g} MB (memory_bytes): cut it, or allow more"
+                f"could not pass {name}, {len(data) / 1e6:.1f} MB, to the sandbox ({block.error}); shorten it, or "
+                f"raise memory_bytes, which is {self._limits.memory_bytes / 1e6:g} MB"
             )
         child.pause()

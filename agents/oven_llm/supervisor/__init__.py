@@ -1,4 +1,4 @@
-"""A strong model writes programs to process a long context, and a cheap worker model reads its parts.
+"""Answers questions about long contexts: a strong model writes programs, and a cheap worker model reads the parts.
 
-`run` and `arun` (orchestrator.py) run the loop in the sandbox, with caps, logs and resuming.
+`run` and `arun` (orchestrator.py) run this loop in the sandbox, with limits and logs. A run can be resumed.
 """

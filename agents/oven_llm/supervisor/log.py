@@ -1,8 +1,8 @@
-"""Logs a supervisor's run in three JSON Lines files. Each event is written immediately.
+"""Logs a supervisor's run in three JSON Lines files, and reads them when the run is resumed.
 
-`supervisor.jsonl` and `worker.jsonl` have the calls, `repl.jsonl` the programs with all their output. The fields are
-those of Supervisor Distillation and a few more. A failed call has `failure` instead of `response`. A resumed run reads
-the answers from these files, so that no call is paid for twice.
+`supervisor.jsonl` and `worker.jsonl` contain the calls, and `repl.jsonl` the programs with their output. The fields
+are those of Supervisor Distillation and a few more. A failed call has `failure` instead of `response`. A resumed run
+reads the replies from these files, so that no call is paid for twice.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ from oven_runs.traces.jsonl import cut_unfinished
 
 Role = Literal["supervisor", "worker"]
 Prompt: TypeAlias = Sequence[Mapping[str, str]] | str
-"""The supervisor's messages, or a worker's text."""
+"""The supervisor's messages, or the worker's prompt."""
 FILES: Final = ("supervisor.jsonl", "worker.jsonl", "repl.jsonl")
-LOCK: Final = "lock"
-"""An empty file, locked by the process that writes to the folder."""
-REFUSED: Final = "refusal: the model refused to answer"
+LOCK_FILE: Final = "lock"
+"""Name of an empty file that is locked by the process that writes to the folder."""
+REFUSAL: Final = "refusal: the model refused to answer"
 REMOVED: Final = "[removed]"
-"""Replacement for secrets in every text, because an endpoint may echo its key."""
+"""Replacement for secrets in all texts, because an endpoint may echo its API key."""
 
 
 class RunLogger:
-    """Appends to one run's log files. Without a folder it does nothing. Thread-safe."""
+    """Appends events to one run's log files at once. Does nothing without a folder. Thread-safe."""
 
     def __init__(self, folder: str | Path | None, *, secrets: Sequence[str] = (), resume: bool = False) -> None:
-        """`secrets` are written to no file. Raises ConfigError if the folder cannot be used, or if it has a run already
-        and `resume` is False; StoreInUseError while another process writes to it."""
+        """`secrets`: texts that must not be written to a file. Raises ConfigError if the folder cannot be used, or if
+        it contains a run and `resume` is False. Raises StoreInUseError while another process writes to it."""
         self.folder = Path(folder) if folder is not None else None
         self._secrets = [secret for secret in secrets if secret]
         self._lock = threading.Lock()
@@ -50,11 +50,11 @@ class RunLogger:
             return
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            self._files[LOCK] = lock(self.folder)
+            self._files[LOCK_FILE] = lock(self.folder)
             paths = [self.folder / name for name in FILES]
             if not resume and any(path.exists() and path.stat().st_size for path in paths):
                 raise ConfigError(
-                    f"the log folder {folder} holds a run already: name another one, or resume that run "
+                    f"the log folder {folder} already contains a run: use another folder, or resume that run "
                     "(resume=True, --resume)"
                 )
             for path in paths:
@@ -67,16 +67,16 @@ class RunLogger:
             raise
         except OSError as error:
             self.close()
-            raise ConfigError(f"the log folder {folder} cannot be written: {reason(error)}") from error
+            raise ConfigError(f"cannot write to the log folder {folder}: {reason(error)}") from error
 
     def close(self) -> None:
-        """Close the files. Calls that were left behind may end later; their events are discarded."""
+        """Close the files. Events of calls that end later are discarded."""
         with self._lock:
             for file in self._files.values():
                 file.close()
             self._files = {}
 
-    def called(
+    def log_call(
         self,
         role: Role,
         step: int,
@@ -84,25 +84,25 @@ class RunLogger:
         model: str,
         prompt: Prompt,
         outcome: ModelReply | ModelFailure,
-        elapsed: float,
+        elapsed_s: float,
     ) -> None:
-        """Log a call. `call`: its number among the role's calls. `elapsed`: its seconds. Raises OSError."""
+        """Log a call. `call`: its number among the role's calls. Raises OSError."""
         content = {"prompt": prompt} if isinstance(prompt, str) else {"messages": [dict(message) for message in prompt]}
         event = {"step": step, "call": call, "timestamp": _now(), "model": model, **content}
         if isinstance(outcome, ModelFailure):
             event |= {"failure": str(outcome)}
         else:
             refused = outcome.finish == "refusal"
-            event |= {"failure": REFUSED} if refused else {"response": outcome.text}
+            event |= {"failure": REFUSAL} if refused else {"response": outcome.text}
             event |= {
                 "usage": None if outcome.usage is None else asdict(outcome.usage),
-                "elapsed": round(elapsed, 6),
+                "elapsed": round(elapsed_s, 6),
                 "usd": outcome.cost_usd,
                 "finish": outcome.finish,
             }
         self._write(f"{role}.jsonl", event)
 
-    def ran(self, step: int, execution: Execution) -> None:
+    def log_program(self, step: int, execution: Execution) -> None:
         """Log a program and its outcome. Raises OSError."""
         block = execution.block
         self._write(
@@ -113,7 +113,7 @@ class RunLogger:
                 "code": execution.code,
                 "stdout": block.stdout,
                 "stderr": block.stderr,
-                "elapsed": round(block.own_s + block.host_s, 6),
+                "elapsed": round(block.child_s + block.host_s, 6),
                 "ended": block.ended,
                 "error": block.error,
                 "answer": None if block.answer is None else {"value": block.answer.value},
@@ -127,40 +127,39 @@ class RunLogger:
         if self.folder is None:
             return
         if self._secrets:
-            event = self._without_secrets(event)
+            event = self._remove_secrets(event)
         # A program may print half of a surrogate pair, which UTF-8 cannot encode.
         data = json.dumps(event, ensure_ascii=False).encode(errors="backslashreplace") + b"\n"
         with self._lock:
             file = self._files.get(name)
             if file is None:
                 return
-            rest = memoryview(data)
+            remaining = memoryview(data)
             try:
-                while rest:
-                    rest = rest[file.write(rest) :]
+                while remaining:
+                    remaining = remaining[file.write(remaining) :]
             except OSError as error:
                 raise OSError(error.errno, error.strerror, str(self.folder / name)) from None
 
-    def _without_secrets(self, value: Any) -> Any:
+    def _remove_secrets(self, value: Any) -> Any:
         if isinstance(value, str):
-            return without_secrets(value, self._secrets)
+            return remove_secrets(value, self._secrets)
         if isinstance(value, list | tuple):
-            return [self._without_secrets(item) for item in value]
+            return [self._remove_secrets(item) for item in value]
         if isinstance(value, Mapping):
-            return {self._without_secrets(key): self._without_secrets(item) for key, item in value.items()}
+            return {self._remove_secrets(key): self._remove_secrets(item) for key, item in value.items()}
         return value
 
 
 class RecordedCalls:
-    """Recorded calls of an interrupted run, by model and prompt. Each is returned once, in the order of the calls."""
+    """The recorded calls of an interrupted run. Each call is returned once, in the original order."""
 
     def __init__(self, folder: Path | None) -> None:
-        """`folder`: the log's. For None, or a folder without files, nothing is recorded. Raises ConfigError for a file
-        that is damaged before its last line."""
+        """Read the calls from a log folder; None: there are none. Raises ConfigError if a file is damaged."""
         self._outcomes: dict[bytes, deque[ModelReply | ModelFailure]] = {}
         self._programs: Counter[tuple[int, str]] = Counter()
         self.paid: list[tuple[str, ModelReply]] = []
-        """All replies, refusals included, with their role."""
+        """All replies with their roles, including refusals."""
         if folder is None:
             return
         try:
@@ -169,13 +168,13 @@ class RecordedCalls:
             raise ConfigError(f"the run in {folder} cannot be resumed: {error}") from error
         except (LookupError, TypeError, ValueError) as error:
             raise ConfigError(
-                f"the run in {folder} cannot be resumed: an event lacks parts ({reason(error)})"
+                f"the run in {folder} cannot be resumed: an event is incomplete ({reason(error)})"
             ) from error
 
     def _read(self, folder: Path) -> None:
         last_answered_step = 0
         for role, prompt_field in (("supervisor", "messages"), ("worker", "prompt")):
-            # The log has a batch's calls in the order in which they ended; a resumed run asks in the order of numbers.
+            # Calls of a batch are logged in the order in which they end, but a resumed run makes them by number.
             for event in sorted(_events_if_any(folder / f"{role}.jsonl"), key=lambda event: event["call"]):
                 outcome: ModelReply | ModelFailure
                 if "usage" in event:
@@ -185,9 +184,9 @@ class RecordedCalls:
                     if role == "supervisor":
                         last_answered_step = max(last_answered_step, event["step"])
                 elif role == "worker" and event["step"] < last_answered_step:
-                    outcome = _failure(event)  # the supervisor knows about it, and continued from there
+                    outcome = _failure(event)  # the supervisor has already reacted to this failure
                 else:
-                    continue  # the call is made again
+                    continue  # the call is repeated
                 self._outcomes.setdefault(_key(role, event["model"], event[prompt_field]), deque()).append(outcome)
         for event in _events_if_any(folder / "repl.jsonl"):
             self._programs[event["step"], event["code"]] += 1
@@ -197,8 +196,8 @@ class RecordedCalls:
         outcomes = self._outcomes.get(_key(role, model, prompt)) if self._outcomes else None
         return outcomes.popleft() if outcomes else None
 
-    def ran(self, step: int, code: str) -> bool:
-        """Return whether the log contains this program at that step. Each recorded occurrence counts once."""
+    def take_program(self, step: int, code: str) -> bool:
+        """Return whether the log contains this program at that step. Each recorded program is returned once."""
         if self._programs[step, code] <= 0:
             return False
         self._programs[step, code] -= 1
@@ -206,44 +205,46 @@ class RecordedCalls:
 
 
 def lock(folder: Path) -> BinaryIO:
-    """Return an open file that locks the folder for this process until it is closed. Raises StoreInUseError while
-    another process holds the lock: both would pay for the same calls. Raises OSError if it cannot be written."""
-    file = (folder / LOCK).open("ab")
+    """Lock the folder until the returned file is closed, because two processes would pay for the same calls. Raises
+    StoreInUseError while another process has locked it, and OSError if it cannot be written."""
+    file = (folder / LOCK_FILE).open("ab")
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         file.close()
-        raise StoreInUseError(f"another process writes to {folder}; wait for it, or name another folder") from None
+        raise StoreInUseError(
+            f"another process is writing to {folder}; wait until it ends, or use another folder"
+        ) from None
     except OSError:
         pass  # a file system without locks
     return file
 
 
 def events(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the events of one of the files, ours or Supervisor Distillation's. An unfinished last line is skipped: its
-    writer was killed. Raises ConfigError for a file that cannot be read, and at a line that is not an event."""
+    """Yield the events in a log file of this package or of Supervisor Distillation. An incomplete last line is skipped.
+    Raises ConfigError if the file cannot be read, and for a line that is not an event."""
     number = 0
     try:
-        with path.open("rb") as file:  # in text mode, other line ends within a text would split the line
+        with path.open("rb") as file:  # text mode would also split lines at other line separators
             for line in file:
                 number += 1
                 if line.endswith(b"\n"):
                     event = json.loads(line)
                     if not isinstance(event, dict) or "step" not in event:
-                        raise ValueError("an object with a `step` was expected")
+                        raise ValueError("expected an object with a `step`")
                     yield event
     except OSError as error:
-        raise ConfigError(f"the log {path} cannot be read: {error.strerror or reason(error)}") from error
+        raise ConfigError(f"cannot read the log {path}: {error.strerror or reason(error)}") from error
     except (ValueError, RecursionError) as error:
         raise ConfigError(
-            f"the log {path}, line {number}, is not an event of a run ({reason(error)}); restore the original file, or "
-            "move its folder away"
+            f"line {number} of the log {path} is not an event of a run ({reason(error)}); restore the original file, "
+            "or move its folder away"
         ) from error
 
 
-def without_secrets(text: str, secrets: Iterable[str]) -> str:
+def remove_secrets(text: str, secrets: Iterable[str]) -> str:
     """Return the text with `REMOVED` instead of each secret."""
-    for secret in sorted(filter(None, secrets), key=len, reverse=True):  # one may be a prefix of another
+    for secret in sorted(filter(None, secrets), key=len, reverse=True):  # a secret may be a prefix of another
         text = text.replace(secret, REMOVED)
     return text
 

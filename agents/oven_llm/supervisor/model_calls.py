@@ -1,4 +1,4 @@
-"""Makes one model's calls within a run. It logs and counts them, and reuses answers from the log."""
+"""Makes the calls to one model within a run. Calls are logged and counted, and recorded replies are reused."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from typing import Any, Final, Generic, TypeAlias, TypeVar
 from oven_llm.providers.conversation import Messages, ModelReply
 from oven_llm.providers.failures import ModelFailure
 from oven_llm.providers.usage import Usage
-from oven_llm.supervisor.log import Prompt, RecordedCalls, Role, RunLogger, without_secrets
+from oven_llm.supervisor.log import Prompt, RecordedCalls, Role, RunLogger, remove_secrets
 from oven_llm.supervisor.models import ModelHandler
 
 _Result = TypeVar("_Result")
 
-CUT_SHORT: Final = " [cut: the answer reached the worker's limit of tokens]"
-"""Added to a worker's answer that was cut, so that no program mistakes it for a complete one. The supervisor's own cut
-answers need no mark: a block without an end does not run."""
+TRUNCATION_MARK: Final = " [truncated: the answer reached the worker's token limit]"
+"""Appended to a worker's truncated answer, so that programs do not mistake it for a complete one. The supervisor's
+answers need no mark, because an incomplete block does not run."""
 CallOutcome: TypeAlias = str | ModelFailure
 
 
 class CallThreads(Generic[_Result]):
-    """Daemon threads for calls that may hang: `limit` calls at a time, in the order of submission. The executor of
-    `concurrent.futures` waits for each call at exit; these threads do not keep the process alive."""
+    """Daemon threads for calls that may hang. At most `limit` calls run at a time, in the order of submission. Unlike
+    the executor of `concurrent.futures`, these threads do not keep the process alive."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -39,7 +39,7 @@ class CallThreads(Generic[_Result]):
         self._started = 0
 
     def submit(self, call: Callable[[], _Result]) -> Future[_Result]:
-        """Queue a call, which sees the caller's context variables. Not thread-safe."""
+        """Queue a call, which runs with the caller's context variables. Not thread-safe."""
         context = contextvars.copy_context()
         future: Future[_Result] = Future()
         self._queue.put((future, lambda: context.run(call)))
@@ -69,24 +69,24 @@ class StoppedError(Exception):
 
 
 class TimeLimit:
-    """Tracks the seconds since the run began and their limit; None sets no limit."""
+    """Measures the duration of a run against a limit in seconds; None: no limit."""
 
     def __init__(self, seconds: float | None) -> None:
         self.seconds = seconds
-        self._began = time.monotonic()
+        self._started = time.monotonic()
 
     @property
     def elapsed(self) -> float:
-        return time.monotonic() - self._began
+        return time.monotonic() - self._started
 
     @property
     def remaining(self) -> float | None:
-        """Seconds until the limit; None without one."""
+        """Seconds until the limit; None without a limit."""
         return None if self.seconds is None else max(0.0, self.seconds - self.elapsed)
 
     def failure(self) -> ModelFailure:
-        """Return the failure of a call that the limit ended or prevented."""
-        return ModelFailure("timeout", f"the run's limit of {self.seconds or 0:g} seconds is reached")
+        """Return the failure of a call that was ended or prevented by the limit."""
+        return ModelFailure("timeout", f"the run reached its limit of {self.seconds or 0:g} s")
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ class _Call:
 
 
 class ModelCalls:
-    """Makes all model calls of one role."""
+    """Makes all calls to the model of one role."""
 
     def __init__(
         self,
@@ -114,30 +114,30 @@ class ModelCalls:
         stopped: Future[None],
         concurrency: int = 1,
     ) -> None:
-        """`stopped` is done when the run is cancelled."""
+        """`stopped`: a future that is done when the run is cancelled."""
         self._role, self._model, self._limit, self._logger = role, model, limit, logger
         self._recorded, self._stopped = recorded, stopped
         self._threads: CallThreads[CallOutcome] = CallThreads(concurrency)
         self._number = 0
         self._lock = threading.Lock()
         self.replies = [reply for paid_role, reply in recorded.paid if paid_role == role]
-        """All replies, refusals and those of an earlier part of the run included."""
+        """All replies, including refusals and those before the run was resumed."""
         self.failures: Counter[str] = Counter()
-        """Failed calls by kind."""
-        self.fatal: OSError | None = None
-        """An error that must end the run: the log cannot be written."""
+        """Number of failed calls by kind."""
+        self.fatal_error: OSError | None = None
+        """An error that must end the run, because the log cannot be written."""
 
     @property
     def usage(self) -> Usage:
-        """Tokens of the calls that reported them."""
+        """Total usage of the calls that reported it."""
         return sum((reply.usage for reply in self.replies if reply.usage is not None), Usage(0, 0))
 
     def close(self) -> None:
-        """Abandon the active calls."""
+        """Abandon the calls in progress."""
         self._threads.close()
 
     def ask(self, step: int, prompts: Sequence[Prompt]) -> list[CallOutcome]:
-        """Return one answer per prompt, or the reason for a missing answer. Raises StoppedError."""
+        """Return one answer or failure per prompt. Raises StoppedError."""
         pending: list[CallOutcome | Future[CallOutcome]] = []
         for prompt in prompts:
             self._number += 1
@@ -154,40 +154,40 @@ class ModelCalls:
                     item.cancel()
 
     def _wait_for(self, future: Future[CallOutcome]) -> CallOutcome:
-        either: tuple[Future[Any], ...] = future, self._stopped
-        concurrent.futures.wait(either, self._limit.remaining, return_when=concurrent.futures.FIRST_COMPLETED)
+        futures: tuple[Future[Any], ...] = future, self._stopped
+        concurrent.futures.wait(futures, self._limit.remaining, return_when=concurrent.futures.FIRST_COMPLETED)
         if future.done():
             try:
                 return future.result()
             except OSError as error:
-                self.fatal = error
-                return ModelFailure("internal", "its log cannot be written")
+                self.fatal_error = error
+                return ModelFailure("internal", "the log cannot be written")
         if self._stopped.done():
             raise StoppedError
         return self._limit.failure()
 
     def _call_model(self, call: _Call) -> CallOutcome:
-        """Make one call, log it, and count it. Runs in one of the threads. Raises OSError."""
+        """Make, log and count one call in one of the threads. Raises OSError."""
         if self._limit.remaining == 0:
             return self._limit.failure()
-        began = time.monotonic()
+        started = time.monotonic()
         result: ModelReply | ModelFailure
         try:
             reply = self._model.chat(call.messages)
-            result = replace(reply, text=without_secrets(reply.text, self._model.secrets))
+            result = replace(reply, text=remove_secrets(reply.text, self._model.secrets))
             with self._lock:
                 self.replies.append(result)
         except ModelFailure as failure:
             result = failure
-        except Exception as error:  # its text may contain a key
+        except Exception as error:  # the message may contain the API key
             result = ModelFailure("internal", type(error).__name__)
-        elapsed = time.monotonic() - began
-        self._logger.called(self._role, call.step, call.number, self._model.model, call.prompt, result, elapsed)
+        elapsed_s = time.monotonic() - started
+        self._logger.log_call(self._role, call.step, call.number, self._model.model, call.prompt, result, elapsed_s)
         return self._outcome(result)
 
     def _outcome(self, result: ModelReply | ModelFailure) -> CallOutcome:
         if isinstance(result, ModelReply) and result.finish != "refusal":
-            return result.text + CUT_SHORT * (self._role == "worker" and result.finish == "length")
+            return result.text + TRUNCATION_MARK * (self._role == "worker" and result.finish == "length")
         failure = ModelFailure("refusal", "the model refused to answer") if isinstance(result, ModelReply) else result
         with self._lock:
             self.failures[failure.kind] += 1

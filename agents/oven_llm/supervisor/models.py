@@ -1,7 +1,7 @@
-"""Model handlers for the supervisor's loop. Each takes messages and returns a reply.
+"""Model handlers for the supervisor's loop, which take messages and return a reply.
 
-A handler imports its SDK when it is created. Its calls are synchronous, because the supervisor's programs are; the
-requests run in a shared event loop in another thread.
+A handler imports its SDK when it is created. Its calls are synchronous, like the supervisor's programs. The requests
+run in a shared event loop in another thread.
 """
 
 from __future__ import annotations
@@ -29,28 +29,28 @@ from oven_runs.settings.judge_providers import NO_KEY, Wire, catalogue, endpoint
 from oven_runs.settings.language_models import ModelSettings
 
 TIMEOUT_S: Final = 120.0
-"""Timeout of one call with its retries, in seconds. A large model's long answer takes one minute."""
+"""Timeout in seconds of one call with its retries. A long answer of a large model takes one minute."""
 MAX_TOKENS: Final = 2048
-"""Maximum tokens of an answer, as for Supervisor Distillation's supervisor."""
-LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
+"""Maximum tokens of an answer, as for the supervisor in Supervisor Distillation."""
+LOOPBACK_HOSTS: Final = ("localhost", "127.0.0.1", "::1")
 BASE_URL: Final = "https://api.together.xyz/v1"
-"""Default endpoint, as in Supervisor Distillation; the variable BASE_URL overrides it."""
-OPTIONS: Final = "--key-env (key_env; for a worker behind another address --worker-key-env)"
+"""Default endpoint, as in Supervisor Distillation. The environment variable BASE_URL overrides it."""
+KEY_OPTIONS: Final = "--key-env (key_env; --worker-key-env for a worker at another address)"
 
 
 class ModelHandler(ABC):
-    """A model. A backend must implement only `chat`, which several threads call at the same time."""
+    """A model. A subclass must implement only `chat`, which several threads may call at the same time."""
 
     model: str
     secrets: tuple[str, ...] = ()
-    """Strings that must be in no file, such as its key."""
+    """Texts that must not be written to a file, such as its API key."""
 
     @abstractmethod
     def chat(self, messages: Messages) -> ModelReply:
-        """Return the model's answer, which may be a refusal. Raises ModelFailure if there is none."""
+        """Return the model's reply, which may be a refusal. Raises ModelFailure."""
 
-    def close(self) -> None:  # noqa: B027 - most backends have nothing to close
-        """Close its connections."""
+    def close(self) -> None:  # noqa: B027 - most handlers have nothing to close
+        """Close the handler's connections."""
 
     def __enter__(self) -> Self:
         return self
@@ -62,7 +62,7 @@ class ModelHandler(ABC):
 
 
 class ProviderHandler(ModelHandler):
-    """A model behind an address. `connected` makes one for any provider of the catalogue."""
+    """A model at an address. `connected` creates a handler for any provider in the catalogue."""
 
     def __init__(
         self,
@@ -75,14 +75,14 @@ class ProviderHandler(ModelHandler):
         timeout_s: float = TIMEOUT_S,
         secrets: Sequence[str] = (),
     ) -> None:
-        """`temperature` None is the API's default. `account`: the name for the calls in the budget, by default the
-        model's. `secrets`: the key, which must be in no log. Raises ConfigError for an invalid number, and if the
-        budget caps US dollars and the model's price is unknown."""
+        """`temperature`: None for the API's default. `account`: the account in the budget, by default the model's name.
+        `secrets`: texts that must not be logged, such as the API key. Raises ConfigError for an invalid number, and if
+        the budget caps US dollars and the model's price is unknown."""
         for name, value in (("max_tokens", max_tokens), ("timeout_s", timeout_s)):
             if value <= 0:
-                raise ConfigError(f"{name} is {value:g}; give more than 0")
+                raise ConfigError(f"{name} is {value:g}; expected a number above 0")
         if temperature is not None and not 0 <= temperature <= 2:
-            raise ConfigError(f"the temperature is {temperature:g}; give 0 to 2")
+            raise ConfigError(f"the temperature is {temperature:g}; expected 0 to 2")
         self.model, self.secrets = provider.model, tuple(secret for secret in secrets if secret and secret != NO_KEY)
         self._provider = provider if budget is None else provider.within(budget, account or provider.model)
         self._temperature, self._max_tokens, self._timeout_s = temperature, max_tokens, timeout_s
@@ -91,8 +91,8 @@ class ProviderHandler(ModelHandler):
     def connected(
         cls, settings: ModelSettings, providers_file: str = "", name: str = "supervisor", **options: Any
     ) -> Self:
-        """Connect to the model of some settings. `name` is their name in errors, `options` are the class's. Raises
-        ConfigError."""
+        """Connect to the model in `settings`. `name`: the name of the settings in errors. `options`: arguments of the
+        class. Raises ConfigError."""
         endpoint = endpoint_of(name, settings, catalogue(providers_file), name)
         key = key_of(name, endpoint, setting=name)
         return cls(providers.connect(name, endpoint, key), secrets=(key,), **options)
@@ -104,7 +104,7 @@ class ProviderHandler(ModelHandler):
         SHARED.run(self._provider.close())
 
     async def _chat(self, messages: Messages) -> ModelReply:
-        started = time.time_ns()
+        started_ns = time.time_ns()
         reply: ModelReply | None = None
         error = None
         try:
@@ -115,12 +115,12 @@ class ProviderHandler(ModelHandler):
             error = failure.kind
             raise
         finally:
-            if error != "budget":  # no call was made
-                trace(ModelCall(self._provider, reply, error, started))
+            if error != "budget":  # without a budget, no call is made
+                trace(ModelCall(self._provider, reply, error, started_ns))
 
 
 class OpenAIHandler(ProviderHandler):
-    """A model behind any endpoint with OpenAI's chat completions API: hosted ones, vLLM's server, llama.cpp, …"""
+    """A model at an endpoint with OpenAI's chat completions API: hosted models, vLLM, llama.cpp and others."""
 
     def __init__(
         self,
@@ -131,14 +131,15 @@ class OpenAIHandler(ProviderHandler):
         api_key: str | None = None,
         **options: Any,
     ) -> None:
-        """`api_key` None reads the variable that the catalogue of providers names for this address; an address on this
-        machine needs no key. `options` are ProviderHandler's. Raises ConfigError without a key or the SDK."""
+        """`api_key`: None reads it from the environment variable that the provider catalogue names for this address. An
+        address on this machine needs no key. `options`: arguments of ProviderHandler. Raises ConfigError if the key or
+        the SDK is missing."""
         provider, key = _at_address("openai", model, base_url, api_key)
         super().__init__(provider, temperature=temperature, max_tokens=max_tokens, secrets=(key,), **options)
 
 
 class AnthropicHandler(ProviderHandler):
-    """A model behind Anthropic's messages API."""
+    """A model at an endpoint with Anthropic's messages API."""
 
     def __init__(
         self,
@@ -155,16 +156,18 @@ class AnthropicHandler(ProviderHandler):
 
 
 def checked_address(address: str, owner: str) -> str:
-    """Return an HTTP address without trailing slashes. Raises ConfigError for anything else, and for an address with a
-    user, a password or a query. The message does not repeat those, because addresses appear in settings and logs."""
+    """Return an HTTP address without trailing slashes. Raises ConfigError if it is invalid or contains a user, a
+    password or a query. The message does not quote these, because they may be secret."""
     if re.search("[@?#]", address):
-        raise ConfigError(f"the address of {owner} has a user, a password or a query; name its key's variable instead")
+        raise ConfigError(f"the address of {owner} contains a user, a password or a query; use {KEY_OPTIONS} instead")
     try:
         host = urlsplit(address).hostname if re.fullmatch(r"https?://\S+", address) else None
-    except ValueError:  # half an IPv6 address
+    except ValueError:  # an incomplete IPv6 address
         host = None
     if not host:
-        raise ConfigError(f"the address of {owner} is {address!r}; give one like https://api.together.xyz/v1")
+        raise ConfigError(
+            f"the address of {owner} is {address!r}; expected an address such as https://api.together.xyz/v1"
+        )
     return address.rstrip("/")
 
 
@@ -181,33 +184,31 @@ def _at_address(wire: Wire, model: str, base_url: str, api_key: str | None) -> t
 
 
 def address_key(address: str, key_env: str | None = None, environ: Mapping[str, str] = os.environ) -> str | None:
-    """Return the key for an address, None if it needs none. A key is sent only to its provider's address, or where
-    `key_env` says. Raises ConfigError, which names the variable and never its value."""
-    variable = key_env or (catalogue()[provider].key_env if (provider := _provider_of(address)) else "")
+    """Return the API key for an address; None if it needs none. A provider's key is sent only to its own address,
+    unless `key_env` is set. Raises ConfigError if the key is missing."""
+    variable = key_env
+    if not variable and (provider := _provider_of(address)):
+        variable = catalogue()[provider].key_env
     if not variable:
-        if urlsplit(address).hostname in LOOPBACK:
+        if urlsplit(address).hostname in LOOPBACK_HOSTS:
             return None
         raise ConfigError(
-            f"there is no key for {address}: name the variable that holds it with {OPTIONS}, or give api_key"
+            f"no API key for {address}: use {KEY_OPTIONS} to name the environment variable with it, or pass api_key"
         )
     if key := environ.get(variable, "").strip():
         return key
     raise ConfigError(
-        f"there is no key for {address}: the environment variable {variable} is not set; export it, name another with "
-        f"{OPTIONS}, or name another endpoint (BASE_URL, --base-url), e.g. http://127.0.0.1:8000/v1"
+        f"no API key for {address}: the environment variable {variable} is not set; set it, choose another variable "
+        f"with {KEY_OPTIONS}, or use another endpoint (BASE_URL, --base-url), e.g. http://127.0.0.1:8000/v1"
     )
 
 
 def _provider_of(address: str, wire: Wire | None = None) -> str:
-    """Return the catalogue's provider with this address, empty if there is none."""
-    return next(
-        (
-            name
-            for name, entry in catalogue().items()
-            if entry.base_url.rstrip("/") == address and wire in (None, entry.wire)
-        ),
-        "",
-    )
+    """Return the provider with this address in the catalogue, or an empty string."""
+    for name, entry in catalogue().items():
+        if entry.base_url.rstrip("/") == address and wire in (None, entry.wire):
+            return name
+    return ""
 
 
 @dataclass(frozen=True)
@@ -235,9 +236,9 @@ def configured_model(
     budget: Budget | None = None,
     **options: Any,
 ) -> ModelHandler:
-    """Return the model of a role. A `model` or `base_url` of None comes from the role's variable or BASE_URL, or is the
-    default. `key_env` names the variable with the key; `address_key` finds it otherwise. `options` are the handler's.
-    Raises ConfigError if a key is missing or the SDK is not installed."""
+    """Return a role's model. If `model` or `base_url` is None, the role's environment variable or BASE_URL or else the
+    default is used. `key_env`: the environment variable with the API key; None: see `address_key`. `options`: arguments
+    of the handler. Raises ConfigError if the key is missing or the SDK is not installed."""
     defaults = DEFAULTS[role]
     name = model or environ.get(defaults.variable) or defaults.model
     address = checked_address(base_url or environ.get("BASE_URL") or BASE_URL, f"the {role}")

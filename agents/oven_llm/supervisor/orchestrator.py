@@ -1,4 +1,4 @@
-"""Runs the supervisor's loop: it writes programs to process a context, and a worker reads the parts until FINAL."""
+"""Runs the loop in which the supervisor writes programs over a context, and a worker model reads its parts."""
 
 from __future__ import annotations
 
@@ -24,26 +24,26 @@ from oven_llm.supervisor.models import ModelHandler
 from oven_llm.supervisor.repl import OUTPUT_LIMIT, Context, Execution, Repl
 
 Ended = Literal["final", "forced", "iterations", "errors", "budget", "seconds", "failed"]
-"""`final`: FINAL was called. `forced`: the answer came when it was requested after the last turn. `iterations`: it did
-not come then either. `errors`: too many turns in a row failed. `budget`, `seconds`: a limit was reached before FINAL.
-`failed`: the supervisor could not be called."""
+"""How a run ended. `final`: FINAL was called. `forced`: the supervisor answered on request after the last turn.
+`iterations`: it did not answer even then. `errors`: too many turns in a row failed. `budget`, `seconds`: a limit was
+reached before FINAL. `failed`: calls to the supervisor failed."""
 Primitives: TypeAlias = Mapping[str, Callable[..., Any]]
-"""The caller's functions by name. Arguments and results are JSON values. They run in the caller's process, with its
-rights."""
-RESERVED: Final = ("context", "query", "worker", "worker_batch", "FINAL")
+"""The caller's functions by name, which run in the caller's process. Arguments and results are JSON values."""
+RESERVED_NAMES: Final = ("context", "query", "worker", "worker_batch", "FINAL")
 """Names that are always defined in programs."""
 FAILED: Final = "failed"
+"""Key of the reason for a failed call in the results of `worker_batch`."""
 
 MAX_ITERATIONS: Final = 15
-"""Maximum turns, as in Supervisor Distillation."""
+"""Default maximum turns, as in Supervisor Distillation."""
 MAX_ERRORS: Final = 5
-"""Failures in a row that end the run: a supervisor that fails so often does not recover."""
+"""Default number of failures in a row that end the run. After so many, a supervisor does not recover."""
 WORKER_CTX_K: Final = 8
-"""Worker's context window in thousands of tokens, as in Supervisor Distillation."""
+"""Default context window of the worker in thousands of tokens, as in Supervisor Distillation."""
 CONCURRENCY: Final = 16
-"""Concurrent worker calls."""
-LIMITS: Final = Limits(output_bytes=4_000_000)
-"""Limits of a block. Logs contain its output up to this size; the rest is only counted."""
+"""Default maximum concurrent worker calls."""
+DEFAULT_LIMITS: Final = Limits(output_bytes=4_000_000)
+"""Default limits of the sandbox. Output up to this size is logged."""
 
 
 @dataclass(frozen=True)
@@ -53,41 +53,42 @@ class Step:
     turn: int
     code: str
     output: str
-    """Standard output and errors."""
+    """Standard output and standard error."""
     ended: str
     """How the program ended, as in `Block.ended`."""
 
 
 @dataclass(frozen=True)
 class RunResult:
-    """The outcome of a run. `answer` is None unless the run is `answered`, and may be None then too."""
+    """The outcome of a run."""
 
     answer: Any
+    """The answer; None if the run is not `answered`."""
     iterations: int
-    """Answers of the supervisor."""
+    """Number of the supervisor's turns."""
     supervisor_usage: Usage
     worker_usage: Usage
     elapsed: float
-    """Seconds of this call, without the earlier time of a resumed run."""
+    """Duration in seconds, without the time before the run was resumed."""
     ended: Ended
     cost_usd: float | None
-    """US dollars of all answered calls, with those of an earlier part of a resumed run; None if a price is unknown."""
-    why: str = ""
-    """The reason if a limit, or failures of the supervisor, ended the run."""
+    """US dollars of all answered calls, including those before the run was resumed; None if a price is unknown."""
+    reason: str = ""
+    """The reason if the run ended because of a limit or failures."""
     failed: int = 0
-    """Turns in which nothing ran, or a program failed."""
+    """Number of turns in which nothing ran or a program failed."""
     failures: Mapping[str, int] = field(default_factory=dict)
-    """Failed calls, by "supervisor KIND" and "worker KIND"."""
+    """Number of failed calls, by "supervisor KIND" and "worker KIND"."""
     calls: int = 0
-    """Answered calls of both models."""
+    """Number of answered calls to both models."""
     unmetered: int = 0
-    """Answered calls that did not report their tokens."""
+    """Number of answered calls that did not report their usage."""
     steps: tuple[Step, ...] = ()
-    """The programs in their order."""
+    """All programs in order."""
 
     @property
     def answered(self) -> bool:
-        """Whether the supervisor gave an answer, on its own or when it was requested at the end."""
+        """Whether the supervisor returned an answer, by itself or on request after the last turn."""
         return self.ended in ("final", "forced")
 
 
@@ -95,52 +96,52 @@ class RunOptions(TypedDict, total=False):
     """Options of `run` and `arun`."""
 
     max_iterations: int
-    """Turns of the supervisor (15). After them it is asked once more, for the answer alone."""
+    """Maximum turns of the supervisor (15). Then it is asked once more, only for the answer."""
     log_dir: str | Path | None
     """Folder for supervisor.jsonl, worker.jsonl and repl.jsonl."""
     output_limit: int
-    """Characters of a block's output that the supervisor sees (2,000)."""
+    """Maximum characters of a block's output that the supervisor sees (2,000)."""
     worker_ctx_k: int
     """Worker's context window in thousands of tokens, as stated to the supervisor (8)."""
     primitives: Primitives
-    """Functions that programs can call. They run in this process, with its rights."""
+    """Functions that programs can call. They run in this process, outside the sandbox."""
     seconds: float | None
-    """Limit of the run. After it, no call is made, and none is waited for."""
+    """Maximum duration of the run. Calls in progress are then abandoned."""
     max_errors: int
-    """Turns in a row that may fail, and calls of the supervisor in a row (5)."""
+    """Number of failed turns in a row, or failed calls in a row, that end the run (5)."""
     prompt: str
-    """Text that is appended to the system prompt."""
+    """Text to append to the system prompt."""
     resume: bool
-    """Continue the interrupted run of the same question in `log_dir`. Its programs run again, and answered calls are
-    not repeated. Failed worker calls are repeated as the supervisor knows them."""
+    """Whether to continue an interrupted run of the same question in `log_dir`. Its programs run again with recorded
+    replies, so that answered calls are not repeated."""
     concurrency: int
-    """Concurrent worker calls (16)."""
+    """Maximum concurrent worker calls (16)."""
     limits: Limits | None
     """Limits of the sandbox."""
     backend: str | None
-    """Backend of the sandbox; None for the strongest."""
+    """Backend of the sandbox; None: the strongest one."""
 
 
 def run(
     query: str, context: Context, supervisor: ModelHandler, worker: ModelHandler, **options: Unpack[RunOptions]
 ) -> RunResult:
-    """Call the supervisor until FINAL, at most `max_iterations` times and once more for the answer alone.
+    """Call the supervisor until FINAL, at most `max_iterations` times and then once more for the answer.
 
-    Raises ConfigError for invalid arguments, a context that is empty or too large, and if there is no sandbox;
-    ProcessError if the sandbox does not start; OSError if the log cannot be written. Errors of the models are in the
-    result.
+    Raises ConfigError for invalid arguments, for a context that is empty or too large, and if no sandbox is available.
+    Raises ProcessError if the sandbox does not start, and OSError if the log cannot be written. Failures of the models
+    are part of the result.
     """
-    return _Run(query, supervisor, worker, **options).play(context)
+    return _Run(query, supervisor, worker, **options).run(context)
 
 
 async def arun(
     query: str, context: Context, supervisor: ModelHandler, worker: ModelHandler, **options: Unpack[RunOptions]
 ) -> RunResult:
-    """Like `run`, but in its own thread. Cancelling waits for no model, and ends the running block. With the backend
-    monty the block ends at its deadline. A running primitive is waited for."""
+    """Like `run`, but in its own thread. If it is cancelled, it abandons model calls and ends the running block (with
+    the backend monty, at the block's deadline). It waits for a running primitive."""
     running = _Run(query, supervisor, worker, **options)
     threads: CallThreads[RunResult] = CallThreads(1)
-    result = asyncio.wrap_future(threads.submit(lambda: running.play(context)))
+    result = asyncio.wrap_future(threads.submit(lambda: running.run(context)))
     threads.close()
     try:
         return await asyncio.shield(result)
@@ -153,7 +154,7 @@ async def arun(
 
 @dataclass
 class _Run:
-    """One question with its options (RunOptions) and its state."""
+    """The state of one run, with its options (RunOptions)."""
 
     query: str
     supervisor: ModelHandler
@@ -174,16 +175,18 @@ class _Run:
     def __post_init__(self) -> None:
         for name in ("worker_ctx_k", "concurrency", "max_iterations", "max_errors"):
             if (value := getattr(self, name)) < 1:
-                raise ConfigError(f"{name} is {value}; give 1 or more")
+                raise ConfigError(f"{name} is {value}; expected 1 or more")
         if not self.query.strip():
-            raise ConfigError("the question is empty; give a question")
+            raise ConfigError("the question is empty")
         if self.seconds is not None and not self.seconds > 0:
-            raise ConfigError(f"seconds is {self.seconds:g}; give a number above 0, or None for no limit")
+            raise ConfigError(f"seconds is {self.seconds:g}; expected a number above 0, or None for no limit")
         for name, function in self.primitives.items():
-            if name in RESERVED or keyword.iskeyword(name) or not name.isidentifier():
-                raise ConfigError(f"{name!r} cannot be the name of a primitive; {', '.join(RESERVED)} are reserved")
+            if name in RESERVED_NAMES or keyword.iskeyword(name) or not name.isidentifier():
+                raise ConfigError(
+                    f"{name!r} is not a valid name for a primitive; reserved names: {', '.join(RESERVED_NAMES)}"
+                )
             if not callable(function):
-                raise ConfigError(f"the primitive {name} is of type {type(function).__name__}; give a function")
+                raise ConfigError(f"the primitive {name} is of type {type(function).__name__}; expected a function")
         self._limit = TimeLimit(self.seconds)
         self._stopped: Future[None] = Future()
         self._repl: Repl | None = None
@@ -191,16 +194,16 @@ class _Run:
         self._steps: list[Step] = []
 
     def stop(self) -> None:
-        """Cancel the run from another thread: abandon the active calls and end the running block."""
+        """Cancel the run from another thread: abandon its model calls and end the running block."""
         self._stopped.set_result(None)
         if self._repl is not None:
             self._repl.interrupt()
 
-    def play(self, context: Context) -> RunResult:
-        """Play the whole run. Raises the errors of `run`, and StoppedError after `stop`."""
+    def run(self, context: Context) -> RunResult:
+        """Return the result of the run. Raises the errors of the function `run`, and StoppedError after `stop`."""
         if not isinstance(context, str | list | dict):
-            raise ConfigError(f"the context is of type {type(context).__name__}; give text, a list or a dict")
-        limits = self.limits or LIMITS
+            raise ConfigError(f"the context is of type {type(context).__name__}; expected text, a list or a dict")
+        limits = self.limits or DEFAULT_LIMITS
         if self.seconds is not None:
             limits = replace(limits, block_s=min(limits.block_s, self.seconds))
         secrets = [*self.supervisor.secrets, *self.worker.secrets]
@@ -218,8 +221,8 @@ class _Run:
             def log_execution(execution: Execution) -> None:
                 block = execution.block
                 self._steps.append(Step(self._step, execution.code, block.stdout + block.stderr, block.ended))
-                if not recorded.ran(self._step, execution.code):
-                    logger.ran(self._step, execution)
+                if not recorded.take_program(self._step, execution.code):
+                    logger.log_program(self._step, execution)
 
             functions = WorkerFunctions(worker, lambda: self._step)
             self._repl = Repl(
@@ -241,7 +244,7 @@ class _Run:
                 concurrency=self.concurrency,
                 block_s=limits.block_s,
                 primitives=self.primitives,
-                more=self.prompt,
+                instructions=self.prompt,
             )
             return self._result(*self._converse(self._repl, [*opening], supervisor, worker), supervisor, worker)
 
@@ -253,24 +256,24 @@ class _Run:
     def _converse(
         self, repl: Repl, messages: list[dict[str, str]], supervisor: ModelCalls, worker: ModelCalls
     ) -> tuple[Any, Ended, str]:
-        """Play turns until the run ends. Return the answer, how it ended, and why. After the last turn, the answer
-        alone is requested: then FINAL counts, and also a text without a program."""
+        """Run turns until the run ends. Return the answer, how it ended, and the reason. After the last turn, only the
+        answer is requested. It may then also be a text without a program."""
         failed_in_a_row = 0
         while True:
             answer = self._ask(supervisor, messages)
             if not isinstance(answer, str):
                 return None, *answer
-            turn = repl.turn(answer)
+            turn = repl.run_turn(answer)
             _raise_fatal(supervisor, worker)
             self._turns += 1
             self._failed_turns += turn.failed
             last = self._turns > self.max_iterations
             if turn.answer is not None:
                 return turn.answer.value, "forced" if last else "final", ""
-            if last and not turn.executions and not turn.cut and answer.strip():
+            if last and not turn.executions and not turn.truncated and answer.strip():
                 return answer.strip(), "forced", ""
             if last:
-                return None, "iterations", "all turns were used up, and no answer came when it was requested"
+                return None, "iterations", "the supervisor used all turns and did not answer on request"
             failed_in_a_row = failed_in_a_row + 1 if turn.failed else 0
             if failed_in_a_row >= self.max_errors:
                 return None, "errors", "too many turns in a row failed"
@@ -281,7 +284,7 @@ class _Run:
             )
 
     def _ask(self, supervisor: ModelCalls, messages: list[dict[str, str]]) -> str | tuple[Ended, str]:
-        """Return the supervisor's next answer, or how and why the run ends without one."""
+        """Return the supervisor's next answer, or how the run ends without one and the reason."""
         for _ in range(self.max_errors):
             answer = supervisor.ask(self._step, [tuple(messages)])[0]
             _raise_fatal(supervisor)
@@ -293,9 +296,9 @@ class _Run:
                 return "budget", answer.detail
             if answer.kind in HOPELESS or answer.kind == "bad_request":
                 break
-        return "failed", f"the supervisor cannot be asked: {answer}"
+        return "failed", f"the supervisor's model failed: {answer}"
 
-    def _result(self, answer: Any, ended: Ended, why: str, supervisor: ModelCalls, worker: ModelCalls) -> RunResult:
+    def _result(self, answer: Any, ended: Ended, reason: str, supervisor: ModelCalls, worker: ModelCalls) -> RunResult:
         replies = [*supervisor.replies, *worker.replies]
         costs = [reply.cost_usd for reply in replies]
         failures = Counter({f"supervisor {kind}": count for kind, count in supervisor.failures.items()})
@@ -308,7 +311,7 @@ class _Run:
             elapsed=self._limit.elapsed,
             ended=ended,
             cost_usd=None if None in costs else sum(cost or 0.0 for cost in costs),
-            why=why,
+            reason=reason,
             failed=self._failed_turns,
             failures=dict(sorted(failures.items())),
             calls=len(replies),
@@ -318,25 +321,25 @@ class _Run:
 
 
 def _raise_fatal(*calls: ModelCalls) -> None:
-    """Raise an error that must end the run."""
+    """Raise the first error that must end the run, if there is one."""
     for model_calls in calls:
-        if model_calls.fatal is not None:
-            raise model_calls.fatal
+        if model_calls.fatal_error is not None:
+            raise model_calls.fatal_error
 
 
 class WorkerFunctions:
-    """`worker` and `worker_batch` over one model, for the sandbox's thread."""
+    """The functions `worker` and `worker_batch` for programs in the sandbox."""
 
     def __init__(self, calls: ModelCalls, step: Callable[[], int]) -> None:
-        """`step` returns the supervisor's turn, for the log."""
+        """`step`: returns the number of the supervisor's turn, for the log."""
         self._calls, self._step = calls, step
 
     def worker(self, *args: Any, **kwargs: Any) -> str:
-        """Return the worker's answer to one prompt. Raises CallError, which fails in the program."""
+        """Return the worker's answer to one prompt. Raises CallError, which the program sees as an error."""
         prompt = _only_argument("worker", "prompt", args, kwargs)
         if not isinstance(prompt, str):
             raise CallError(
-                f"worker(prompt) takes a text, not {_type_name(prompt)}; use worker_batch for several prompts"
+                f"worker(prompt) requires a string, not {_type_name(prompt)}; use worker_batch for several prompts"
             )
         outcome = self._calls.ask(self._step(), [prompt])[0]
         if not isinstance(outcome, str):
@@ -344,29 +347,31 @@ class WorkerFunctions:
         return outcome
 
     def worker_batch(self, *args: Any, **kwargs: Any) -> list[str | dict[str, str]]:
-        """Return the worker's answers, one per prompt. Raises CallError if the prompts are not a list of texts."""
+        """Return one answer of the worker per prompt. Raises CallError if the prompts are not a list of strings."""
         prompts = _only_argument("worker_batch", "prompts", args, kwargs)
         if not isinstance(prompts, list):
-            raise CallError(f"worker_batch(prompts) takes a list of texts, not {_type_name(prompts)}")
+            raise CallError(f"worker_batch(prompts) requires a list of strings, not {_type_name(prompts)}")
         for index, prompt in enumerate(prompts):
             if not isinstance(prompt, str):
-                raise CallError(f"worker_batch(prompts) takes a list of texts; item {index} is {_type_name(prompt)}")
-        return [_slot(outcome) for outcome in self._calls.ask(self._step(), prompts)]
+                raise CallError(
+                    f"worker_batch(prompts) requires a list of strings, but item {index} is {_type_name(prompt)}"
+                )
+        return [_batch_item(outcome) for outcome in self._calls.ask(self._step(), prompts)]
 
 
-def _slot(outcome: CallOutcome) -> str | dict[str, str]:
+def _batch_item(outcome: CallOutcome) -> str | dict[str, str]:
     return outcome if isinstance(outcome, str) else {FAILED: str(outcome)}
 
 
 def _only_argument(function: str, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Return the only argument, given by position or name. Raises CallError."""
+    """Return the only argument, which may be positional or named. Raises CallError."""
     if len(args) == 1 and not kwargs:
         return args[0]
     if not args and list(kwargs) == [name]:
         return kwargs[name]
-    raise CallError(f"{function}({name}) takes one argument; it got {len(args) + len(kwargs)}")
+    raise CallError(f"{function}({name}) requires one argument, not {len(args) + len(kwargs)}")
 
 
 def _type_name(value: object) -> str:
-    names = {"NoneType": "None", "dict": "a dict", "list": "a list", "str": "a text"}
+    names = {"NoneType": "None", "dict": "a dict", "list": "a list", "str": "a string"}
     return names.get(type(value).__name__, f"a value of type {type(value).__name__}")

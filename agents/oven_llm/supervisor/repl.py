@@ -1,4 +1,4 @@
-"""The supervisor's REPL: runs the programs of an answer in the sandbox, and reports their output."""
+"""Runs the programs in a supervisor's answers in the sandbox, and returns their output."""
 
 from __future__ import annotations
 
@@ -15,39 +15,41 @@ from oven_llm.sandbox.session import open_sandbox
 Context = str | list[Any] | dict[str, Any]
 """The type of the variable `context` in the supervisor's programs."""
 
-_OPENING: Final = re.compile(r" {0,3}(?P<fence>`{3,}|~{3,}) *(?P<mark>[\w+-]*)[^`]*")
-MARK: Final = "repl"
-"""The word after the fence of a program. Other blocks are quotations, and do not run."""
+_OPENING_FENCE: Final = re.compile(r" {0,3}(?P<fence>`{3,}|~{3,}) *(?P<language>[\w+-]*)[^`]*")
+LANGUAGE: Final = "repl"
+"""The word after the opening fence of a program. Other blocks do not run."""
 OUTPUT_LIMIT: Final = 2000
-"""Maximum characters of a block's output shown to the supervisor, as in Supervisor Distillation. Logs contain more."""
+"""Maximum characters of a block's output that the supervisor sees, as in Supervisor Distillation."""
 NO_PROGRAM: Final = (
-    f"There was no ```{MARK} block in your answer, so nothing ran. Write one, and end with FINAL(answer)."
+    f"Your answer contains no ```{LANGUAGE} block, so nothing ran. Write one, and end with FINAL(answer)."
 )
-CUT: Final = f"Your answer was cut within a ```{MARK} block, so that block did not run. Write a shorter one."
+TRUNCATED: Final = (
+    f"Your answer was truncated in a ```{LANGUAGE} block, so that block did not run. Write a shorter one."
+)
 
 
 @dataclass(frozen=True)
 class Programs:
-    """The programs of one answer, in order."""
+    """The programs in one answer, in order."""
 
     blocks: tuple[str, ...]
     unclosed: bool
-    """Whether the last block has no closing fence. The answer was cut, and half a program does not run."""
+    """Whether the last block has no closing fence, because the answer was truncated. That block does not run."""
 
 
-def programs(answer: str) -> Programs:
-    """Return the fenced blocks marked `repl`. A fence is closed by one of the same character, at least as long, with
-    nothing after it (CommonMark 0.31, section 4.5), so a program may have shorter fences in its strings."""
+def parse_programs(answer: str) -> Programs:
+    """Return the fenced blocks marked `repl`. A closing fence has the same character, is at least as long and has
+    nothing after it (CommonMark 0.31, section 4.5), so a program's strings may contain shorter fences."""
     blocks: list[str] = []
     lines: list[str] | None = None
     fence, is_program = "", False
     for line in answer.splitlines():
-        bare = line.strip()
+        stripped = line.strip()
         if lines is None:
-            opening = _OPENING.fullmatch(line)
+            opening = _OPENING_FENCE.fullmatch(line)
             if opening is not None:
-                fence, is_program, lines = opening["fence"], opening["mark"].lower() == MARK, []
-        elif len(bare) >= len(fence) and set(bare) == {fence[0]} and len(line) - len(line.lstrip()) <= 3:
+                fence, is_program, lines = opening["fence"], opening["language"].lower() == LANGUAGE, []
+        elif len(stripped) >= len(fence) and set(stripped) == {fence[0]} and len(line) - len(line.lstrip()) <= 3:
             if is_program and any(code.strip() for code in lines):
                 blocks.append("\n".join(lines) + "\n")
             lines = None
@@ -66,25 +68,25 @@ class Execution:
 
 @dataclass(frozen=True)
 class Turn:
-    """The result of one answer of the supervisor."""
+    """The result of running the programs in one answer."""
 
     executions: tuple[Execution, ...]
     message: str
     """The next message to the supervisor."""
     answer: FinalAnswer | None
-    cut: bool = False
-    """Whether the answer ended within a block."""
+    truncated: bool = False
+    """Whether the answer was truncated in a block."""
 
     @property
     def failed(self) -> bool:
-        """Whether no program ran, a program failed, or its answer cannot be written as JSON."""
+        """Whether no program ran, a program failed, or FINAL refused its answer."""
         blocks = [execution.block for execution in self.executions]
         return not blocks or any(block.ended != "completed" or block.refused for block in blocks)
 
 
 class Repl:
-    """A sandbox with the variables `query` and `context`, and with functions such as `worker`. Raises ConfigError if
-    the context is empty or does not fit, or if there is no sandbox; ProcessError if the sandbox does not start."""
+    """A sandbox with the variables `query` and `context` and functions such as `worker`. Raises ConfigError if the
+    context is empty or too large, or if no sandbox is available, and ProcessError if the sandbox does not start."""
 
     def __init__(
         self,
@@ -100,9 +102,9 @@ class Repl:
     ) -> None:
         """`on_execution` is called after each program."""
         if not context:
-            raise ConfigError("the context is empty; give text, a list or a dict to look into")
+            raise ConfigError("the context is empty; expected text, a list or a dict")
         if output_limit < 1:
-            raise ConfigError(f"output_limit is {output_limit}; give 1 or more")
+            raise ConfigError(f"output_limit is {output_limit}; expected 1 or more")
         self._output_limit, self._on_execution = output_limit, on_execution
         self._sandbox: Sandbox = open_sandbox(functions=functions, limits=limits, backend=backend)
         try:
@@ -116,44 +118,44 @@ class Repl:
         self._sandbox.close()
 
     def interrupt(self) -> None:
-        """End the running block from another thread, if the backend can do that before the block's deadline."""
+        """End the running block from another thread, if the backend supports this."""
         self._sandbox.interrupt()
 
-    def turn(self, answer: str) -> Turn:
-        """Run the answer's programs, up to the first that fails or calls FINAL."""
-        written = programs(answer)
+    def run_turn(self, answer: str) -> Turn:
+        """Run the answer's programs until one fails or calls FINAL."""
+        parsed = parse_programs(answer)
         executions: list[Execution] = []
-        for code in written.blocks:
+        for code in parsed.blocks:
             block = self._sandbox.run(code)
             executions.append(Execution(code, block))
             self._on_execution(executions[-1])
             if block.answer is not None or block.ended != "completed":
                 break
         final = executions[-1].block.answer if executions else None
-        message = _message(executions, len(written.blocks), written.unclosed, self._output_limit)
-        return Turn(tuple(executions), message, final, written.unclosed)
+        message = _message(executions, len(parsed.blocks), parsed.unclosed, self._output_limit)
+        return Turn(tuple(executions), message, final, parsed.unclosed)
 
 
 def _message(executions: Sequence[Execution], blocks: int, unclosed: bool, limit: int) -> str:
-    parts = [shown(execution.block, limit) for execution in executions]
+    parts = [outcome_text(execution.block, limit) for execution in executions]
     if skipped := blocks - len(executions):
-        parts.append(f"The {skipped} block{'s' if skipped > 1 else ''} after it did not run.")
+        parts.append(f"The {skipped} block{'s' if skipped > 1 else ''} after that did not run.")
     if unclosed:
-        parts.append(CUT)
+        parts.append(TRUNCATED)
     return "\n\n".join(parts) or NO_PROGRAM
 
 
-def shown(block: Block, limit: int) -> str:
-    """Return the outcome as text: the first `limit` characters of its output, and how it ended."""
+def outcome_text(block: Block, limit: int) -> str:
+    """Return the outcome of a block as text, with at most `limit` characters of its output."""
     output = block.stdout + block.stderr
     hidden = max(0, len(output) - limit) + block.dropped
     visible = output[:limit]
-    if block.ended == "error" and hidden:  # the error must not be the part that is cut
+    if block.ended == "error" and hidden:  # the error must not be cut
         visible += f"\n{block.error}"
     lines = [f"Output:\n{visible}" if visible else "No output."]
     if hidden:
-        lines.append(f"({hidden} more characters are not shown: print less.)")
+        lines.append(f"({hidden} more characters are not shown. Print less.)")
     if block.namespace_lost:
-        lines.append(f"The program was ended: {block.error}. What it had defined is gone; context and query are there.")
-    lines += [f"FINAL did not take the answer: {why}." for why in block.refused[:3]]
+        lines.append(f"{block.error[:1].upper()}{block.error[1:]}. All variables except context and query are lost.")
+    lines += [f"FINAL refused the answer: {reason}." for reason in block.refused[:3]]
     return "\n".join(lines)

@@ -25,7 +25,7 @@ from oven_learner.client.client import OvenClient
 from oven_learner.link.link_interface import Link
 from oven_learner.link.resume_state import ResumeState
 from oven_learner.link.samples import SampleConverter
-from oven_learner.rollback.in_memory import Snapshots
+from oven_learner.rollback.memory_snapshots import Snapshots
 
 RULES = Rules(autonomy="auto")
 """The product's defaults, without a person to ask for approval."""

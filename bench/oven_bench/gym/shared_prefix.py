@@ -13,7 +13,7 @@ from typing import Any
 
 from oven_bench.gym.fault import Fault, Make, Trainee
 from oven_bench.gym.task_table import Kind
-from oven_learner.rollback.in_memory import EVERY_TICKS
+from oven_learner.rollback.memory_snapshots import EVERY_TICKS
 
 PREFIX, LATEST = 100, 130
 """First and last gradient step at which a fault may begin. Everything before is healthy."""

@@ -152,14 +152,14 @@ def measure_arrays(folder: Path, nodes: list[str], ranks: Path) -> tuple[dict[st
     for name in COLUMNS:
         getattr(arrays, name).max()  # reads all pages into memory
     memory = psutil.Process().memory_info().rss - before
-    hop2_us, sizes = quickest(nodes, lambda node: len(paths.within(arrays, arrays.index(node), 2)[0]))
+    hop2_us, sizes = quickest(nodes, lambda node: len(paths.nodes_within(arrays, arrays.index(node), 2)[0]))
     began = time.process_time()
     walk = RandomWalk(arrays)
     found_ranks = walk.ranks(accuracy=ACCURACY)
     pagerank_s = time.process_time() - began
     starts = [arrays.index(node) for node in nodes[:STARTS]]
-    walk.near(starts[0], FIRST)  # builds what all starts share
-    ppr_us, nearest = quickest(starts, lambda start: walk.near(start, FIRST)[0])
+    walk.nearest(starts[0], FIRST)  # builds what all starts share
+    ppr_us, nearest = quickest(starts, lambda start: walk.nearest(start, FIRST)[0])
     overlaps = []
     for start, near in zip(starts[:COMPARED], nearest, strict=False):
         exact = np.argsort(-walk.ranks(np.eye(1, arrays.nodes, start)[0]), kind="stable")[:FIRST]

@@ -35,7 +35,7 @@ PART_EVENTS = 20_000
 LIMIT_S = 1200.0
 LISTED, LISTED_BYTES = 300, 2 << 20
 """Number of runs in the list, and bytes of each one's log, some 3,000 events."""
-LOOK_S = 0.1
+POLL_S = 0.1
 
 
 class Use:
@@ -57,7 +57,7 @@ class Use:
     async def watch(self) -> None:
         while True:
             self.look()
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(POLL_S)
 
 
 async def opened(folder: RunFolder, home: Path, events: int) -> dict[str, float]:
@@ -112,13 +112,13 @@ def listed(folder: RunFolder, scratch: Path) -> dict[str, float]:
     figures: dict[str, float] = {}
     for name in ("list_cold_ms", "list_again_ms"):
         began, rows = time.process_time(), RunRows(home)
-        rows.look()
+        rows.refresh()
         for _ in rows.advance():
             pass
         rows.save()
         figures[name] = round(1000 * (time.process_time() - began), 1)
     began = time.process_time()
-    rows.look()
+    rows.refresh()
     return figures | {"list_look_ms": round(1000 * (time.process_time() - began), 1)}
 
 

@@ -34,8 +34,8 @@ def _train(kind: str, seconds: float, folder: Path) -> dict[str, float]:
 
     from oven_learner.hf.attach import attach
     from oven_learner.link.link_interface import SilentLink
-    from oven_learner.rollback.in_memory import Snapshots
-    from oven_learner.rollback.on_disk import OnDisk
+    from oven_learner.rollback.disk_checkpoints import DiskCheckpoints
+    from oven_learner.rollback.memory_snapshots import Snapshots
 
     hidden, layers = SIZES[kind]
     model = LlamaForCausalLM(
@@ -64,7 +64,7 @@ def _train(kind: str, seconds: float, folder: Path) -> dict[str, float]:
     trainer.add_callback(Watch())
     trainer.train()
     back = attachment.rollback
-    assert isinstance(back, OnDisk if kind == "disk" else Snapshots), f"{kind}: it is {type(back).__name__}"
+    assert isinstance(back, DiskCheckpoints if kind == "disk" else Snapshots), f"{kind}: it is {type(back).__name__}"
     wall = time.monotonic() - times[0]
     return {
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
@@ -77,7 +77,7 @@ def _train(kind: str, seconds: float, folder: Path) -> dict[str, float]:
 
 
 def bench(seconds: Annotated[float, Option(help="Seconds of training at each size.")] = 330.0) -> Report:
-    from oven_learner.rollback.in_memory import SHARE
+    from oven_learner.rollback.memory_snapshots import SHARE
 
     sizes = {kind: in_new_process(measure, kind, seconds) for kind in SIZES}
     figures: dict[str, Any] = {f"{kind}_{name}": value for kind, size in sizes.items() for name, value in size.items()}

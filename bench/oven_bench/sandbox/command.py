@@ -25,7 +25,7 @@ from oven_llm.sandbox import frames
 from oven_llm.sandbox.exchange import Sandbox
 from oven_llm.sandbox.limits import Limits
 from oven_llm.sandbox.probe import probe
-from oven_llm.sandbox.profiles import STANDARD, Profile
+from oven_llm.sandbox.profiles import STANDARD_MODULES, Profile
 from oven_llm.sandbox.session import open_sandbox
 
 DEADLINE_S = 0.5
@@ -37,7 +37,7 @@ HANGS_S = 2.5
 CONTROL_S = 20.0
 """Time limit of all other attacks in the control."""
 ATTACKED = Limits(block_s=DEADLINE_S, memory_bytes=400_000_000, calls=2000, call_bytes=500_000, answer_bytes=500_000)
-WITH_CTYPES = Profile(modules=(*STANDARD, "ctypes"))
+WITH_CTYPES = Profile(modules=(*STANDARD_MODULES, "ctypes"))
 """`repl` for the attacks: with ctypes they reach the kernel's rules, where `repl` would only refuse the import."""
 FRAMES = {"header": "<BI", "kind": [frames.DONE], "too_long": 2**32 - 1}
 """The format of frames to the host, which an attacker can read in the source."""

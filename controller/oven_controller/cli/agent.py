@@ -99,9 +99,8 @@ def run_agent(
     earlier = folder.earlier_settings()
     plan = Plan(folder, folder.info().url, str(earlier.get("otlp", "")), earlier.get("agents_memory_mb"))
     print(f"{name} is joining {folder.run}; press Ctrl-C to stop it", flush=True)
-    raise typer.Exit(
-        asyncio.run(run_alongside(folder, plan.joining_agent(spec, name, shadow=shadow), name, trust or ()))
-    )
+    service = plan.joining_agent(spec, name, shadow=shadow)
+    raise typer.Exit(asyncio.run(run_alongside(folder, service, name, trust or ())))
 
 
 def new_agent(
@@ -135,7 +134,7 @@ def list_agents(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """List the installed agents with a summary of each; with NAME, one agent and its options.
+    """List the installed agents with a summary of each. With NAME, show one agent and its options.
 
     Example: oven-controller agent list learning_rate
     """

@@ -13,8 +13,7 @@ from oven_controller.importing.open_log import open_log
 from oven_core.protocol.messages import Outcome
 from oven_core.terminal_text import say, wrapped
 from oven_runs.home.run_folder import Home
-from oven_runs.log.vote_calibration import Calibration, by_agent, claims
-from oven_runs.log.vote_calibration import calibration as calibrated
+from oven_runs.log.vote_calibration import Calibration, calibrate, calibrate_by_agent, collect_claims
 
 NOTE = (
     "y is the probability, from 0 to 1, that a change was better than no change. The best constant is known only in "
@@ -26,9 +25,7 @@ def calibration(
     runs: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="RUN",
-            help="Run names, run folders, or log.jsonl files.",
-            autocompletion=completion.runs_or_logs,
+            metavar="RUN", help="Run names, run folders, or log.jsonl files.", autocompletion=completion.runs_or_logs
         ),
     ] = None,
     runs_: RunsAlias = None,
@@ -40,9 +37,9 @@ def calibration(
     """
     runs = several_runs(runs, runs_)
     outcomes = [outcome for run in runs for outcome in _outcomes(run)]
-    scored_claims = claims(outcomes)
+    scored_claims = collect_claims(outcomes)
     counts = {"outcomes": len(outcomes), "unscored": sum(not outcome.scored for outcome in outcomes)}
-    agents, overall = by_agent(scored_claims), calibrated(scored_claims)
+    agents, overall = calibrate_by_agent(scored_claims), calibrate(scored_claims)
     line = f"{counts['outcomes']} outcomes, {counts['unscored']} of them unscored"
     print_result(as_json, {"runs": runs, **counts, "agents": agents, "overall": overall}, [line])
     if scored_claims and not as_json:

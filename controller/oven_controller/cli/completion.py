@@ -106,9 +106,9 @@ def decisions(ctx: typer.Context, incomplete: str) -> Iterator[str]:
 
 @_completer
 def shipped_knobs(incomplete: str) -> Iterable[str]:
-    from oven_controller.importing.declared_knobs import VOTABLE_ACTUATORS
+    from oven_controller.importing.declared_knobs import VOTABLE_KNOBS
 
-    return VOTABLE_ACTUATORS
+    return VOTABLE_KNOBS
 
 
 def _folders() -> list[Path]:

@@ -6,7 +6,7 @@ import sys
 
 
 def run() -> None:
-    """Run the command line (`oven_controller.cli.main.run`); exit code 130 after Ctrl-C."""
+    """Run the command line (`oven_controller.cli.main.run`). Exit code 130 after Ctrl-C."""
     try:
         from oven_controller.cli import main
 

@@ -31,9 +31,7 @@ from oven_runs.server.embedded import ServerFolder
 RELOAD_COMMAND = "nats-server --signal reload=PID"
 """Command that makes the user's own server reload its configuration."""
 
-ServerOption = Annotated[
-    Path | None, typer.Option("--server", help="A folder written by `creds server`, instead of a run.")
-]
+ServerOption = Annotated[Path | None, typer.Option("--server", help="A folder of `creds server`, instead of a run.")]
 Agents = Annotated[
     list[str] | None,
     typer.Option(

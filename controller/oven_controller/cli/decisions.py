@@ -8,18 +8,18 @@ from typing import Annotated
 import typer
 
 from oven_controller.cli import completion
-from oven_controller.cli.options import LOCAL_ENDPOINT, Json, RunAlias, RunName, one_run, with_endpoint_options
+from oven_controller.cli.options import LOCAL, Json, RunAlias, RunName, one_run, remote_options
 from oven_core.terminal_text import say
 from oven_runs.access.endpoint import Endpoint
 from oven_runs.access.run_access import RunAccess
 from oven_runs.access.run_finder import find_run
-from oven_runs.log.decision_row import HEAD, DecisionFilter, line, row
+from oven_runs.log.decision_row import HEADER, DecisionFilter, decision_row, format_row
 from oven_runs.log.explanation import Explanations
 from oven_runs.log.run_summary import Verdict
 from oven_runs.log.since import FORMS, Since
 
 
-@with_endpoint_options
+@remote_options
 def decisions(
     run: RunName = None,
     run_: RunAlias = None,
@@ -50,7 +50,7 @@ def decisions(
         ),
     ] = False,
     as_json: Json = False,
-    endpoint: Endpoint = LOCAL_ENDPOINT,
+    endpoint: Endpoint = LOCAL,
 ) -> None:
     """List a run's decisions: step, author, change, verdict, the value read back, and the effect. With --json, one
     object per line.
@@ -72,7 +72,7 @@ async def _print(access: RunAccess, criteria: DecisionFilter, follow: bool, as_j
     ids = [id_ for id_, decision in decisions.items() if criteria.matches(decision, newest)]
     if not as_json:
         empty = f"none of the {len(decisions)} decisions match" if decisions else "no decisions yet"
-        print(HEAD if ids or follow else empty)
+        print(HEADER if ids or follow else empty)
     for id_ in ids:
         _print_row(explanations, id_, criteria, as_json)
     if not follow:
@@ -80,14 +80,14 @@ async def _print(access: RunAccess, criteria: DecisionFilter, follow: bool, as_j
     async for event in access.follow():
         if event.seq > last_seq:
             explanations.feed(event)
-            if explanations.changed:
-                _print_row(explanations, explanations.changed, criteria, as_json)
+            if explanations.changed_id:
+                _print_row(explanations, explanations.changed_id, criteria, as_json)
 
 
 def _print_row(explanations: Explanations, id_: str, criteria: DecisionFilter, as_json: bool) -> None:
     if criteria.matches(explanations.by_id[id_], explanations.newest):
-        decision = row(explanations.whole(id_))
+        decision = decision_row(explanations.get(id_))
         if as_json:
             print(decision.model_dump_json(ensure_ascii=True), flush=True)
         else:
-            say(line(decision), flush=True)
+            say(format_row(decision), flush=True)

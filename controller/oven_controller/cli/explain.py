@@ -9,30 +9,21 @@ from typing import Annotated
 import typer
 
 from oven_controller.cli import completion
-from oven_controller.cli.options import (
-    LOCAL_ENDPOINT,
-    Json,
-    RuleOverrides,
-    RunAlias,
-    RunName,
-    one_run,
-    print_result,
-    with_endpoint_options,
-)
+from oven_controller.cli.options import LOCAL, Json, Rules, RunAlias, RunName, one_run, print_result, remote_options
 from oven_core.protocol.messages import Decision, Vote
 from oven_core.security.signing import OPERATOR
 from oven_runs.access.decision_explanations import explain_decision
 from oven_runs.access.endpoint import Endpoint
 from oven_runs.access.run_finder import find_run
-from oven_runs.log.announcement_text import announced, injected
+from oven_runs.log.announcement_text import describe_actuator, describe_prompts
 from oven_runs.log.cited_paths import cited_paths
 from oven_runs.log.explanation import Explanation
 from oven_runs.log.explanation_report import report
-from oven_runs.log.run_summary import text, verdict_text
+from oven_runs.log.run_summary import format_value, verdict_text
 from oven_runs.settings.resolution import rules_set
 
 
-@with_endpoint_options
+@remote_options
 def explain(
     decision: Annotated[
         str,
@@ -44,9 +35,9 @@ def explain(
     ],
     run: RunName = None,
     run_: RunAlias = None,
-    overrides: RuleOverrides = None,
+    overrides: Rules = None,
     as_json: Json = False,
-    endpoint: Endpoint = LOCAL_ENDPOINT,
+    endpoint: Endpoint = LOCAL,
 ) -> None:
     """Explain a decision: the votes and their reasons, the knowledge graph's paths, the guardrails, the forecast, the
     value that was read back, and the outcome.
@@ -67,7 +58,7 @@ def lines(explanation: Explanation) -> list[str]:
     from oven_controller.stack.line_output import outcome_text
 
     decision, receipt = explanation.decision, explanation.receipt
-    change = f"{text(decision.before)} → {text(decision.value)}"
+    change = f"{format_value(decision.before)} → {format_value(decision.value)}"
     position = f"at tick {decision.tick} (step {explanation.step}, decision {decision.id})"
     out = [
         f"{decision.actuator} {change}: {verdict_text(decision.verdict, decision.reason)} {position}",
@@ -77,12 +68,12 @@ def lines(explanation: Explanation) -> list[str]:
         requester = "the operator" if explanation.operator == OPERATOR else f"operator {explanation.operator}"
         out.insert(1, f"requested by {requester}")
     if explanation.announced is not None:
-        out.append(f"earlier: the learner {announced(explanation.announced)}")
+        out.append(f"earlier: the learner {describe_actuator(explanation.announced)}")
     if decision.target and decision.expected_change:
         out.append(f"forecast: {decision.target} {decision.expected_change:+.3g} within {decision.horizon} ticks")
     if receipt is not None:
         reason = f": {receipt.reason}" if receipt.reason else ""
-        values = f"{text(receipt.before)} → {text(receipt.after)}"
+        values = f"{format_value(receipt.before)} → {format_value(receipt.after)}"
         out.append(f"receipt: {receipt.status}, {values}, read back at step {receipt.step}{reason}")
     elif decision.verdict == "adopted":
         out.append("receipt: none yet")
@@ -95,14 +86,14 @@ def lines(explanation: Explanation) -> list[str]:
         out.append(f"later: {explanation.later.status} at step {explanation.later.step}: {explanation.later.reason}")
     if explanation.outcome is not None:
         out.append(f"outcome: {outcome_text(explanation.outcome)}")
-    out += [f"also: {injected(prompts)}" for prompts in explanation.injected]
+    out += [f"also: {describe_prompts(prompts)}" for prompts in explanation.injected]
     out += voters(decision, explanation.votes)
     for path in cited_paths(explanation.votes):
         grade = f", grade {path.grade}" if path.grade else ""
         sources = f" ({', '.join(path.sources)})" if path.sources else ""
         role = {"against": "against it", "chosen": "for this plan"}.get(path.role, "for it")
         out.append(f"knowledge graph {role}, cited by {', '.join(path.agents)}{grade}{sources}:")
-        out += [f"    {line}" for line in path.drawn()]
+        out += [f"    {line}" for line in path.diagram()]
     return out
 
 
@@ -113,7 +104,7 @@ def voters(decision: Decision, votes: Mapping[str, Vote]) -> list[str]:
         if line.stance == "silent":
             continue
         vote = votes.get(line.agent)
-        value = f" {text(line.value)}" if line.value is not None else ""
+        value = f" {format_value(line.value)}" if line.value is not None else ""
         status = ", shadow" if line.shadow else ", newcomer" if line.newcomer else ""
         vote_line = f"{line.agent}: {line.stance}{value} at {line.confidence:.2f}, weight {line.weight:.3g}{status}"
         rationale = vote.rationale if vote is not None else line.rationale

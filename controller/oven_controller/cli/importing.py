@@ -37,7 +37,7 @@ def import_(
         Path,
         typer.Argument(
             help="trainer_state.json or a folder with checkpoints, TensorBoard event files, a W&B offline run, or a "
-            "history as CSV or JSONL.",
+            "history as CSV or JSONL."
         ),
     ],
     run: Annotated[str | None, typer.Option("--run", "-r", metavar="NAME", help="Name of the new run.")] = None,

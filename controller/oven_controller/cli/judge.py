@@ -74,8 +74,8 @@ def swap(
     reason: Reason = "",
     as_json: Json = False,
 ) -> int:
-    """Replace a member's model from the next step on. The new model must answer a test question first; if it gives no
-    verdict, the old model stays. The member keeps its name, role, weight and metrics, and its controls start over.
+    """Replace a member's model from the next step on, if the new model answers a test question with a verdict. The
+    member keeps its name, role, weight and metrics, and its controls start over.
 
     Example: oven-controller judge swap critic --provider claude --model claude-haiku-4-5
     """
@@ -120,8 +120,7 @@ def add(
     model: Model,
     role: Annotated[str, typer.Option(help="critic, adversary, specialist or style.")] = "critic",
     weight: Annotated[
-        float | None,
-        typer.Option(help="Its share of the total weight, 0 to 1.", show_default="an equal share"),
+        float | None, typer.Option(help="Its share of the total weight, 0 to 1.", show_default="an equal share")
     ] = None,
     domain: Annotated[str, typer.Option(help="A specialist's field.")] = "",
     rubric: Annotated[str, typer.Option(help="A text file with instructions to use instead of the role's.")] = "",
@@ -144,9 +143,7 @@ def add(
     settings, view = _settings(folder), _view(folder)
     names.checked("member", name)
     if name in settings.members or name in view.shares or name in view.members:
-        raise ConfigError(
-            f"{name!r} is already a member of {folder.run}; choose another name, or use `judge swap {name}`"
-        )
+        raise ConfigError(f"{name!r} is already a member of {folder.run}; choose another name, or `judge swap {name}`")
     share = 1 / (max(len(view.shares), 1) + 1) if weight is None else weight
     if not 0 < share < 1:
         raise ConfigError(

@@ -15,7 +15,7 @@ from oven_core.terminal_text import say
 
 if TYPE_CHECKING:
     from oven_kg.arrays.graph_arrays import GraphArrays
-    from oven_kg.loaders.importing import Imported
+    from oven_kg.loaders.importing import ImportResult
 
 NEEDS_EXTRA: Final = 'needs the extra kg: `pip install "oven-controller[kg]"`'
 MAX_COUNTS: Final = 12
@@ -32,9 +32,7 @@ def import_graph_files(
         Path | None,
         typer.Option(metavar="MAP.yaml", help="A map from the files' relations to their names in the graph, or null."),
     ] = None,
-    languages: Annotated[
-        str, typer.Option(metavar="en,de", help="Languages of the ConceptNet concepts to import. [default: all]")
-    ] = "",
+    languages: Annotated[str, typer.Option(metavar="en,de", help="ConceptNet's languages. [default: all]")] = "",
     min_weight: Annotated[
         float, typer.Option("--least-weight", min=0, metavar="W", help="Skip edges with a smaller weight.")
     ] = 0.0,
@@ -87,23 +85,23 @@ def read_files(
     min_weight: float = 0.0,
     cycles: Literal["refuse", "cut", "keep"] = "keep",
     licence: str = "",
-) -> Imported:
+) -> ImportResult:
     """Read a graph from files. Raises ConfigError, and UnknownNameError for an unknown format."""
     try:
-        from oven_kg.loaders.batches import Options
-        from oven_kg.loaders.formats import has_languages, inputs
+        from oven_kg.loaders.batches import LoaderOptions
+        from oven_kg.loaders.formats import files_with_loaders, has_languages
         from oven_kg.loaders.importing import RelationMap, import_graph, read_map
     except ImportError as error:
         raise ConfigError(f"reading {files[0]} {NEEDS_EXTRA}") from error
     codes = tuple(code.strip() for code in languages.split(",") if code.strip())
     if invalid := next((code for code in codes if not code.isalpha()), None):
         raise ConfigError(f"--languages {invalid!r} is not a language code; use ConceptNet's codes, e.g. en,de")
-    files_and_loaders = inputs(files, format_)
+    files_and_loaders = files_with_loaders(files, format_)
     if codes and not any(has_languages(loader) for _, loader in files_and_loaders):
         raise ConfigError(f"--languages works only for ConceptNet, and {files[0]} is not a ConceptNet file; omit it")
     return import_graph(
         files_and_loaders,
-        Options(languages=codes),
+        LoaderOptions(languages=codes),
         read_map(relations) if relations else RelationMap(),
         min_weight=min_weight,
         cycles=cycles,

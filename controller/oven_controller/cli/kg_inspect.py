@@ -56,7 +56,7 @@ def diagnose_symptoms(
 
 def _symptom(graph: Knowledge, text: str) -> Symptom:
     id_, _, severity = text.partition("=")
-    ids = [node.id for node in graph.of_kind("symptom")]
+    ids = [node.id for node in graph.nodes_of_kind("symptom")]
     if id_ not in ids:
         raise UnknownNameError("symptom", id_, ids)
     try:
@@ -107,7 +107,7 @@ def info(file: GraphArgument = None, graph_file: GraphFile = None, as_json: Json
         print("never applied at the same time: " + "; ".join(" and ".join(pair) for pair in graph_info.contradictions))
     if graph_info.requirements:
         print("requirements: " + "; ".join(f"{change} needs {need}" for change, need in graph_info.requirements))
-    if symptoms := graph.of_kind("symptom"):
+    if symptoms := graph.nodes_of_kind("symptom"):
         print("symptoms: " + ", ".join(node.id for node in symptoms))
     return 0
 
@@ -124,9 +124,9 @@ def lint_graph(file: GraphArgument = None) -> int:
     """
     if file and not is_yaml(file):
         arrays = large_graph(file)
-        from oven_kg.arrays.inspection import faults as large_graph_faults
+        from oven_kg.arrays.inspection import find_faults
 
-        faults, nodes, edges = large_graph_faults(arrays), arrays.nodes, arrays.edges
+        faults, nodes, edges = find_faults(arrays), arrays.nodes, arrays.edges
     else:
         records = read_graph(file)
         faults, nodes, edges = lint(records), len(records.nodes), len(records.edges)

@@ -9,15 +9,7 @@ from typing import Annotated
 
 import typer
 
-from oven_controller.cli.options import (
-    LOCAL_ENDPOINT,
-    Json,
-    RunAlias,
-    RunName,
-    exit_if_incomplete,
-    one_run,
-    with_endpoint_options,
-)
+from oven_controller.cli.options import LOCAL, Json, RunAlias, RunName, exit_if_incomplete, one_run, remote_options
 from oven_core.protocol.codec import Malformed
 from oven_core.protocol.completion_messages import StoredGroup
 from oven_core.protocol.events import Event
@@ -33,7 +25,7 @@ LAST_GROUPS = 10
 """Default number of groups that --completions prints."""
 
 
-@with_endpoint_options
+@remote_options
 def log(
     run: RunName = None,
     run_: RunAlias = None,
@@ -53,7 +45,7 @@ def log(
             min=1, max=2000, help="Only this many of the newest events, or of the newest groups with --completions."
         ),
     ] = None,
-    endpoint: Endpoint = LOCAL_ENDPOINT,
+    endpoint: Endpoint = LOCAL,
 ) -> None:
     """Print a run's log, one event per line, whether its stack is up or down.
 

@@ -14,31 +14,31 @@ from oven_core.errors import NO_SPACE, OvenError
 from oven_core.protocol.operator_actions import ACTIONS
 from oven_core.terminal_text import clean
 
-PACKAGE: Final = "oven_controller.cli"
+CLI: Final = "oven_controller.cli"
 COMMANDS: Final[Mapping[str, Mapping[str, Command | Group]]] = {
     "Start and end": {
-        "up": Command(f"{PACKAGE}.up:up_command", "Start a run: the bus, the mesh, the agents and the learner."),
-        "run": Command(f"{PACKAGE}.up:run_script", "Start the stack around your own training script."),
-        "down": Command(f"{PACKAGE}.up:down", "Shut a running stack down, with a checkpoint."),
+        "up": Command(f"{CLI}.up:up_command", "Start a run: the bus, the mesh, the agents and the learner."),
+        "run": Command(f"{CLI}.up:run_script", "Start the stack around your own training script."),
+        "down": Command(f"{CLI}.up:down", "Shut a running stack down, with a checkpoint."),
     },
     "Watch": {
-        "runs": Command(f"{PACKAGE}.runs:runs_command", "List the runs; `runs rm` and `runs prune` remove some."),
-        "status": Command(f"{PACKAGE}.status:status", "Show how a run is doing."),
-        "monitor": Command(f"{PACKAGE}.monitor:monitor", "Watch a run in the terminal: curves, agents, decisions."),
-        "log": Command(f"{PACKAGE}.log:log", "Print a run's log, one event per line."),
+        "runs": Command(f"{CLI}.runs:runs_command", "List the runs; `runs rm` and `runs prune` remove some."),
+        "status": Command(f"{CLI}.status:status", "Show how a run is doing."),
+        "monitor": Command(f"{CLI}.monitor:monitor", "Watch a run in the terminal: curves, agents, decisions."),
+        "log": Command(f"{CLI}.log:log", "Print a run's log, one event per line."),
         "notify": Group(
             "Send messages about a run to a webhook, a chat or by e-mail.",
             "test env:OPS_HOOK",
             {
-                "test": Command(f"{PACKAGE}.notify:send_test", "Send one message to each address."),
-                "watch": Command(f"{PACKAGE}.notify:watch", "Send messages about a running run."),
+                "test": Command(f"{CLI}.notify:send_test", "Send one message to each address."),
+                "watch": Command(f"{CLI}.notify:watch", "Send messages about a running run."),
             },
         ),
-        "mcp": Command(f"{PACKAGE}.mcp:mcp", "Serve runs to a coding agent over the Model Context Protocol."),
+        "mcp": Command(f"{CLI}.mcp:mcp", "Serve runs to a coding agent over the Model Context Protocol."),
     },
     "Overrule": {
         **{
-            name: Command(f"{PACKAGE}.operator:{name}_command", f"{ACTIONS[name].summary}.")
+            name: Command(f"{CLI}.operator:{name}_command", f"{ACTIONS[name].summary}.")
             for name in (
                 *("hold", "resume", "stop", "set", "approve", "veto", "autonomy"),
                 *("mute", "unmute", "trust", "distrust"),
@@ -48,99 +48,95 @@ COMMANDS: Final[Mapping[str, Mapping[str, Command | Group]]] = {
             "Manage the judges of a run's reward committee while it trains.",
             "list",
             {
-                "list": Command(f"{PACKAGE}.judge:list_judges", "List the remote members and their state."),
-                "swap": Command(f"{PACKAGE}.judge:swap", "Replace a member's model."),
-                "mute": Command(f"{PACKAGE}.judge:mute", "Stop calling a member."),
-                "add": Command(f"{PACKAGE}.judge:add", "Start a new member in the running stack."),
-                "remove": Command(f"{PACKAGE}.judge:remove", "Remove a member and end its process."),
+                "list": Command(f"{CLI}.judge:list_judges", "List the remote members and their state."),
+                "swap": Command(f"{CLI}.judge:swap", "Replace a member's model."),
+                "mute": Command(f"{CLI}.judge:mute", "Stop calling a member."),
+                "add": Command(f"{CLI}.judge:add", "Start a new member in the running stack."),
+                "remove": Command(f"{CLI}.judge:remove", "Remove a member and end its process."),
             },
         ),
     },
     "Ask": {
-        "decisions": Command(f"{PACKAGE}.decisions:decisions", "List a run's decisions, one per row."),
-        "explain": Command(f"{PACKAGE}.explain:explain", "Explain one decision: votes, rules, receipt, outcome."),
-        "review": Command(f"{PACKAGE}.review:review", "Ask all agents what they would have flagged in a finished run."),
-        "replay": Command(f"{PACKAGE}.replay:replay", "Decide a recorded run again from its log."),
-        "backtest": Command(f"{PACKAGE}.backtest:backtest", "Show what one agent would have voted in a recorded run."),
-        "import": Command(f"{PACKAGE}.importing:import_", "Read another training's logs as a run."),
+        "decisions": Command(f"{CLI}.decisions:decisions", "List a run's decisions, one per row."),
+        "explain": Command(f"{CLI}.explain:explain", "Explain one decision: votes, rules, receipt, outcome."),
+        "review": Command(f"{CLI}.review:review", "Ask all agents what they would have flagged in a finished run."),
+        "replay": Command(f"{CLI}.replay:replay", "Decide a recorded run again from its log."),
+        "backtest": Command(f"{CLI}.backtest:backtest", "Show what one agent would have voted in a recorded run."),
+        "import": Command(f"{CLI}.importing:import_", "Read another training's logs as a run."),
         "kg": Group(
             "Query the graph of causes and remedies, or your own graph.",
             "diagnose loss_spike grad_norm_spike",
             {
-                "diagnose": Command(
-                    f"{PACKAGE}.kg_inspect:diagnose_symptoms", "Rank causes and remedies for symptoms."
-                ),
-                "query": Command(f"{PACKAGE}.kg_inspect:query", "Query a graph: neighbors, path, ppr, search."),
-                "info": Command(f"{PACKAGE}.kg_inspect:info", "Show a graph's contents and its hash."),
-                "lint": Command(f"{PACKAGE}.kg_inspect:lint_graph", "Check a graph for faults."),
-                "import": Command(f"{PACKAGE}.kg_import:import_graph_files", "Convert a graph from other sources."),
-                "curriculum": Command(f"{PACKAGE}.kg_training:curriculum", "Compute the training share of each topic."),
-                "token-prior": Command(f"{PACKAGE}.kg_training:token_prior", "Score the most important tokens."),
+                "diagnose": Command(f"{CLI}.kg_inspect:diagnose_symptoms", "Rank causes and remedies for symptoms."),
+                "query": Command(f"{CLI}.kg_inspect:query", "Query a graph: neighbors, path, ppr, search."),
+                "info": Command(f"{CLI}.kg_inspect:info", "Show a graph's contents and its hash."),
+                "lint": Command(f"{CLI}.kg_inspect:lint_graph", "Check a graph for faults."),
+                "import": Command(f"{CLI}.kg_import:import_graph_files", "Convert a graph from other sources."),
+                "curriculum": Command(f"{CLI}.kg_training:curriculum", "Compute the training share of each topic."),
+                "token-prior": Command(f"{CLI}.kg_training:token_prior", "Score the most important tokens."),
             },
         ),
         "oracle": Group(
             "Evaluate an oracle that reads activations, or ask it about a text.",
             'ask "the film was very boring" "is the feeling of this text positive?"',
             {
-                "evaluate": Command(f"{PACKAGE}.oracle:evaluate", "Evaluate an oracle on nine benchmarks."),
-                "ask": Command(f"{PACKAGE}.oracle:ask", "Ask an oracle about a text."),
+                "evaluate": Command(f"{CLI}.oracle:evaluate", "Evaluate an oracle on nine benchmarks."),
+                "ask": Command(f"{CLI}.oracle:ask", "Ask an oracle about a text."),
             },
         ),
         "supervise": Group(
             "Answer questions about long texts: a model writes programs, and a cheaper one reads the parts.",
             "diagnose grpo-1121-0231",
             {
-                "run": Command(f"{PACKAGE}.supervise_run:run_question", "Answer one question about a long text."),
-                "diagnose": Command(f"{PACKAGE}.supervise_diagnose:diagnose_run", "Diagnose what is wrong with a run."),
-                "export": Command(f"{PACKAGE}.supervise_export:export", "Export answered questions as training data."),
+                "run": Command(f"{CLI}.supervise_run:run_question", "Answer one question about a long text."),
+                "diagnose": Command(f"{CLI}.supervise_diagnose:diagnose_run", "Diagnose what is wrong with a run."),
+                "export": Command(f"{CLI}.supervise_export:export", "Export answered questions as training data."),
             },
         ),
         "traces": Group(
             "Record an agent's attempts at tasks as traces, convert them, and check them.",
             "collect traces.jsonl --rollouts 100",
             {
-                "collect": Command(f"{PACKAGE}.traces_collect:collect", "Record traces of the recipe repair's policy."),
-                "convert": Command(f"{PACKAGE}.traces_files:convert", "Write traces in another format."),
-                "check": Command(f"{PACKAGE}.traces_files:check", "Count incomplete steps."),
-                "show": Command(f"{PACKAGE}.traces_files:show", "List traces, or show one step by step."),
+                "collect": Command(f"{CLI}.traces_collect:collect", "Record traces of the recipe repair's policy."),
+                "convert": Command(f"{CLI}.traces_files:convert", "Write traces in another format."),
+                "check": Command(f"{CLI}.traces_files:check", "Count incomplete steps."),
+                "show": Command(f"{CLI}.traces_files:show", "List traces, or show one step by step."),
             },
         ),
     },
     "Measure": {
-        "gym": Command(
-            f"{PACKAGE}.bench:gym_command", "Measure whether the controller helps when small runs go wrong."
-        ),
-        "bench": Command(f"{PACKAGE}.bench:bench_command", "Run one of the benchmarks of a source checkout."),
-        "calibration": Command(f"{PACKAGE}.calibration:calibration", "Score the confidences that agents stated."),
+        "gym": Command(f"{CLI}.bench:gym_command", "Measure whether the controller helps when small runs go wrong."),
+        "bench": Command(f"{CLI}.bench:bench_command", "Run one of the benchmarks of a source checkout."),
+        "calibration": Command(f"{CLI}.calibration:calibration", "Score the confidences that agents stated."),
     },
     "Set up": {
-        "doctor": Command(f"{PACKAGE}.doctor:doctor", "Check whether this machine is ready for a run."),
+        "doctor": Command(f"{CLI}.doctor:doctor", "Check whether this machine is ready for a run."),
         "config": Group(
             "Show settings and where they come from.",
             "show --origin",
-            {"show": Command(f"{PACKAGE}.config:show", "Print the settings that a run would get.")},
+            {"show": Command(f"{CLI}.config:show", "Print the settings that a run would get.")},
         ),
         "agent": Group(
             "Write your own agents, run them alongside a stack, and list agents.",
             "list",
             {
-                "run": Command(f"{PACKAGE}.agent:run_agent", "Run an agent alongside a running stack."),
-                "new": Command(f"{PACKAGE}.agent:new_agent", "Write a small agent to start from."),
-                "list": Command(f"{PACKAGE}.agent:list_agents", "List the installed agents, or one agent's options."),
+                "run": Command(f"{CLI}.agent:run_agent", "Run an agent alongside a running stack."),
+                "new": Command(f"{CLI}.agent:new_agent", "Write a small agent to start from."),
+                "list": Command(f"{CLI}.agent:list_agents", "List the installed agents, or one agent's options."),
             },
         ),
         "creds": Group(
             "Manage keys for agents and people on other machines, and for your own server.",
             "list",
             {
-                "add": Command(f"{PACKAGE}.creds:add", "Make a key for a run."),
-                "revoke": Command(f"{PACKAGE}.creds:revoke", "Revoke a key and close its connections."),
-                "list": Command(f"{PACKAGE}.creds:list_keys", "List the keys that may connect."),
-                "server": Command(f"{PACKAGE}.creds:server", "Configure your own nats-server, with keys for one run."),
-                "cluster": Command(f"{PACKAGE}.creds:cluster", "Configure a cluster of nats-servers."),
+                "add": Command(f"{CLI}.creds:add", "Make a key for a run."),
+                "revoke": Command(f"{CLI}.creds:revoke", "Revoke a key and close its connections."),
+                "list": Command(f"{CLI}.creds:list_keys", "List the keys that may connect."),
+                "server": Command(f"{CLI}.creds:server", "Configure your own nats-server, with keys for one run."),
+                "cluster": Command(f"{CLI}.creds:cluster", "Configure a cluster of nats-servers."),
             },
         ),
-        "schema": Command(f"{PACKAGE}.schema:schema", "Print the JSON Schema of the messages."),
+        "schema": Command(f"{CLI}.schema:schema", "Print the JSON Schema of the messages."),
     },
 }
 """The commands under each heading of the help."""

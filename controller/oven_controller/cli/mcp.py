@@ -8,12 +8,12 @@ from typing import Annotated
 
 import typer
 
-from oven_controller.cli.options import LOCAL_ENDPOINT, RunAlias, one_run, run_argument, with_endpoint_options
+from oven_controller.cli.options import LOCAL, RunAlias, one_run, remote_options, run_argument
 from oven_core.errors import ConfigError
 from oven_runs.access.endpoint import Endpoint
 
 
-@with_endpoint_options
+@remote_options
 def mcp(
     run: Annotated[str | None, run_argument("all runs")] = None,
     run_: RunAlias = None,
@@ -31,7 +31,7 @@ def mcp(
             exists=True,
         ),
     ] = None,
-    endpoint: Endpoint = LOCAL_ENDPOINT,
+    endpoint: Endpoint = LOCAL,
 ) -> None:
     """Serve runs to a coding agent over the Model Context Protocol, on stdin and stdout. With RUN, serve only that run.
 
@@ -55,7 +55,6 @@ def mcp(
         reach.find(None)  # reports an unknown name now instead of at the first call
     if sys.stdin.isatty():
         print(
-            "this server is meant to be started by a coding agent, which talks to it on stdin; press Ctrl-C to stop it",
-            file=sys.stderr,
+            "waiting for a coding agent on stdin, which normally starts this server; Ctrl-C stops it", file=sys.stderr
         )
     serve(reach, control)

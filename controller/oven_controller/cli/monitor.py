@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from oven_controller.cli import completion
-from oven_controller.cli.options import LOCAL_ENDPOINT, RunsAlias, several_runs, with_endpoint_options
+from oven_controller.cli.options import LOCAL, RunsAlias, remote_options, several_runs
 from oven_core.errors import ConfigError
 from oven_runs.access.endpoint import Endpoint
 from oven_runs.home.run_folder import Home
@@ -16,7 +16,7 @@ MAX_RUNS = 4
 """Maximum number of runs in one overlay."""
 
 
-@with_endpoint_options
+@remote_options
 def monitor(
     runs: Annotated[
         list[str] | None,
@@ -55,7 +55,7 @@ def monitor(
         bool, typer.Option("--web", help="Show the monitor in a browser on this machine, at a one-time address.")
     ] = False,
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port for --web.", show_default="a free one")] = 0,
-    endpoint: Endpoint = LOCAL_ENDPOINT,
+    endpoint: Endpoint = LOCAL,
 ) -> None:
     """Watch a run: curves, agents, decisions and their ballots. Without --control the monitor only reads. Closing it
     does not affect the run.

@@ -11,16 +11,16 @@ from typing import Annotated
 import typer
 
 from oven_controller.cli.options import (
-    LOCAL_ENDPOINT,
+    LOCAL,
     Config,
     Json,
     LiveRunName,
     RunAlias,
     RunOption,
-    SettingOverrides,
+    Settings,
     one_run,
     print_result,
-    with_endpoint_options,
+    remote_options,
 )
 from oven_core.errors import ConfigError
 from oven_core.terminal_text import say
@@ -47,7 +47,7 @@ def send_test(
         typer.Argument(metavar="URL", help="Addresses, or env:NAME.", show_default="from the settings"),
     ] = None,
     config: Config = None,
-    overrides: SettingOverrides = None,
+    overrides: Settings = None,
     run: RunOption = None,
     as_json: Json = False,
 ) -> None:
@@ -73,14 +73,14 @@ def send_test(
     raise typer.Exit(3 if any(failures.values()) else 0)
 
 
-@with_endpoint_options
+@remote_options
 def watch(
     run: LiveRunName = None,
     run_: RunAlias = None,
     urls: Urls = None,
     config: Config = None,
-    overrides: SettingOverrides = None,
-    endpoint: Endpoint = LOCAL_ENDPOINT,
+    overrides: Settings = None,
+    endpoint: Endpoint = LOCAL,
 ) -> None:
     """Send messages about a running run, here or elsewhere, until it ends or Ctrl-C. Advice that is waiting for
     approval is sent immediately. Other earlier events are not sent.

@@ -17,7 +17,7 @@ import typer
 from oven_controller.cli import completion
 from oven_controller.cli.lazy_group import single_command
 from oven_controller.cli.options import (
-    LOCAL_ENDPOINT,
+    LOCAL,
     Json,
     LiveRunName,
     LiveRunOption,
@@ -25,7 +25,7 @@ from oven_controller.cli.options import (
     RunAlias,
     one_run,
     print_result,
-    with_endpoint_options,
+    remote_options,
 )
 from oven_core.errors import ConfigError
 from oven_core.errors import reason as error_text
@@ -83,16 +83,16 @@ def operator_command(action: Action) -> Callable[..., int]:
     examples = [f"Example: oven-controller {action.name} {example}".strip() for example in action.examples]
     command.__doc__ = "\n\n".join([f"{action.summary}. {action.detail}".strip(), *examples])
     shared: list[tuple[str, Any, Any]] = [("reason", Reason, ""), ("wait", Wait, None), ("as_json", Json, False)]
-    runs = (
-        [("run", LiveRunOption, None)] if action.arguments else [("run", LiveRunName, None), ("run_", RunAlias, None)]
-    )
+    runs = [("run", LiveRunOption, None)]
+    if not action.arguments:
+        runs = [("run", LiveRunName, None), ("run_", RunAlias, None)]
     parameters = [_parameter(argument) for argument in action.arguments]
-    for name, annotation, default in [*runs, *shared, ("endpoint", Endpoint, LOCAL_ENDPOINT)]:
+    for name, annotation, default in [*runs, *shared, ("endpoint", Endpoint, LOCAL)]:
         parameters.append(
             inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
         )
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    return with_endpoint_options(command)
+    return remote_options(command)
 
 
 def _parameter(argument: Argument) -> inspect.Parameter:
@@ -138,9 +138,7 @@ def parse_value(text: str | None) -> Value:
     if isinstance(value, bool) or not isinstance(value, int | float | str | dict):
         return text  # a choice may be named true or null
     if isinstance(value, dict) and not all(type(share) in (int, float) for share in value.values()):
-        raise ConfigError(
-            f"the value {text!r} has a share that is not a number; give each component a number, e.g. 0.5"
-        )
+        raise ConfigError(f"the value {text!r} has a share that is not a number; write e.g. 0.5")
     return value
 
 

@@ -22,7 +22,7 @@ from oven_runs.access.run_access import RunAccess, warn
 DEFAULT_LIVE_RUN = "the running one"
 DEFAULT_RUN = "the running one, else the newest"
 FROM_CREDS = "from --creds"
-LOCAL_ENDPOINT = Endpoint()
+LOCAL = Endpoint()
 """The default endpoint: a run on this machine, unless the environment names another."""
 
 Reason = Annotated[str, typer.Option(help="Reason, recorded in the log.")]
@@ -31,10 +31,8 @@ UntilTick = Annotated[
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Config = Annotated[Path | None, typer.Option(help="A YAML file with settings.")]
-SettingOverrides = Annotated[
-    list[str] | None, typer.Option("--set", metavar="A.B=C", help="Override one setting; repeatable.")
-]
-RuleOverrides = Annotated[
+Settings = Annotated[list[str] | None, typer.Option("--set", metavar="A.B=C", help="One setting; repeatable.")]
+Rules = Annotated[
     list[str] | None, typer.Option("--set", metavar="rules.KEY=VALUE", help="Override one rule; repeatable.")
 ]
 
@@ -60,8 +58,7 @@ Nats = Annotated[
 ]
 Creds = Annotated[Path | None, typer.Option(metavar="FILE", help="Your key for that run, as written by `creds add`.")]
 TlsCa = Annotated[
-    Path | None,
-    typer.Option(metavar="FILE", help="Certificate authority to trust (PEM).", show_default=FROM_CREDS),
+    Path | None, typer.Option(metavar="FILE", help="Certificate authority to trust (PEM).", show_default=FROM_CREDS)
 ]
 
 
@@ -91,7 +88,7 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     Console().print(table)
 
 
-def with_endpoint_options(command: Callable[..., Any]) -> Callable[..., Any]:
+def remote_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Replace a command's parameter `endpoint` with the options --nats, --creds and --tls-ca, which select a run on
     another machine."""
     signature = inspect.signature(command, eval_str=True)

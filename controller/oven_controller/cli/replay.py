@@ -25,7 +25,7 @@ from oven_runs.access.local_run import LocalRun
 from oven_runs.home.run_folder import Home, RunFolder
 from oven_runs.log.counterfactual import Divergence, OpenLoop, decision_text
 from oven_runs.log.message_gaps import GapFinder
-from oven_runs.log.replay import Replay, ReplayReport, refuse_another_version
+from oven_runs.log.replay import Replay, ReplayReport, check_version
 from oven_runs.settings.resolution import rules_in, with_rules
 
 MAX_GAPS = 5
@@ -43,8 +43,7 @@ def replay(
         ),
     ] = False,
     config: Annotated[
-        Path | None,
-        typer.Option(help="Decide with the `rules:` in this settings file instead of the run's."),
+        Path | None, typer.Option(help="Decide with the `rules:` in this settings file instead of the run's.")
     ] = None,
     as_json: Json = False,
 ) -> None:
@@ -239,7 +238,7 @@ async def _with_other_rules(
     run = folder.run
     loop, count = OpenLoop(run, lambda logged: with_rules(logged, rules)), 0
     async for event in LocalRun(folder).events(exact=True, until=until, check=verify):
-        refuse_another_version(event)
+        check_version(event)
         loop.feed(event)
         count += 1
     _check_started(run, loop.started)

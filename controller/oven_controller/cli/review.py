@@ -10,7 +10,7 @@ import typer
 
 from oven_controller.cli import completion
 from oven_controller.cli.importing import Knobs, Rename, parse_renames, resumed_text, source_lines
-from oven_controller.cli.options import Json, RuleOverrides
+from oven_controller.cli.options import Json, Rules
 from oven_controller.importing.declared_knobs import ASSUMED_KNOBS, Knob, parse_knobs
 from oven_controller.importing.import_run import hints
 from oven_controller.importing.open_log import open_log
@@ -45,12 +45,11 @@ def review(
     html: Annotated[
         Path | None, typer.Option("--html", metavar="FILE", help="Also write the report with charts to this file.")
     ] = None,
-    overrides: RuleOverrides = None,
+    overrides: Rules = None,
     rename: Rename = None,
     knob: Knobs = None,
     assume: Annotated[
-        bool,
-        typer.Option(help="Announce optimizer.lr_scale, run.rollback and data.skip in an imported run."),
+        bool, typer.Option(help="Announce optimizer.lr_scale, run.rollback and data.skip in an imported run.")
     ] = True,
     as_json: Json = False,
 ) -> int:

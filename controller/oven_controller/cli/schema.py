@@ -13,12 +13,8 @@ from oven_core.protocol.codec import json_schema, service_schema
 
 
 def schema(
-    requests: Annotated[
-        bool, typer.Option("--requests", help="Print requests and replies instead of log messages.")
-    ] = False,
-    as_asyncapi: Annotated[
-        bool, typer.Option("--asyncapi", help="Print an AsyncAPI 3 document with all messages.")
-    ] = False,
+    requests: Annotated[bool, typer.Option("--requests", help="Print requests and replies instead.")] = False,
+    as_asyncapi: Annotated[bool, typer.Option("--asyncapi", help="Print everything as AsyncAPI 3.")] = False,
 ) -> None:
     """Print the JSON Schema of every message in the log, or of every request and reply, or an AsyncAPI document.
 

@@ -6,28 +6,18 @@ import asyncio
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from oven_controller.cli.options import (
-    LOCAL_ENDPOINT,
-    Json,
-    RunAlias,
-    RunName,
-    one_run,
-    print_result,
-    with_endpoint_options,
-)
+from oven_controller.cli.options import LOCAL, Json, RunAlias, RunName, one_run, print_result, remote_options
 from oven_core.terminal_text import counted
 from oven_runs.access.endpoint import Endpoint
 from oven_runs.access.run_finder import find_run
-from oven_runs.log.run_summary import counts_text, quarantine_text, text
+from oven_runs.log.run_summary import counts_text, format_value, quarantine_text
 
 if TYPE_CHECKING:
     from oven_controller.stack.run_status import RunStatus
 
 
-@with_endpoint_options
-def status(
-    run: RunName = None, run_: RunAlias = None, as_json: Json = False, endpoint: Endpoint = LOCAL_ENDPOINT
-) -> None:
+@remote_options
+def status(run: RunName = None, run_: RunAlias = None, as_json: Json = False, endpoint: Endpoint = LOCAL) -> None:
     """Show how a run is doing: processes, memory, agents, ticks and decisions. Works even when the stack is down.
 
     Example: oven-controller status --json
@@ -54,7 +44,7 @@ def _lines(status: RunStatus) -> Iterator[str]:
         yield f"  {name} {status.metrics[name]:.3f}"
     for name, value in status.knobs.items():
         if value is not None:
-            yield f"  {name} = {text(value)}"
+            yield f"  {name} = {format_value(value)}"
     yield from _decision_lines(status)
     yield from _cost_lines(status.judge_costs)
     for actuator, level in status.autonomy.items():

@@ -47,20 +47,15 @@ def run_question(
         str | None, Option(help="Endpoint of both models.", show_default="$BASE_URL, else https://api.together.xyz/v1")
     ] = None,
     worker_base_url: Annotated[str | None, Option(help="Endpoint of the worker.", show_default="--base-url")] = None,
-    key_env: Annotated[
-        str | None, Option(help="Environment variable with the API key for --base-url.", show_default=USUAL_VARIABLE)
-    ] = None,
+    key_env: Annotated[str | None, Option(help="Variable with the API key.", show_default=USUAL_VARIABLE)] = None,
     worker_key_env: Annotated[
-        str | None,
-        Option(help="Environment variable with the API key for --worker-base-url.", show_default=USUAL_VARIABLE),
+        str | None, Option(help="Variable with the API key for --worker-base-url.", show_default=USUAL_VARIABLE)
     ] = None,
     max_iterations: Annotated[int, Option(help="Maximum turns of the supervisor.")] = MAX_ITERATIONS,
     worker_ctx_k: Annotated[int, Option(help="Worker's context window, in thousands of tokens.")] = WORKER_CTX_K,
     concurrency: Annotated[int, Option(help="Concurrent worker calls.")] = CONCURRENCY,
-    max_usd: Annotated[
-        float | None, Option(help="Limit in US dollars. A call that could exceed it is not made.")
-    ] = None,
-    max_tokens: Annotated[int | None, Option(help="Limit on tokens. A call that could exceed it is not made.")] = None,
+    max_usd: Annotated[float | None, Option(help="Limit in US dollars, which no call may exceed.")] = None,
+    max_tokens: Annotated[int | None, Option(help="Limit on tokens, which no call may exceed.")] = None,
     max_calls: Annotated[int, Option(help="Limit on calls.")] = MAX_CALLS,
     max_seconds: Annotated[float | None, Option(help="Make no more calls after this many seconds.")] = None,
     log_dir: Annotated[
@@ -72,8 +67,7 @@ def run_question(
     trajectory: Annotated[bool, Option("--trajectory", help="Also print each program and its output.")] = False,
     as_json: Json = False,
 ) -> int:
-    """Answer one question about a long text: a model writes programs over the text, and a cheaper model reads the
-    parts.
+    """Answer a question about a long text: a model writes programs over it, and a cheaper model reads the parts.
 
     Exit code 1 if there is no answer, 3 if the first model could not be called.
 
@@ -131,7 +125,7 @@ def result_lines(result: RunResult) -> list[str]:
         answer = result.answer if isinstance(result.answer, str) else json.dumps(result.answer, indent=1)
         outcome = answer.splitlines() or ["(empty text)"]
     else:
-        outcome = wrapped(f"no answer ({result.ended}): {result.why}")
+        outcome = wrapped(f"no answer ({result.ended}): {result.reason}")
     supervisor, worker = result.supervisor_usage, result.worker_usage
     cost = "price unknown" if result.cost_usd is None else f"{result.cost_usd:.4f} USD"
     unmetered = f", plus the tokens of {result.unmetered} calls without a usage report" if result.unmetered else ""
@@ -177,6 +171,4 @@ def _value(text: str, location: str) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise ConfigError(
-            f"{location} is not valid JSON ({reason(error)}); check whether the file is truncated"
-        ) from None
+        raise ConfigError(f"{location} is not valid JSON ({reason(error)}); it may be truncated") from None

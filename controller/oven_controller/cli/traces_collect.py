@@ -45,8 +45,7 @@ def collect(
         int | None, typer.Option(min=0, help="Random seed of the warmed-up policy.", show_default="as --seed")
     ] = None,
     set_: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="A=B", help="Override a setting of the recipe repair; repeatable."),
+        list[str] | None, typer.Option("--set", metavar="A=B", help="A setting of the recipe repair; repeatable.")
     ] = None,
     as_json: Json = False,
 ) -> int:
@@ -69,19 +68,12 @@ def collect(
     quiet_libraries()  # before they are imported
     logging.basicConfig(format="%(message)s")
     logging.getLogger("oven_recipes").setLevel(logging.INFO)  # the warm-up takes minutes: show its progress
-    from oven_recipes.repair.job import collected
+    from oven_recipes.repair.job import collect_traces
 
     start_time, start_cpu = time.monotonic(), time.process_time()
     attempted_tasks = [tasks[number % len(tasks)] for number in range(attempts)]
-    traces = collected(
-        settings,
-        attempted_tasks,
-        seed,
-        Home().cache,
-        policy_seed=policy_seed,
-        repositories=repositories,
-        openenv=openenv,
-    )[:rollouts]
+    details: Any = {"policy_seed": policy_seed, "repositories": repositories, "openenv": openenv}
+    traces = collect_traces(settings, attempted_tasks, seed, Home().cache, **details)[:rollouts]
     try:
         jsonl.write(out, traces)
     except OSError as error:

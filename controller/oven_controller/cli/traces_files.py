@@ -53,7 +53,7 @@ def convert(
             elif skip_bad:
                 skipped.append(trace)
             else:
-                raise ConfigError(f"{refusal(source, trace)}; or use --skip-bad to skip such lines")
+                raise ConfigError(f"{refusal(source, trace)}; or skip bad lines with --skip-bad")
 
     try:
         count = target_format.write(target, traces())

@@ -1,7 +1,5 @@
-"""Import metrics from CSV files with a header, or from files with one JSON object per line.
-
-W&B, Lightning and many training loops export such files.
-"""
+"""Import metrics from CSV files with a header, or from files with one JSON object per line. W&B, Lightning and many
+training loops export such files."""
 
 from __future__ import annotations
 
@@ -57,10 +55,8 @@ def _cell(cell: str) -> object:
 
 
 def _column_names(path: Path, header: Sequence[str]) -> list[str]:
-    """Return the column names without the prefix "<run> - " of W&B panels. Extra columns get an empty name.
-
-    Raises ConfigError if the table contains more than one run.
-    """
+    """Return the column names without the prefix "<run> - " of W&B panels. Extra columns get an empty name. Raises
+    ConfigError if the table contains more than one run."""
     runs = {name.split(" - ", 1)[0] for name in header if " - " in name}
     if len(runs) > 1:
         raise ConfigError(f"{path} contains more than one run: {', '.join(sorted(runs)[:5])}. Export one of them")
@@ -77,9 +73,7 @@ def _step_index(path: Path, header: Sequence[str], step_name: str | None) -> int
         expected = f"{path} has no column with the step ({', '.join(STEP_COLUMNS)})"
         if not columns:
             raise ConfigError(f"{expected}: the file is empty")
-        raise ConfigError(
-            f"{expected}; its columns are {', '.join(columns[:8])}. Name the column with --rename NAME=step"
-        )
+        raise ConfigError(f"{expected}; its columns are {', '.join(columns[:8])}. Name one with --rename NAME=step")
     return list(header).index(name)
 
 

@@ -1,7 +1,5 @@
 """Actuators that a user declares with `--knob NAME[=VALUE]` because the log has none, so that agents can vote on them.
-
-Their kinds and bounds match those that an attached run announces for the same value. Their values never change.
-"""
+Their kinds and bounds match those that an attached run announces for the same value. Their values never change."""
 
 from __future__ import annotations
 
@@ -24,7 +22,7 @@ LEARNING_RATE = "learning_rate"
 ASSUMED_KNOBS = (LR_SCALE, ROLLBACK, "data.skip")
 """Actuators that other programs do not log, although their initial values are known. `data.skip` needs a mixture of
 datasets."""
-VOTABLE_ACTUATORS = {
+VOTABLE_KNOBS = {
     name: spec
     for name, spec in ACTUATORS.items()
     if spec.effect not in ("ends_or_holds", "at_end") and spec.kind != "choice"
@@ -56,12 +54,10 @@ class Knob:
 
     def spec(self, metrics: Collection[str] = ()) -> ActuatorSpec:
         """Return the actuator as a run with these metrics announces it. Raises ConfigError for a wrong value."""
-        known = VOTABLE_ACTUATORS[self.name]
+        known = VOTABLE_KNOBS[self.name]
         if known.kind == "action":
             if self.value:
-                raise ConfigError(
-                    f"--knob {self.name}={self.value}: an action takes no value; write --knob {self.name}"
-                )
+                raise ConfigError(f"--knob {self.name}={self.value}: actions take no value; write --knob {self.name}")
             return known
         return self._simplex(known, metrics) if known.kind == "simplex" else self._scalar(known)
 
@@ -103,11 +99,9 @@ def parse_knobs(texts: Iterable[str]) -> list[Knob]:
     knobs: dict[str, Knob] = {}
     for text in texts:
         name, _, value = text.partition("=")
-        if name not in VOTABLE_ACTUATORS:
-            matches = difflib.get_close_matches(name, VOTABLE_ACTUATORS, n=3, cutoff=0.5)
-            hint = (
-                f"did you mean {' or '.join(matches)}?" if matches else f"known knobs: {', '.join(VOTABLE_ACTUATORS)}"
-            )
+        if name not in VOTABLE_KNOBS:
+            matches = difflib.get_close_matches(name, VOTABLE_KNOBS, n=3, cutoff=0.5)
+            hint = f"did you mean {' or '.join(matches)}?" if matches else f"known knobs: {', '.join(VOTABLE_KNOBS)}"
             raise ConfigError(f"--knob {name or repr(text)} is not a known knob; {hint}")
         knobs[name] = Knob(name, value)
         if name not in _COMPONENTS:

@@ -53,10 +53,8 @@ class Source:
 
 
 def read_source(source: Path, renamed: Mapping[str, str]) -> Source:
-    """Read a source. `renamed` maps columns to their new names.
-
-    Raises ConfigError if it is unreadable, has no measurements, or lacks a column that should be renamed.
-    """
+    """Read a source. `renamed` maps columns to their new names. Raises ConfigError if it is unreadable, has no
+    measurements, or lacks a column that should be renamed."""
     try:
         name, importer, path = find_importer(source)
     except OSError as error:
@@ -87,10 +85,8 @@ def read_source(source: Path, renamed: Mapping[str, str]) -> Source:
 def import_run(
     source: Path, home: Home, run: str | None, renamed: Mapping[str, str], knobs: Iterable[Knob] = ()
 ) -> dict[str, Any]:
-    """Write a source as a new run and return its summary as JSON values.
-
-    Raises the errors of `read_source`, and NameInUseError if the name is in use. After an error no run remains.
-    """
+    """Write a source as a new run and return its summary as JSON values. Raises the errors of `read_source`, and
+    NameInUseError if the name is in use. After an error no run remains."""
     knobs = list(knobs)
     folder = home.create(run, IMPORTED)
     try:

@@ -53,25 +53,19 @@ class Importer(Protocol):
         ...
 
     def open(self, path: Path, skipped: Counter[str], step: str | None = None) -> Recording:
-        """Open the path that `find` returned. `step` is the column with the step, if the user named it.
-
-        Add skipped entries to `skipped`, under a readable description. Raises ConfigError for a damaged or empty file,
-        either here or while the entries are read.
-        """
+        """Open the path that `find` returned. `step` is the column with the step, if the user named it. Add skipped
+        entries to `skipped`, under a readable description. Raises ConfigError for a damaged or empty file, either here
+        or while the entries are read."""
         ...
 
 
 def find_importer(source: Path) -> tuple[str, Importer, Path]:
-    """Return the importer's name, the importer, and the path that it reads.
-
-    Raises ConfigError if no importer, or more than one, can read `source`.
-    """
+    """Return the importer's name, the importer, and the path that it reads. Raises ConfigError if no importer, or more
+    than one, can read `source`."""
     if not source.exists():
         raise ConfigError(f"{source} does not exist; give the file or folder that the training wrote")
     importers: dict[str, Importer] = {name: imported("importer", name, target) for name, target in IMPORTERS.items()}
-    matches = [
-        (name, importer, path) for name, importer in importers.items() if (path := importer.find(source)) is not None
-    ]
+    matches = [(name, importer, path) for name, importer in importers.items() if (path := importer.find(source))]
     if not matches:
         folders = _readable_folders(source, importers)
         if folders:

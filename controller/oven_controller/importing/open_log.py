@@ -37,10 +37,8 @@ class OpenedLog(NamedTuple):
 def open_log(
     source: str, renamed: Mapping[str, str] = MappingProxyType({}), knobs: Sequence[Knob] = ()
 ) -> Iterator[OpenedLog]:
-    """Open a log. `renamed` and `knobs` apply to another program's logs, as in `import`.
-
-    Raises ConfigError if the source is unreadable, or if it is neither a path nor a run.
-    """
+    """Open a log. `renamed` and `knobs` apply to another program's logs, as in `import`. Raises ConfigError if the
+    source is unreadable, or if it is neither a path nor a run."""
     path = Path(source)
     if not path.exists():
         runs = [folder.run for folder in Home().runs()]
@@ -49,9 +47,7 @@ def open_log(
     folder = _run_folder(path) if path.exists() else Home().find(source)
     if folder is not None:
         if renamed:
-            raise ConfigError(
-                f"--rename does not work with the log of a run ({source}), only with sources for `import`"
-            )
+            raise ConfigError(f"--rename does not work with a run's own log ({source}), only with sources for `import`")
         has_folder = (folder.path / "run.json").is_file()
         yield OpenedLog(folder.run, _reader(folder), folder.path if has_folder else None)
         return

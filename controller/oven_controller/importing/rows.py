@@ -24,15 +24,8 @@ DUPLICATE_VALUES = "duplicate values of a metric in a row"
 Direction: TypeAlias = Literal["up", "down", "neither"]
 
 STEP = "step"
-STEP_COLUMNS = (
-    "train/global_step",
-    "trainer/global_step",
-    "training/global_step",
-    "global_step",
-    "step",
-    "Step",
-    "_step",
-)
+_GLOBAL_STEPS = ("train/global_step", "trainer/global_step", "training/global_step", "global_step")
+STEP_COLUMNS = (*_GLOBAL_STEPS, "step", "Step", "_step")
 """Names of columns with the optimizer step, most reliable first. W&B's own `_step` counts calls to its logger."""
 TIME_COLUMNS = ("_timestamp", "timestamp", "wall_time")
 _COUNTERS = frozenset((*STEP_COLUMNS, *TIME_COLUMNS, "epoch", "num_tokens", "total_flos"))
@@ -54,9 +47,7 @@ class Row(NamedTuple):
 
 class MetricNames(dict[str, str | None]):
     """Maps source columns to metric names: those from `--rename`, or else those of `attach`. None: it is not a gauge.
-
-    It contains only the columns that were looked up.
-    """
+    It contains only the columns that were looked up."""
 
     def __init__(self, renamed: Mapping[str, str] | None = None) -> None:
         super().__init__()
@@ -92,11 +83,8 @@ def suggest_columns(name: str, columns: Iterable[str]) -> str:
 
 
 def measured_rows(entries: Iterable[LogEntry], skipped: Counter[str], names: MetricNames) -> Iterator[Row]:
-    """Yield the measurements, merging consecutive entries of the same step into one row.
-
-    Values that are not numbers and rows without a step are counted in `skipped`. Missing values (None) are omitted.
-    NaN and infinities are kept.
-    """
+    """Yield the measurements, merging consecutive entries of the same step into one row. Values that are not numbers
+    and rows without a step are counted in `skipped`. Missing values (None) are omitted. NaN and infinities are kept."""
     pending: Row | None = None
     for entry in entries:
         step = step_number(entry.step)

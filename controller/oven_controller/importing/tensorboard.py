@@ -42,10 +42,8 @@ class TensorBoardImporter:
 
 
 def _files(folder: Path) -> list[Path]:
-    """Return the event files, sorted by the numbers in their names: the time in seconds, then a counter.
-
-    Each restart of a training adds a file.
-    """
+    """Return the event files, sorted by the numbers in their names: the time in seconds, then a counter. Each restart
+    of a training adds a file."""
     files = [path for path in folder.iterdir() if _FILE_MARKER in path.name and path.is_file()]
     return sorted(files, key=lambda path: [part.zfill(20) for part in re.split(r"(\d+)", path.name)])
 

@@ -1,7 +1,5 @@
-"""Import Hugging Face's `trainer_state.json`, which every checkpoint contains. It has no timestamps.
-
-A resumed Trainer continues the checkpoint's history, so steps never decrease.
-"""
+"""Import Hugging Face's `trainer_state.json`, which every checkpoint contains. It has no timestamps. A resumed Trainer
+continues the checkpoint's history, so steps never decrease."""
 
 from __future__ import annotations
 

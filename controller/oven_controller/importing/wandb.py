@@ -89,11 +89,8 @@ class StepAxes:
         return list(steps.items())
 
     def _row_step(self, values: Mapping[str, object], axes: Mapping[str, str]) -> object:
-        """Return the step of metrics without an axis.
-
-        W&B's counter of calls has a different unit than other axes. So another axis takes precedence, with its value
-        in this row or else its newest value.
-        """
+        """Return the step of metrics without an axis. W&B's counter of calls has a different unit than other axes. So
+        another axis takes precedence, with its value in this row or else its newest value."""
         if self._step:
             return values.get(self._step)
         if self._row_column in ("", _CALL_COUNTER):
@@ -131,10 +128,8 @@ def _entries(path: Path, protocol: Any, skipped: Counter[str], step: str | None)
 
 
 def _records(path: Path, skipped: Counter[str]) -> Iterator[bytes]:
-    """Yield the records. An incomplete last record, left by a killed program, is counted in `skipped`.
-
-    Raises ConfigError if the format or a checksum is wrong.
-    """
+    """Yield the records. An incomplete last record, left by a killed program, is counted in `skipped`. Raises
+    ConfigError if the format or a checksum is wrong."""
     with path.open("rb") as file:
         if file.read(len(_MAGIC)) != _MAGIC:
             raise ConfigError(f"{path} is not a W&B run file: it does not begin with {_MAGIC!r}")

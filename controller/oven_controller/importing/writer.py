@@ -61,10 +61,8 @@ class StoredRows:
         completed_steps: int | None = None,
         modified_at: float,
     ) -> None:
-        """Read all rows. `max_steps` and `completed_steps` are the planned and completed steps, if known.
-
-        `modified_at` is the time for rows without one, in seconds since 1970.
-        """
+        """Read all rows. `max_steps` and `completed_steps` are the planned and completed steps, if known. `modified_at`
+        is the time for rows without one, in seconds since 1970."""
         self._modified_at = modified_at
         self._file = tempfile.TemporaryFile()  # noqa: SIM115 (closed by `close`)
         try:
@@ -85,10 +83,8 @@ class StoredRows:
         self._file.close()
 
     def events(self, run: str, knobs: Iterable[Knob] = (), detail: str = "") -> Iterator[Event]:
-        """Yield the log of a run with this name. Use only one such iterator at a time.
-
-        `detail` becomes a field of RunEnded. The events have messages but no bytes. `log_line` adds them.
-        """
+        """Yield the log of a run with this name. Use only one such iterator at a time. `detail` becomes a field of
+        RunEnded. The events have messages but no bytes. `log_line` adds them."""
         self._file.seek(0)
         actuators = announced_actuators(knobs, self.totals.metrics)
         return _events(run, _read_back(self._file), self.totals, self._modified_at, actuators, detail)
@@ -157,7 +153,7 @@ def _events(
         time = _datetime(row.time, modified_at)
         if incarnation != current_incarnation:
             current_incarnation, n = incarnation, 0
-            yield event(subjects.run, _run_started(incarnation, tick, row.step, totals, actuators), time)
+            yield event(subjects.run, _start(incarnation, tick, row.step, totals, actuators), time)
         tick += 1
         observation = Observation(
             incarnation=incarnation,
@@ -180,9 +176,7 @@ def _events(
     yield event(subjects.run, end, last_time)
 
 
-def _run_started(
-    incarnation: int, tick: int, step: int, totals: Totals, actuators: tuple[ActuatorSpec, ...]
-) -> RunStarted:
+def _start(incarnation: int, tick: int, step: int, totals: Totals, actuators: tuple[ActuatorSpec, ...]) -> RunStarted:
     return RunStarted(
         incarnation=incarnation,
         n=0,

@@ -24,7 +24,7 @@ from oven_runs.access.decision_explanations import explain_decision, read_explan
 from oven_runs.access.run_access import RunAccess
 from oven_runs.home.run_folder import Home
 from oven_runs.home.run_listing import ListedRun, listed_runs
-from oven_runs.log.decision_row import DecisionFilter, DecisionRow, row
+from oven_runs.log.decision_row import DecisionFilter, DecisionRow, decision_row
 from oven_runs.log.explanation_report import ExplanationReport, report
 from oven_runs.log.metric_history import MetricHistory, MetricReader
 from oven_runs.log.named_symptoms import NamedSymptom, NamedSymptoms
@@ -151,7 +151,7 @@ class ReadingTools:
             log = asyncio.run(read_explanations(access, progress.hear))
             criteria.check(log.by_id.values())
             ids = [id_ for id_, explanation in log.by_id.items() if criteria.matches(explanation, log.newest)]
-            rows = [row(log.whole(id_)) for id_ in deque(ids, maxlen=limit)]
+            rows = [decision_row(log.get(id_)) for id_ in deque(ids, maxlen=limit)]
             return DecisionList(
                 run=access.run, tick=log.tick, step=log.step, decisions=tuple(rows), more=len(ids) - len(rows)
             )
@@ -207,9 +207,9 @@ class ReadingTools:
                 from oven_kg.reasoning.diagnosis import diagnose
 
                 graph = load()
-                diagnosis = diagnose(graph, fold.question(ids, remedies))
+                diagnosis = diagnose(graph, fold.diagnose_request(ids, remedies))
                 if symptoms and diagnosis.unknown:
-                    known = (node.id for node in graph.of_kind("symptom"))
+                    known = (node.id for node in graph.nodes_of_kind("symptom"))
                     raise UnknownNameError("symptom", diagnosis.unknown[0], known)
             return DiagnosisReport(run=access.run, named=tuple(named[:64]), symptoms=ids, diagnosis=diagnosis)
 

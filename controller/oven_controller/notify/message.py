@@ -25,9 +25,7 @@ class Notice(BaseModel):
     step: int
     title: str = Field(max_length=200, description="one line")
     text: str = Field(max_length=1200, description="agents, change and reason, in sentences")
-    command: str = Field(
-        default="", max_length=300, description="a command that responds to the event, if there is one"
-    )
+    command: str = Field(default="", max_length=300, description="a command to respond with, if there is one")
 
 
 @dataclass(frozen=True)

@@ -42,10 +42,8 @@ LAST_SEND_S: Final = 2.5
 async def run_notifier(
     access: RunAccess, settings: NotifySettings, recipients: Sequence[Recipient], folder: RunFolder | None = None
 ) -> None:
-    """Send notifications until the run is over or the process receives a signal.
-
-    Raises RefusedError and ConfigError.
-    """
+    """Send notifications until the run is over or the process receives a signal. Raises RefusedError and
+    ConfigError."""
     stop = asyncio.Event()
     call_at_end(stop.set)
     await _Notifier(access, settings, recipients, folder).run(stop)

@@ -49,10 +49,8 @@ class Outbox(BaseModel):
         return len(self.waiting) + self.omitted
 
     def next_batch(self, now: float) -> list[Notice]:
-        """Return the notices for the next message, or an empty list if no message may be sent now.
-
-        The last notice is shown in full: the end of the run, or otherwise the most severe notice.
-        """
+        """Return the notices for the next message, or an empty list if no message may be sent now. The last notice is
+        shown in full: the end of the run, or otherwise the most severe notice."""
         if _is_recent(self.failed_at, now):
             return []
         if all(_is_recent(self.sent_at.get(notice.kind), now) for notice in self.waiting):

@@ -1,7 +1,5 @@
-"""Recipients of messages: their addresses, and the apprise services that send to them.
-
-The extra `notify` installs `apprise`. It is imported only if a run has recipients.
-"""
+"""Recipients of messages: their addresses, and the apprise services that send to them. The extra `notify` installs
+`apprise`. It is imported only if a run has recipients."""
 
 from __future__ import annotations
 
@@ -80,11 +78,9 @@ class Recipient:
 
 
 def resolve(settings: NotifySettings, variables: Mapping[str, str], run: Path | None = None) -> list[Recipient]:
-    """Return the recipients in the settings. `run` is the run's folder, if it exists.
-
-    Raises ConfigError if an environment variable is not set, apprise does not accept an address, or the connection to
-    another machine would not be encrypted.
-    """
+    """Return the recipients in the settings. `run` is the run's folder, if it exists. Raises ConfigError if an
+    environment variable is not set, apprise does not accept an address, or the connection to another machine would not
+    be encrypted."""
     saved = saved_addresses.read(run) if run is not None else {}
     recipients: list[Recipient] = []
     for entry in settings.to:
@@ -149,9 +145,7 @@ def _service(url: str, headers: Mapping[str, str], name: str) -> Any:
     try:
         apprise, schemes = _load_apprise()
     except ImportError:
-        raise ConfigError(
-            f'{name}: sending needs the package apprise; run `pip install "oven-controller[notify]"`'
-        ) from None
+        raise ConfigError(f'{name}: sending needs apprise; run `pip install "oven-controller[notify]"`') from None
     if scheme not in schemes:
         matches = [f"{match}://" for match in difflib.get_close_matches(scheme, schemes, n=3, cutoff=0.6)]
         hint = f"did you mean {' or '.join(matches)}?" if matches else f"it supports {len(schemes)} others"

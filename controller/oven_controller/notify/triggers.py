@@ -24,10 +24,10 @@ from oven_core.protocol.messages import (
     RunEnded,
     RunStarted,
 )
-from oven_runs.log.committee_view import SCORED
-from oven_runs.log.open_advice import Reminders, remaining, waiting
-from oven_runs.log.run_summary import RunSummary, text
-from oven_runs.log.standing_alerts import alert_text
+from oven_runs.log.active_alerts import alert_text
+from oven_runs.log.committee_view import SCORED_METRIC
+from oven_runs.log.open_advice import Reminders, format_remaining, pending_advice
+from oven_runs.log.run_summary import RunSummary, format_value
 from oven_runs.settings.notifications import Kind, Severity
 
 FAILED_STATUSES: Final = ("rejected", "expired", "unknown")
@@ -95,14 +95,12 @@ class Triggers:
             self._advice_notice(
                 body, f"advice-{body.id}", "advice", f"Waiting for approval at step {step}: {proposers(body)} advises"
             )
-            for body in waiting(view)
+            for body in pending_advice(view)
         ]
 
     def stack_down(self, status: str | None, exit_text: str) -> list[Notice]:
-        """Return a notice that the stack is down, unless the learner logged the end of the run.
-
-        `status` is how `up` ended, or None if it was killed. `exit_text` is how the learner's process ended, if known.
-        """
+        """Return a notice that the stack is down, unless the learner logged the end of the run. `status` is how `up`
+        ended, or None if it was killed. `exit_text` is how the learner's process ended, if known."""
         view = self.view
         if view.started is None or view.ended is not None:
             return []
@@ -164,7 +162,7 @@ class Triggers:
                 f"advice lapses in {self._remaining_time(body)}",
                 f"{lead} {proposers(body)} advises",
             )
-            for body in self._reminders.due(self.view)
+            for body in self._reminders.select(self.view)
         ]
 
     def _advice_notice(self, body: Decision, key: str, label: str, lead: str) -> Notice:
@@ -174,7 +172,7 @@ class Triggers:
         return self._notice("advice", "warning", key, f"{label}: {change}", sentences, command)
 
     def _remaining_time(self, body: Decision) -> str:
-        return remaining(body, self.view.tick, self._typical_gap_s)
+        return format_remaining(body, self.view.tick, self._typical_gap_s)
 
     def _receipt_notices(self, body: Receipt) -> list[Notice]:
         decision = self._adopted.pop(body.decision_id, None)
@@ -195,15 +193,13 @@ class Triggers:
                 title, change = "rollback undone", "the rollback was undone"
             ending = f"{cause}." if cause else because(decision)
             return [self._notice("rollback", "warning", key, title, f"{lead} {change}, {source}{ending}")]
-        change = f"{body.actuator} {text(body.before)} → {text(body.after)}"
+        change = f"{body.actuator} {format_value(body.before)} → {format_value(body.after)}"
         sentence = f"{lead} {change} took effect, {source}{because(decision)}"
         return [self._notice("applied", "info", key, f"applied: {change}", sentence)]
 
     def _changes_training(self, actuator: str) -> bool:
-        """Whether the actuator sets a value or changes the weights.
-
-        Other actuators measure, copy or hold the run. Holding has its own notice.
-        """
+        """Whether the actuator sets a value or changes the weights. Other actuators measure, copy or hold the run.
+        Holding has its own notice."""
         effect = next((spec.effect for spec in self.view.specs if spec.name == actuator), "setting")
         return effect in ("setting", "moves_weights")
 
@@ -218,9 +214,8 @@ class Triggers:
         detail = f": {short(body.detail)}" if body.detail else ""
         key, title = f"ended-{body.incarnation}", f"{body.reason} at step {body.step}"
         if body.reason == "failed":
-            return self._notice(
-                "died", "error", key, title, f"The training failed at step {body.step}{detail}.{figures}"
-            )
+            sentences = f"The training failed at step {body.step}{detail}.{figures}"
+            return self._notice("died", "error", key, title, sentences)
         verb = "is completed" if body.reason == "completed" else "was stopped"
         return self._notice("ended", "info", key, title, f"The run {verb} at step {body.step}{detail}.{figures}")
 
@@ -273,7 +268,7 @@ class _SilentJudges:
 
     def new(self, metrics: Mapping[str, float]) -> list[tuple[str, list[str]]]:
         """Return the members that stopped scoring or spent their budget in this step, with the kinds of failure."""
-        if SCORED not in metrics:
+        if SCORED_METRIC not in metrics:
             return []
         failures: dict[str, list[str]] = {}
         for name in metrics:

@@ -7,7 +7,7 @@ from typing import Final
 
 from oven_core.protocol.messages import Decision, TallyLine
 from oven_core.terminal_text import clean
-from oven_runs.log.run_summary import text
+from oven_runs.log.run_summary import format_value
 
 REASON_CHARACTERS: Final = 300
 """Maximum length of a reason in a notice."""
@@ -21,8 +21,8 @@ def change_of(decision: Decision) -> str:
     """Return the actuator with its old and new values."""
     if decision.value is None:
         return decision.actuator
-    before = f"{text(decision.before)} → " if decision.before is not None else ""
-    return f"{decision.actuator} {before}{text(decision.value)}"
+    before = f"{format_value(decision.before)} → " if decision.before is not None else ""
+    return f"{decision.actuator} {before}{format_value(decision.value)}"
 
 
 def proposers(decision: Decision) -> str:

@@ -21,11 +21,18 @@ from oven_core.protocol.messages import (
 from oven_core.protocol.operator_messages import CommandAnswer, OperatorCommand, OperatorKey
 from oven_core.security.signing import OPERATOR
 from oven_core.terminal_text import clean, counted
-from oven_runs.log.announcement_text import announced, injected
+from oven_runs.log.active_alerts import alert_text
+from oven_runs.log.announcement_text import describe_actuator, describe_prompts
 from oven_runs.log.message_gaps import GapFinder
-from oven_runs.log.open_advice import Reminders, remaining
-from oven_runs.log.run_summary import AgentView, RunSummary, quarantine_text, text, training_signal, verdict_text
-from oven_runs.log.standing_alerts import alert_text
+from oven_runs.log.open_advice import Reminders, format_remaining
+from oven_runs.log.run_summary import (
+    AgentView,
+    RunSummary,
+    format_value,
+    quarantine_text,
+    training_signal,
+    verdict_text,
+)
 from oven_runs.settings.resolution import Resolved
 
 PROGRESS_LINES = 24
@@ -56,7 +63,7 @@ def command_text(command: OperatorCommand) -> str:
     """Describe a command: its action, what it applies to and its reason."""
     details = [command.subject_id, command.actuator, command.agent, command.autonomy or ""]
     if command.value is not None:
-        details.append(text(command.value))
+        details.append(format_value(command.value))
     return " ".join(part for part in (command.action, *details, command.reason) if part)
 
 
@@ -115,18 +122,18 @@ class LinePrinter:
                 self._printed_step = -1
                 limits = [f"{body.horizon.max_steps} steps"] if body.horizon.max_steps else []
                 limits += [f"{body.horizon.seconds:g} s"] if body.horizon.seconds else []
-                knobs = ", ".join(f"{spec.name} {text(spec.value)}".strip(" –") for spec in body.actuators)
+                knobs = ", ".join(f"{spec.name} {format_value(spec.value)}".strip(" –") for spec in body.actuators)
                 self._print(event, f"learner  {body.recipe}, {' or '.join(limits) or 'no limit'}; knobs: {knobs}")
             case Observation() as body:
                 self._print_observation(event, body)
             case Decision() as body:
-                self._print_decision(event, body, text(knobs_before.get(body.actuator, body.before)))
+                self._print_decision(event, body, format_value(knobs_before.get(body.actuator, body.before)))
             case Receipt(decision_id="") as body:
                 answer = " command" if body.command and not body.command.startswith("local-") else ""
                 self._print(event, f"receipt  {body.actuator}{answer} {body.status} at step {body.step}: {body.reason}")
             case Receipt() as body:
                 reason = f": {body.reason}" if body.reason else ""
-                change = f"{text(body.before)} → {text(body.after)}"
+                change = f"{format_value(body.before)} → {format_value(body.after)}"
                 self._print(event, f"receipt  {body.actuator} {change} {body.status} at step {body.step}{reason}")
             case AgentStatus() as body:
                 self._print_agent_status(event, body, event.author in live_agents)
@@ -147,11 +154,11 @@ class LinePrinter:
         """Print the learner's announcements and the agents' alerts."""
         match event.body:
             case ActuatorAnnounced() as body:
-                self._print(event, f"learner  {announced(body)}")
+                self._print(event, f"learner  {describe_actuator(body)}")
             case Alert() as body if self.view.alert is not None:
                 self._print(event, f"alert    {event.author}: {alert_text(body)}")
             case PromptsInjected() as body:
-                self._print(event, f"prompts  {injected(body)}")
+                self._print(event, f"prompts  {describe_prompts(body)}")
             case RunEnded() as body:
                 for actuator in list(self._repetitions):
                     self._print_repetitions(event, actuator)
@@ -163,7 +170,7 @@ class LinePrinter:
     def _print_decision(self, event: Event, body: Decision, before: str) -> None:
         """Print a decision. Repetitions of a proposal that was not adopted are only counted."""
         verdict = verdict_text(body.verdict, body.reason)
-        change = f"{body.actuator} {before} → {text(body.value)} {verdict}"
+        change = f"{body.actuator} {before} → {format_value(body.value)} {verdict}"
         last_change, times = self._repetitions.get(body.actuator, ("", 0))
         if change == last_change:
             self._repetitions[body.actuator] = (change, times + 1)
@@ -213,8 +220,8 @@ class LinePrinter:
             if member not in self._quarantined:
                 self._print(event, quarantine_text(member))
         self._quarantined = self.view.quarantined()
-        for advice in self._reminders.due(self.view):
-            time_left = remaining(advice, self.view.tick)
+        for advice in self._reminders.select(self.view):
+            time_left = format_remaining(advice, self.view.tick)
             self._print(
                 event, f"advice   on {advice.actuator} expires in {time_left}: `oven-controller approve {advice.id}`"
             )
@@ -231,7 +238,7 @@ class LinePrinter:
         initial = {spec.name: spec.value for spec in self.view.specs}
         for name, value in self.view.knobs.items():
             if isinstance(value, float) and (name == "optimizer.lr_scale" or value != initial.get(name)):
-                parts.append(f"{name.rsplit('.', 1)[-1]} {text(value)}")
+                parts.append(f"{name.rsplit('.', 1)[-1]} {format_value(value)}")
         self._print(event, f"step {body.step:>4}{f'/{max_steps}' if max_steps else ''}  " + "  ".join(parts))
 
     def _print(self, event: Event, line: str) -> None:
@@ -246,9 +253,7 @@ class LinePrinter:
         if name := view.target():
             at_start, at_end = view.first[name], view.metrics[name]
             if view.ended is None:
-                lines.append(
-                    f"{name} {at_start:.3f} at the start, {at_end:.3f} in the last observation; the end was not logged"
-                )
+                lines.append(f"{name} {at_start:.3f} at the start, {at_end:.3f} last; the end was not logged")
             else:
                 lines.append(f"{name} {at_start:.3f} → {at_end:.3f} ({at_end - at_start:+.3f})")
         receipts = ", ".join(f"{count} {status}" for status, count in sorted(view.receipts.items()))
@@ -258,16 +263,14 @@ class LinePrinter:
         if view.outcomes:
             lines.append(f"scored {counted(view.outcomes, 'outcome')}")
         lines += self._agent_lines()
-        lines += [f"alert of {name}, not cleared: {alert_text(alert)}" for name, alert in view.alerts.standing()]
+        lines += [f"alert of {name}, not cleared: {alert_text(alert)}" for name, alert in view.alerts.active()]
         lines += [quarantine_text(member) for member in view.quarantined()]
         if view.malformed:
             lines.append(f"skipped {counted(view.malformed, 'malformed message')}")
         if view.ended and view.ended.lockstep_timeouts:
             lines.append(f"{counted(view.ended.lockstep_timeouts, 'lockstep timeout')}: this run is not reproducible")
         if view.ended and view.ended.dropped_observations:
-            lines.append(
-                f"lost {counted(view.ended.dropped_observations, 'observation')} while the bus was unreachable"
-            )
+            lines.append(f"lost {counted(view.ended.dropped_observations, 'observation')} while the bus was down")
         return [clean(line) for line in lines]
 
     def _agent_lines(self) -> list[str]:

@@ -65,7 +65,7 @@ class Check:
 
     name: str
     state: State
-    """`ok`; `warn`: something is missing or slow; `fail`: a run cannot start."""
+    """`warn` means that something is missing or slow, `fail` that a run cannot start."""
     facts: str
     """Facts about this machine, for people."""
     remedy: str = ""
@@ -254,7 +254,7 @@ def required_packages(extra: str, distribution: str = DISTRIBUTION) -> list[Pack
 
 
 def _fits(required: str, current_version: str | None) -> bool:
-    """Return whether a version satisfies a specifier. True if this is unknown."""
+    """Return whether a version satisfies a specifier, or True if this is unknown."""
     try:
         from packaging.specifiers import InvalidSpecifier, SpecifierSet
     except ImportError:

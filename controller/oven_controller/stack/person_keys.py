@@ -154,7 +154,5 @@ def _authority(ca: Path | None) -> str:
     text = read_file(ca, "the certificate authority").decode(errors="replace")
     certificates = re.findall(r"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", text, re.DOTALL)
     if not certificates:
-        raise ConfigError(
-            f"{ca} contains no certificate (PEM); use the authority's, e.g. the one that `creds server --tls` made"
-        )
+        raise ConfigError(f"{ca} contains no certificate (PEM); `creds server --tls` creates one for the authority")
     return "\n".join(certificates) + "\n"

@@ -97,7 +97,7 @@ def check_resumable(folder: RunFolder, learner: bool = True) -> None:
     recipe = folder.info().recipe
     if recipe == IMPORTED:
         raise ConfigError(
-            f"run {folder.run!r} was imported and cannot be resumed; start a new one with `oven-controller run`"
+            f"run {folder.run!r} was imported and cannot be resumed; start one with `oven-controller run`"
         )
     if learner and folder.status() == "completed":
         remedy = f"start another with `oven-controller up --recipe {recipe}`"

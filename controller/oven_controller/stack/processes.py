@@ -40,8 +40,8 @@ class MemberProcesses:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def on_event(self, event: Event) -> None:
-        """React to a verified event. A member's process starts when an operator adds it; its key and settings already
-        exist. The process ends when the learner has refused or removed the member."""
+        """React to a verified event. A member's process starts when an operator adds it, with its key and settings
+        ready. It ends when the learner has refused or removed the member."""
         match event.body:
             case OperatorCommand(action="add") as command if NAME.fullmatch(member := member_of(command.actuator)):
                 self._adding[command.id] = member
@@ -144,9 +144,8 @@ class Processes:
         child = await self._start_child(service)
         is_ready = await self._became_ready(child, self._wait_for_kg(), KG_READY_S)
         if not is_ready and child.returncode is None:
-            self._report(
-                f"kg did not respond within {KG_READY_S:g} s; the run starts without it; see {short_path(child.log)}"
-            )
+            log = short_path(child.log)
+            self._report(f"kg did not respond within {KG_READY_S:g} s; the run starts without it; see {log}")
         self._others.append(self._supervise(service, child, self._wait_for_kg, lambda: "agents have no priors"))
         return is_ready
 

@@ -19,7 +19,7 @@ from oven_runs.home import judge_states
 from oven_runs.home.judge_states import JudgeState
 from oven_runs.home.model_spend import JUDGES, Spend, read_spend
 from oven_runs.home.run_folder import RunFolder
-from oven_runs.log.open_advice import remaining, waiting
+from oven_runs.log.open_advice import format_remaining, pending_advice
 from oven_runs.log.run_summary import RunSummary
 
 QUIET_S = 30.0
@@ -85,9 +85,7 @@ class RunStatus(_StatusModel):
     """The status of a run."""
 
     run: str
-    status: str = Field(
-        description="running, completed, stopped, failed, interrupted, or unreachable on another machine"
-    )
+    status: str = Field(description="running, completed, stopped, failed or interrupted; elsewhere also unreachable")
     recipe: str
     start: str
     drill: str = Field(description="the planted problem, if this run is a drill")
@@ -175,8 +173,8 @@ def _decisions(view: RunSummary) -> DecisionCounts:
         adopted=view.adopted,
         rejected=view.rejected,
         would_set=view.would_set,
-        advised={d.id: d.actuator for d in waiting(view)},
-        lapses={d.id: remaining(d, view.tick) for d in waiting(view)},
+        advised={d.id: d.actuator for d in pending_advice(view)},
+        lapses={d.id: format_remaining(d, view.tick) for d in pending_advice(view)},
     )
 
 
@@ -197,7 +195,7 @@ def _agents(view: RunSummary, running: bool) -> dict[str, AgentState]:
 
 def _alerts(view: RunSummary) -> tuple[AlertState, ...]:
     fields = {"symptom", "metric", "value", "expected", "tick", "reason"}
-    return tuple(AlertState(agent=agent, **alert.model_dump(include=fields)) for agent, alert in view.alerts.standing())
+    return tuple(AlertState(agent=agent, **alert.model_dump(include=fields)) for agent, alert in view.alerts.active())
 
 
 def _autonomy(view: RunSummary) -> dict[str, str]:
@@ -242,7 +240,7 @@ def notes(
 
 def _silent_agents(view: RunSummary) -> list[str]:
     limit = view.started.rules.silent_ticks if view.started else 0
-    silent = {name: view.tick - agent.heard_tick for name, agent in view.agents.items() if agent.live}
+    silent = {name: view.tick - agent.last_tick for name, agent in view.agents.items() if agent.live}
     return [
         f"agent {name} has been silent for {ticks} ticks and counts as lost until it responds (silent_ticks {limit})"
         for name, ticks in sorted(silent.items())

@@ -89,9 +89,7 @@ async def _end_child(child: Child) -> int:
     code = await child.end(GRACE_S)
     killed = code in (128 + signal.SIGKILL, -signal.SIGKILL)  # by its guard, or together with the guard
     if killed:
-        print(
-            f"{child.name} did not end within {GRACE_S:g} s and was killed, because its code did not return", flush=True
-        )
+        print(f"{child.name} did not end within {GRACE_S:g} s and was killed: its code did not return", flush=True)
     return 0 if killed or code == 128 + signal.SIGTERM else code
 
 

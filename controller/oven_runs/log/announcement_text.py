@@ -1,35 +1,35 @@
-"""Describe a learner's announcements in one sentence each, for `log`, the monitor and `explain`."""
+"""Describe a learner's announcements in one sentence each. `log`, `explain` and the monitor show them."""
 
 from __future__ import annotations
 
 from oven_core.protocol.announcements import ActuatorAnnounced, PromptsInjected
 from oven_core.protocol.messages import ActuatorSpec
-from oven_runs.log.run_summary import text
+from oven_runs.log.run_summary import format_value
 
-NAMES = 8
-"""Maximum choices listed in a sentence."""
+MAX_CHOICES = 8
+"""Maximum number of choices listed in a sentence."""
 
 
-def announced(body: ActuatorAnnounced) -> str:
-    """Describe the announced actuator with its range and current value."""
+def describe_actuator(body: ActuatorAnnounced) -> str:
+    """Describe an announced actuator with its range and current value."""
     spec = body.actuator
-    now = "" if spec.value is None else f", now {text(spec.value)}"
+    now = "" if spec.value is None else f", now {format_value(spec.value)}"
     return f"announced {spec.name} at step {body.step}: {_range(spec)}{now}"
 
 
-def injected(body: PromptsInjected) -> str:
-    """Describe injected prompts: their number, author, reason, and how many older prompts were removed for them."""
+def describe_prompts(body: PromptsInjected) -> str:
+    """Describe added prompts: their number, author and reason, and how many older prompts they replaced."""
     count = len(body.hashes)
-    room = f", {body.evicted} older ones made room" if body.evicted else ""
+    replaced = f", {body.evicted} older ones removed" if body.evicted else ""
     prompts = "1 prompt" if count == 1 else f"{count} prompts"
-    return f"{body.by} added {prompts} to {body.topic} at step {body.step} ({body.held} held{room}): {body.why}"
+    return f"{body.by} added {prompts} to {body.topic} at step {body.step} ({body.held} in total{replaced}): {body.why}"
 
 
 def _range(spec: ActuatorSpec) -> str:
     if spec.kind == "scalar":
-        return f"{text(spec.low)} to {text(spec.high)}"
+        return f"{format_value(spec.low)} to {format_value(spec.high)}"
     if spec.kind == "action":
         return "an action"
-    more = f" and {len(spec.choices) - NAMES} more" if len(spec.choices) > NAMES else ""
-    named = ", ".join(spec.choices[:NAMES]) + more
-    return f"shares of {named}" if spec.kind == "simplex" else f"one of {named}"
+    more = f" and {len(spec.choices) - MAX_CHOICES} more" if len(spec.choices) > MAX_CHOICES else ""
+    choices = ", ".join(spec.choices[:MAX_CHOICES]) + more
+    return f"shares of {choices}" if spec.kind == "simplex" else f"one of {choices}"

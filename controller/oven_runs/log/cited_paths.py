@@ -1,6 +1,6 @@
 """Parse the knowledge graph paths that votes cite in their evidence.
 
-An agent's process writes them as
+An agent's process writes them in this form:
 "for: loss_spike ← CAUSES ← lr_too_high ← SOLVES ← lower_lr [C001 S001; D; own-faults]". Evidence is free text, so any
 other text is ignored.
 """
@@ -47,8 +47,8 @@ class CitedPath(BaseModel):
             parts.append(f"{arrow} {relation} {arrow} {node}")
         return " ".join(parts)
 
-    def drawn(self) -> list[str]:
-        """Format the path as one line per node, with a line for the arrow, relation and edge between two nodes."""
+    def diagram(self) -> list[str]:
+        """Format the path with one line per node and one line for each arrow, with its relation and edge."""
         arrow = "↑" if self.backwards else "↓"
         lines = [self.nodes[0]]
         for i, (relation, node) in enumerate(zip(self.relations, self.nodes[1:], strict=True)):
@@ -62,9 +62,9 @@ class CitedPath(BaseModel):
 def read_path(entry: str) -> CitedPath | None:
     """Parse an entry of a vote's evidence; None if it does not cite a path."""
     prefix, _, rest = entry.partition(": ")
-    role = next((known for known in ROLES if known == prefix), "")
+    role = next((role for role in ROLES if role == prefix), "")
     match = _CITED.fullmatch(rest if role else entry)
-    assert match is not None  # the expression matches any text
+    assert match is not None  # the pattern matches any text
     parts = _STEP.split(match["text"])
     if len(parts) < 3:
         return None
@@ -82,7 +82,7 @@ def read_path(entry: str) -> CitedPath | None:
 
 
 def cited_paths(votes: Mapping[str, Vote]) -> tuple[CitedPath, ...]:
-    """Return each path that the votes (agent → vote) cite, with its agents."""
+    """Return each path that the votes (agent → vote) cite, with the agents that cite it."""
     agents_by_path: dict[CitedPath, list[str]] = {}
     for agent, vote in sorted(votes.items()):
         for path in _paths(vote.evidence):

@@ -1,4 +1,4 @@
-"""Follow an operator's command through the log: whether it was logged, answered, decided and carried out."""
+"""Track an operator's command in the log: whether it was logged, answered, decided and carried out."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from oven_core.protocol.codec import Malformed
 from oven_core.protocol.messages import Decision, LogMessage, Receipt, RunEnded
 from oven_core.protocol.operator_actions import expects_receipt
 from oven_core.protocol.operator_messages import TO_LEARNER, CommandAnswer, OperatorCommand
-from oven_runs.log.run_summary import text
+from oven_runs.log.run_summary import format_value
 
 Stage = Literal["asked", "logged", "answered", "done", "refused", "lost"]
 """`answered`: the mesh agreed, and the learner's receipt is pending. `lost`: the command may not be in the log."""
@@ -20,18 +20,18 @@ Stage = Literal["asked", "logged", "answered", "done", "refused", "lost"]
 
 @dataclass
 class CommandResult:
-    """The messages in the log about one command, so far."""
+    """The messages about one command that have arrived so far."""
 
     run: str
     command: OperatorCommand
     waited: str = ""
-    """The waiting time as a phrase that completes "no receipt from the learner"; empty while the client still waits."""
+    """How long the client waited, as a phrase such as "within 5 s". Empty while it is still waiting."""
     logged: int = 0
-    """Sequence number of the command itself."""
+    """Sequence of the command's event in the log."""
     answer: CommandAnswer | None = None
     decision: Decision | None = None
     receipts: list[Receipt] = field(default_factory=list)
-    """All receipts since the command. Each subject has its own queue, so a receipt may overtake its decision."""
+    """All receipts since the command. A receipt may arrive before its decision, because they use different queues."""
     failed: str = ""
     """The reason why the command was not logged."""
     run_ended: bool = False
@@ -44,7 +44,7 @@ class CommandResult:
                 self.answer = body
             case Decision() if body.command == self.command.id:
                 self.decision = body
-            case Receipt() if not self.whole:
+            case Receipt() if not self.is_final:
                 self.receipts.append(body)
                 return self.receipt is body
             case RunEnded():
@@ -60,7 +60,7 @@ class CommandResult:
         return next((r for r in self.receipts if r.command == self.command.id or r.decision_id == decision), None)
 
     @property
-    def whole(self) -> bool:
+    def is_final(self) -> bool:
         """Whether the result is final."""
         if self.command.action in TO_LEARNER:
             return self.receipt is not None
@@ -70,23 +70,26 @@ class CommandResult:
 
     @property
     def code(self) -> int:
-        """The exit code: 0 if it was done, 1 if it was refused or another value was read back, 3 if the log does not
-        say yet."""
-        if not self.whole:
+        """The exit code of the command line.
+
+        0: the command was carried out. 1: it was refused, or another value was read back. 3: the result is not known
+        yet.
+        """
+        if not self.is_final:
             return 3
         if self.answer is not None and not self.answer.done:
             return 1
-        receipt, wanted = self.receipt, self.decision.value if self.decision is not None else None
-        if receipt is None:
+        if self.receipt is None:
             return 0
-        return int(
-            receipt.status not in ("applied", "noop") or not (wanted is None or same_value(receipt.after, wanted))
-        )
+        if self.receipt.status not in ("applied", "noop"):
+            return 1
+        expected = self.decision.value if self.decision is not None else None
+        return 0 if expected is None or same_value(self.receipt.after, expected) else 1
 
     @property
     def stage(self) -> Stage:
         """The stage that the command reached."""
-        if self.whole:
+        if self.is_final:
             return "refused" if self.code else "done"
         if self.failed:
             return "lost"
@@ -96,38 +99,40 @@ class CommandResult:
 
     def line(self) -> str:
         """Describe the result in one line."""
-        return f"{self.command.action}: {self.outcome() if self.whole else self._lacking()}"
+        return f"{self.command.action}: {self.outcome() if self.is_final else self._describe_progress()}"
 
     def outcome(self) -> str:
-        """The outcome, once the result is final."""
+        """Describe the outcome. Call this only when the result is final."""
         action, answer, receipt = self.command.action, self.answer, self.receipt
         if answer is not None and not answer.done:
             return f"refused: {answer.reason}"
         if receipt is None:
             assert answer is not None
             return answer.reason
-        why = f": {receipt.reason}" if receipt.reason else ""
-        when = f"at step {receipt.step}{why}"
+        reason = f": {receipt.reason}" if receipt.reason else ""
+        details = f"at step {receipt.step}{reason}"
         if action in TO_LEARNER:
-            return f"{receipt.status} {when}"
-        change = f"{receipt.actuator} {text(receipt.before)} → {text(receipt.after)}"
+            return f"{receipt.status} {details}"
+        change = f"{receipt.actuator} {format_value(receipt.before)} → {format_value(receipt.after)}"
         caveat = f" ({answer.reason})" if answer is not None and "although" in answer.reason else ""
-        return f"{receipt.status}, {change} {when}{caveat}"
+        return f"{receipt.status}, {change} {details}{caveat}"
 
-    def _lacking(self) -> str:
+    def _describe_progress(self) -> str:
+        """Describe which messages have arrived and which one is missing."""
         logged = f"logged as event {self.logged} of {self.run}"
         if self.run_ended:
             return f"{logged}; the run ended before it was confirmed"
-        slow = "it comes at the end of a step, which may take longer"
+        receipt_hint = "it comes at the end of a step, which may take longer"
         if self.command.action in TO_LEARNER:
-            return f"{logged}; no receipt from the learner {self.waited}: {slow}"
+            return f"{logged}; no receipt from the learner {self.waited}: {receipt_hint}"
         if self.answer is None:
-            later = f"a mesh acts on it when it reads it; `oven-controller status {self.run}` shows whether one is up"
-            return f"{logged}; no answer from the mesh {self.waited}: {later}"
-        return f"{logged}, decision {self.answer.decision} too; no receipt from the learner {self.waited}: {slow}"
+            mesh_hint = f"a mesh acts on it as soon as it runs; see `oven-controller status {self.run}`"
+            return f"{logged}; no answer from the mesh {self.waited}: {mesh_hint}"
+        decision = self.answer.decision
+        return f"{logged}, decision {decision} too; no receipt from the learner {self.waited}: {receipt_hint}"
 
     def fields(self) -> dict[str, Any]:
-        """The result as JSON values."""
+        """Return the result as JSON values."""
         return CommandReport.of_result(self).model_dump(mode="json", exclude={"line"})
 
 

@@ -11,7 +11,7 @@ from oven_core.protocol.judge_spec import OFF, actuator_of, member_of
 from oven_core.protocol.messages import Observation, Receipt, RunStarted, Value
 
 WEIGHTS = "reward.weights"
-SCORED = "committee/skipped_groups"
+SCORED_METRIC = "committee/skipped_groups"
 """A metric that appears in every step scored by the committee."""
 
 
@@ -26,14 +26,14 @@ class MemberLine:
     weight: float | None
     """The member's share; None if the run announces none."""
     state: str
-    """scoring, muted, quarantined, "abstaining: <kinds>" in the newest scored step, or "not asked"."""
+    """"scoring", "muted", "quarantined", "abstaining: <kinds>" or "not asked", as of the newest scored step."""
     choices: tuple[str, ...]
     """Values of `set committee.<member>`."""
 
 
 @dataclass
 class CommitteeView:
-    """The committee's state. Feed it the log's events in order."""
+    """The committee's state. Pass the log's events to `feed` in order."""
 
     started: RunStarted | None = None
     knobs: dict[str, Value] = field(default_factory=dict)
@@ -51,18 +51,18 @@ class CommitteeView:
                 self.knobs[body.actuator.name] = body.actuator.value
             case Receipt() as body if body.status in ("applied", "noop"):
                 self.knobs[body.actuator] = body.after
-            case Observation() as body if SCORED in body.metrics:
+            case Observation() as body if SCORED_METRIC in body.metrics:
                 self.newest = body.metrics
 
     @property
     def members(self) -> dict[str, tuple[str, ...]]:
-        """Return the models of each member. A removed member, whose only choice is OFF, is omitted."""
+        """The models of each member. A removed member, whose only choice is OFF, is omitted."""
         specs = self.started.actuators if self.started is not None else ()
         return {member_of(spec.name): spec.choices for spec in specs if member_of(spec.name) and spec.choices != (OFF,)}
 
     @property
     def shares(self) -> Mapping[str, float]:
-        """Return the weight of every member, including rules; empty if the run announces none."""
+        """The weight of every member, including rules; empty if the run announces none."""
         weights = self.knobs.get(WEIGHTS)
         return weights if isinstance(weights, Mapping) else {}
 
@@ -87,7 +87,7 @@ class CommitteeView:
     def _state(self, member: str) -> str:
         if self.knobs.get(actuator_of(member)) == OFF:
             return "muted"
-        prefix = abstains(member, "")
+        prefix = abstention_metric(member, "")
         kinds = {name.removeprefix(prefix): count for name, count in self.newest.items() if name.startswith(prefix)}
         if "quarantined" in kinds:
             return "quarantined"
@@ -96,6 +96,6 @@ class CommitteeView:
         return "scoring" if f"rewards/{member}/mean" in self.newest else "not asked"
 
 
-def abstains(member: str, kind: str) -> str:
+def abstention_metric(member: str, kind: str) -> str:
     """Return the name of the metric that counts a member's abstentions of one kind."""
     return f"rewards/{member}/abstain/{kind}"

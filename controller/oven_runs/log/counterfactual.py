@@ -1,8 +1,8 @@
-"""Open-loop counterfactuals: run a changed mesh over a recorded run, and find where its decisions diverge.
+"""Run a changed mesh over a recorded run, and find where its decisions diverge (open-loop counterfactuals).
 
-The metrics come from the recording, no matter what this mesh decides. So only the first divergence is certain. After
-it, the recording belongs to a different run. Receipts count only if this mesh made the same decision. Announcements of
-the learner keep the recorded values.
+The metrics come from the recording, no matter what the changed mesh decides. So only the first divergence is certain:
+after it, the recording belongs to a different run. Receipts count only if the changed mesh made the same decision. The
+learner's announcements keep the recorded values.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from oven_core.protocol.rules import Rules
 
 
 class _Mesh(Mesh):
-    """A mesh that builds ids from the recording's sequences, so that the same event gets the logged id."""
+    """A mesh that builds ids from the recording's sequences, so that an unchanged decision gets the logged id."""
 
     current_seq = ids_issued = 0
 
@@ -44,7 +44,7 @@ class _Mesh(Mesh):
 
 @dataclass(frozen=True, slots=True)
 class Divergence:
-    """A decision that differs between log and mesh. If only one of them decided at that tick, the other is None."""
+    """A decision that differs between log and mesh. `logged` or `computed` is None if only the other exists."""
 
     tick: int
     actuator: str
@@ -55,11 +55,11 @@ class Divergence:
 
 
 def decision_text(decision: Decision | None) -> str:
-    """Describe a decision for people."""
+    """Describe a decision in words."""
     if decision is None:
-        return "nothing was decided"
-    what = "" if decision.value is None else f" {show(decision.value)}"
-    return f"{decision.verdict}{what} at tick {decision.tick}: {decision.reason}"
+        return "no decision"
+    value = "" if decision.value is None else f" {show(decision.value)}"
+    return f"{decision.verdict}{value} at tick {decision.tick}: {decision.reason}"
 
 
 @dataclass
@@ -71,10 +71,10 @@ class Verdicts:
 
 
 class OpenLoop:
-    """Runs a changed mesh over the recorded events, passed in order with additional messages between them."""
+    """A changed mesh that runs over recorded events. Pass them to `feed` in order, and other messages to `add`."""
 
     def __init__(self, run: str, rules: Callable[[Rules], Rules] = lambda rules: rules) -> None:
-        """`rules` changes the recording's rules."""
+        """`rules` returns the changed rules for the recording's rules."""
         self.logged: list[tuple[int, Decision]] = []  # with their sequences
         self.computed: list[Decision] = []
         self.ignored_receipts = 0
@@ -82,7 +82,7 @@ class OpenLoop:
         self._rules = rules
         self._steps = 0
         self._ids: dict[str, str] = {}  # id of a logged ballot → id of the same computed ballot
-        self._decided: dict[str, Decision] = {}  # logged decisions by id
+        self._logged_by_id: dict[str, Decision] = {}
 
     @property
     def started(self) -> bool:
@@ -93,21 +93,21 @@ class OpenLoop:
         return self._mesh.state.tick
 
     def feed(self, event: Event) -> tuple[LogMessage | None, list[Output]]:
-        """Add the next recorded event. Returns the message that this mesh received, if any, and its outputs.
+        """Add the next recorded event. Return the message that this mesh received, if any, and the mesh's outputs.
 
-        It does not receive the outputs of the recording's mesh, nor receipts for decisions that it did not make.
+        The mesh does not receive the outputs of the recording's mesh, nor receipts for decisions that it did not make.
         """
         self._mesh.current_seq, self._mesh.ids_issued = event.seq, 0
         if isinstance(event.body, Malformed):
             return None, self._step(event)
         if names.kind(event.subject) in OUTPUTS:
-            self._note(event.seq, event.body)
+            self._record_output(event.seq, event.body)
             return None, []
-        body = self._translated(event.body)
+        body = self._translate(event.body)
         return body, [] if body is None else self._step(replace(event, body=body))
 
     def add(self, subject: str, body: LogMessage, after: Event) -> list[Output]:
-        """Add a message that the recording does not have, right after its last event `after`."""
+        """Add a message that the recording does not contain, right after its event `after`."""
         return self._step(Event(after.seq, subject, body.wire(), after.time, body))
 
     def ballot(self, actuator: str) -> str:
@@ -116,27 +116,31 @@ class OpenLoop:
         return ballot.opened.id if ballot else ""
 
     def value(self, actuator: str) -> Value:
-        """Return the actuator's value, as this mesh knows it."""
+        """Return the value of the actuator in this mesh."""
         return self._mesh.state.effective.get(actuator)
 
     def divergences(self) -> list[Divergence]:
-        """Return the decisions that differ, in the order of their ticks.
+        """Return the decisions that differ, sorted by tick.
 
-        Decisions are matched by tick, actuator and their order among those. Differences in the wording of a reason do
-        not count. At the end of an unfinished log, the last tick's decisions may not be logged yet.
+        Decisions are matched by tick, actuator and position among decisions with the same two. Differences in the
+        wording of a reason do not count. At the end of an unfinished log, the last tick's decisions may not be logged
+        yet, so they are skipped.
         """
-        logged, computed = _by_key(decision for _, decision in self.logged), _by_key(self.computed)
+        logged_by_key, computed_by_key = _by_key(decision for _, decision in self.logged), _by_key(self.computed)
         seqs = {decision.id: seq for seq, decision in self.logged}
         divergences = []
-        for key in sorted(logged.keys() | computed.keys()):
-            was, now = logged.get(key), computed.get(key)
+        for key in sorted(logged_by_key.keys() | computed_by_key.keys()):
+            logged, computed = logged_by_key.get(key), computed_by_key.get(key)
             tick, actuator, _ = key
-            if was is None and tick == self.tick and not self._mesh.state.ended:
+            if logged is None and tick == self.tick and not self._mesh.state.ended:
                 continue
-            if was is None or now is None or _effect(was) != _effect(now):
-                id_ = was.id if was is not None else now.id if now is not None else ""
-                subject = self._mesh.subjects.decision(id_)
-                divergences.append(Divergence(tick, actuator, seqs[id_] if was else None, subject, was, now))
+            if logged is not None and computed is not None and _effect(logged) == _effect(computed):
+                continue
+            decision = logged or computed
+            assert decision is not None
+            subject = self._mesh.subjects.decision(decision.id)
+            seq = seqs[decision.id] if logged is not None else None
+            divergences.append(Divergence(tick, actuator, seq, subject, logged, computed))
         return divergences
 
     def verdicts(self) -> dict[str, Verdicts]:
@@ -151,57 +155,59 @@ class OpenLoop:
     def _step(self, event: Event) -> list[Output]:
         self._steps += 1
         outputs = self._mesh.step(replace(event, seq=self._steps))
-        self._mesh.pending.clear()  # nothing is published
+        self._mesh.pending.clear()  # this mesh publishes no outputs
         self.computed += [output.message for output in outputs if isinstance(output.message, Decision)]
         return outputs
 
-    def _note(self, seq: int, body: LogMessage) -> None:
-        """Record an output of the recording's mesh, and match its ballot with the computed one."""
+    def _record_output(self, seq: int, body: LogMessage) -> None:
+        """Record an output of the recording's mesh. If it opens a ballot, match it with the computed one."""
         if isinstance(body, Decision):
             self.logged.append((seq, body))
-            self._decided[body.id] = body
+            self._logged_by_id[body.id] = body
         elif isinstance(body, BallotOpened):
             ballot = self._mesh.ballots.get(body.actuator)
             if ballot is not None:
-                own = ballot.opened
-                if (own.opened_by, own.proposal) == (body.opened_by, body.proposal):
-                    self._ids[body.id] = own.id
+                computed = ballot.opened
+                if (computed.opened_by, computed.proposal) == (body.opened_by, body.proposal):
+                    self._ids[body.id] = computed.id
 
-    def _translated(self, body: LogMessage) -> LogMessage | None:
+    def _translate(self, body: LogMessage) -> LogMessage | None:
         """Return the message with this mesh's ids; None for a receipt of a decision that it did not make."""
         if isinstance(body, RunStarted):
             return body.model_copy(update={"rules": self._rules(body.rules)})
         if isinstance(body, Receipt) and body.decision_id:
-            own = self._own_decision(body.decision_id)
-            if own is None:
+            decision = self._matching_decision(body.decision_id)
+            if decision is None:
                 self.ignored_receipts += 1
                 return None
-            return body.model_copy(update={"decision_id": own.id})
+            return body.model_copy(update={"decision_id": decision.id})
         if isinstance(body, Vote):
             return body.model_copy(update={"ballot": self._ids.get(body.ballot, body.ballot)})
         if isinstance(body, AgentStatus):
             return body.model_copy(update={"seen": self._ids.get(body.seen, body.seen)})
         if isinstance(body, OperatorCommand):
-            own = self._own_decision(body.subject_id)
-            return body.model_copy(
-                update={"subject_id": own.id if own else self._ids.get(body.subject_id, body.subject_id)}
-            )
+            decision = self._matching_decision(body.subject_id)
+            subject_id = decision.id if decision else self._ids.get(body.subject_id, body.subject_id)
+            return body.model_copy(update={"subject_id": subject_id})
         return body
 
-    def _own_decision(self, logged_id: str) -> Decision | None:
+    def _matching_decision(self, logged_id: str) -> Decision | None:
         """Return this mesh's decision with the same effect as a logged one."""
-        logged = self._decided.get(logged_id)
+        logged = self._logged_by_id.get(logged_id)
         if logged is None:
             return None
-        candidates = takewhile(lambda own: own.tick >= logged.tick, reversed(self.computed))
-        return next((own for own in candidates if _same(own, logged)), None)
+        candidates = takewhile(lambda decision: decision.tick >= logged.tick, reversed(self.computed))
+        return next((decision for decision in candidates if _is_same(decision, logged)), None)
 
 
-def _same(own: Decision, logged: Decision) -> bool:
-    return own.tick == logged.tick and own.actuator == logged.actuator and _effect(own) == _effect(logged)
+def _is_same(computed: Decision, logged: Decision) -> bool:
+    if (computed.tick, computed.actuator) != (logged.tick, logged.actuator):
+        return False
+    return _effect(computed) == _effect(logged)
 
 
 def _effect(decision: Decision) -> tuple[object, ...]:
+    """Return the parts of a decision that the learner and later decisions depend on."""
     if decision.verdict == "rejected":
         return (decision.verdict,)
     return (decision.verdict, decision.value, decision.apply_at_tick, decision.expires_at_tick)

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from oven_core.errors import UnknownNameError
 from oven_core.protocol.messages import Real, Value
 from oven_runs.log.explanation import Explanation
-from oven_runs.log.run_summary import Verdict, text, verdict_text
+from oven_runs.log.run_summary import Verdict, format_value, verdict_text
 from oven_runs.log.since import BEGINNING, Since
 
 VERDICTS: Final[tuple[str, ...]] = get_args(Verdict)
@@ -49,8 +49,8 @@ class DecisionRow(BaseModel):
     outcome: str = Field(description="the outcome's reason; empty: there is none yet")
 
 
-def row(explanation: Explanation) -> DecisionRow:
-    """Return the explanation as one row."""
+def decision_row(explanation: Explanation) -> DecisionRow:
+    """Convert an explanation to a row."""
     decision, receipt, outcome = explanation.decision, explanation.receipt, explanation.outcome
     return DecisionRow(
         id=decision.id,
@@ -87,11 +87,11 @@ class DecisionFilter:
     since: Since = BEGINNING
     actuator: str = ""
     agent: str = ""
-    """An agent that voted on the decision, or its proposer (an agent or operator)."""
+    """An agent that voted on the decision, or the agent or operator that proposed it."""
     verdict: str = ""
 
     def matches(self, explanation: Explanation, newest: datetime | None) -> bool:
-        """Whether the decision meets all conditions. `newest`: the time of the log's newest event."""
+        """Whether the decision meets all conditions. `newest` is the time of the log's newest event."""
         decision = explanation.decision
         voters = {line.agent for line in decision.tally if line.stance != "silent"} | {explanation.proposer}
         return (
@@ -103,35 +103,37 @@ class DecisionFilter:
 
     def check(self, explanations: Iterable[Explanation]) -> None:
         """Raise UnknownNameError if the run has decisions, but none with this actuator or agent."""
-        explanations = list(explanations)
-        actuators = {e.decision.actuator for e in explanations}
-        agents = {line.agent for e in explanations for line in e.decision.tally} | {e.proposer for e in explanations}
-        for kind, name, known in (("actuator", self.actuator, actuators), ("agent", self.agent, agents - {""})):
-            if name and known and name not in known:
-                raise UnknownNameError(f"{kind} with a decision", name, known)
+        actuators, agents = set[str](), set[str]()
+        for explanation in explanations:
+            actuators.add(explanation.decision.actuator)
+            agents |= {line.agent for line in explanation.decision.tally} | {explanation.proposer}
+        for kind, name, known_names in (("actuator", self.actuator, actuators), ("agent", self.agent, agents - {""})):
+            if name and known_names and name not in known_names:
+                raise UnknownNameError(f"{kind} with a decision", name, known_names)
 
 
-STEP, WHO, WHAT, VERDICT = 6, 16, 40, 9
-HEAD: Final = f"{'step':>{STEP}}  {'who':<{WHO}}  {'what':<{WHAT}}  {'verdict':<{VERDICT}}  id, receipt, outcome"
+_ROW: Final = "{:>6}  {:<16}  {:<40}  {:<9}  {}"
+"""Format of a row with step, proposer, change, verdict and details. The widths are fixed, so that later rows align."""
+HEADER: Final = _ROW.format("step", "who", "what", "verdict", "id, receipt, outcome")
 
 
-def line(row: DecisionRow) -> str:
-    """Format the row as text. The columns have fixed widths, so that later rows line up."""
-    who = f"operator {row.who}" if row.by_operator else row.who
-    what = f"{row.actuator} {text(row.before)} → {text(row.value)}"
-    verdict = verdict_text(row.verdict, row.reason)
-    rest = "; ".join(part for part in (row.id, _receipt(row), _outcome(row)) if part)
-    return f"{row.step:>{STEP}}  {who:<{WHO}}  {what:<{WHAT}}  {verdict:<{VERDICT}}  {rest}"
+def format_row(row: DecisionRow) -> str:
+    """Format the row as a line of text."""
+    proposer = f"operator {row.who}" if row.by_operator else row.who
+    change = f"{row.actuator} {format_value(row.before)} → {format_value(row.value)}"
+    details = "; ".join(part for part in (row.id, _receipt_text(row), _outcome_text(row)) if part)
+    return _ROW.format(row.step, proposer, change, verdict_text(row.verdict, row.reason), details)
 
 
-def _receipt(row: DecisionRow) -> str:
-    if row.receipt is None:
-        pending = row.verdict == "adopted"
-        return "no receipt yet" if pending else f"approved by {row.approved_by}" if row.approved_by else ""
-    return f"{row.receipt} {text(row.after)} at step {row.receipt_step}"
+def _receipt_text(row: DecisionRow) -> str:
+    if row.receipt is not None:
+        return f"{row.receipt} {format_value(row.after)} at step {row.receipt_step}"
+    if row.verdict == "adopted":
+        return "no receipt yet"
+    return f"approved by {row.approved_by}" if row.approved_by else ""
 
 
-def _outcome(row: DecisionRow) -> str:
+def _outcome_text(row: DecisionRow) -> str:
     if row.gain is None:
         return f"not scored: {row.outcome}" if row.scored is False else row.outcome
     forecast = f", forecast {row.forecast:+.3g}" if row.forecast is not None else ""

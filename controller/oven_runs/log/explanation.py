@@ -1,4 +1,4 @@
-"""Collect everything that the log has about each decision: votes, receipt and outcome."""
+"""Collect the votes, receipt and outcome of each decision from the log."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from oven_core.protocol.messages import (
 )
 from oven_core.protocol.operator_messages import OperatorCommand
 
-SHOWN = 4
-"""Maximum ids listed in an error about an ambiguous prefix."""
+MAX_LISTED_IDS = 4
+"""Maximum number of ids listed in an error about an ambiguous prefix."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,29 +32,29 @@ class Explanation:
     seq: int
     """Sequence of the decision's event."""
     time: datetime
-    """When that event was stored."""
+    """Time at which that event was stored."""
     step: int
-    """The optimizer step at which it was decided."""
+    """The optimizer step at which the decision was made."""
     opened: BallotOpened | None = None
-    """None if there was no ballot: an operator's `set`, the other parts of a plan, or a refusal."""
+    """None if there was no ballot, as for an operator's `set`, further parts of a plan, or a refusal."""
     votes: Mapping[str, Vote] = field(default_factory=dict)
     """Agent → its last vote on the ballot."""
     operator: str = ""
     """The operator who gave the command; empty if there was none."""
     approved_by: str = ""
-    """The decision that carries out this advice; empty if there is none."""
+    """The decision that applies this advice; empty if there is none."""
     receipt: Receipt | None = None
     outcome: Outcome | None = None
     announced: ActuatorAnnounced | None = None
-    """The last announcement of its actuator during the run, if there was one."""
+    """The actuator's last announcement during the run, if there was one."""
     injected: tuple[PromptsInjected, ...] = ()
-    """Prompts added between its tick and its outcome, which also changed the data."""
+    """Prompts added between the decision's tick and its outcome, which also changed the data."""
     later: Receipt | None = None
-    """The learner's own later receipt for the actuator: for run.best, or because a loop undid the change."""
+    """A later receipt for the actuator that the learner sent on its own: for run.best, or for a change it undid."""
 
     @property
     def proposer(self) -> str:
-        """The operator, else the agent that opened the ballot, else the first proposer in the tally."""
+        """The operator if there is one, otherwise the agent that opened the ballot or the tally's first proposer."""
         if self.operator:
             return self.operator
         if self.opened is not None:
@@ -64,17 +64,17 @@ class Explanation:
 
 @dataclass
 class Explanations:
-    """Collects explanations from the log's verified events, fed in order."""
+    """Explanations of all decisions in a log. Pass the log's verified events to `feed` in order."""
 
     by_id: dict[str, Explanation] = field(default_factory=dict)
-    """Explanations by decision id, without the prompts, which `whole` adds."""
+    """Explanations by decision id, without the added prompts. Use `get` to include them."""
     newest: datetime | None = None
-    """The time of the newest event."""
+    """Time of the newest event."""
     step: int = 0
     tick: int = 0
-    changed: str = ""
-    """The id of the decision that the last event changed; empty if there is none."""
-    _actuators: set[str] = field(default_factory=set)  # the announced ones: votes may name any
+    changed_id: str = ""
+    """Id of the decision that the last event changed; empty if it changed none."""
+    _actuators: set[str] = field(default_factory=set)  # announced actuators, because votes may name any
     _open: dict[str, BallotOpened] = field(default_factory=dict)
     _votes: dict[str, dict[str, Vote]] = field(default_factory=dict)  # actuator → agent → its last vote
     _commands: dict[str, str] = field(default_factory=dict)  # command → operator
@@ -84,7 +84,7 @@ class Explanations:
 
     def feed(self, event: Event) -> None:
         """Add the next event."""
-        self.newest, self.changed = event.time, ""
+        self.newest, self.changed_id = event.time, ""
         match event.body:
             case Observation() as body:
                 self.step, self.tick = body.step, max(self.tick, body.tick)
@@ -93,9 +93,9 @@ class Explanations:
             case BallotOpened() as opened:
                 self._open[opened.id] = opened
             case Decision() as decision:
-                self._decided(event, decision)
+                self._add_decision(event, decision)
             case Receipt() as receipt:
-                self._receipt(receipt)
+                self._add_receipt(receipt)
             case Outcome() as outcome:
                 self._amend(outcome.decision_id, outcome=outcome)
             case OperatorCommand() as command:
@@ -111,7 +111,7 @@ class Explanations:
             case _:
                 pass
 
-    def _decided(self, event: Event, decision: Decision) -> None:
+    def _add_decision(self, event: Event, decision: Decision) -> None:
         voters = {line.agent for line in decision.tally if line.stance != "silent"}
         opened = self._open.pop(decision.ballot, None)
         votes = self._votes.get(decision.actuator, {})
@@ -127,11 +127,11 @@ class Explanations:
             self._commands.get(decision.command, ""),
             announced=self._announced.get(decision.actuator),
         )
-        self.changed = decision.id
+        self.changed_id = decision.id
         if decision.approves in self.by_id:
             self.by_id[decision.approves] = replace(self.by_id[decision.approves], approved_by=decision.id)
 
-    def _receipt(self, receipt: Receipt) -> None:
+    def _add_receipt(self, receipt: Receipt) -> None:
         if receipt.decision_id:
             self._amend(receipt.decision_id, receipt=receipt)
             if receipt.status == "applied":
@@ -142,10 +142,10 @@ class Explanations:
     def _amend(self, id_: str, **change: object) -> None:
         if id_ in self.by_id:
             self.by_id[id_] = replace(self.by_id[id_], **change)  # type: ignore[arg-type]
-            self.changed = id_
+            self.changed_id = id_
 
-    def whole(self, id_: str) -> Explanation:
-        """Return the decision with this id, with the prompts added until its outcome. Raises KeyError."""
+    def get(self, id_: str) -> Explanation:
+        """Return the explanation of a decision, with the prompts added until its outcome. Raises KeyError."""
         explanation = self.by_id[id_]
         decision, outcome = explanation.decision, explanation.outcome
         end = outcome.tick if outcome is not None else decision.tick + max(decision.horizon, 1)
@@ -155,8 +155,8 @@ class Explanations:
     def find(self, name: str) -> Explanation:
         """Find a decision by its id or ballot, its actuator, or the beginning of its id.
 
-        For an actuator, this is the newest decision that passed, or else the newest. Raises UnknownNameError, and
-        ConfigError if several ids begin with `name`, or for a ballot that is still open, with its votes so far.
+        For an actuator, return the newest decision that passed, or the newest one if none passed. Raises
+        UnknownNameError. Raises ConfigError if several ids begin with `name` or if the ballot is still open.
         """
         decisions = [explanation.decision for explanation in self.by_id.values()]
         same_id = [decision for decision in decisions if name in (decision.id, decision.ballot)]
@@ -164,34 +164,39 @@ class Explanations:
         passed = [decision for decision in same_actuator if decision.verdict != "rejected"]
         for matches in (same_id, passed, same_actuator):
             if matches:
-                return self.whole(matches[-1].id)
+                return self.get(matches[-1].id)
         if (opened := self._open.get(name)) is not None:
-            raise ConfigError(self._undecided(opened))
+            raise ConfigError(self._open_ballot_error(opened))
         ids = matching_ids(name, self.by_id) or matching_ids(name, (decision.ballot for decision in decisions))
         if len(ids) > 1:
-            shown = ", ".join(ids[:SHOWN]) + (", …" if len(ids) > SHOWN else "")
-            raise ConfigError(f"{len(ids)} ids begin with {name[:40]!r}: {shown}; write more of the id")
+            listed_ids = ", ".join(ids[:MAX_LISTED_IDS]) + (", …" if len(ids) > MAX_LISTED_IDS else "")
+            raise ConfigError(f"{len(ids)} ids begin with {name[:40]!r}: {listed_ids}; enter more of the id")
         if not ids:
             raise UnknownNameError("decision", name, {decision.actuator for decision in decisions})
         return self.find(ids[0])
 
-    def _undecided(self, opened: BallotOpened) -> str:
+    def _open_ballot_error(self, opened: BallotOpened) -> str:
         votes = self._votes.get(opened.actuator, {})
         stances = [f"{agent} {votes[agent].stance}" for agent in opened.eligible if agent in votes]
         return (
             f"the ballot {opened.id} on {opened.actuator} is still open, so there is nothing to explain yet; it closes "
-            f"at tick {opened.closes_at_tick}, so far: {', '.join(stances) or 'no vote'}"
+            f"at tick {opened.closes_at_tick}; votes so far: {', '.join(stances) or 'none'}"
         )
 
 
 def matching_ids(prefix: str, ids: Iterable[str]) -> list[str]:
-    """Return the ids with this prefix, with or without leading zeros; only one if its number equals the prefix."""
-    ids = list(dict.fromkeys(ids))
-    matches = [id_ for id_ in ids if prefix and (id_.startswith(prefix) or short(id_).startswith(prefix))]
-    exact = [id_ for id_ in matches if short(id_).partition("-")[0] == prefix]
+    """Return the ids that start with this prefix, with or without leading zeros.
+
+    If the number of exactly one id equals the prefix, return only that id.
+    """
+    if not prefix:
+        return []
+    unique_ids = dict.fromkeys(ids)
+    matches = [id_ for id_ in unique_ids if id_.startswith(prefix) or short_id(id_).startswith(prefix)]
+    exact = [id_ for id_ in matches if short_id(id_).partition("-")[0] == prefix]
     return exact if len(exact) == 1 else matches
 
 
-def short(id_: str) -> str:
-    """Return an id without leading zeros, as people type it: "412-00" for "000000000412-00"."""
+def short_id(id_: str) -> str:
+    """Return an id without leading zeros, as users type it: "412-00" for "000000000412-00"."""
     return id_.lstrip("0") or id_

@@ -32,16 +32,16 @@ class AlternativeDecision(BaseModel):
 
     def lines(self) -> list[str]:
         """Format the comparison as lines of text."""
-        decided_by = ", ".join(f"rules.{name} = {value}" for name, value in self.rules.items())
-        what = "the same" if self.same else decision_text(self.decision)
-        out = [f"with {decided_by}: {what}"]
+        changed_rules = ", ".join(f"rules.{name} = {value}" for name, value in self.rules.items())
+        result = "the same" if self.same else decision_text(self.decision)
+        lines = [f"with {changed_rules}: {result}"]
         if self.earlier_divergence:
-            out.append(f"  open loop: {self.earlier_divergence} would have come out otherwise before it")
-        return out
+            lines.append(f"  less certain, because an earlier decision would differ too: {self.earlier_divergence}")
+        return lines
 
 
 class ExplanationReport(BaseModel):
-    """A decision with everything the log has about it. Fields are null if the log has nothing."""
+    """A decision with everything that the log contains about it. A field is null if the log has no such message."""
 
     model_config = ConfigDict(frozen=True, ser_json_inf_nan="strings")
 
@@ -66,13 +66,13 @@ class ExplanationReport(BaseModel):
     )
 
 
-def report(run: str, explanation: Explanation, ruling: AlternativeDecision | None = None) -> ExplanationReport:
-    """Convert an explanation to its JSON report."""
+def report(run: str, explanation: Explanation, alternative: AlternativeDecision | None = None) -> ExplanationReport:
+    """Return the JSON report of an explanation."""
     return ExplanationReport(
         run=run,
         who=explanation.proposer,
         by_operator=bool(explanation.operator),
         paths=cited_paths(explanation.votes),
-        other_rules=ruling,
+        other_rules=alternative,
         **{field.name: getattr(explanation, field.name) for field in fields(explanation)},
     )

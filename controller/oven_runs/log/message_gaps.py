@@ -1,4 +1,4 @@
-"""Find missing learner messages by gaps in their numbers, which count up from 0 in each incarnation."""
+"""Find missing learner messages by gaps in their numbers. The numbers count up from 0 in each incarnation."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from oven_core.protocol.messages import LearnerMessage, RunEnded, RunStarted
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """A range of missing messages of an incarnation, from `first` to `last`."""
+    """A range of missing messages of one incarnation, from number `first` to `last`."""
 
     incarnation: int
     first: int
@@ -21,13 +21,13 @@ class Gap:
 
 @dataclass
 class GapFinder:
-    """Finds gaps in the learner's messages. Pass them to `take` in the order of the log. Duplicates are ignored."""
+    """Finds gaps in the learner's messages. Pass them to `feed` in the order of the log. Duplicates are ignored."""
 
     gaps: list[Gap] = field(default_factory=list)
     ended: bool = False
     """Whether the last incarnation has ended."""
     dropped: int = 0
-    """Observations that incarnations reported at their end as dropped."""
+    """Number of observations that incarnations reported as dropped when they ended."""
     _last: tuple[int, int] | None = None
 
     def feed(self, body: LearnerMessage) -> None:

@@ -1,4 +1,4 @@
-"""Collect the measurements of one metric over a run, and thin them out if there are many."""
+"""Collect the measurements of one metric over a run, and reduce them to a limited number of points."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class MetricHistory(BaseModel):
 
 @dataclass
 class MetricReader:
-    """Collects the measurements. Feed it the log's events in order."""
+    """Collects the measurements of one metric. Pass the log's events to `feed` in order."""
 
     name: str
     since: Since = BEGINNING
@@ -72,8 +72,11 @@ class MetricReader:
                 if (value := body.metrics.get(self.name)) is not None:
                     self._measured.append((body.tick, body.step, value, event.time))
 
-    def history(self, run: str, most: int) -> MetricHistory:
-        """Return the measurements with at most `most` points. Raises UnknownNameError if the run has no such metric."""
+    def history(self, run: str, max_points: int) -> MetricHistory:
+        """Return the measurements with at most `max_points` points, at least 5.
+
+        Raises UnknownNameError if the run has no metric of this name.
+        """
         if self.name not in self._names:
             raise UnknownNameError("metric", self.name, self._names)
         selected = [
@@ -83,7 +86,7 @@ class MetricReader:
         ]
         values = [value for _, _, value in selected]
         finite = [value for value in values if math.isfinite(value)]
-        indices = thinned(values, most)
+        indices = select_indices(values, max_points)
         return MetricHistory(
             run=run,
             name=self.name,
@@ -103,12 +106,14 @@ class MetricReader:
         )
 
 
-def thinned(values: Sequence[float], most: int) -> list[int]:
-    """Return the indices of at most `most` (at least 5) values, in order. They are the first and the last value, and
-    the least, the greatest and the first non-finite one of equal intervals."""
-    if len(values) <= most:
+def select_indices(values: Sequence[float], limit: int) -> list[int]:
+    """Return the sorted indices of at most `limit` (at least 5) values.
+
+    They are the first and the last value, and the minimum, maximum and first non-finite value of equal intervals.
+    """
+    if len(values) <= limit:
         return list(range(len(values)))
-    intervals = (most - 2) // 3
+    intervals = (limit - 2) // 3
     indices = {0, len(values) - 1}
     for i in range(intervals):
         indices |= _extremes(values, range(i * len(values) // intervals, (i + 1) * len(values) // intervals))
@@ -116,6 +121,7 @@ def thinned(values: Sequence[float], most: int) -> list[int]:
 
 
 def _extremes(values: Sequence[float], indices: Iterable[int]) -> set[int]:
+    """Return the indices of the minimum, maximum and first non-finite value at these indices."""
     finite = [index for index in indices if math.isfinite(values[index])]
     not_finite = [index for index in indices if not math.isfinite(values[index])][:1]
     if not finite:

@@ -1,4 +1,4 @@
-"""Collect the symptoms that agents named in a run, and build a knowledge graph query about them."""
+"""Collect the symptoms that agents named in a run, and build a diagnosis request for the knowledge graph."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from oven_core.protocol.graph_requests import DiagnoseRequest, Phase, Symptom
 from oven_core.protocol.messages import Observation, RunStarted, Vote
 from oven_runs.log.since import BEGINNING, Since
 
-SYMPTOM: Final = "symptom:"
-"""A vote's evidence "symptom:loss_spike" names a node of the graph."""
-MOST_SYMPTOMS: Final = 64
-"""Maximum symptoms in one request (`DiagnoseRequest.symptoms`)."""
+SYMPTOM_PREFIX: Final = "symptom:"
+"""Prefix in a vote's evidence. "symptom:loss_spike" names a node of the graph."""
+MAX_SYMPTOMS: Final = 64
+"""Maximum number of symptoms in one request (`DiagnoseRequest.symptoms`)."""
 
 
 class NamedSymptom(BaseModel):
-    """A symptom and the agents that named it."""
+    """A symptom with the votes and agents that named it."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -42,7 +42,7 @@ class _Mention(NamedTuple):
 
 @dataclass
 class NamedSymptoms:
-    """Collects the symptoms. Feed it the log's events in order."""
+    """Collects the symptoms that agents named. Pass the log's events to `feed` in order."""
 
     since: Since = BEGINNING
     _started: RunStarted | None = None
@@ -60,11 +60,9 @@ class NamedSymptoms:
             case Observation() as body:
                 self._step, self._tick = body.step, max(self._tick, body.tick)
             case Vote() as vote:
-                named = [entry.removeprefix(SYMPTOM) for entry in vote.evidence if entry.startswith(SYMPTOM)]
-                self._mentions += [
-                    _Mention(symptom, event.author, self._step, self._tick, event.time)
-                    for symptom in dict.fromkeys(named)
-                ]
+                entries = [entry for entry in vote.evidence if entry.startswith(SYMPTOM_PREFIX)]
+                for symptom in dict.fromkeys(entry.removeprefix(SYMPTOM_PREFIX) for entry in entries):
+                    self._mentions.append(_Mention(symptom, event.author, self._step, self._tick, event.time))
 
     def symptoms(self) -> list[NamedSymptom]:
         """Return the symptoms, newest first."""
@@ -84,13 +82,13 @@ class NamedSymptoms:
         ]
         return sorted(symptoms, key=lambda symptom: (-symptom.last_tick, symptom.id))
 
-    def question(self, symptoms: Sequence[str], remedies: int) -> DiagnoseRequest:
-        """Return a request for causes and `remedies` remedies of at most MOST_SYMPTOMS symptoms."""
+    def diagnose_request(self, symptoms: Sequence[str], remedies: int) -> DiagnoseRequest:
+        """Return a request for the causes of at most MAX_SYMPTOMS symptoms, with this number of remedies."""
         run = self._started
         phase: Phase = "grpo" if run and any(metric.name == "reward" for metric in run.metrics) else ""
         return DiagnoseRequest(
             phase=phase,
-            symptoms=tuple(Symptom(id=id_) for id_ in symptoms[:MOST_SYMPTOMS]),
+            symptoms=tuple(Symptom(id=id_) for id_ in symptoms[:MAX_SYMPTOMS]),
             actuators=tuple(spec.name for spec in run.actuators) if run else (),
             metrics=tuple(metric.name for metric in run.metrics) if run else (),
             held_out=any(metric.held_out for metric in run.metrics) if run else False,

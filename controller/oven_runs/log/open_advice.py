@@ -1,4 +1,4 @@
-"""Pending advice: how long people can still approve it, and when to remind them."""
+"""Track advice that waits for an operator's approval: the time left, and when to remind people."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def is_near_end(advised: Decision, tick: int) -> bool:
     return 0 <= ticks_left <= REMINDER_SHARE * (advised.expires_at_tick - advised.tick)
 
 
-def remaining(advised: Decision, tick: int, tick_s: float = 0.0) -> str:
+def format_remaining(advised: Decision, tick: int, tick_s: float = 0.0) -> str:
     """Format the remaining time for approval: "12 ticks (about 4 min)". `tick_s` is 0 if unknown."""
     ticks_left = max(0, advised.expires_at_tick - tick)
     ticks = f"{ticks_left} tick{'' if ticks_left == 1 else 's'}"
@@ -27,22 +27,23 @@ def remaining(advised: Decision, tick: int, tick_s: float = 0.0) -> str:
     return f"{ticks} (about {seconds / 60:.0f} min)" if seconds >= 90 else f"{ticks} (about {seconds:.0f} s)"
 
 
-def waiting(view: RunSummary) -> list[Decision]:
-    """Return the pending advice, sorted by when it lapses."""
+def pending_advice(view: RunSummary) -> list[Decision]:
+    """Return the advice that can still be approved, sorted by when it lapses."""
     return sorted((d for d in view.advised.values() if not view.lapsed(d)), key=lambda d: d.expires_at_tick)
 
 
 class Reminders:
-    """Selects the advice to remind people of, once each. Call `due` after each observation."""
+    """Selects advice to remind people of. Each piece of advice is selected once, shortly before it lapses."""
 
     def __init__(self) -> None:
-        self._reminded: set[str] = set()
+        self._reminded_ids: set[str] = set()
 
-    def due(self, view: RunSummary) -> list[Decision]:
-        """Return the advice that lapses soon and needs its first reminder."""
+    def select(self, view: RunSummary) -> list[Decision]:
+        """Return the advice that lapses soon and was not selected before. Call this after each observation."""
         if not view.advised:
             return []
-        open_advice = waiting(view)
-        due = [d for d in open_advice if d.id not in self._reminded and is_near_end(d, view.tick)]
-        self._reminded = (self._reminded & {d.id for d in open_advice}) | {d.id for d in due}
-        return due
+        pending = pending_advice(view)
+        selected = [d for d in pending if d.id not in self._reminded_ids and is_near_end(d, view.tick)]
+        self._reminded_ids &= {d.id for d in pending}
+        self._reminded_ids |= {d.id for d in selected}
+        return selected

@@ -17,9 +17,9 @@ from oven_core.protocol.events import Event
 from oven_core.protocol.messages import VERSION, Decision
 from oven_core.protocol.subjects import kinds_by
 
-GROUND: Final = kinds_by("learner", "mesh")
-"""The kinds of messages that a replay needs. If one has another schema version, another version of the program wrote
-the log. The mesh skips such messages of agents and operators, and so does a replay."""
+REPLAYED_KINDS: Final = kinds_by("learner", "mesh")
+"""Kinds of messages that a replay needs. If one of them has another schema version, a different version of the program
+wrote the log. Messages of agents and operators with another version are skipped, as in the mesh."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,48 +58,48 @@ class ReplayReport:
 
 
 class Replay:
-    """Runs a new mesh over a log and compares its outputs with the logged ones."""
+    """A new mesh that runs over a log, and a comparison of its outputs with the logged ones."""
 
     def __init__(self, run: str) -> None:
         self.mesh = Mesh(run)
         self._report = ReplayReport(run)
-        self._waiting: dict[str, tuple[int, Output]] = {}  # computed, but not yet read from the log
+        self._unmatched: dict[str, tuple[int, Output]] = {}  # outputs that were not read from the log yet
         self._computed = self._last_logged = 0
 
     def feed(self, event: Event) -> None:
-        """Add the next event. Raises ConfigError for a log of another schema version."""
+        """Add the next event. Raises ConfigError if the log has another schema version."""
         report, kind = self._report, names.kind(event.subject)
         report.events += 1
         report.by_kind[kind] += 1
-        refuse_another_version(event)
+        check_version(event)
         if kind in OUTPUTS and not isinstance(event.body, Malformed) and not self.mesh.repeats(event):
-            number, output = self._waiting.pop(event.subject, (0, None))
+            number, output = self._unmatched.pop(event.subject, (0, None))
             self._last_logged = max(self._last_logged, number)
             self._compare(event, output)
         for output in self.mesh.step(event):
             self._computed += 1
-            self._waiting[output.subject] = (self._computed, output)
+            self._unmatched[output.subject] = (self._computed, output)
             if isinstance(output.message, Decision):
                 report.decisions += 1
                 report.adopted += output.message.verdict == "adopted"
 
     def report(self) -> ReplayReport:
-        """Return the result. Call it once, at the end.
+        """Return the result. Call this once, at the end.
 
-        An output that is not in the log is `pending` if the run has not ended and no later output is in the log,
-        because replicas publish in order. Otherwise it is `missing`.
+        An output that is not in the log counts as `pending` if the run has not ended and no later output is in the log,
+        because replicas publish in order. Otherwise it counts as `missing`.
         """
         report, state = self._report, self.mesh.state
         report.finished, report.mesh_code, report.tick = state.ended, state.mesh_code, state.tick
         report.counters = state.counters
-        for number, output in self._waiting.values():
+        for number, output in self._unmatched.values():
             if number > self._last_logged and not report.finished:
                 report.pending.append(output.subject)
                 continue
             report.missing.append(output.subject)
             if report.first is None:
                 report.first = Difference(output.subject, None, None, output.data.decode())
-        self._waiting.clear()
+        self._unmatched.clear()
         return report
 
     def _compare(self, event: Event, output: Output | None) -> None:
@@ -108,27 +108,30 @@ class Replay:
         if computed == event.data:
             report.equal += 1
             return
-        (report.different if output else report.unexpected).append(event.subject)
+        if output is None:
+            report.unexpected.append(event.subject)
+        else:
+            report.different.append(event.subject)
         if report.first is None:
             text = computed.decode() if computed is not None else None
             report.first = Difference(event.subject, event.seq, event.data.decode(errors="replace"), text)
 
 
 def replay(events: Iterable[Event], run: str) -> ReplayReport:
-    """Replay a whole log."""
-    replayed = Replay(run)
+    """Replay a log and return the result."""
+    log_replay = Replay(run)
     for event in events:
-        replayed.feed(event)
-    return replayed.report()
+        log_replay.feed(event)
+    return log_replay.report()
 
 
-def refuse_another_version(event: Event) -> None:
+def check_version(event: Event) -> None:
     """Raise ConfigError if this version cannot read an event that a replay needs."""
     if not isinstance(event.body, Malformed):
         return
     if event.body.fault == "removed":
         raise ConfigError(event.body.reason)
-    if event.body.fault != "version" or names.kind(event.subject) not in GROUND:
+    if event.body.fault != "version" or names.kind(event.subject) not in REPLAYED_KINDS:
         return
     try:
         version = json.loads(event.data)["v"]

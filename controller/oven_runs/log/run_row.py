@@ -1,4 +1,4 @@
-"""One run's row in the list of runs: its state, progress, target metric, decisions and alerts."""
+"""Summarise a run in one row for the list of runs: state, progress, target metric, decisions and alerts."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Final
 from oven_runs.log.run_summary import RunSummary
 
 STALLED_S: Final = 15.0
-"""Minimum seconds without an event before a live run counts as stalled. For slow runs it is ten times the pace."""
+"""Minimum seconds without an event after which a live run counts as stalled. For slow runs it is ten times the pace."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunRow:
-    """One run in the list. Counts are None until its log has been read, or if it is unreadable."""
+    """One run in the list. Counts are None until its log has been read, and if the log is unreadable."""
 
     run: str
     recipe: str = ""
@@ -37,10 +37,10 @@ class RunRow:
     would_set: int = 0
     """Number of proposals that were rejected only because autonomy is `observe`."""
     advised: tuple[str, ...] = ()
-    """Ids of the decisions that a person can still approve."""
+    """Ids of the advice that an operator can still approve."""
     held: str = ""
     ended: str = ""
-    """The reason and detail of the learner's RunEnded; empty before it."""
+    """The reason and detail from the learner's RunEnded; empty before it."""
     malformed: int = 0
     """Number of invalid events and of lines that are not events."""
     not_applied: int = 0
@@ -53,7 +53,7 @@ class RunRow:
     """Why the log is unreadable; empty if it is readable."""
     location: str = ""
     """The address of a run on another machine; empty for a run in this home."""
-    whole: bool = False
+    is_complete: bool = False
     """Whether the whole log has been read."""
 
     def silent_s(self, now: datetime) -> float | None:
@@ -68,7 +68,7 @@ class RunRow:
             return None
 
     def state(self, now: datetime) -> str:
-        """Return the state: `live`, `held`, `stalled`, `waiting` or `ending` while the run is up, else how it ended."""
+        """Return the state: live, held, stalled, waiting or ending while the run is up, and afterwards how it ended."""
         if self.status != "running":
             return self.status
         if self.ended:
@@ -84,26 +84,26 @@ class RunRow:
         """Return short phrases for the problems that need attention, most urgent first."""
         state, alerts = self.state(now), []
         if self.fault:
-            alerts.append(f"not reached: {self.fault}" if self.location else f"log not readable: {self.fault}")
+            alerts.append(f"unreachable: {self.fault}" if self.location else f"log not readable: {self.fault}")
         if state == "failed" or (self.ended.startswith("failed") and self.status != "running"):
             alerts.append(self.ended or "failed")
         if state == "held":
             alerts.append(f"held: {self.held}")
         if state == "stalled":
-            alerts.append("nothing heard of it")
+            alerts.append("no new events")
         if self.status == "running":
-            alerts += [f"advice waits: approve {id_}" for id_ in self.advised]
-        if self.target and self.now is None and self.step and self.whole:
+            alerts += [f"pending advice: approve {id_}" for id_ in self.advised]
+        if self.target and self.now is None and self.step and self.is_complete:
             alerts.append(f"{self.target} is not a number")
         if self.malformed:
-            alerts.append(f"{self.malformed} malformed")
+            alerts.append(f"{self.malformed} malformed events")
         if self.not_applied:
-            alerts.append(f"{self.not_applied} not applied")
+            alerts.append(f"{self.not_applied} changes not applied")
         return alerts
 
 
-def summarized(row: RunRow, summary: RunSummary) -> RunRow:
-    """Return the row, completed with data from a summary of the run's log."""
+def add_summary(row: RunRow, summary: RunSummary) -> RunRow:
+    """Return the row with the data from a summary of the run's log."""
     target, ended = summary.target() or "", summary.ended
     return replace(
         row,

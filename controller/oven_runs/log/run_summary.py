@@ -1,4 +1,4 @@
-"""Summarise a run so far from its log, for `status` and the progress lines of `up`."""
+"""Summarise a run from its log, for `status` and the progress lines of `up`."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ from oven_core.protocol.messages import (
 )
 from oven_core.protocol.operator_messages import CommandAnswer, OperatorCommand
 from oven_core.protocol.rules import Autonomy
-from oven_runs.log.standing_alerts import StandingAlerts
+from oven_runs.log.active_alerts import ActiveAlerts
 
-OF_SPEED = ("runtime", "_per_second", "_time", "epoch", "num_tokens")
-"""Name endings of metrics about an evaluation's own speed and progress."""
+SPEED_SUFFIXES = ("runtime", "_per_second", "_time", "epoch", "num_tokens")
+"""Name suffixes of metrics about the speed and progress of an evaluation."""
 Verdict: TypeAlias = Literal["adopted", "rejected", "advised"]
-OBSERVED = "; observe: would have "
-"""Begins the reason of a proposal that passed the vote and was rejected only because autonomy is `observe`."""
+OBSERVE_MARKER = "; observe: would have "
+"""Start of the reason of a proposal that passed the vote and was rejected only because autonomy is `observe`."""
 _QUARANTINED = re.compile(r"committee/[^/]+/quarantined")
-CONSTANT = 3
+CONSTANT_AFTER = 3
 """Number of equal measurements after which a metric counts as constant."""
 
 
@@ -47,13 +47,13 @@ class AgentView:
     live: bool = False
     cannot_fire: str = ""
     shadow: str = ""
-    """Why its votes do not count; empty if they do."""
-    heard_tick: int = 0
-    """The run's tick at the agent's last message, or the last tick that the agent reported as done."""
+    """The reason why its votes do not count; empty if they do."""
+    last_tick: int = 0
+    """Tick of the run at the agent's last message, or the last tick that the agent reported as done."""
     last_vote: Vote | None = None
     proposals: int = 0
     against: int = 0
-    own_shadow: bool = False
+    joined_as_shadow: bool = False
     """Whether it joined as a shadow."""
     backed: int = 0
     """Number of adopted decisions that it proposed or voted for."""
@@ -63,7 +63,7 @@ class AgentView:
 
 @dataclass
 class RunSummary:
-    """The summary of a run. Feed it the log's events in order."""
+    """The summary of a run. Pass the log's events to `feed` in order."""
 
     started: RunStarted | None = None
     ended: RunEnded | None = None
@@ -76,21 +76,21 @@ class RunSummary:
     metrics: dict[str, float] = field(default_factory=dict)
     first: dict[str, float] = field(default_factory=dict)
     """Each metric's first value in this training."""
-    still: dict[str, int] = field(default_factory=dict)
-    """For each metric, the number of readings while it still has its first value; 0 once the value has changed."""
+    unchanged_readings: dict[str, int] = field(default_factory=dict)
+    """For each metric, the number of readings in which it kept its first value; 0 once the value has changed."""
     knobs: dict[str, Value] = field(default_factory=dict)
     agents: dict[str, AgentView] = field(default_factory=dict)
     adopted: int = 0
     rejected: int = 0
     would_set: int = 0
     """Number of proposals rejected only because autonomy is `observe`. They do not count as rejected."""
-    alerts: StandingAlerts = field(default_factory=StandingAlerts)
+    alerts: ActiveAlerts = field(default_factory=ActiveAlerts)
     alert: Alert | None = None
     """The alert that the last event raised or cleared; None if it did neither."""
     advised: dict[str, Decision] = field(default_factory=dict)
-    """Advice by actuator that a person can still approve, unless it has lapsed."""
+    """Advice by actuator that no operator has approved or vetoed yet. It may have lapsed."""
     autonomy: dict[str, Autonomy] = field(default_factory=dict)
-    """Levels that operators set, by actuator; "" for all others."""
+    """Levels that operators set, by actuator. The key "" stands for all other actuators."""
     muted: dict[str, str] = field(default_factory=dict)
     """Agent → the operator who muted it."""
     commands: dict[str, tuple[str, OperatorCommand]] = field(default_factory=dict)
@@ -102,15 +102,15 @@ class RunSummary:
     injected: int = 0
     """Number of prompts added to the training data."""
     evicted: int = 0
-    """Number of them that were removed again to make room."""
+    """Number of added prompts that were removed again to make room for new ones."""
     judge_tokens: float = 0.0
-    """Tokens that remote judges reported, including those of steps that a rollback discarded."""
+    """Tokens that remote judges reported, including tokens for steps that a rollback discarded."""
     judge_usd: float = 0.0
-    """US dollars for models with a known price."""
+    """Cost of judges whose model has a known price, in US dollars."""
     held: str = ""
-    """Why the run is held; empty if it is not."""
+    """The reason why the run is held; empty if it is not."""
     ended_with: str = ""
-    """The weights that the run ended with, for people; empty if they are the last ones, as usual."""
+    """The weights that the run ended with, in words; empty if they are the last ones, as usual."""
     malformed: int = 0
 
     def feed(self, event: Event) -> None:
@@ -134,7 +134,7 @@ class RunSummary:
                 self._take_status(event.author, body)
             case Vote() as body:
                 agent = self.agents.setdefault(event.author, AgentView(live=True))
-                agent.last_vote, agent.heard_tick = body, self.tick
+                agent.last_vote, agent.last_tick = body, self.tick
                 agent.proposals += body.stance == "propose"
                 agent.against += body.stance == "against"
             case Decision() as body:
@@ -159,20 +159,21 @@ class RunSummary:
 
     @property
     def max_steps(self) -> int | None:
-        """The step at which the run ends; None if it is unlimited or unknown."""
+        """Number of steps after which the run ends; None if it is unlimited or unknown."""
         return self.started.horizon.max_steps if self.started else None
 
     def quarantined(self) -> list[str]:
         """Return the committee members that are in quarantine but not muted."""
-        names = (name.split("/")[1] for name, value in self.metrics.items() if value and _QUARANTINED.fullmatch(name))
-        return [name for name in names if self.knobs.get(actuator_of(name)) != OFF]
+        metrics = [name for name, value in self.metrics.items() if value and _QUARANTINED.fullmatch(name)]
+        members = [name.split("/")[1] for name in metrics]
+        return [member for member in members if self.knobs.get(actuator_of(member)) != OFF]
 
     def decision_counts(self) -> str:
         """Return the number of decisions by verdict, in words."""
         return counts_text(self.adopted, self.rejected, self.would_set)
 
     def changed_knobs(self) -> list[tuple[str, Value]]:
-        """Return the knobs that no longer have the value of the run's start, with their present values."""
+        """Return the knobs whose value differs from the value at the run's start, with their current values."""
         initial = {spec.name: spec.value for spec in self.specs if spec.kind != "action"}
         return [(name, value) for name, value in self.knobs.items() if name in initial and value != initial[name]]
 
@@ -182,7 +183,7 @@ class RunSummary:
 
     def _start(self, started: RunStarted) -> None:
         if self.started is not None and self.started.training != started.training:
-            self.metrics, self.first, self.still = {}, {}, {}  # they belong to other weights and data
+            self.metrics, self.first, self.unchanged_readings = {}, {}, {}  # they belong to other weights and data
         self.started, self.ended, self.held, self.ended_with = started, None, "", ""
         self.step, self.tick = started.step, max(self.tick, started.tick)
         self.knobs = {spec.name: spec.value for spec in started.actuators}
@@ -201,11 +202,11 @@ class RunSummary:
 
     def _take_status(self, author: str, status: AgentStatus) -> None:
         agent = self.agents.setdefault(author, AgentView())
-        agent.live, agent.heard_tick = status.state != "left", max(self.tick, status.tick)
+        agent.live, agent.last_tick = status.state != "left", max(self.tick, status.tick)
         if status.state == "cannot_fire":
             agent.cannot_fire = status.reason
         elif status.state == "joined":
-            agent.cannot_fire, agent.own_shadow = "", status.shadow
+            agent.cannot_fire, agent.joined_as_shadow = "", status.shadow
             self._update_shadows()
 
     def _take_decision(self, decision: Decision) -> None:
@@ -236,7 +237,7 @@ class RunSummary:
             self.held = "a decision holds the run"
 
     def _take_other_receipt(self, receipt: Receipt) -> None:
-        """Handle the receipt of an operator's command, or the learner's own about its last weights."""
+        """Handle a receipt without a decision: for a command, or from the learner about its last weights."""
         if receipt.actuator == BEST:
             self.ended_with = receipt.reason
         name, command = self.commands.pop(receipt.command, ("", None))
@@ -269,46 +270,51 @@ class RunSummary:
         self._update_shadows()
 
     def _update_shadows(self) -> None:
-        by_rule = self.started.rules.shadow if self.started else ()
+        shadows_by_rule = self.started.rules.shadow if self.started else ()
         for name, agent in self.agents.items():
-            muted = f"muted by {self.muted[name]}" if name in self.muted else ""
-            own = "by its own word" if agent.own_shadow else ""
-            agent.shadow = muted or ("rules.shadow" if name in by_rule else own)
+            if name in self.muted:
+                agent.shadow = f"muted by {self.muted[name]}"
+            elif name in shadows_by_rule:
+                agent.shadow = "rules.shadow"
+            else:
+                agent.shadow = "requested by the agent" if agent.joined_as_shadow else ""
 
     def _measure(self, metrics: dict[str, float]) -> None:
         self.metrics.update(metrics)
         for name, value in metrics.items():
             if self.first.setdefault(name, value) != value:
-                self.still[name] = 0
-            elif self.still.get(name) != 0:
-                self.still[name] = self.still.get(name, 0) + 1
+                self.unchanged_readings[name] = 0
+            elif self.unchanged_readings.get(name) != 0:
+                self.unchanged_readings[name] = self.unchanged_readings.get(name, 0) + 1
 
     def held_out(self) -> list[str]:
-        """Return the held-out metrics, or an evaluation's metrics except for its speed if none are announced. Metrics
-        with a direction come first, and a whole before its parts: `eval/accuracy` before `eval/accuracy/len3`."""
+        """Return the announced held-out metrics. Without any, return the metrics of evaluations, except for speed.
+
+        Metrics with a direction come first, and a total before its parts: `eval/accuracy` before `eval/accuracy/len3`.
+        """
         declared = [spec for spec in self.started.metrics if spec.held_out] if self.started else []
         if declared:
             ordered = sorted(declared, key=lambda spec: (spec.better == "neither", spec.name.count("/")))
             return [spec.name for spec in ordered]
-        measured = [name for name in self.metrics if name.startswith("eval/") and not name.endswith(OF_SPEED)]
+        measured = [name for name in self.metrics if name.startswith("eval/") and not name.endswith(SPEED_SUFFIXES)]
         return sorted(measured, key=lambda name: name.count("/"))
 
     def target(self) -> str | None:
         """Return the metric that shows how well the run is doing; None before one was measured.
 
-        It is the first held-out metric, else the training signal. A metric that was constant for CONSTANT measurements
-        is passed over if another one changes.
+        It is the first held-out metric, or the training signal without a held-out metric. A metric that was constant
+        for CONSTANT_AFTER measurements is skipped if another one changes.
         """
         held_out = [name for name in self.held_out() if name in self.metrics]
         signal = training_signal(self.metrics)
         candidates = [*held_out, *([signal] if signal else [])]
-        changing = (name for name in candidates if self.still[name] < CONSTANT)
+        changing = (name for name in candidates if self.unchanged_readings[name] < CONSTANT_AFTER)
         return next(changing, candidates[0] if candidates else None)
 
 
 def verdict_text(verdict: Verdict, reason: str) -> Verdict | Literal["would set"]:
-    """Return a decision's verdict for people: "would set" if only `observe` stopped the proposal."""
-    return "would set" if verdict == "rejected" and OBSERVED in f"; {reason}" else verdict
+    """Return the verdict to display: "would set" if a proposal was rejected only because autonomy is `observe`."""
+    return "would set" if verdict == "rejected" and OBSERVE_MARKER in f"; {reason}" else verdict
 
 
 def counts_text(adopted: int, rejected: int, would_set: int) -> str:
@@ -319,23 +325,24 @@ def counts_text(adopted: int, rejected: int, would_set: int) -> str:
 def quarantine_text(member: str) -> str:
     """Return the cause of a judge's quarantine and the remedy."""
     return (
-        f"judge {member} is in quarantine: it scored known answers wrongly twice in a row, so it scores nothing; it "
-        f"returns when it passes, or use another model: `oven-controller judge swap {member} --provider … --model …`"
+        f"judge {member} is in quarantine, and its scores do not count: it scored known answers wrongly twice in a "
+        "row; wait until it passes the test again, or use another model: "
+        f"`oven-controller judge swap {member} --provider … --model …`"
     )
 
 
 def training_signal(metrics: Collection[str]) -> str | None:
-    """Return the metric that the training itself optimises: the reward, else the loss."""
+    """Return the metric that the training optimises: the reward, or the loss if there is no reward."""
     for objective in ("reward", "loss"):
-        near = [name for name in metrics if objective in name.split("/")[-1] and not name.startswith("eval/")]
-        exact = [name for name in near if name.split("/")[-1] == objective]
-        if exact or near:
-            return (exact or near)[0]
+        candidates = [name for name in metrics if objective in name.split("/")[-1] and not name.startswith("eval/")]
+        exact_matches = [name for name in candidates if name.split("/")[-1] == objective]
+        if candidates:
+            return (exact_matches or candidates)[0]
     return None
 
 
-def text(value: Value) -> str:
-    """Format a knob's value for people."""
+def format_value(value: Value) -> str:
+    """Format a knob's value for display."""
     if value is None:
         return "–"
     if isinstance(value, dict):

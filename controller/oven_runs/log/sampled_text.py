@@ -12,35 +12,36 @@ from oven_core.protocol.completion_messages import MemberScores, SampledGroup, S
 from oven_core.terminal_text import clean
 
 MISSING = "–"
-"""Shown in place of a missing number."""
+"""Text in place of a missing number."""
 BAR_CELLS = 8
-"""Length of the longest bar, on either side of the middle."""
+"""Maximum length of a bar on either side of the middle."""
 
 
 def group_lines(stored: StoredGroup) -> Iterator[str]:
-    """Yield the group's lines, which may have any length."""
+    """Yield the group's lines, which are not wrapped."""
     group = stored.group
     yield heading(group, stored.time)
     yield "  prompt"
     yield from _quoted(group.prompt)
-    widest = greatest_advantage(group)
+    max_advantage = max_abs_advantage(group)
     for index, completion in enumerate(group.completions):
         scores = f"reward {number(completion.reward)}, advantage {signed(completion.advantage)}"
-        yield f"  {index + 1}  {scores}  {bar(completion.advantage, widest)}".rstrip()
+        yield f"  {index + 1}  {scores}  {bar(completion.advantage, max_advantage)}".rstrip()
         yield from _quoted(completion)
         for member in group.members:
             yield f"       {member_line(member, index)}"
     if not group.completions:
         yield "  no completions"
     if group.left_out:
-        yield f"  and {group.left_out} more completions of this group, which are not shown"
+        yield f"  {group.left_out} more completions of this group were not stored"
 
 
 def heading(group: SampledGroup, time: str = "") -> str:
     """Return a heading with the group's step, number and time."""
-    when = f", {time[:19].replace('T', ' ')}" if time else ""
     position = f"group {group.group + 1} of {group.groups}"
-    return clean(f"step {group.step} (tick {group.tick}), {position}{when}{', redacted' if group.redacted else ''}")
+    time_text = f", {time[:19].replace('T', ' ')}" if time else ""
+    note = ", redacted" if group.redacted else ""
+    return clean(f"step {group.step} (tick {group.tick}), {position}{time_text}{note}")
 
 
 def member_line(member: MemberScores, index: int) -> str:
@@ -58,7 +59,7 @@ def text_lines(shown: ShownText) -> list[str]:
         return ["(empty)"]
     lines = [clean(line) for line in _split(shown.text)]
     if shown.cut:
-        lines += [f"… {shown.cut:,} characters are left out …"]
+        lines += [f"… {shown.cut:,} characters omitted …"]
         lines += [clean(line) for line in _split(shown.end)] if shown.end else []
     return lines
 
@@ -73,18 +74,23 @@ def signed(value: float | None) -> str:
     return MISSING if value is None or math.isnan(value) else f"{value:+.3g}"
 
 
-def greatest_advantage(group: SampledGroup) -> float:
-    """Return the greatest absolute advantage; 0 if there is none."""
+def max_abs_advantage(group: SampledGroup) -> float:
+    """Return the maximum absolute advantage; 0 if there is none."""
     advantages = (c.advantage for c in group.completions if c.advantage is not None)
     return max((abs(value) for value in advantages if math.isfinite(value)), default=0.0)
 
 
-def bar(value: float | None, greatest: float, cells: int = BAR_CELLS) -> str:
-    """Draw a bar to the left of the middle for a negative value and to the right for a positive one; empty for None."""
-    if value is None or not math.isfinite(value) or greatest <= 0:
+def bar(value: float | None, max_value: float, cells: int = BAR_CELLS) -> str:
+    """Draw a bar to the left of the middle for a negative value and to the right for a positive one.
+
+    Return an empty string for a missing value.
+    """
+    if value is None or not math.isfinite(value) or max_value <= 0:
         return ""
-    length = round(cells * min(1.0, abs(value) / greatest))
-    return (" " * (cells - length) + "▓" * length + "│") if value < 0 else (" " * cells + "│" + "█" * length)
+    length = round(cells * min(1.0, abs(value) / max_value))
+    if value < 0:
+        return " " * (cells - length) + "▓" * length + "│"
+    return " " * cells + "│" + "█" * length
 
 
 def _quoted(shown: ShownText) -> list[str]:
@@ -92,5 +98,5 @@ def _quoted(shown: ShownText) -> list[str]:
 
 
 def _split(text: str) -> list[str]:
-    """Split only at line breaks. A form feed or a Unicode separator is a character like any other and is cleaned."""
+    """Split the text at line breaks, but not at form feeds or Unicode separators, which `clean` replaces."""
     return text.replace("\r\n", "\n").split("\n")

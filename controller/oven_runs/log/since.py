@@ -16,7 +16,7 @@ FORMS: Final = "a step such as 120, or a time such as 90s, 30m, 2h or 1d"
 
 @dataclass(frozen=True, slots=True)
 class Since:
-    """The start of a query: a step, or seconds before the newest event. By default, the beginning of the run."""
+    """The start of a query: a step, or seconds before the newest event. Without either, the beginning of the run."""
 
     step: int | None = None
     seconds: float | None = None

@@ -1,14 +1,15 @@
 """Measure how well the probabilities claimed in agents' votes match the outcomes of the changes.
 
 A vote's confidence is the probability that the change beats doing nothing, which means a gain above 0. A target that
-stopped being finite counts as a failure, one that is finite again as a success. `Outcome.beat`, 0 to 1, is the
-probability y that this happened, given the noise. (Reputations also depend on how far the gain exceeds noise and half
-of the forecast; see `mesh/reputation.py`.) The probability p is the confidence of `propose` and `for`, 1 minus the
-confidence of `against`, and at least 0.5 for the side that the vote took. Votes on changes that were not applied or not
-scored do not count.
+became non-finite counts as a failure, and one that became finite again as a success. `Outcome.beat`, 0 to 1, is the
+probability y that the change was better, given the noise. (Reputations also depend on how far the gain exceeds noise
+and half of the forecast; see `mesh/reputation.py`.)
 
-Brier 1950, "Verification of forecasts expressed in terms of probability"; the table is the reliability diagram's
-(Murphy & Winkler 1977, "Reliability of subjective probability forecasts of precipitation and temperature").
+The claimed probability p is the confidence of `propose` and `for`, and 1 minus the confidence of `against`. It is at
+least 0.5 for the side that the vote took. Votes on changes that were not applied or not scored do not count.
+
+Sources: Brier 1950, "Verification of forecasts expressed in terms of probability", and for the reliability diagram
+Murphy & Winkler 1977, "Reliability of subjective probability forecasts of precipitation and temperature".
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ BINS = 10
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A vote on a scored change: the claimed probability p, and the probability y that it came true, both 0 to 1."""
+    """A vote on a scored change: the claimed probability p, and the probability y that it was right, both 0 to 1."""
 
     agent: str
     p: float
@@ -45,19 +46,19 @@ class Bin:
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """Brier scores and the reliability diagram of a set of claims. The scores are None if it is empty."""
+    """Brier scores and the reliability diagram of a set of claims. The scores are None if there are no claims."""
 
     count: int
     brier: float | None
     constant: float | None
-    """The mean y: the constant probability with the best score, which is only known afterwards."""
+    """The mean y. It is the constant probability with the best score, which is known only afterwards."""
     constant_brier: float | None
     bins: tuple[Bin, ...]
-    """Bins that have claims, from the lowest p on."""
+    """Bins that contain claims, sorted by p."""
 
 
-def claims(outcomes: Iterable[Outcome]) -> list[Claim]:
-    """Return the claims about scored outcomes in the same order, including shadow agents' claims."""
+def collect_claims(outcomes: Iterable[Outcome]) -> list[Claim]:
+    """Return the claims about scored outcomes in the same order, including claims of shadow agents."""
     return [
         Claim(line.agent, claimed_probability(line.stance, line.confidence), outcome.beat)
         for outcome in outcomes
@@ -66,7 +67,7 @@ def claims(outcomes: Iterable[Outcome]) -> list[Claim]:
     ]
 
 
-def calibration(claims: Sequence[Claim]) -> Calibration:
+def calibrate(claims: Sequence[Claim]) -> Calibration:
     """Return the calibration of these claims."""
     if not claims:
         return Calibration(0, None, None, None, ())
@@ -83,12 +84,12 @@ def calibration(claims: Sequence[Claim]) -> Calibration:
     )
 
 
-def by_agent(claims: Iterable[Claim]) -> dict[str, Calibration]:
-    """Return the calibration of each agent, in the order of their names."""
-    by_name: dict[str, list[Claim]] = {}
+def calibrate_by_agent(claims: Iterable[Claim]) -> dict[str, Calibration]:
+    """Return the calibration of each agent, sorted by name."""
+    claims_by_agent: dict[str, list[Claim]] = {}
     for claim in claims:
-        by_name.setdefault(claim.agent, []).append(claim)
-    return {agent: calibration(by_name[agent]) for agent in sorted(by_name)}
+        claims_by_agent.setdefault(claim.agent, []).append(claim)
+    return {agent: calibrate(claims_by_agent[agent]) for agent in sorted(claims_by_agent)}
 
 
 def _bin(number: int, members: Sequence[Claim]) -> Bin:

@@ -43,10 +43,10 @@ class Builder:
     def __init__(self, *, nodes: int = MAX_NODES, edges: int = MAX_EDGES) -> None:
         self._max_nodes, self._max_edges = min(nodes, MAX_NODES), min(edges, MAX_EDGES)
         self.repeated = 0
-        """Number of repeated edges; available after `finish`."""
-        self._clear()
+        """Number of repeated edges, available after `finish`."""
+        self._reset()
 
-    def _clear(self) -> None:
+    def _reset(self) -> None:
         self._nodes = _Numbering("node", self._max_nodes)
         self._relations = _Numbering("relation", MAX_RELATIONS)
         self._kinds = _Numbering("kind", MAX_RELATIONS, empty=True)
@@ -66,13 +66,13 @@ class Builder:
         if kinds is None:
             return
         for row, (node, kind) in enumerate(zip(numbers.tolist(), self._kinds.numbers(kinds).tolist(), strict=True)):
-            before = self._kind_of_node[node]
-            if not kinds[row] or before == kind:
+            earlier_kind = self._kind_of_node[node]
+            if not kinds[row] or earlier_kind == kind:
                 continue
-            if before >= 0:
+            if earlier_kind >= 0:
                 raise RowError(
                     row,
-                    f"the node {names[row][:60]!r} is a {list(self._kinds)[before]!r} and a {kinds[row]!r}; "
+                    f"the node {names[row][:60]!r} is a {list(self._kinds)[earlier_kind]!r} and a {kinds[row]!r}; "
                     "give it one kind",
                 )
             self._kind_of_node[node] = kind
@@ -109,8 +109,8 @@ class Builder:
         if not count == len(relations) == len(targets) or (weights is not None and len(weights) != count):
             raise ValueError("the columns of a batch of edges differ in length")
         weight_column = np.ones(count, np.float32) if weights is None else checked_weights(weights)
-        if (room := self._max_edges - len(self._src)) < count:
-            raise RowError(room, f"more than {self._max_edges} edges; import a part of them")
+        if (remaining := self._max_edges - len(self._src)) < count:
+            raise RowError(remaining, f"more than {self._max_edges} edges; import only some of them")
         self._src.frombytes(sources.astype(np.int32, copy=False).tobytes())
         self._dst.frombytes(targets.astype(np.int32, copy=False).tobytes())
         self._rel.frombytes(relations.astype(np.int16).tobytes())
@@ -121,7 +121,7 @@ class Builder:
         self._kind_of_node.extend([-1] * (len(self._nodes) - len(self._kind_of_node)))
         names, node_positions = self._nodes.sorted_texts()
         relations, relation_positions = self._relations.sorted_texts()
-        kinds, kind_positions = self._kinds.sorted_texts(always="")
+        kinds, kind_positions = self._kinds.sorted_texts(extra_text="")
         src, dst = (node_positions[np.frombuffer(column, np.int32)] for column in (self._src, self._dst))
         rel = relation_positions[np.frombuffer(self._rel, np.int16)].astype(np.int16)
         weight = np.frombuffer(self._weight, np.float32)
@@ -133,19 +133,19 @@ class Builder:
         total = len(weight)
         columns = _sort_edges(src, dst, rel, weight, len(names), len(relations))
         del src, dst, rel, weight, kind_of_node
-        self._clear()  # frees its buffers before the reverse direction is built
+        self._reset()  # frees the buffers before the reverse direction is built
         self.repeated = total - len(columns["dst"])
-        columns |= _reverse(columns, len(names)) | _concatenated(names) | {"kinds": kind}
-        return _frozen(columns, tuple(relations), tuple(kinds), licence)
+        columns |= _reverse(columns, len(names)) | _concatenate(names) | {"kinds": kind}
+        return _freeze(columns, tuple(relations), tuple(kinds), licence)
 
 
 def checked_weights(values: Sequence[float] | NDArray[Any]) -> NDArray[np.float32]:
     """Return the weights in their stored type. Raises RowError for the first unusable one."""
     with np.errstate(over="ignore"):
         weights = np.asarray(values, np.float64).astype(np.float32)
-    usable = np.isfinite(weights) & (weights >= 0)
-    if not usable.all():
-        row = int(np.argmin(usable))
+    is_usable = np.isfinite(weights) & (weights >= 0)
+    if not is_usable.all():
+        row = int(np.argmin(is_usable))
         raise RowError(row, f"the weight {float(values[row])!r} is not usable; write a number from 0 to 3e38")
     return weights
 
@@ -153,9 +153,9 @@ def checked_weights(values: Sequence[float] | NDArray[Any]) -> NDArray[np.float3
 class _Numbering(dict[str, int]):
     """A mapping from texts to numbers, in order of first appearance."""
 
-    def __init__(self, what: str, limit: int, *, empty: bool = False) -> None:
+    def __init__(self, noun: str, limit: int, *, empty: bool = False) -> None:
         super().__init__()
-        self._what, self._limit, self._empty_allowed = what, limit, empty
+        self._noun, self._limit, self._empty_allowed = noun, limit, empty
 
     def numbers(self, texts: Iterable[str]) -> NDArray[np.int32]:
         """Return the number of each text. Raises RowError for the first unusable text."""
@@ -169,9 +169,9 @@ class _Numbering(dict[str, int]):
             numbers.append(number)
         return np.frombuffer(numbers, np.int32)
 
-    def sorted_texts(self, always: str | None = None) -> tuple[list[str], NDArray[np.int32]]:
-        """Return all texts in order, including `always`, and the position of each number."""
-        texts = sorted(self if always is None else {*self, always})
+    def sorted_texts(self, extra_text: str | None = None) -> tuple[list[str], NDArray[np.int32]]:
+        """Return all texts in order, including `extra_text`, and the position of each number."""
+        texts = sorted(self if extra_text is None else {*self, extra_text})
         positions = np.empty(len(self), np.int32)
         for position, text in enumerate(texts):
             if (number := self.get(text)) is not None:
@@ -181,14 +181,18 @@ class _Numbering(dict[str, int]):
     def _problem(self, text: object) -> str:
         """Return why a text is unusable, or an empty string."""
         if not isinstance(text, str):
-            return f"{text!r:.60} is not a {self._what}; it has to be a text"
+            return f"{text!r:.60} is not a {self._noun}; it must be a text"
         if not text and not self._empty_allowed:
-            return f"a {self._what} without a name"
+            return f"a {self._noun} without a name"
         if len(text) > MAX_CHARACTERS:
-            return f"the {self._what} {text[:40]!r}… has {len(text)} characters; the limit is {MAX_CHARACTERS}"
+            return f"the {self._noun} {text[:40]!r}… has {len(text)} characters; the limit is {MAX_CHARACTERS}"
         if not text.isascii() and any("\ud800" <= letter <= "\udfff" for letter in text):
-            return f"the {self._what} {text[:40]!r} is not valid Unicode"
-        return f"more than {self._limit} {self._what}s; import a part of the graph" if len(self) >= self._limit else ""
+            return f"the {self._noun} {text[:40]!r} is not valid Unicode"
+        return (
+            f"more than {self._limit} {self._noun}s; import only a part of the graph"
+            if len(self) >= self._limit
+            else ""
+        )
 
 
 def _sort_edges(
@@ -204,10 +208,10 @@ def _sort_edges(
     key += rel.astype(np.uint64)
     order = np.argsort(key)
     key = key[order]
-    first = np.flatnonzero(np.concatenate([np.ones(min(1, len(key)), bool), key[1:] != key[:-1]]))
+    first_rows = np.flatnonzero(np.concatenate([np.ones(min(1, len(key)), bool), key[1:] != key[:-1]]))
     del key
-    largest = np.maximum.reduceat(weight[order], first) if len(first) else weight.copy()
-    order = order[first]
+    largest = np.maximum.reduceat(weight[order], first_rows) if len(first_rows) else weight.copy()
+    order = order[first_rows]
     return {"indptr": _indptr(src[order], nodes), "dst": dst[order], "rel": rel[order], "weight": largest}
 
 
@@ -230,14 +234,14 @@ def _indptr(row_of_edge: NDArray[np.int32], nodes: int) -> NDArray[np.int64]:
     return np.concatenate([np.zeros(1, np.int64), np.cumsum(counts, dtype=np.int64)])
 
 
-def _concatenated(names: Sequence[str]) -> dict[str, NDArray[Any]]:
+def _concatenate(names: Sequence[str]) -> dict[str, NDArray[Any]]:
     encoded = [name.encode() for name in names]
     offsets = np.zeros(len(encoded) + 1, np.int64)
     np.cumsum(np.fromiter(map(len, encoded), np.int64, len(encoded)), out=offsets[1:])
     return {"name_bytes": np.frombuffer(b"".join(encoded), np.uint8), "name_offsets": offsets}
 
 
-def _frozen(
+def _freeze(
     columns: dict[str, NDArray[Any]], relations: tuple[str, ...], kinds: tuple[str, ...], licence: str
 ) -> GraphArrays:
     frozen = {name: np.ascontiguousarray(columns[name], np.dtype(dtype)) for name, (dtype, _) in COLUMNS.items()}

@@ -59,9 +59,9 @@ class _Index(BaseModel):
 
 
 def check_new(folder: Path) -> None:
-    """Raises ConfigError unless the folder is missing or empty, and OSError if that cannot be determined."""
+    """Raise ConfigError unless the folder is missing or empty, and OSError if that cannot be determined."""
     if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
-        raise ConfigError(f"{folder} exists already; name a new folder, or remove it first")
+        raise ConfigError(f"{folder} already exists; choose a new folder, or remove it first")
 
 
 def write(folder: Path, arrays: GraphArrays) -> None:
@@ -77,13 +77,15 @@ def write(folder: Path, arrays: GraphArrays) -> None:
         kinds=list(arrays.kind_names),
         columns={name: column_sha(getattr(arrays, name)) for name in COLUMNS},
     )
-    needed = sum(getattr(arrays, name).nbytes + 2**20 for name in COLUMNS)
+    needed_bytes = sum(getattr(arrays, name).nbytes + 2**20 for name in COLUMNS)
     partial = folder.with_name(f"{folder.name}.{os.getpid()}.partial")
     try:
         check_new(folder)
         folder.parent.mkdir(parents=True, exist_ok=True)
-        if (free := shutil.disk_usage(folder.parent).free) < needed:
-            raise ConfigError(f"{folder} needs {needed:,} bytes and {free:,} are free there; name a folder elsewhere")
+        if (free_bytes := shutil.disk_usage(folder.parent).free) < needed_bytes:
+            raise ConfigError(
+                f"{folder} needs {needed_bytes:,} bytes, but {free_bytes:,} are free; choose another folder"
+            )
         shutil.rmtree(partial, ignore_errors=True)  # left by a killed process with the same pid
         partial.mkdir()
         for name in COLUMNS:
@@ -97,7 +99,9 @@ def write(folder: Path, arrays: GraphArrays) -> None:
             _sync(file)
         partial.rename(folder)
     except OSError as error:
-        raise ConfigError(f"cannot write the graph {folder}: {reason(error)}; nothing was left there") from error
+        raise ConfigError(
+            f"cannot write the graph {folder}: {reason(error)}; no partial graph was left there"
+        ) from error
     finally:
         shutil.rmtree(partial, ignore_errors=True)
 
@@ -108,7 +112,7 @@ def _sync(file: BinaryIO) -> None:
 
 
 def is_folder(path: Path) -> bool:
-    """Whether `path` looks like a graph's folder, valid or not."""
+    """Return whether `path` looks like a graph folder, valid or not."""
     return (path / INDEX).is_file()
 
 
@@ -126,9 +130,9 @@ def open_folder(path: Path) -> GraphArrays:
             raise ConfigError(f"{file} was changed: its hash differs from the one in {INDEX}; {REMEDY}")
     if content_sha(hashes, index.relations, index.kinds, index.licence) != index.graph:
         raise ConfigError(f"{path / INDEX} was changed: its hash differs; {REMEDY}")
-    starts, texts = columns["name_offsets"][:-1], columns["name_bytes"]
-    if len(texts) and (texts[np.minimum(starts, len(texts) - 1)] & 0xC0 == 0x80).any():
-        raise ConfigError(f"{path / 'name_bytes.npy'} holds a name that is not UTF-8; {REMEDY}")
+    name_starts, texts = columns["name_offsets"][:-1], columns["name_bytes"]
+    if len(texts) and (texts[np.minimum(name_starts, len(texts) - 1)] & 0xC0 == 0x80).any():
+        raise ConfigError(f"{path / 'name_bytes.npy'} contains a name that is not UTF-8; {REMEDY}")
     return GraphArrays(
         nodes=index.nodes,
         relations=tuple(index.relations),
@@ -142,7 +146,7 @@ def open_folder(path: Path) -> GraphArrays:
 def _read_index(path: Path) -> _Index:
     if not is_folder(path):
         raise ConfigError(
-            f"{path} is not a graph's folder, with a {INDEX}; give one that `oven-controller kg import` wrote"
+            f"{path} is not a graph folder, because it has no {INDEX}; use one that `oven-controller kg import` wrote"
         )
     try:
         index = _Index.model_validate_json(read_file(path / INDEX, "the graph's index", INDEX_BYTES))
@@ -182,26 +186,28 @@ def _read_header(path: Path, file: BinaryIO, dtype: np.dtype[Any], count: int) -
         raise ConfigError(f"{path} is not a numpy array; pickles are not read; {REMEDY}") from error
     if actual != dtype or shape != (count,) or (fortran and count > 1):
         actual_name = "objects" if actual.hasobject else f"{actual}"
-        raise ConfigError(f"{path} holds {actual_name} in the shape {shape} instead of {dtype} in ({count},); {REMEDY}")
+        raise ConfigError(
+            f"{path} contains {actual_name} in the shape {shape} instead of {dtype} in ({count},); {REMEDY}"
+        )
     offset, size = file.tell(), os.fstat(file.fileno()).st_size
     if size != offset + count * dtype.itemsize:
-        raise ConfigError(f"{path} is cut off: {size:,} of {offset + count * dtype.itemsize:,} bytes; {REMEDY}")
+        raise ConfigError(f"{path} is truncated: {size:,} of {offset + count * dtype.itemsize:,} bytes; {REMEDY}")
     return offset
 
 
 def _check_range(path: Path, name: str, values: NDArray[Any], index: _Index) -> None:
-    """Check the values. Raises ConfigError if one is out of range, or if offsets do not ascend from 0 to their end."""
+    """Raise ConfigError if a value is out of range, or if offsets do not ascend from 0 to their end."""
     limits = {"dst": index.nodes, "in_src": index.nodes, "in_edge": index.edges, "kinds": len(index.kinds)}
     limits |= dict.fromkeys(("rel", "in_rel"), len(index.relations))
     last_offsets = {"indptr": index.edges, "in_indptr": index.edges, "name_offsets": index.name_bytes}
     if (limit := limits.get(name)) is not None and (values.min() < 0 or values.max() >= limit):
-        wrong = values[(values < 0) | (values >= limit)][0]
-        raise ConfigError(f"{path} holds {wrong}, which is not from 0 to {limit - 1}; {REMEDY}")
+        invalid = values[(values < 0) | (values >= limit)][0]
+        raise ConfigError(f"{path} contains {invalid}, which is not from 0 to {limit - 1}; {REMEDY}")
     if name in ("weight", "in_weight") and not (values.min() >= 0 and values.max() < np.inf):
-        wrong = values[~((values >= 0) & (values < np.inf))][0]
-        raise ConfigError(f"{path} holds the weight {wrong}; weights are finite, and 0 or more; {REMEDY}")
+        invalid = values[~((values >= 0) & (values < np.inf))][0]
+        raise ConfigError(f"{path} contains the weight {invalid}; weights are finite, and 0 or more; {REMEDY}")
     if (last := last_offsets.get(name)) is not None:
         if values[0] != 0 or (values[1:] < values[:-1]).any():
-            raise ConfigError(f"{path} holds offsets that do not ascend from 0; {REMEDY}")
+            raise ConfigError(f"{path} contains offsets that do not ascend from 0; {REMEDY}")
         if values[-1] != last:
             raise ConfigError(f"{path} ends at {values[-1]} instead of {last}; {REMEDY}")

@@ -75,9 +75,9 @@ class GraphArrays:
     """(N,): position in `kind_names`."""
     relations: tuple[str, ...]
     kind_names: tuple[str, ...]
-    """Ascending; "" for a node without a kind."""
+    """In ascending order. "" is the kind of a node without one."""
     licence: str
-    """The graph's licence, as an SPDX identifier or in words; "" if unknown."""
+    """The graph's licence, as an SPDX identifier or in words. Empty if unknown."""
     sha: str
     """SHA-256 of all of the above (`content_sha`), in hexadecimal."""
 
@@ -91,7 +91,7 @@ class GraphArrays:
     def name(self, node: int) -> str:
         """Return a node's name. Raises IndexError if no node has this number."""
         if not 0 <= node < self.nodes:
-            raise IndexError(f"no node {node}: there are {self.nodes}")
+            raise IndexError(f"there is no node {node}; the graph has {self.nodes}")
         return str(self._bytes_of(node), "utf-8")
 
     def names(self, nodes: Iterable[int]) -> list[str]:
@@ -107,22 +107,22 @@ class GraphArrays:
     def __contains__(self, name: object) -> bool:
         return isinstance(name, str) and self._bisect(name)[1]
 
-    def near(self, name: str, count: int = 3) -> list[str]:
+    def similar_names(self, name: str, count: int = 3) -> list[str]:
         """Return the existing names closest to `name` in sort order, for an error about a missing node."""
         first = max(0, min(self._bisect(name)[0] - count // 2, self.nodes - count))
         return self.names(range(first, min(first + count, self.nodes)))
 
-    def out(self, node: int) -> Row:
+    def outgoing(self, node: int) -> Row:
         first, last = self.indptr[node : node + 2]
         return self.dst[first:last], self.rel[first:last], self.weight[first:last]
 
-    def into(self, node: int) -> Row:
+    def incoming(self, node: int) -> Row:
         first, last = self.in_indptr[node : node + 2]
         return self.in_src[first:last], self.in_rel[first:last], self.in_weight[first:last]
 
     @cached_property
     def sources(self) -> NDArray[np.int32]:
-        """Return the source node of each edge, (E,). Computed on first access; takes 4 bytes per edge."""
+        """Return the source node of each edge, (E,). It is computed on first access and takes 4 bytes per edge."""
         return np.repeat(np.arange(self.nodes, dtype=np.int32), np.diff(self.indptr))
 
     @property
@@ -155,7 +155,7 @@ def row_positions(indptr: NDArray[np.int64], nodes: NDArray[Any]) -> tuple[NDArr
     return positions, counts
 
 
-def contained(nodes: NDArray[np.int32], others: NDArray[np.int32]) -> NDArray[np.bool_]:
+def membership(nodes: NDArray[np.int32], others: NDArray[np.int32]) -> NDArray[np.bool_]:
     """Return which of the nodes are among the others. Both arrays are ascending."""
     if not len(others):
         return np.zeros(len(nodes), bool)
@@ -170,10 +170,5 @@ def column_sha(values: NDArray[Any]) -> str:
 
 def content_sha(columns: Mapping[str, str], relations: Iterable[str], kind_names: Iterable[str], licence: str) -> str:
     """Return the SHA-256 over the hashes of all columns and the texts."""
-    content = {
-        "columns": dict(columns),
-        "relations": list(relations),
-        "kinds": list(kind_names),
-        "licence": licence,
-    }
+    content = {"columns": dict(columns), "relations": list(relations), "kinds": list(kind_names), "licence": licence}
     return hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()

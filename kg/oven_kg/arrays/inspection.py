@@ -15,19 +15,21 @@ from oven_kg.arrays.graph_arrays import GraphArrays
 
 REQUIRES: Final = "REQUIRES"
 """Relation from a topic to its prerequisite. These edges must not form a cycle."""
-MOST_ISOLATED: Final = 0.5
-"""Maximum share of nodes without edges. Above it, a graph is only a list of labels. This project's first source had
+MAX_ISOLATED_SHARE: Final = 0.5
+"""Maximum share of nodes without edges. Above it, a graph is little more than a list of labels. The first source had
 500,000 nodes with 121,000 edges, a share of at least 0.52."""
-SHOWN_NODES: Final = 6
+MAX_CYCLE_NODES: Final = 6
 """Maximum number of nodes of a cycle in an error message."""
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
+    """Counts and properties of a graph."""
+
     graph: str
     """SHA-256 of the content."""
     nodes: dict[str, int]
-    """Number of nodes per kind; "" for nodes without a kind."""
+    """Number of nodes per kind. "" is for nodes without a kind."""
     edges: dict[str, int]
     """Number of edges per relation."""
     isolated: float
@@ -49,29 +51,29 @@ def summary(arrays: GraphArrays) -> Summary:
     )
 
 
-def faults(arrays: GraphArrays) -> list[str]:
-    """Return one sentence per fault; empty if the graph is valid."""
+def find_faults(arrays: GraphArrays) -> list[str]:
+    """Return one sentence per fault, or an empty list for a valid graph."""
     sentences = []
     if cycle := find_cycle(arrays):
         sentences.append(
-            f"REQUIRES goes in a circle: {cycle_text(arrays, cycle)}; `kg import --cut-cycles` leaves such edges out"
+            f"REQUIRES edges form a cycle: {cycle_text(arrays, cycle)}; `kg import --cut-cycles` skips these edges"
         )
     if "CONTRADICTS" in arrays.relations:
         loops = (arrays.rel == arrays.relations.index("CONTRADICTS")) & (arrays.dst == arrays.sources)
         sentences += [f"{arrays.name(node)!r} contradicts itself" for node in arrays.dst[loops].tolist()]
-    if arrays.isolated > MOST_ISOLATED * arrays.nodes:
-        sentences.append(f"{arrays.isolated:,} of {arrays.nodes:,} nodes have no edge: they are only labels")
+    if arrays.isolated > MAX_ISOLATED_SHARE * arrays.nodes:
+        sentences.append(f"{arrays.isolated:,} of {arrays.nodes:,} nodes have no edges, so they are only labels")
     return sentences
 
 
 def cycle_text(arrays: GraphArrays, nodes: list[int]) -> str:
-    """Return the names of a cycle's nodes, joined by arrows. A long cycle is cut off."""
-    return " → ".join(arrays.names(nodes[:SHOWN_NODES])) + (" → …" if len(nodes) > SHOWN_NODES else "")
+    """Return the names of a cycle's nodes, joined by arrows. A long cycle is truncated."""
+    return " → ".join(arrays.names(nodes[:MAX_CYCLE_NODES])) + (" → …" if len(nodes) > MAX_CYCLE_NODES else "")
 
 
 def find_cycle(arrays: GraphArrays) -> list[int] | None:
-    """Return the nodes of one cycle, with the first one repeated at the end; None if there is no cycle."""
-    edges = np.flatnonzero(_on_cycle(arrays))
+    """Return the nodes of one cycle, with the first one repeated at the end, or None if there is no cycle."""
+    edges = np.flatnonzero(_cycle_mask(arrays))
     if not len(edges):
         return None
     successor = dict(zip(arrays.sources[edges].tolist(), arrays.dst[edges].tolist(), strict=True))
@@ -85,18 +87,18 @@ def find_cycle(arrays: GraphArrays) -> list[int] | None:
     return [*nodes[nodes.index(node) :], node]
 
 
-def without_cycles(arrays: GraphArrays) -> tuple[GraphArrays, int]:
+def remove_cycles(arrays: GraphArrays) -> tuple[GraphArrays, int]:
     """Return the graph without the REQUIRES edges on cycles, and the number of removed edges."""
-    on_cycle = _on_cycle(arrays)
-    rest = ~on_cycle
+    on_cycle = _cycle_mask(arrays)
     builder = Builder()
     builder.declare(arrays.names(range(arrays.nodes)), [arrays.kind_names[kind] for kind in arrays.kinds.tolist()])
     relations = builder.relation_numbers(arrays.relations)
-    builder.numbered_edges(arrays.sources[rest], relations[arrays.rel[rest]], arrays.dst[rest], arrays.weight[rest])
+    edges = np.flatnonzero(~on_cycle)
+    builder.numbered_edges(arrays.sources[edges], relations[arrays.rel[edges]], arrays.dst[edges], arrays.weight[edges])
     return builder.finish(licence=arrays.licence), int(on_cycle.sum())
 
 
-def _on_cycle(arrays: GraphArrays) -> NDArray[np.bool_]:
+def _cycle_mask(arrays: GraphArrays) -> NDArray[np.bool_]:
     """Return a mask, (E,), of the REQUIRES edges with both ends in one strongly connected component."""
     mask = np.zeros(arrays.edges, bool)
     if REQUIRES not in arrays.relations:

@@ -1,7 +1,7 @@
 """Find neighbourhoods and shortest paths in a large graph.
 
 The direction "out" follows edges forwards, "in" follows them backwards, and "both" does either. `relations` are
-positions in `GraphArrays.relations`; None means all of them.
+positions in `GraphArrays.relations`. None means all of them.
 """
 
 from __future__ import annotations
@@ -14,28 +14,28 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import breadth_first_order
 
-from oven_kg.arrays.graph_arrays import GraphArrays, contained, row_positions
+from oven_kg.arrays.graph_arrays import GraphArrays, membership, row_positions
 
 Direction: TypeAlias = Literal["out", "in", "both"]
 Nodes: TypeAlias = NDArray[np.int32]
 
 
-def within(
+def nodes_within(
     arrays: GraphArrays,
     start: int,
     depth: int,
     direction: Direction = "out",
     relations: Collection[int] | None = None,
     *,
-    enough: int | None = None,
+    min_nodes: int | None = None,
 ) -> tuple[Nodes, Nodes]:
     """Return the nodes at most `depth` edges from `start`, without `start`, and each node's distance, sorted by
-    distance and number. With `enough`, the search stops at the distance where it has found that many nodes."""
+    distance and number. With `min_nodes`, the search stops at the distance where it has found that many nodes."""
     levels: list[Nodes] = []
     visited = frontier = np.array([start], np.int32)
-    while len(levels) < depth and len(frontier) and (enough is None or len(visited) <= enough):
+    while len(levels) < depth and len(frontier) and (min_nodes is None or len(visited) <= min_nodes):
         reached = np.unique(_edge_ends(arrays, frontier, direction, relations))
-        frontier = reached[~contained(reached, visited)]
+        frontier = reached[~membership(reached, visited)]
         visited = np.sort(np.concatenate([visited, frontier]))
         levels.append(frontier)
     distances = np.repeat(np.arange(1, len(levels) + 1, dtype=np.int32), [len(level) for level in levels])
@@ -43,22 +43,18 @@ def within(
 
 
 def shortest_path(
-    arrays: GraphArrays,
-    start: int,
-    end: int,
-    direction: Direction = "out",
-    relations: Collection[int] | None = None,
+    arrays: GraphArrays, start: int, end: int, direction: Direction = "out", relations: Collection[int] | None = None
 ) -> list[int]:
-    """Return the nodes of a path with the fewest edges, including both ends; empty if there is no path."""
+    """Return the nodes of a path with the fewest edges, including both ends, or an empty list if there is no path."""
     if start == end:
         return [start]
     matrix = _matrix(arrays, "in" if direction == "in" else "out", relations)
     _, predecessors = breadth_first_order(matrix, start, directed=direction != "both")
     path = [end]
     while path[-1] != start:
-        if (before := int(predecessors[path[-1]])) < 0:
+        if (predecessor := int(predecessors[path[-1]])) < 0:
             return []
-        path.append(before)
+        path.append(predecessor)
     return path[::-1]
 
 
@@ -66,16 +62,16 @@ def _matrix(arrays: GraphArrays, direction: Literal["out", "in"], relations: Col
     """Return the adjacency matrix, (N, N): row i has an entry for each node to which an edge from node i leads."""
     indptr, ends, rel = _rows(arrays, direction)
     if relations is not None:
-        followed = np.isin(rel, list(relations))
-        indptr, ends = np.concatenate([[0], np.cumsum(followed)])[indptr], ends[followed]
+        mask = np.isin(rel, list(relations))
+        indptr, ends = np.concatenate([[0], np.cumsum(mask)])[indptr], ends[mask]
     return csr_array((np.ones(len(ends)), ends, indptr.astype(np.int32)), shape=(arrays.nodes, arrays.nodes))
 
 
 def _edge_ends(arrays: GraphArrays, nodes: Nodes, direction: Direction, relations: Collection[int] | None) -> Nodes:
     """Return the other end of each edge of some nodes. A node appears once per edge."""
     if direction == "both":
-        along, against = (_edge_ends(arrays, nodes, way, relations) for way in ("out", "in"))
-        return np.concatenate([along, against])
+        forward, backward = (_edge_ends(arrays, nodes, one_way, relations) for one_way in ("out", "in"))
+        return np.concatenate([forward, backward])
     indptr, ends, rel = _rows(arrays, direction)
     positions, _ = row_positions(indptr, nodes)
     return ends[positions] if relations is None else ends[positions[np.isin(rel[positions], list(relations))]]

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from oven_kg.arrays.graph_arrays import GraphArrays
 
-IN_WORD: Final = rb"[0-9a-z\x80-\xff]"
+WORD_BYTE: Final = rb"[0-9a-z\x80-\xff]"
 
 
 class WordSearch:
@@ -35,15 +35,15 @@ class WordSearch:
         """Return all names, with a zero byte before each and after the last."""
         return np.insert(self._arrays.name_bytes, self._arrays.name_offsets, 0).tobytes().lower()
 
-    def nodes(self, word: str, most: int) -> NDArray[np.int32]:
-        """Return the first `most` nodes whose names contain the word, in ascending order."""
+    def nodes(self, word: str, max_nodes: int) -> NDArray[np.int32]:
+        """Return the first `max_nodes` nodes whose names contain the word, in ascending order."""
         encoded = re.escape(word.encode("utf-8", "replace"))
         # The word comes first in the pattern, so that the search for it is quick.
-        matches = re.finditer(encoded + rb"(?<!" + IN_WORD + encoded + rb")(?!" + IN_WORD + rb")", self._text)
-        first = np.array([match.start() for match in islice(matches, most)], np.int64)
-        return np.unique(np.searchsorted(self._starts, first, side="right") - 1).astype(np.int32)
+        matches = re.finditer(encoded + rb"(?<!" + WORD_BYTE + encoded + rb")(?!" + WORD_BYTE + rb")", self._text)
+        starts = np.array([match.start() for match in islice(matches, max_nodes)], np.int64)
+        return np.unique(np.searchsorted(self._starts, starts, side="right") - 1).astype(np.int32)
 
 
-def split(text: str) -> list[str]:
+def split_words(text: str) -> list[str]:
     """Return the distinct words of a query."""
     return list(dict.fromkeys(re.findall(r"[0-9a-z\u0080-\U0010ffff]+", text.lower())))

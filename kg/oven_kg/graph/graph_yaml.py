@@ -1,4 +1,4 @@
-"""Read nodes, edges and sources from YAML files. Reading does not check them; `lint` does."""
+"""Reads nodes, edges and sources from YAML files. Reading does not check them, but `lint` does."""
 
 from __future__ import annotations
 
@@ -26,12 +26,14 @@ DATA: Final = Path(__file__).parents[1] / "data"
 
 @dataclass(frozen=True, slots=True)
 class Node:
+    """A metric, symptom, cause, remedy or precondition."""
+
     id: str
     kind: str
-    """A value of `Kind`; the lint reports any other."""
+    """A value of `Kind`. The lint reports any other value."""
     text: str = ""
     phase: tuple[str, ...] = ()
-    """Training phases to which it applies: pretrain, sft, grpo; empty for all."""
+    """Training phases to which the node applies: pretrain, sft, grpo. Empty for all."""
     prior: float = 0.0
     """Probability of a cause when no symptom is known."""
     changes: tuple[str, ...] = ()
@@ -45,6 +47,8 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Edge:
+    """A relation between two nodes, with its evidence."""
+
     id: str
     src: str
     relation: str
@@ -59,6 +63,8 @@ class Edge:
 
 @dataclass(frozen=True, slots=True)
 class Source:
+    """A paper, document or measurement that edges cite."""
+
     id: str
     title: str
     year: int
@@ -111,10 +117,10 @@ def read(path: Path | None = None) -> Records:
     return Records(tuple(nodes), tuple(edges), tuple(sources), tuple(unreadable))
 
 
-def _edge(relation: str, values: dict[str, Any], where: str, unreadable: list[str]) -> Edge:
+def _edge(relation: str, values: dict[str, Any], location: str, unreadable: list[str]) -> Edge:
     id_, src, dst = (str(values.pop(key, "")) for key in ("id", "from", "to"))
-    rest = {"strength": 0.0, "grade": "", "source": "", **_fields(Edge, values, where, unreadable)}
-    return Edge(id=id_, src=src, relation=relation, dst=dst, **rest)
+    edge_fields = {"strength": 0.0, "grade": "", "source": "", **_fields(Edge, values, location, unreadable)}
+    return Edge(id=id_, src=src, relation=relation, dst=dst, **edge_fields)
 
 
 def _read_yaml(path: Path) -> dict[str, Any]:
@@ -144,16 +150,16 @@ _TYPES: Final[dict[str, type | tuple[type, ...]]] = {
 """The YAML type of each field that is not a text."""
 
 
-def _fields(record: type[Node | Edge | Source], values: object, where: str, unreadable: list[str]) -> dict[str, Any]:
+def _fields(record: type[Node | Edge | Source], values: object, location: str, unreadable: list[str]) -> dict[str, Any]:
     """Return the values of the record's fields, and report unknown fields and wrong types in `unreadable`."""
     names = {field.name for field in fields(record)} - {"id", "kind", "src", "dst", "relation"}
-    readable: dict[str, Any] = {}
+    valid_fields: dict[str, Any] = {}
     for name, value in _mapping(values).items():
         expected = _TYPES.get(str(name), str)
         if name not in names:
-            unreadable.append(f"{where} has a field {name!r} that nothing reads")
+            unreadable.append(f"{location} has a field {name!r} that is not known")
         elif not isinstance(value, expected) or (isinstance(value, bool) and expected is not bool):
-            unreadable.append(f"{where}.{name} is {value!r}, which is of the wrong type")
+            unreadable.append(f"{location}.{name} is {value!r}, which has the wrong type")
         else:
-            readable[name] = tuple(map(str, value)) if isinstance(value, list) else value
-    return readable
+            valid_fields[name] = tuple(map(str, value)) if isinstance(value, list) else value
+    return valid_fields

@@ -42,26 +42,26 @@ class Knowledge:
         for node in records.nodes:
             self._nodes_by_kind.setdefault(node.kind, []).append(node)
         self.records = records
-        self.sha = _sha(records)
+        self.sha = _content_hash(records)
         self.paths: dict[tuple[str, ...], EvidencePath] = {}
         """Cache of `diagnosis.evidence_path`: the path in words for a tuple of edge ids. A graph has a few thousand."""
         self._needs: dict[str, dict[str, tuple[Edge, ...]]] = {}
 
-    def into(self, node: str, *relations: str) -> Iterator[Edge]:
+    def edges_into(self, node: str, *relations: str) -> Iterator[Edge]:
         """Yield the edges of these relations that end at `node`."""
         for relation in relations:
             yield from self._into.get((node, relation), ())
 
-    def out_of(self, node: str, *relations: str) -> Iterator[Edge]:
+    def edges_out_of(self, node: str, *relations: str) -> Iterator[Edge]:
         """Yield the edges of these relations that begin at `node`."""
         for relation in relations:
             yield from self._out_of.get((node, relation), ())
 
-    def edges_out(self, node: str, relation: str) -> Sequence[Edge]:
+    def edges_from(self, node: str, relation: str) -> Sequence[Edge]:
         """Return the edges of one relation that begin at `node`."""
         return self._out_of.get((node, relation), ())
 
-    def of_kind(self, kind: str) -> Sequence[Node]:
+    def nodes_of_kind(self, kind: str) -> Sequence[Node]:
         return self._nodes_by_kind.get(kind, ())
 
     def needs(self, remedy: str) -> dict[str, tuple[Edge, ...]]:
@@ -71,7 +71,7 @@ class Knowledge:
         needs: dict[str, tuple[Edge, ...]] = {}
         queue: list[tuple[str, tuple[Edge, ...]]] = [(remedy, ())]
         for node, edges in queue:
-            for edge in self.out_of(node, "REQUIRES"):
+            for edge in self.edges_out_of(node, "REQUIRES"):
                 if edge.dst not in needs:
                     needs[edge.dst] = (*edges, edge)
                     queue.append((edge.dst, needs[edge.dst]))
@@ -81,15 +81,15 @@ class Knowledge:
     @cached_property
     def requirements(self) -> dict[str, dict[str, tuple[Edge, ...]]]:
         """Return the needs of each change, each with the edges that lead to it. A change has a need only if every
-        remedy that consists of this change alone has it. Another remedy may change the same actuator for another
-        reason, and a remedy with several changes does not say which change has the need."""
+        remedy with this change alone has it, because remedies may change the same actuator for different reasons. A
+        remedy with several changes does not say which change has the need."""
         requirements: dict[str, dict[str, tuple[Edge, ...]]] = {}
-        for remedy in self.of_kind("remedy"):
+        for remedy in self.nodes_of_kind("remedy"):
             if len(remedy.changes) != 1:
                 continue
             change, needs = remedy.changes[0], self.needs(remedy.id)
-            before = requirements.get(change, needs)
-            requirements[change] = {need: edges for need, edges in before.items() if need in needs}
+            common_needs = requirements.get(change, needs)
+            requirements[change] = {need: edges for need, edges in common_needs.items() if need in needs}
         return {change: needs for change, needs in sorted(requirements.items()) if needs}
 
     @cached_property
@@ -119,7 +119,7 @@ def _counts(values: Iterable[str]) -> dict[str, int]:
     return dict(sorted(Counter(values).items()))
 
 
-def _sha(records: Records) -> str:
+def _content_hash(records: Records) -> str:
     """Return the SHA-256 of the content in canonical form, so that order and layout of the files do not matter. Only
     cited sources count, because the bibliography may have more than a graph uses."""
     cited = {edge.source for edge in records.edges}

@@ -11,46 +11,46 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from oven_core.errors import ConfigError
-from oven_kg.loaders.batches import Column, Edges, Locate
-from oven_kg.loaders.input_file import Input, not_utf8
+from oven_kg.loaders.batches import Column, EdgeBatch, Locate
+from oven_kg.loaders.input_file import GraphFile, utf8_error
 from oven_kg.loaders.triple_columns import TripleColumns
 
 
-def edges(graph_file: Input, batch: Any, columns: TripleColumns, locate: Locate) -> Edges:
+def edges(graph_file: GraphFile, batch: Any, columns: TripleColumns, locate: Locate) -> EdgeBatch:
     """Convert the columns of an Arrow batch of triples. Raises ConfigError with the row's location."""
     subjects, relations, objects = (
-        texts(graph_file, batch.column(name), locate, what)
-        for name, what in zip(columns[:3], ("subject", "relation", "object"), strict=True)
+        texts(graph_file, batch.column(name), locate, label)
+        for name, label in zip(columns[:3], ("subject", "relation", "object"), strict=True)
     )
     weights = numbers(graph_file, batch.column(columns.weight), locate) if columns.weight else None
-    return Edges(subjects, relations, objects, weights, locate)
+    return EdgeBatch(subjects, relations, objects, weights, locate)
 
 
 def texts(
-    graph_file: Input, column: Any, locate: Locate, what: str, rewrite: Callable[[str], str] | None = None
+    graph_file: GraphFile, column: Any, locate: Locate, label: str, rewrite: Callable[[str], str] | None = None
 ) -> Column:
-    """Convert a column of binary, text or integers; each distinct value is decoded and rewritten once. `what`: the
+    """Convert a column of binary, text or integers. Each distinct value is decoded and rewritten once. `label` is the
     column's name, for errors. Raises ConfigError for nulls, invalid UTF-8 and other types."""
     if isinstance(column, pa.ChunkedArray):
         column = column.combine_chunks()
-    is_dictionary = pa.types.is_dictionary(column.type)  # which may hold values that no row has
+    is_dictionary = pa.types.is_dictionary(column.type)  # a dictionary may contain values that no row has
     if not is_dictionary:
         column = column.dictionary_encode()
     if column.null_count or column.dictionary.null_count:
         row = column.is_null().index(pa.scalar(True)).as_py()
-        raise ConfigError(f"{graph_file.path}, {locate(max(row, 0))}: the {what} is empty; write a name")
+        raise ConfigError(f"{graph_file.path}, {locate(max(row, 0))}: the {label} is empty; write a name")
     codes = column.indices.to_numpy(zero_copy_only=False).astype(np.int32)
-    values = _decoded(graph_file, column.dictionary, lambda code: locate(int(np.argmax(codes == code))), what)
+    values = _decode(graph_file, column.dictionary, lambda code: locate(int(np.argmax(codes == code))), label)
     converted = Column([rewrite(value) for value in values] if rewrite else values, codes)
     return converted.select(np.arange(len(codes))) if is_dictionary else converted
 
 
-def _decoded(graph_file: Input, dictionary: Any, locate: Locate, what: str) -> list[str]:
+def _decode(graph_file: GraphFile, dictionary: Any, locate: Locate, label: str) -> list[str]:
     dtype = dictionary.type
     if pa.types.is_integer(dtype):
         return [str(value) for value in dictionary.to_pylist()]
     if not (pa.types.is_binary(dtype) or pa.types.is_string(dtype) or pa.types.is_large_string(dtype)):
-        raise ConfigError(f"{graph_file.path}: the {what} is a column of {dtype}; write names")
+        raise ConfigError(f"{graph_file.path}: the {label} is a column of {dtype}; write names")
     try:
         decoded = dictionary.cast(pa.binary()).cast(pa.string())
     except pa.ArrowInvalid:
@@ -58,13 +58,13 @@ def _decoded(graph_file: Input, dictionary: Any, locate: Locate, what: str) -> l
             try:
                 value.decode()
             except UnicodeDecodeError as error:
-                raise not_utf8(graph_file, locate(code), value[error.start]) from None
+                raise utf8_error(graph_file, locate(code), value[error.start]) from None
         raise
     values: list[str] = decoded.to_numpy(zero_copy_only=False).tolist()
     return values
 
 
-def numbers(graph_file: Input, column: Any, locate: Locate) -> NDArray[np.float64]:
+def numbers(graph_file: GraphFile, column: Any, locate: Locate) -> NDArray[np.float64]:
     """Convert a column of weights. A missing weight is 1. Raises ConfigError for a value that is not a number."""
     if isinstance(column, pa.ChunkedArray):
         column = column.combine_chunks()
@@ -82,9 +82,9 @@ def numbers(graph_file: Input, column: Any, locate: Locate) -> NDArray[np.float6
     return weights
 
 
-def _number(graph_file: Input, value: bytes | None, locate: Locate, row: int) -> float | None:
+def _number(graph_file: GraphFile, value: bytes | None, locate: Locate, row: int) -> float | None:
     try:
         return None if value is None else float(value)
     except ValueError:
-        shown = value[:40].decode(errors="replace") if value else ""
-        raise ConfigError(f"{graph_file.path}, {locate(row)}: the weight {shown!r} is not a number") from None
+        text = value[:40].decode(errors="replace") if value else ""
+        raise ConfigError(f"{graph_file.path}, {locate(row)}: the weight {text!r} is not a number") from None

@@ -44,37 +44,37 @@ class Column:
 
     def select(self, rows: NDArray[np.intp]) -> Column:
         """Return a column of these rows only, without unused texts."""
-        used, codes = np.unique(self.codes[rows], return_inverse=True)
-        return Column([self.texts[code] for code in used.tolist()], codes.astype(np.int32))
+        used_codes, codes = np.unique(self.codes[rows], return_inverse=True)
+        return Column([self.texts[code] for code in used_codes.tolist()], codes.astype(np.int32))
 
 
 @dataclass(frozen=True, slots=True)
-class Nodes:
+class NodeBatch:
     """A batch of nodes that the file declares."""
 
     names: Sequence[str]
     kinds: Sequence[str]
-    """The kind of each node; "" for a node without a kind."""
+    """The kind of each node, or "" for a node without a kind."""
     locate: Locate
 
 
 @dataclass(frozen=True, slots=True)
-class Edges:
+class EdgeBatch:
     """A batch of edges."""
 
     sources: Column
     relations: Column
     targets: Column
     weights: NDArray[Any] | None
-    """The edges' weights as float64; None if all are 1. The import checks that they are finite and not negative."""
+    """The edges' weights as float64, or None if all are 1. The import checks that they are finite and not negative."""
     locate: Locate
 
 
 @dataclass(frozen=True, slots=True)
-class Skipped:
+class SkippedRows:
     """A count of skipped rows that do not fit into a graph of names and relations."""
 
-    what: str
+    description: str
     count: int
 
 
@@ -85,19 +85,19 @@ class Licence:
     name: str
 
 
-Batch: TypeAlias = Nodes | Edges | Skipped | Licence
+Batch: TypeAlias = NodeBatch | EdgeBatch | SkippedRows | Licence
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class LoaderOptions:
     """The options of a loader."""
 
     languages: tuple[str, ...] = ()
-    """Languages to load from ConceptNet; both ends of an edge must be in one of them. Empty for all."""
+    """Languages to load from ConceptNet. Both ends of an edge must be in one of them. Empty for all."""
 
 
 @dataclass(frozen=True, slots=True)
-class Edge:
+class EdgeRow:
     """One edge in a format that is read row by row."""
 
     source: str
@@ -109,7 +109,7 @@ class Edge:
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class NodeRow:
     """One node in a format that is read row by row."""
 
     name: str
@@ -117,26 +117,28 @@ class Node:
     number: int
 
 
-def declared(rows: Iterable[Node | Edge], path: Path, unit: str = "") -> Iterator[Node | Edge]:
-    """Pass on a file's rows and check that every node is declared, even after its edges. `unit` as in `batched`."""
+def check_declared(rows: Iterable[NodeRow | EdgeRow], path: Path, unit: str = "") -> Iterator[NodeRow | EdgeRow]:
+    """Yield a file's rows, and check that every node is declared, even after its edges. `unit` as in `to_batches`."""
     names: set[str] = set()
-    awaited: dict[str, int] = {}  # undeclared node → number of the first edge that names it
+    undeclared: dict[str, int] = {}  # undeclared node → number of the first edge that names it
     for row in rows:
-        if isinstance(row, Edge):
-            awaited |= {end: row.number for end in (row.source, row.target) if end not in names and end not in awaited}
+        if isinstance(row, EdgeRow):
+            undeclared |= {
+                end: row.number for end in (row.source, row.target) if end not in names and end not in undeclared
+            }
         elif row.name in names:
             position = f"{path}, {unit or 'node'} {row.number}"
             raise ConfigError(f"{position}: the node {row.name[:60]!r} is declared twice; give each node its own id")
         else:
             names.add(row.name)
-            awaited.pop(row.name, None)
+            undeclared.pop(row.name, None)
         yield row
-    for name, number in awaited.items():
+    for name, number in undeclared.items():
         position = f"{path}, {unit or 'edge'} {number}"
-        raise ConfigError(f"{position}: the edge ends at {name[:60]!r}, and no node has that id; add it")
+        raise ConfigError(f"{position}: the edge ends at {name[:60]!r}, but no node has that id; add the node")
 
 
-def batched(rows: Iterable[Node | Edge], unit: str = "") -> Iterator[Nodes | Edges]:
+def to_batches(rows: Iterable[NodeRow | EdgeRow], unit: str = "") -> Iterator[NodeBatch | EdgeBatch]:
     """Collect rows into batches of nodes or edges, in order. `unit` names what the row numbers count, e.g. "line". By
     default nodes and edges are numbered separately."""
     for kind, group in groupby(rows, key=type):
@@ -144,20 +146,20 @@ def batched(rows: Iterable[Node | Edge], unit: str = "") -> Iterator[Nodes | Edg
         for row in group:
             batch.append(row)
             if len(batch) >= BATCH_ROWS:
-                yield _node_batch(batch, unit) if kind is Node else _edge_batch(batch, unit)
+                yield _node_batch(batch, unit) if kind is NodeRow else _edge_batch(batch, unit)
                 batch = []
         if batch:
-            yield _node_batch(batch, unit) if kind is Node else _edge_batch(batch, unit)
+            yield _node_batch(batch, unit) if kind is NodeRow else _edge_batch(batch, unit)
 
 
-def _node_batch(rows: list[Node], unit: str) -> Nodes:
-    return Nodes(
+def _node_batch(rows: list[NodeRow], unit: str) -> NodeBatch:
+    return NodeBatch(
         [row.name for row in rows], [row.kind for row in rows], lambda row: f"{unit or 'node'} {rows[row].number}"
     )
 
 
-def _edge_batch(rows: list[Edge], unit: str) -> Edges:
-    return Edges(
+def _edge_batch(rows: list[EdgeRow], unit: str) -> EdgeBatch:
+    return EdgeBatch(
         Column.from_distinct([row.source for row in rows]),
         Column.from_repeated([row.relation for row in rows]),
         Column.from_distinct([row.target for row in rows]),

@@ -16,20 +16,20 @@ from numpy.typing import NDArray
 
 from oven_core.errors import ConfigError
 from oven_kg.loaders.arrow_columns import texts
-from oven_kg.loaders.batches import Batch, Edges, Licence, Locate, Options, Skipped
-from oven_kg.loaders.input_file import Input
+from oven_kg.loaders.batches import Batch, EdgeBatch, Licence, LoaderOptions, Locate, SkippedRows
+from oven_kg.loaders.input_file import GraphFile
 from oven_kg.loaders.separated_values import Dialect, batches
 
 DIALECT: Final = Dialect("\t", quoted=False, names=("assertion", "relation", "start", "end", "about"))
 LICENCE: Final = "CC-BY-SA-4.0"
 TAIL_BYTES: Final = 48
 """Number of bytes at the end of the JSON that are searched for the weight first."""
-WEIGHT_LAST: Final = r'[{,]\s*"weight"\s*:\s*(?P<weight>-?[0-9]+(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?)\s*\}\s*$'
+WEIGHT_AT_END: Final = r'[{,]\s*"weight"\s*:\s*(?P<weight>-?[0-9]+(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?)\s*\}\s*$'
 """The weight at the end of the JSON, because ConceptNet sorts the keys. The last brace closes the outermost object, and
 quotes within texts are escaped, so a match is the object's own weight. JSON without a match is parsed."""
 
 
-def load_conceptnet(graph_file: Input, options: Options) -> Iterator[Batch]:
+def load_conceptnet(graph_file: GraphFile, options: LoaderOptions) -> Iterator[Batch]:
     """Load assertions. If one language is selected, a concept's name is its words, e.g. "apple tree" for
     `/c/en/apple_tree/n`. Otherwise it is the URI without the sense. Raises ConfigError with the line."""
     concept_name = _words if len(options.languages) == 1 else _uri_without_sense
@@ -46,7 +46,7 @@ def load_conceptnet(graph_file: Input, options: Options) -> Iterator[Batch]:
             return locate_line(int(rows[row]))
 
         selected = batch.take(pa.array(rows))
-        yield Edges(
+        yield EdgeBatch(
             texts(graph_file, selected.column("start"), locate, "start", concept_name),
             texts(graph_file, selected.column("relation"), locate, "relation", lambda uri: uri.removeprefix("/r/")),
             texts(graph_file, selected.column("end"), locate, "end", concept_name),
@@ -54,11 +54,11 @@ def load_conceptnet(graph_file: Input, options: Options) -> Iterator[Batch]:
             locate,
         )
     if skipped:
-        yield Skipped("assertions in other languages", skipped)
+        yield SkippedRows("assertions in other languages", skipped)
 
 
 def _has_prefix(concepts: Any, prefixes: tuple[str, ...]) -> NDArray[np.bool_]:
-    """Return a mask of the rows that begin with one of the prefixes; all rows if there are no prefixes."""
+    """Return a mask of the rows that begin with one of the prefixes, or of all rows if there are none."""
     mask = np.full(len(concepts), not prefixes)
     for prefix in prefixes:
         mask |= pc.starts_with(concepts, prefix).to_numpy(zero_copy_only=False)
@@ -73,23 +73,23 @@ def _uri_without_sense(uri: str) -> str:
     return "/".join(uri.split("/", 4)[:4]) if uri.startswith("/c/") else uri
 
 
-def _weights(graph_file: Input, about: Any, locate: Locate) -> NDArray[np.float64]:
-    matches = pc.struct_field(pc.extract_regex(pc.binary_slice(about, -TAIL_BYTES), WEIGHT_LAST), [0])
+def _weights(graph_file: GraphFile, details: Any, locate: Locate) -> NDArray[np.float64]:
+    matches = pc.struct_field(pc.extract_regex(pc.binary_slice(details, -TAIL_BYTES), WEIGHT_AT_END), [0])
     weights: NDArray[np.float64] = matches.cast(pa.string()).cast(pa.float64()).fill_null(np.nan).to_numpy().copy()
     for row in np.flatnonzero(matches.is_null().to_numpy(zero_copy_only=False)).tolist():
-        weights[row] = _parsed_weight(graph_file, about[row].as_py(), locate(row))
+        weights[row] = _parse_weight(graph_file, details[row].as_py(), locate(row))
     return weights
 
 
-def _parsed_weight(graph_file: Input, about: bytes, location: str) -> float:
+def _parse_weight(graph_file: GraphFile, details: bytes, location: str) -> float:
     try:
-        value = json.loads(about)["weight"]
+        value = json.loads(details)["weight"]
     except (ValueError, RecursionError, TypeError, KeyError):
         value = None
     if not isinstance(value, int | float) or isinstance(value, bool):
         raise ConfigError(
-            f"{graph_file.path}, {location}: the last column is not JSON with a number as `weight`; is the file cut "
-            "short, or not from ConceptNet?"
+            f"{graph_file.path}, {location}: the last column is not JSON with a number as `weight`; check that the "
+            "file is complete and from ConceptNet"
         )
     try:
         return float(value)

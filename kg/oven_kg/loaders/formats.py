@@ -1,4 +1,4 @@
-"""Detect a graph's format by its first bytes. The file name decides only if they are ambiguous."""
+"""Detects a graph's format by its first bytes. The file name decides only if they are ambiguous."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import Any, Final
 from oven_core import plugins
 from oven_core.errors import ConfigError
 from oven_kg.loaders.importing import Loader
-from oven_kg.loaders.input_file import Input
+from oven_kg.loaders.input_file import GraphFile
 
-OTHER_FILES: Final[tuple[tuple[bytes, str], ...]] = (
+UNSUPPORTED_FILES: Final[tuple[tuple[bytes, str], ...]] = (
     (b"\x80", "a pickle"),
     (b"\x93NUMPY", "a numpy array"),
     (b"PK\x03\x04", "a zip archive"),
@@ -39,18 +39,18 @@ SUFFIXES: Final = {
 COMPRESSED: Final = (".gz", ".bz2")
 
 
-def inputs(paths: Sequence[Path], format_name: str = "") -> list[tuple[Input, Loader]]:
-    """Return each file with its loader. `format_name` is the format of all files; empty to detect it per file."""
+def files_with_loaders(paths: Sequence[Path], format_name: str = "") -> list[tuple[GraphFile, Loader]]:
+    """Return each file with its loader. `format_name` is the format of all files. If it is empty, each is detected."""
     pairs = []
     for path in paths:
-        graph_file = Input(path)
-        refuse_other_files(graph_file)
+        graph_file = GraphFile(path)
+        refuse_unsupported(graph_file)
         pairs.append((graph_file, _loader(format_name or detect(graph_file))))
     return pairs
 
 
 def has_languages(loader: Loader) -> bool:
-    """Whether the format states each node's language."""
+    """Return whether the format states each node's language."""
     return loader is _loader("conceptnet")
 
 
@@ -59,9 +59,9 @@ def _loader(name: str) -> Loader:
     return loader
 
 
-def detect(graph_file: Input) -> str:
+def detect(graph_file: GraphFile) -> str:
     """Return the name of a file's format. Raises ConfigError if it is unknown."""
-    refuse_other_files(graph_file)
+    refuse_unsupported(graph_file)
     head = graph_file.head
     if head.startswith(b"PAR1"):
         return "parquet"
@@ -72,18 +72,20 @@ def detect(graph_file: Input) -> str:
         return name
     if suffix_format:
         return suffix_format
-    known = ", ".join(plugins.points("kg_loaders"))
-    raise ConfigError(f"the format of {graph_file.path} is unknown; name it with --format, one of {known}")
+    format_names = ", ".join(plugins.points("kg_loaders"))
+    raise ConfigError(f"the format of {graph_file.path} is unknown; use --format with one of {format_names}")
 
 
-def refuse_other_files(graph_file: Input) -> None:
-    """Raises ConfigError for a folder, and for a known file type that is not a graph."""
+def refuse_unsupported(graph_file: GraphFile) -> None:
+    """Raise ConfigError for a folder, and for a known file type that is not a graph."""
     path = graph_file.path
     if path.is_dir():
-        raise ConfigError(f"{path} is a folder without `graph.json`, which `kg import` writes; name the graph's files")
-    for magic, what in OTHER_FILES:
+        raise ConfigError(f"{path} is a folder, but not one of `kg import` (no graph.json); name the graph's files")
+    for magic, description in UNSUPPORTED_FILES:
         if graph_file.head.startswith(magic):
-            raise ConfigError(f"{path} is {what}, which is not read; write the graph as text, e.g. as CSV, in UTF-8")
+            raise ConfigError(
+                f"{path} is {description}, which is not supported; export the graph as text, e.g. CSV, in UTF-8"
+            )
 
 
 def _xml_format(head: bytes) -> str:

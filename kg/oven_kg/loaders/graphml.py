@@ -6,29 +6,29 @@ from collections.abc import Iterator
 from typing import Final
 
 from oven_core.errors import ConfigError
-from oven_kg.loaders.batches import Batch, Edge, Node, Options, batched, declared
-from oven_kg.loaders.input_file import HEAD, Input
+from oven_kg.loaders.batches import Batch, EdgeRow, LoaderOptions, NodeRow, check_declared, to_batches
+from oven_kg.loaders.input_file import HEAD_BYTES, GraphFile
 from oven_kg.loaders.json_lines import parse_weight
-from oven_kg.loaders.triple_columns import RELATED, RELATIONS, WEIGHTS
+from oven_kg.loaders.triple_columns import DEFAULT_RELATION, RELATIONS, WEIGHTS
 from oven_kg.loaders.xml_events import XmlEvents
 
 MAX_CHARACTERS: Final = 1_001
-"""Maximum stored characters of an attribute: one more than a name may have, so that a long name is refused."""
+"""Maximum stored characters of an attribute. It is one more than a name may have, so that a long name is rejected."""
 MAX_KEYS: Final = 1_000
 """Maximum number of attributes that a file may declare."""
 KINDS: Final = ("kind", "entity_type")
 
 
-def load_graphml(graph_file: Input, options: Options) -> Iterator[Batch]:
-    """Load GraphML. A node's kind, and an edge's relation and weight, are the `data` of those names; an undirected edge
-    becomes two. Raises ConfigError with the line."""
-    return batched(declared(_rows(graph_file), graph_file.path, "line"), "line")
+def load_graphml(graph_file: GraphFile, options: LoaderOptions) -> Iterator[Batch]:
+    """Load GraphML. A node's kind, and an edge's relation and weight, come from `data` with those names. An undirected
+    edge becomes two. Raises ConfigError with the line."""
+    return to_batches(check_declared(_rows(graph_file), graph_file.path, "line"), "line")
 
 
-def _rows(graph_file: Input) -> Iterator[Node | Edge]:
+def _rows(graph_file: GraphFile) -> Iterator[NodeRow | EdgeRow]:
     parser = _GraphML(graph_file)
     with graph_file.open() as file:
-        while chunk := file.read(HEAD):
+        while chunk := file.read(HEAD_BYTES):
             parser.feed(chunk)
             yield from parser.pop_rows()
     parser.feed(b"", final=True)
@@ -38,9 +38,9 @@ def _rows(graph_file: Input) -> Iterator[Node | Edge]:
 class _GraphML(XmlEvents):
     """A parser that collects the nodes and edges of each chunk."""
 
-    def __init__(self, graph_file: Input) -> None:
+    def __init__(self, graph_file: GraphFile) -> None:
         super().__init__(graph_file, "GraphML")
-        self._rows: list[Node | Edge] = []
+        self._rows: list[NodeRow | EdgeRow] = []
         self._keys: dict[str, str] = {}
         """The name of each declared attribute in lower case, by id."""
         self._undirected = False
@@ -49,11 +49,11 @@ class _GraphML(XmlEvents):
         self._line = 1
         """The line where the open node or edge begins."""
         self._data: dict[str, str] = {}
-        """The element's `data` by name."""
+        """The values of the element's `data`, by name."""
         self._data_name = ""
-        """The name of the open `data`."""
+        """The name of the `data` element that is being read."""
 
-    def pop_rows(self) -> list[Node | Edge]:
+    def pop_rows(self) -> list[NodeRow | EdgeRow]:
         """Return the nodes and edges completed since the last call."""
         rows, self._rows = self._rows, []
         return rows
@@ -87,21 +87,21 @@ class _GraphML(XmlEvents):
 
     def _add_node(self, element: dict[str, str], location: str) -> None:
         name = _required(element, "id", "a node", location)
-        self._rows.append(Node(name, self._first_value(KINDS), self._line))
+        self._rows.append(NodeRow(name, self._first_value(KINDS), self._line))
 
     def _add_edge(self, element: dict[str, str], location: str) -> None:
         source, target = (_required(element, end, "an edge", location) for end in ("source", "target"))
-        relation = self._first_value(RELATIONS) or RELATED
+        relation = self._first_value(RELATIONS) or DEFAULT_RELATION
         weight = parse_weight(self._first_value(WEIGHTS), location)
-        self._rows.append(Edge(source, relation, target, weight, self._line))
+        self._rows.append(EdgeRow(source, relation, target, weight, self._line))
         if not {"true": True, "false": False}.get(element.get("directed", ""), not self._undirected):
-            self._rows.append(Edge(target, relation, source, weight, self._line))
+            self._rows.append(EdgeRow(target, relation, source, weight, self._line))
 
     def _first_value(self, names: tuple[str, ...]) -> str:
         return next((self._data[name].strip() for name in names if name in self._data), "")
 
 
-def _required(element: dict[str, str], attribute: str, what: str, location: str) -> str:
+def _required(element: dict[str, str], attribute: str, element_name: str, location: str) -> str:
     if not (value := element.get(attribute)):
-        raise ConfigError(f"{location}: {what} has no {attribute}; give it one")
+        raise ConfigError(f"{location}: {element_name} has no {attribute}; give it one")
     return value

@@ -1,4 +1,4 @@
-"""Build a graph from files. Each batch from a loader goes into sorted arrays and is not stored otherwise."""
+"""Builds a graph from files. Each batch from a loader goes directly into sorted arrays."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from oven_core.errors import ConfigError
 from oven_core.files import read_file
 from oven_kg.arrays.builder import Builder, RowError, checked_weights
 from oven_kg.arrays.graph_arrays import GraphArrays
-from oven_kg.arrays.inspection import cycle_text, find_cycle, without_cycles
-from oven_kg.loaders.batches import Batch, Column, Edges, Licence, Nodes, Options, Skipped
-from oven_kg.loaders.input_file import Input
+from oven_kg.arrays.inspection import cycle_text, find_cycle, remove_cycles
+from oven_kg.loaders.batches import Batch, Column, EdgeBatch, Licence, LoaderOptions, NodeBatch, SkippedRows
+from oven_kg.loaders.input_file import GraphFile
 from oven_runs.settings.strict_yaml import load_yaml, place_of, problem_of
 
-Loader: TypeAlias = Callable[[Input, Options], Iterator[Batch]]
+Loader: TypeAlias = Callable[[GraphFile, LoaderOptions], Iterator[Batch]]
 
 
 @dataclass(frozen=True, slots=True)
-class Imported:
+class ImportResult:
     """An imported graph, with counts of repeated edges and skipped rows."""
 
     arrays: GraphArrays
     repeated: int
-    """Number of repeated edges; the largest weight counts."""
+    """Number of repeated edges, of which the largest weight was used."""
     skipped: dict[str, int]
     """Number of skipped rows per kind."""
     unused_relations: tuple[str, ...]
@@ -39,25 +39,25 @@ class Imported:
 
 
 def import_graph(
-    files: Sequence[tuple[Input, Loader]],
-    options: Options,
+    files: Sequence[tuple[GraphFile, Loader]],
+    options: LoaderOptions,
     relations: RelationMap,
     *,
     min_weight: float = 0.0,
     cycles: Literal["refuse", "cut", "keep"] = "refuse",
     licence: str = "",
-) -> Imported:
+) -> ImportResult:
     """Build the graph. `cycles` says how to treat cycles of requirements. `licence` defaults to the licence of the
     files' format. Raises ConfigError with file, location and remedy for an unusable row."""
     builder, skipped, licences = Builder(), Counter[str](), dict[str, None]()
     for graph_file, loader in files:
         for batch in loader(graph_file, options):
             match batch:
-                case Skipped():
-                    skipped[batch.what] += batch.count
+                case SkippedRows():
+                    skipped[batch.description] += batch.count
                 case Licence():
                     licences[batch.name] = None
-                case Nodes() | Edges():
+                case NodeBatch() | EdgeBatch():
                     try:
                         _add(builder, batch, relations, min_weight, skipped)
                     except RowError as error:
@@ -65,32 +65,32 @@ def import_graph(
     arrays = builder.finish(licence=licence or " AND ".join(licences))
     names = ", ".join(str(graph_file.path) for graph_file, _ in files)
     if not arrays.edges:
-        raise ConfigError(f"{names}: no edge is left of {skipped.total() or 'no'} rows; select more of them")
+        raise ConfigError(f"{names}: no edges are left of {skipped.total() or 'no'} rows; skip fewer of them")
     if cycles != "keep" and (cycle := find_cycle(arrays)):
         if cycles == "refuse":
             raise ConfigError(
-                f"{names}: REQUIRES goes in a circle, {cycle_text(arrays, cycle)}, so nothing in it could come first; "
-                "remove an edge, map the relation to another name with --relations, or skip them all with --cut-cycles"
+                f"{names}: REQUIRES edges form a cycle: {cycle_text(arrays, cycle)}; remove an edge, map the relation "
+                "to another name with --relations, or skip the edges on cycles with --cut-cycles"
             )
-        arrays, cut = without_cycles(arrays)
-        skipped["requirements on a cycle"] += cut
-    counts = {what: count for what, count in skipped.items() if count}
-    return Imported(arrays, builder.repeated, counts, relations.unused)
+        arrays, removed_count = remove_cycles(arrays)
+        skipped["requirements on a cycle"] += removed_count
+    counts = {description: count for description, count in skipped.items() if count}
+    return ImportResult(arrays, builder.repeated, counts, relations.unused_relations)
 
 
 def _add(
-    builder: Builder, batch: Nodes | Edges, relation_map: RelationMap, min_weight: float, skipped: Counter[str]
+    builder: Builder, batch: NodeBatch | EdgeBatch, relation_map: RelationMap, min_weight: float, skipped: Counter[str]
 ) -> None:
     """Add a batch to the builder. Raises RowError with a row's position in the batch."""
-    if isinstance(batch, Nodes):
+    if isinstance(batch, NodeBatch):
         builder.declare(batch.names, batch.kinds)
         return
-    relations, mapped = _renamed(batch.relations, relation_map)
-    skipped["edges whose relation the map leaves out"] += int((~mapped).sum())
+    relations, mapped = _rename(batch.relations, relation_map)
+    skipped["edges whose relation is null in the map"] += int((~mapped).sum())
     weights = np.ones(len(mapped), np.float32) if batch.weights is None else checked_weights(batch.weights)
-    heavy = weights >= min_weight
-    skipped["edges below the minimum weight"] += int((mapped & ~heavy).sum())
-    rows = np.flatnonzero(mapped & heavy)
+    heavy_enough = weights >= min_weight
+    skipped["edges below the minimum weight"] += int((mapped & ~heavy_enough).sum())
+    rows = np.flatnonzero(mapped & heavy_enough)
     if not len(rows):
         return
     sources, relations, targets = (
@@ -116,7 +116,7 @@ def _numbers(column: Column, number: Callable[[Sequence[str]], NDArray[np.int32]
         raise RowError(int(np.argmax(column.codes == error.row)), str(error)) from error
 
 
-def _renamed(column: Column, relations: RelationMap) -> tuple[Column, NDArray[np.bool_]]:
+def _rename(column: Column, relations: RelationMap) -> tuple[Column, NDArray[np.bool_]]:
     """Return the relations with their names in the graph, and a mask of the rows to import."""
     names = [relations.name(text) for text in column.texts]
     has_name = np.array([name is not None for name in names], bool)
@@ -124,9 +124,9 @@ def _renamed(column: Column, relations: RelationMap) -> tuple[Column, NDArray[np
     return Column([name or "" for name in names], column.codes), mask
 
 
-OTHERS: Final = "*"
-"""The map's key for all relations that it does not name."""
-STANDARD: Final[Mapping[str, str]] = {
+WILDCARD: Final = "*"
+"""The map's key for all other relations."""
+STANDARD_NAMES: Final[Mapping[str, str]] = {
     # ConceptNet 5
     "HasPrerequisite": "REQUIRES",
     "Antonym": "CONTRADICTS",
@@ -137,31 +137,31 @@ STANDARD: Final[Mapping[str, str]] = {
     "http://www.w3.org/2002/07/owl#disjointWith": "CONTRADICTS",
     "http://purl.org/dc/terms/requires": "REQUIRES",
 }
-"""Relations of published graphs that have the same meaning as one of ours."""
+"""Relations of published graphs with the same meaning as one of this project's."""
 
 
 @dataclass
 class RelationMap:
-    """A mapping from a file's relations to the graph's. The user's map comes first, then `STANDARD`. Any other relation
-    gets its own name in upper case with underscores (`HasA` → `HAS_A`). IRIs do not change."""
+    """A mapping from a file's relations to the graph's. The user's map comes first, then `STANDARD_NAMES`. Any other
+    relation gets its own name in upper case with underscores (`HasA` → `HAS_A`). IRIs do not change."""
 
     user_map: Mapping[str, str | None] = field(default_factory=dict)
-    """The graph's name for each relation of a file; None to skip its edges."""
-    used: set[str] = field(default_factory=set)
+    """The graph's name for each relation of a file, or None to skip its edges."""
+    used_keys: set[str] = field(default_factory=set)
     """Keys of `user_map` that appeared in a file."""
 
     def name(self, relation: str) -> str | None:
-        """Return the relation's name in the graph; None to skip its edges."""
-        for key in (relation, _upper_case(relation), OTHERS):
+        """Return the relation's name in the graph, or None to skip its edges."""
+        for key in (relation, _upper_case(relation), WILDCARD):
             if key in self.user_map:
-                self.used.add(key)
+                self.used_keys.add(key)
                 return self.user_map[key]
-        return STANDARD.get(relation) or _upper_case(relation)
+        return STANDARD_NAMES.get(relation) or _upper_case(relation)
 
     @property
-    def unused(self) -> tuple[str, ...]:
+    def unused_relations(self) -> tuple[str, ...]:
         """Return the relations of the user's map that no file contained."""
-        return tuple(sorted({*self.user_map} - self.used - {OTHERS}))
+        return tuple(sorted({*self.user_map} - self.used_keys - {WILDCARD}))
 
 
 def _upper_case(relation: str) -> str:

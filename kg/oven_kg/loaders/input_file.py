@@ -16,22 +16,22 @@ from typing import Any, BinaryIO, Final
 
 from oven_core.errors import ConfigError, reason
 
-HEAD: Final = 64 * 1024
+HEAD_BYTES: Final = 64 * 1024
 """Number of decompressed bytes at the start of the file that decide its format."""
 MAX_BYTES: Final = 64 * 2**30
 """Maximum size of a decompressed file. ConceptNet 5.7 has 10 GB."""
 MAX_JSON_BYTES: Final = 64 * 2**20
 """Maximum size of a JSON file whose format has to be parsed as a whole."""
-MAX_EXPANSION: Final = 100
+MAX_COMPRESSION_RATIO: Final = 100
 """Maximum ratio of decompressed to compressed size. ConceptNet has 20, GraphML 30, and a gzip bomb 1,000."""
-ALWAYS_ALLOWED: Final = 16 * 2**20
+ALWAYS_ALLOWED_BYTES: Final = 16 * 2**20
 """Decompressed bytes that are allowed at any ratio, because a short file of repeated lines compresses well."""
 GZIP: Final = b"\x1f\x8b"
 BZIP2: Final = b"BZh"
 
 
 @dataclass(frozen=True)
-class Input:
+class GraphFile:
     """A file from which a graph is read."""
 
     path: Path
@@ -40,7 +40,7 @@ class Input:
     def head(self) -> bytes:
         """Return the first decompressed bytes. Raises ConfigError."""
         with self.open() as file:
-            return file.read(HEAD)
+            return file.read(HEAD_BYTES)
 
     @cached_property
     def compression(self) -> bytes:
@@ -53,13 +53,13 @@ class Input:
     def open(self) -> Iterator[BinaryIO]:
         """Open a decompressed stream. Reading raises ConfigError for a truncated file, and beyond the limits."""
         with self._open_raw() as raw:
-            yield io.BufferedReader(_LimitedReader(self.path, raw, self.compression), HEAD)
+            yield io.BufferedReader(_LimitedReader(self.path, raw, self.compression), HEAD_BYTES)
 
     @contextmanager
     def _open_raw(self) -> Iterator[BinaryIO]:
         try:
-            regular = stat.S_ISREG(self.path.stat().st_mode)  # opening a pipe could wait for ever
-            file = self.path.open("rb") if regular else None
+            is_regular = stat.S_ISREG(self.path.stat().st_mode)  # opening a pipe could block forever
+            file = self.path.open("rb") if is_regular else None
         except OSError as error:
             raise ConfigError(f"cannot read the graph {self.path}: {error.strerror}") from error
         except ValueError as error:  # a null byte in the name
@@ -88,25 +88,25 @@ class _LimitedReader(io.RawIOBase):
         try:
             chunk = self._file.read(len(view))
         except EOFError:
-            raise ConfigError(f"{self._path} is cut short: its end is missing; download or pack it again") from None
+            raise ConfigError(f"{self._path} is truncated; download or compress it again") from None
         except (OSError, zlib.error) as error:
             problem = reason(error)
             if self._compression:
-                problem = f"cannot be decompressed: {problem}; download or pack it again"
+                problem = f"cannot be decompressed: {problem}; download or compress it again"
             raise ConfigError(f"{self._path} {problem}") from error
         view[: len(chunk)] = chunk
         self._count += len(chunk)
-        if self._compression and self._count > max(ALWAYS_ALLOWED, MAX_EXPANSION * self._raw.tell()):
+        if self._compression and self._count > max(ALWAYS_ALLOWED_BYTES, MAX_COMPRESSION_RATIO * self._raw.tell()):
             raise ConfigError(
-                f"{self._path} decompresses to more than {MAX_EXPANSION} times its size, which suggests a "
+                f"{self._path} decompresses to more than {MAX_COMPRESSION_RATIO} times its size, which suggests a "
                 "decompression bomb; decompress it yourself if you trust it"
             )
         if self._count > MAX_BYTES:
-            raise ConfigError(f"{self._path} has more than {MAX_BYTES:,} bytes; import a part of it")
+            raise ConfigError(f"{self._path} has more than {MAX_BYTES:,} bytes; import only a part of it")
         return len(chunk)
 
 
-def lines(graph_file: Input, limit: int) -> Iterator[tuple[int, bytes]]:
+def lines(graph_file: GraphFile, limit: int) -> Iterator[tuple[int, bytes]]:
     """Yield each non-blank line with its number from 1. Raises ConfigError for a line over `limit` bytes."""
     with graph_file.open() as file:
         number = 0
@@ -120,15 +120,15 @@ def lines(graph_file: Input, limit: int) -> Iterator[tuple[int, bytes]]:
                 yield number, line
 
 
-def decode(graph_file: Input, location: str, text: bytes) -> str:
+def decode(graph_file: GraphFile, location: str, text: bytes) -> str:
     """Decode UTF-8. Raises ConfigError that names the first invalid byte."""
     try:
         return text.decode()
     except UnicodeDecodeError as error:
-        raise not_utf8(graph_file, location, text[error.start]) from None
+        raise utf8_error(graph_file, location, text[error.start]) from None
 
 
-def not_utf8(graph_file: Input, location: str, byte: int) -> ConfigError:
+def utf8_error(graph_file: GraphFile, location: str, byte: int) -> ConfigError:
     """Return the error for a byte that is not UTF-8."""
     return ConfigError(
         f"{graph_file.path}, {location} is not UTF-8 (byte 0x{byte:02x}); convert the file, e.g. with `iconv -t UTF-8`"

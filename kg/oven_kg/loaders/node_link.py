@@ -7,19 +7,19 @@ from collections.abc import Iterator
 from typing import Any
 
 from oven_core.errors import ConfigError, reason
-from oven_kg.loaders.batches import Batch, Edge, Node, Options, batched, declared
-from oven_kg.loaders.input_file import MAX_JSON_BYTES, Input, decode
+from oven_kg.loaders.batches import Batch, EdgeRow, LoaderOptions, NodeRow, check_declared, to_batches
+from oven_kg.loaders.input_file import MAX_JSON_BYTES, GraphFile, decode
 from oven_kg.loaders.json_lines import parse_edge, parse_name
-from oven_kg.loaders.triple_columns import RELATED
+from oven_kg.loaders.triple_columns import DEFAULT_RELATION
 
 
-def load_node_link(graph_file: Input, options: Options) -> Iterator[Batch]:
+def load_node_link(graph_file: GraphFile, options: LoaderOptions) -> Iterator[Batch]:
     """Load node-link JSON. An edge of an undirected graph becomes two. Raises ConfigError with the location."""
-    return batched(declared(_rows(graph_file), graph_file.path))
+    return to_batches(check_declared(_rows(graph_file), graph_file.path))
 
 
-def _rows(graph_file: Input) -> Iterator[Node | Edge]:
-    graph = _parsed(graph_file)
+def _rows(graph_file: GraphFile) -> Iterator[NodeRow | EdgeRow]:
+    graph = _parse(graph_file)
     nodes, edges = graph.get("nodes"), graph.get("edges", graph.get("links"))
     if not isinstance(nodes, list) or not isinstance(edges, list):
         raise ConfigError(
@@ -29,18 +29,18 @@ def _rows(graph_file: Input) -> Iterator[Node | Edge]:
         location = f"{graph_file.path}, node {number}"
         fields = node if isinstance(node, dict) else {}
         kind = fields.get("kind")
-        yield Node(parse_name(fields.get("id"), location, "id"), kind if isinstance(kind, str) else "", number)
+        yield NodeRow(parse_name(fields.get("id"), location, "id"), kind if isinstance(kind, str) else "", number)
     for number, values in enumerate(edges, 1):
         location = f"{graph_file.path}, edge {number}"
         if not isinstance(values, dict):
-            raise ConfigError(f"{location} is not an object; write one with `source` and `target`")
-        edge = parse_edge(graph_file.path, {"relation": RELATED, **values}, location, number)
+            raise ConfigError(f"{location} is not an object; write an object with `source` and `target`")
+        edge = parse_edge(graph_file.path, {"relation": DEFAULT_RELATION, **values}, location, number)
         yield edge
         if graph.get("directed") is False:
-            yield Edge(edge.target, edge.relation, edge.source, edge.weight, number)
+            yield EdgeRow(edge.target, edge.relation, edge.source, edge.weight, number)
 
 
-def _parsed(graph_file: Input) -> dict[str, Any]:
+def _parse(graph_file: GraphFile) -> dict[str, Any]:
     with graph_file.open() as file:
         data = file.read(MAX_JSON_BYTES + 1)
     if len(data) > MAX_JSON_BYTES:
@@ -52,5 +52,7 @@ def _parsed(graph_file: Input) -> dict[str, Any]:
     try:
         graph = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise ConfigError(f"{graph_file.path} is not JSON: {reason(error)}; is the file cut short?") from error
+        raise ConfigError(
+            f"{graph_file.path} is not valid JSON: {reason(error)}; check whether it is truncated"
+        ) from error
     return graph if isinstance(graph, dict) else {}

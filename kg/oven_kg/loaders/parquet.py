@@ -12,8 +12,8 @@ import pyarrow.parquet as pq
 from oven_core.errors import ConfigError
 from oven_kg.arrays.builder import MAX_CHARACTERS
 from oven_kg.loaders.arrow_columns import edges
-from oven_kg.loaders.batches import BATCH_ROWS, Batch, Options
-from oven_kg.loaders.input_file import Input
+from oven_kg.loaders.batches import BATCH_ROWS, Batch, LoaderOptions
+from oven_kg.loaders.input_file import GraphFile
 from oven_kg.loaders.triple_columns import triple_columns
 
 MAX_ROWS: Final = 100_000_000
@@ -23,7 +23,7 @@ MAX_GROUP_BYTES: Final = 128 * 2**20
 small file may claim very many rows with the same value."""
 
 
-def load_parquet(graph_file: Input, options: Options) -> Iterator[Batch]:
+def load_parquet(graph_file: GraphFile, options: LoaderOptions) -> Iterator[Batch]:
     """Load Parquet. Raises ConfigError with the row."""
     metadata = _metadata(graph_file)
     columns = triple_columns(graph_file.path, metadata.schema.to_arrow_schema().names)
@@ -44,49 +44,51 @@ def load_parquet(graph_file: Input, options: Options) -> Iterator[Batch]:
     except (pa.ArrowException, OSError) as error:
         raise _unreadable(graph_file, error) from error
     if row_count != metadata.num_rows:
-        raise ConfigError(f"{graph_file.path} has {row_count} rows and claims {metadata.num_rows}; write it again")
+        raise ConfigError(
+            f"{graph_file.path} has {row_count} rows, but its metadata says {metadata.num_rows}; write it again"
+        )
 
 
-def _metadata(graph_file: Input) -> Any:
+def _metadata(graph_file: GraphFile) -> Any:
     if graph_file.compression:
-        raise ConfigError(f"{graph_file.path} is Parquet that was compressed again; decompress it")
+        raise ConfigError(f"{graph_file.path} is a compressed Parquet file; decompress it first")
     try:
         return pq.read_metadata(graph_file.path)
     except (pa.ArrowException, OSError) as error:
         raise _unreadable(graph_file, error) from error
 
 
-def _check_sizes(graph_file: Input, metadata: Any, columns: Sequence[str]) -> None:
+def _check_sizes(graph_file: GraphFile, metadata: Any, columns: Sequence[str]) -> None:
     try:
         groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
-        largest = max((_decompressed_bytes(group, columns) for group in groups), default=0)
+        largest_group = max((_decompressed_bytes(group, columns) for group in groups), default=0)
     except (pa.ArrowException, OSError) as error:
         raise _unreadable(graph_file, error) from error
-    if not 0 <= metadata.num_rows <= MAX_ROWS or largest > MAX_GROUP_BYTES:
+    if not 0 <= metadata.num_rows <= MAX_ROWS or largest_group > MAX_GROUP_BYTES:
         raise ConfigError(
-            f"{graph_file.path} claims {metadata.num_rows:,} rows, and {largest:,} bytes in a row group; the limits "
-            f"are {MAX_ROWS:,} and {MAX_GROUP_BYTES:,}, so import a part of it, or write it with smaller groups"
+            f"{graph_file.path} claims {metadata.num_rows:,} rows, and {largest_group:,} bytes in a row group; the "
+            f"limits are {MAX_ROWS:,} and {MAX_GROUP_BYTES:,}; import only a part of it, or write smaller groups"
         )
 
 
 def _decompressed_bytes(group: Any, columns: Sequence[str]) -> int:
-    stored = [group.column(number) for number in range(group.num_columns)]
-    return sum(column.total_uncompressed_size for column in stored if column.path_in_schema in columns)
+    stored_columns = [group.column(number) for number in range(group.num_columns)]
+    return sum(column.total_uncompressed_size for column in stored_columns if column.path_in_schema in columns)
 
 
-def _check_lengths(graph_file: Input, batch: Any, text_columns: Sequence[str]) -> None:
+def _check_lengths(graph_file: GraphFile, batch: Any, text_columns: Sequence[str]) -> None:
     """Refuse long names before they become Python objects."""
     for name in text_columns:
         column = batch.column(name)
         values = column.dictionary if isinstance(column, pa.DictionaryArray) else column
         if pa.types.is_string(values.type) or pa.types.is_large_string(values.type) or pa.types.is_binary(values.type):
-            longest = pc.max(pc.binary_length(values)).as_py() or 0
-            if longest > 4 * MAX_CHARACTERS:
+            max_length = pc.max(pc.binary_length(values)).as_py() or 0
+            if max_length > 4 * MAX_CHARACTERS:
                 raise ConfigError(
-                    f"{graph_file.path} holds a name of {longest:,} bytes; the limit is {MAX_CHARACTERS} characters"
+                    f"{graph_file.path} has a name of {max_length:,} bytes; the limit is {MAX_CHARACTERS} characters"
                 )
 
 
-def _unreadable(graph_file: Input, error: Exception) -> ConfigError:
+def _unreadable(graph_file: GraphFile, error: Exception) -> ConfigError:
     problem = str(error).splitlines()[0][:200]
-    return ConfigError(f"{graph_file.path} is not a readable Parquet file: {problem}; is it cut short?")
+    return ConfigError(f"{graph_file.path} is not a readable Parquet file: {problem}; check whether it is truncated")

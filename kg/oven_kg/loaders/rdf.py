@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 from oven_core.errors import ConfigError, reason
-from oven_kg.loaders.batches import BATCH_ROWS, Batch, Column, Edges, Options, Skipped
-from oven_kg.loaders.input_file import HEAD, MAX_JSON_BYTES, Input, lines
+from oven_kg.loaders.batches import BATCH_ROWS, Batch, Column, EdgeBatch, LoaderOptions, SkippedRows
+from oven_kg.loaders.input_file import HEAD_BYTES, MAX_JSON_BYTES, GraphFile, lines
 from oven_kg.loaders.xml_events import XmlEvents
 
-MAX_SILENCE: Final = 4 * 2**20
+MAX_STATEMENT_BYTES: Final = 4 * 2**20
 """Maximum bytes without a statement. The parser buffers unparsed input, and statements in Turtle do not end with the
 line."""
 MAX_DEPTH: Final = 10_000
@@ -32,22 +32,24 @@ NOT_BRACKETS: Final = re.compile(rb"[^()\[\]]++")
 class _CheckedFile(io.RawIOBase):
     """A file for the parser that raises ConfigError for content that would make the parser's buffer grow."""
 
-    def __init__(self, graph_file: Input, file: BinaryIO, form: str, statement_count: Callable[[], int]) -> None:
-        self._graph_file, self._file, self._form = graph_file, file, form
+    def __init__(
+        self, graph_file: GraphFile, file: BinaryIO, rdf_format: str, statement_count: Callable[[], int]
+    ) -> None:
+        self._graph_file, self._file, self._rdf_format = graph_file, file, rdf_format
         self._statement_count, self._last_count = statement_count, statement_count()
-        self._silence = self._total = 0
-        self._xml = XmlEvents(graph_file, "RDF/XML") if form == "RDF_XML" else None
-        self._brackets = BracketDepth(graph_file.path) if form == "TURTLE" else None
+        self._statement_bytes = self._total = 0
+        self._xml = XmlEvents(graph_file, "RDF/XML") if rdf_format == "RDF_XML" else None
+        self._brackets = BracketDepth(graph_file.path) if rdf_format == "TURTLE" else None
 
     def readable(self) -> bool:
         return True
 
     def read(self, size: int = -1) -> bytes:
-        chunk = self._file.read(HEAD if size < 0 else min(size, HEAD))
+        chunk = self._file.read(HEAD_BYTES if size < 0 else min(size, HEAD_BYTES))
         self._total += len(chunk)
         if (count := self._statement_count()) != self._last_count:
-            self._last_count, self._silence = count, 0
-        self._silence += len(chunk)
+            self._last_count, self._statement_bytes = count, 0
+        self._statement_bytes += len(chunk)
         self._check(chunk)
         return chunk
 
@@ -55,16 +57,16 @@ class _CheckedFile(io.RawIOBase):
         path = self._graph_file.path
         if self._xml:
             self._xml.feed(chunk, final=not chunk)
-        elif self._form == "JSON_LD":
+        elif self._rdf_format == "JSON_LD":
             if self._total > MAX_JSON_BYTES:
                 raise ConfigError(
                     f"{path} has more than {MAX_JSON_BYTES:,} bytes of JSON-LD; convert it to N-Triples, which is read "
                     "as a stream"
                 )
-        elif self._silence > MAX_SILENCE:
+        elif self._statement_bytes > MAX_STATEMENT_BYTES:
             raise ConfigError(
-                f"{path} has {MAX_SILENCE:,} bytes without a statement, after statement {self._last_count}; shorten or "
-                "remove them"
+                f"{path} has {MAX_STATEMENT_BYTES:,} bytes without a statement, after statement {self._last_count}; "
+                "shorten or remove them"
             )
         if self._brackets:
             self._brackets.feed(chunk)
@@ -88,14 +90,14 @@ class BracketDepth:
         self._incomplete = text[end:]
         brackets = NOT_BRACKETS.sub(b"", TOKEN.sub(b"", text[:end]))
         self.depth += sum(map(brackets.count, (b"(", b"["))) - sum(map(brackets.count, (b")", b"]")))
-        if self.depth > MAX_DEPTH or len(self._incomplete) > MAX_SILENCE:
+        if self.depth > MAX_DEPTH or len(self._incomplete) > MAX_STATEMENT_BYTES:
             raise ConfigError(
-                f"{self._path} has more than {MAX_DEPTH:,} nested brackets, or a text of more than {MAX_SILENCE:,} "
-                "bytes; convert it to N-Triples"
+                f"{self._path} has more than {MAX_DEPTH:,} nested brackets, or a text of more than "
+                f"{MAX_STATEMENT_BYTES:,} bytes; convert it to N-Triples"
             )
 
 
-def _load(graph_file: Input, options: Options, form: str) -> Iterator[Batch]:
+def _load(graph_file: GraphFile, options: LoaderOptions, rdf_format: str) -> Iterator[Batch]:
     """Load RDF. Nodes are named by their IRIs and relations by their local names. Blank nodes are numbered per file.
     Statements about literals are skipped."""
     try:
@@ -113,48 +115,52 @@ def _load(graph_file: Input, options: Options, form: str) -> Iterator[Batch]:
 
     def relation(iri: str) -> str:
         """Return the predicate's local name, or its whole IRI if another vocabulary has the same name."""
-        local = re.split("[#/:]", iri)[-1] or iri
-        return local if local_names.setdefault(local, iri) == iri else iri
+        local_name = re.split("[#/:]", iri)[-1] or iri
+        return local_name if local_names.setdefault(local_name, iri) == iri else iri
 
     statement_count = skipped = 0
     rows: list[tuple[str, str, str, int]] = []
     with graph_file.open() as file:
-        checked_file: Any = _CheckedFile(graph_file, file, form, lambda: statement_count)
+        checked_file: Any = _CheckedFile(graph_file, file, rdf_format, lambda: statement_count)
         try:
-            for subject, predicate, target, _ in pyoxigraph.parse(checked_file, getattr(pyoxigraph.RdfFormat, form)):
+            for subject, predicate, target, _ in pyoxigraph.parse(
+                checked_file, getattr(pyoxigraph.RdfFormat, rdf_format)
+            ):
                 statement_count += 1
                 if isinstance(target, node_types) and isinstance(subject, node_types):
                     rows.append((name(subject), relation(predicate.value), name(target), statement_count))
                 else:
                     skipped += 1
                 if len(rows) >= BATCH_ROWS:
-                    yield _batch(graph_file, form, rows)
+                    yield _batch(graph_file, rdf_format, rows)
                     rows = []
         except (SyntaxError, ValueError, OSError, MemoryError) as error:  # MemoryError: a very long token
             if isinstance(error, ConfigError):
                 raise
             raise _syntax_error(graph_file, error) from error
     if rows:
-        yield _batch(graph_file, form, rows)
+        yield _batch(graph_file, rdf_format, rows)
     if skipped:
-        yield Skipped("statements about literals", skipped)
+        yield SkippedRows("statements about literals", skipped)
 
 
-def _batch(graph_file: Input, form: str, rows: list[tuple[str, str, str, int]]) -> Edges:
+def _batch(graph_file: GraphFile, rdf_format: str, rows: list[tuple[str, str, str, int]]) -> EdgeBatch:
     sources, relations, targets, numbers = zip(*rows, strict=True)
 
     def locate(row: int) -> str:
-        if form != "N_TRIPLES":
+        if rdf_format != "N_TRIPLES":
             return f"statement {numbers[row]}"
-        statements = (line for line, text in lines(graph_file, MAX_SILENCE) if not text.lstrip().startswith(b"#"))
+        statements = (
+            line for line, text in lines(graph_file, MAX_STATEMENT_BYTES) if not text.lstrip().startswith(b"#")
+        )
         return f"line {next(line for number, line in enumerate(statements, 1) if number == numbers[row])}"
 
-    return Edges(
+    return EdgeBatch(
         Column.from_distinct(sources), Column.from_repeated(relations), Column.from_distinct(targets), None, locate
     )
 
 
-def _syntax_error(graph_file: Input, error: Exception) -> ConfigError:
+def _syntax_error(graph_file: GraphFile, error: Exception) -> ConfigError:
     line = getattr(error, "lineno", None)
     problem = reason(error).removesuffix(f" (line {line})")
     return ConfigError(
@@ -163,7 +169,7 @@ def _syntax_error(graph_file: Input, error: Exception) -> ConfigError:
     )
 
 
-load_ntriples = partial(_load, form="N_TRIPLES")
-load_turtle = partial(_load, form="TURTLE")
-load_rdfxml = partial(_load, form="RDF_XML")
-load_jsonld = partial(_load, form="JSON_LD")
+load_ntriples = partial(_load, rdf_format="N_TRIPLES")
+load_turtle = partial(_load, rdf_format="TURTLE")
+load_rdfxml = partial(_load, rdf_format="RDF_XML")
+load_jsonld = partial(_load, rdf_format="JSON_LD")

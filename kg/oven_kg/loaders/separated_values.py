@@ -16,11 +16,11 @@ import pyarrow.csv as arrow_csv
 from oven_core.errors import ConfigError
 from oven_core.files import longest_csv_field
 from oven_kg.loaders.arrow_columns import edges
-from oven_kg.loaders.batches import Batch, Locate, Options
-from oven_kg.loaders.input_file import HEAD, Input, decode, lines
+from oven_kg.loaders.batches import Batch, LoaderOptions, Locate
+from oven_kg.loaders.input_file import HEAD_BYTES, GraphFile, decode, lines
 from oven_kg.loaders.triple_columns import triple_columns
 
-BLOCK: Final = 2**21
+BLOCK_BYTES: Final = 2**21
 """Number of bytes to parse at a time. No row may be longer."""
 
 
@@ -32,7 +32,7 @@ class Dialect:
     quoted: bool
     """Whether a quoted value may contain delimiters and line ends."""
     names: tuple[str, ...] = ()
-    """Column names; empty if they are in the first line."""
+    """Column names. Empty if they are in the first line."""
 
     @property
     def csv_options(self) -> dict[str, Any]:
@@ -43,31 +43,31 @@ CSV: Final = Dialect(",", quoted=True)
 TSV: Final = Dialect("\t", quoted=False)
 
 
-def load_csv(graph_file: Input, options: Options) -> Iterator[Batch]:
+def load_csv(graph_file: GraphFile, options: LoaderOptions) -> Iterator[Batch]:
     """Load CSV. Quoted values may contain commas and line ends. Raises ConfigError with the line."""
     return _load(graph_file, CSV)
 
 
-def load_tsv(graph_file: Input, options: Options) -> Iterator[Batch]:
+def load_tsv(graph_file: GraphFile, options: LoaderOptions) -> Iterator[Batch]:
     """Load TSV. Quotes have no special meaning, as in IANA's registration of text/tab-separated-values."""
     return _load(graph_file, TSV)
 
 
-def _load(graph_file: Input, dialect: Dialect) -> Iterator[Batch]:
+def _load(graph_file: GraphFile, dialect: Dialect) -> Iterator[Batch]:
     columns = triple_columns(graph_file.path, _header(graph_file, dialect))
     for batch, locate in batches(graph_file, dialect, columns.names):
         yield edges(graph_file, batch, columns, locate)
 
 
-def _header(graph_file: Input, dialect: Dialect) -> list[str]:
+def _header(graph_file: GraphFile, dialect: Dialect) -> list[str]:
     """Return the column names from the first line."""
     first_line = next(iter(graph_file.head.removeprefix(b"\xef\xbb\xbf").splitlines()), b"")
-    if len(first_line) >= HEAD:
-        raise ConfigError(f"{graph_file.path}, line 1 has more than {HEAD:,} bytes; write the column names there")
+    if len(first_line) >= HEAD_BYTES:
+        raise ConfigError(f"{graph_file.path}, line 1 has more than {HEAD_BYTES:,} bytes; write the column names there")
     return next(csv.reader([decode(graph_file, "line 1", first_line)], **dialect.csv_options), [])
 
 
-def batches(graph_file: Input, dialect: Dialect, columns: Sequence[str]) -> Iterator[tuple[Any, Locate]]:
+def batches(graph_file: GraphFile, dialect: Dialect, columns: Sequence[str]) -> Iterator[tuple[Any, Locate]]:
     """Yield Arrow batches of binary columns, each with a function for row locations. Raises ConfigError."""
     row_count = 0
     first_row = 1 if dialect.names else 2
@@ -76,7 +76,7 @@ def batches(graph_file: Input, dialect: Dialect, columns: Sequence[str]) -> Iter
             reader = arrow_csv.open_csv(
                 pa.PythonFile(file, mode="r"),
                 read_options=arrow_csv.ReadOptions(
-                    block_size=BLOCK, use_threads=False, column_names=list(dialect.names) or None
+                    block_size=BLOCK_BYTES, use_threads=False, column_names=list(dialect.names) or None
                 ),
                 parse_options=arrow_csv.ParseOptions(
                     delimiter=dialect.delimiter,
@@ -92,37 +92,39 @@ def batches(graph_file: Input, dialect: Dialect, columns: Sequence[str]) -> Iter
                 yield batch, lambda row, start=start: _location(graph_file, dialect, start + row)  # type: ignore[misc]
                 row_count += batch.num_rows
         except pa.ArrowException as error:
-            raise _explained(graph_file, dialect, str(error)) from error
+            raise _explain_error(graph_file, dialect, str(error)) from error
 
 
-def _explained(graph_file: Input, dialect: Dialect, problem: str) -> ConfigError:
+def _explain_error(graph_file: GraphFile, dialect: Dialect, problem: str) -> ConfigError:
     """Return an error with Arrow's message and the line."""
     path = graph_file.path
     if match := re.search(r"Row #(\d+): Expected (\d+) columns, got (\d+)", problem):
         row, expected, actual = map(int, match.groups())
         return ConfigError(
-            f"{path}, {_location(graph_file, dialect, row)} has {actual} columns and should have {expected}; is the "
-            "file cut short, or a quote or delimiter missing?"
+            f"{path}, {_location(graph_file, dialect, row)} has {actual} columns instead of {expected}; check whether "
+            "the file is truncated, or a quote or delimiter is missing"
         )
     if "straddling" in problem:
-        for _ in lines(graph_file, BLOCK):
+        for _ in lines(graph_file, BLOCK_BYTES):
             pass  # raises ConfigError if a line is too long
         location = _location(graph_file, dialect, 2**62)
-        return ConfigError(f"{path}, {location} opens a quote that is not closed within {BLOCK:,} bytes; close it")
+        return ConfigError(
+            f"{path}, {location} opens a quote that is not closed within {BLOCK_BYTES:,} bytes; close it"
+        )
     return ConfigError(f"{path} cannot be read: {problem.splitlines()[0][:200]}")
 
 
-def _location(graph_file: Input, dialect: Dialect, wanted_row: int) -> str:
+def _location(graph_file: GraphFile, dialect: Dialect, wanted_row: int) -> str:
     """Read the file again to find the line where a row begins, or else the last readable line."""
     if not dialect.quoted:
-        for row, (line, _) in enumerate(lines(graph_file, BLOCK), 1):
+        for row, (line, _) in enumerate(lines(graph_file, BLOCK_BYTES), 1):
             if row == wanted_row:
                 return f"line {line}"
         return f"row {wanted_row}"
     with graph_file.open() as file, io.TextIOWrapper(file, "utf-8", errors="replace", newline="") as text:
-        reader = csv.reader(iter(lambda: text.readline(BLOCK), ""), **dialect.csv_options)
+        reader = csv.reader(iter(lambda: text.readline(BLOCK_BYTES), ""), **dialect.csv_options)
         row, line = 0, 1
-        with contextlib.suppress(csv.Error), longest_csv_field(BLOCK):
+        with contextlib.suppress(csv.Error), longest_csv_field(BLOCK_BYTES):
             for values in reader:
                 row += bool(values)
                 if row == wanted_row:

@@ -1,4 +1,4 @@
-"""Find the columns, keys or attributes of a triple by their usual names."""
+"""Finds the columns, keys or attributes of a triple by their usual names."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SUBJECTS: Final = ("subject", "source", "from", "head", "src", "s", "start")
 RELATIONS: Final = ("predicate", "relation", "rel", "type", "p", "label")
 OBJECTS: Final = ("object", "target", "to", "tail", "dst", "o", "end")
 WEIGHTS: Final = ("weight", "strength", "w")
-RELATED: Final = "RELATED"
+DEFAULT_RELATION: Final = "RELATED"
 """The relation of edges without one."""
 
 

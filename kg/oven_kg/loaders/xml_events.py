@@ -6,18 +6,18 @@ from typing import Final
 from xml.parsers import expat
 
 from oven_core.errors import ConfigError
-from oven_kg.loaders.input_file import Input
+from oven_kg.loaders.input_file import GraphFile
 
 MAX_DEPTH: Final = 64
 """Maximum nesting of elements."""
-MAX_SILENCE: Final = 4 * 2**20
+MAX_ELEMENT_BYTES: Final = 4 * 2**20
 """Maximum bytes without the start or end of an element."""
 
 
 class XmlEvents:
     """A base class for XML parsers: it parses chunks and calls `start`, `end` and `text` of subclasses."""
 
-    def __init__(self, graph_file: Input, format_name: str) -> None:
+    def __init__(self, graph_file: GraphFile, format_name: str) -> None:
         self.graph_file, self._format = graph_file, format_name
         self._parser = expat.ParserCreate(namespace_separator="}")
         self._parser.StartElementHandler = self._start
@@ -27,7 +27,7 @@ class XmlEvents:
         self._parser.StartDoctypeDeclHandler = self._refuse
         self._parser.EntityDeclHandler = self._refuse
         self._depth = 0
-        self._silence = 0
+        self._element_bytes = 0
 
     @property
     def line(self) -> int:
@@ -39,17 +39,17 @@ class XmlEvents:
 
     def feed(self, chunk: bytes, final: bool = False) -> None:
         """Parse a chunk. Raises ConfigError with the line."""
-        self._silence += len(chunk)
+        self._element_bytes += len(chunk)
         try:
             self._parser.Parse(chunk, final)
         except expat.ExpatError as error:
-            remedy = "is the file cut short?" if final else "write it again"
+            remedy = "check whether the file is truncated" if final else "write it again"
             raise ConfigError(
-                f"{self.graph_file.path}, line {error.lineno}: it is not {self._format}: "
+                f"{self.graph_file.path}, line {error.lineno} is not valid {self._format}: "
                 f"{expat.ErrorString(error.code)}; {remedy}"
             ) from error
-        if self._silence > MAX_SILENCE:
-            raise ConfigError(f"{self.location}: more than {MAX_SILENCE:,} bytes in one element; shorten it")
+        if self._element_bytes > MAX_ELEMENT_BYTES:
+            raise ConfigError(f"{self.location}: more than {MAX_ELEMENT_BYTES:,} bytes in one element; shorten it")
 
     def start(self, tag: str, attributes: dict[str, str]) -> None: ...
 
@@ -64,16 +64,16 @@ class XmlEvents:
         )
 
     def _start(self, tag: str, attributes: dict[str, str]) -> None:
-        self._silence = 0
+        self._element_bytes = 0
         self._depth += 1
         if self._depth > MAX_DEPTH:
             raise ConfigError(
-                f"{self.location} has elements {self._depth} deep; {self._format} needs at most {MAX_DEPTH}, so "
+                f"{self.location} nests elements {self._depth} deep; {self._format} needs at most {MAX_DEPTH}, so "
                 "flatten it"
             )
         self.start(tag.rpartition("}")[2], attributes)
 
     def _end(self, tag: str) -> None:
-        self._silence = 0
+        self._element_bytes = 0
         self._depth -= 1
         self.end(tag.rpartition("}")[2])

@@ -1,4 +1,4 @@
-"""Compute the share of each training topic, from its mastery and the prerequisites among topics.
+"""Computes the share of each training topic, from its mastery and the prerequisites among topics.
 
 A topic's weight is its learnability p̂(1 − p̂) (Rutherford et al. 2024, arXiv 2408.15099). At p̂ ≈ ½ the samples of a
 group differ most, so they can be compared (Bae et al. 2025, arXiv 2504.03380). The weight is 0 until all of the topic's
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 REQUIRES: Final = "REQUIRES"
 """The relation from a topic to its prerequisite."""
 MAX_PREREQUISITES: Final = 1_000
-"""Maximum number of direct and indirect prerequisites of a topic: graphs of common knowledge have endless chains."""
+"""Maximum number of a topic's direct and indirect prerequisites, because some graphs have endless chains."""
 CONFIDENCE: Final = 1.645
 """Standard normal quantile of the one-sided 95 % bound."""
 
 Needs: TypeAlias = Callable[[str], Iterable[str]]
-"""Return a topic's direct prerequisites."""
+"""A function that returns a topic's direct prerequisites."""
 
 
 def curriculum(sha: str, graph_needs: Needs, request: CurriculumRequest) -> Curriculum:
@@ -43,28 +43,28 @@ def curriculum(sha: str, graph_needs: Needs, request: CurriculumRequest) -> Curr
     needs = cache(lambda topic: sorted({*graph_needs(topic), *own_needs.get(topic, ())}))
     learnability: dict[str, float] = {}
     unmet: list[UnmetPrerequisite] = []
-    known = 0
+    known_count = 0
     for topic in sorted(mastery):
         paths = [path for path in _prerequisite_paths(topic, needs) if path[-1] in mastery]
-        known += len(paths)
-        unmet_here = [
+        known_count += len(paths)
+        topic_unmet = [
             UnmetPrerequisite(topic=topic, path=path, bound=bound)
             for path in paths
             if (bound := lower_bound(mastery[path[-1]])) < request.threshold
         ]
         p = mean(mastery[topic])
-        learnability[topic] = 0.0 if unmet_here else p * (1 - p)
-        unmet += unmet_here
+        learnability[topic] = 0.0 if topic_unmet else p * (1 - p)
+        unmet += topic_unmet
     total = math.fsum(learnability.values())
     floor = request.floor if total > 0 else 1.0
-    even = floor / len(learnability)
+    even_share = floor / len(learnability)
     weights = {
-        topic: even + (1 - floor) * (value / total if total > 0 else 0.0) for topic, value in learnability.items()
+        topic: even_share + (1 - floor) * (value / total if total > 0 else 0.0) for topic, value in learnability.items()
     }
-    return Curriculum(graph=sha, weights=weights, unmet=tuple(unmet), known=known)
+    return Curriculum(graph=sha, weights=weights, unmet=tuple(unmet), known=known_count)
 
 
-def required(graph: Knowledge) -> Needs:
+def requirements(graph: Knowledge) -> Needs:
     """Return a function that looks up the REQUIRES edges of a graph."""
     needs: dict[str, list[str]] = {}
     for edge in graph.edges.values():
@@ -73,7 +73,7 @@ def required(graph: Knowledge) -> Needs:
     return lambda topic: needs.get(topic, ())
 
 
-def required_in_arrays(arrays: GraphArrays) -> Needs:
+def requirements_in_arrays(arrays: GraphArrays) -> Needs:
     """Return a function that looks up the REQUIRES edges of a large graph."""
     if REQUIRES not in arrays.relations:
         return lambda topic: ()
@@ -82,7 +82,7 @@ def required_in_arrays(arrays: GraphArrays) -> Needs:
     def needs(topic: str) -> list[str]:
         if topic not in arrays:
             return []
-        ends, relations, _ = arrays.out(arrays.index(topic))
+        ends, relations, _ = arrays.outgoing(arrays.index(topic))
         return arrays.names(ends[relations == requires])
 
     return needs

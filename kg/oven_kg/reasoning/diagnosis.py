@@ -31,11 +31,11 @@ GRADES_WEAKEST_LAST: Final = "ABDC"
 """Grades of evidence: A controlled ablation, B reported at scale, D measured here on one small task, C practice."""
 LEAK: Final = 0.05
 """Probability of a symptom that no cause in the graph explains."""
-LIMIT: Final = 2.0
+MAX_LOG_ODDS: Final = 2.0
 """Maximum absolute log-odds of a remedy."""
-PREVENTION: Final = 0.5
+PREVENTION_WEIGHT: Final = 0.5
 """Weight of preventing a cause relative to solving it, when its symptoms are present."""
-HELPFUL: Final = (("SOLVES", 1.0), ("PREVENTS", PREVENTION))
+SUPPORTING_RELATIONS: Final = (("SOLVES", 1.0), ("PREVENTS", PREVENTION_WEIGHT))
 """Relations that count in favour of a remedy, and their weights."""
 MAX_PATHS: Final = 3
 
@@ -43,11 +43,11 @@ Severities: TypeAlias = Mapping[str, float]
 
 
 def diagnose(graph: Knowledge, request: DiagnoseRequest) -> Diagnosis:
-    """Rank the causes of the symptoms, and the remedies with a positive score; remedies with unmet needs come last."""
+    """Rank the causes of the symptoms, and the remedies with a positive score. Remedies with unmet needs come last."""
     symptoms = severities(graph, request.symptoms)
     causes = cause_probabilities(graph, symptoms, request.phase)
     ranked = []
-    for node in graph.of_kind("remedy"):
+    for node in graph.nodes_of_kind("remedy"):
         if node.applies(request.phase) and (score := weigh(graph, node.id, causes, symptoms)) > 0:
             missing = unmet(_all_needs(graph, node), request.actuators, request.metrics, request.held_out)
             ranked.append((bool(missing), -score, node.id, missing))
@@ -89,7 +89,7 @@ def cause_probabilities(graph: Knowledge, symptoms: Severities, phase: str = "")
     weighted by its severity."""
     log_ratios: dict[str, list[float]] = {}
     for symptom, severity in symptoms.items():
-        edges = [edge for edge in graph.into(symptom, "CAUSES") if graph.nodes[edge.src].applies(phase)]
+        edges = [edge for edge in graph.edges_into(symptom, "CAUSES") if graph.nodes[edge.src].applies(phase)]
         p_not_caused = {edge.src: 1 - edge.strength * graph.nodes[edge.src].prior for edge in edges}
         for edge in edges:
             others = math.prod(p for cause, p in sorted(p_not_caused.items()) if cause != edge.src)
@@ -108,17 +108,17 @@ def weigh(graph: Knowledge, remedy: str, causes: Mapping[str, float], symptoms: 
     """Return ln((1 − harm) / (1 − benefit)) within ±LIMIT: a sum of weights of evidence, or 0 without evidence. Harm
     and benefit are noisy-ORs over the diagnosis."""
     good: list[float] = []
-    for relation, factor in HELPFUL:
+    for relation, factor in SUPPORTING_RELATIONS:
         good += [
             _weight(edge.strength * factor * p)
-            for edge in graph.edges_out(remedy, relation)
+            for edge in graph.edges_from(remedy, relation)
             if (p := causes.get(edge.dst))  # causes outside the diagnosis do not count
         ]
     bad = [
         _weight(edge.strength * causes.get(edge.dst, symptoms.get(edge.dst, 0.0)))
-        for edge in graph.edges_out(remedy, "WORSENS")
+        for edge in graph.edges_from(remedy, "WORSENS")
     ]
-    return max(-LIMIT, min(LIMIT, math.fsum(good) - math.fsum(bad)))
+    return max(-MAX_LOG_ODDS, min(MAX_LOG_ODDS, math.fsum(good) - math.fsum(bad)))
 
 
 def _weight(p: float) -> float:
@@ -131,15 +131,15 @@ def evidence(
 ) -> tuple[EvidencePath, ...]:
     """Return at most MAX_PATHS paths from the symptoms to the remedy by these relations, strongest first."""
     weighted: list[tuple[float, tuple[Edge, ...]]] = []
-    for edge in graph.out_of(remedy, *relations):
+    for edge in graph.edges_out_of(remedy, *relations):
         if edge.dst in symptoms:
             weighted.append((edge.strength * symptoms[edge.dst], (edge,)))
         elif edge.dst in causes:
             symptom_edge = max(
-                (causing for causing in graph.out_of(edge.dst, "CAUSES") if causing.dst in symptoms),
-                key=lambda causing: (causing.strength * symptoms[causing.dst], causing.id),
+                (cause_edge for cause_edge in graph.edges_out_of(edge.dst, "CAUSES") if cause_edge.dst in symptoms),
+                key=lambda cause_edge: (cause_edge.strength * symptoms[cause_edge.dst], cause_edge.id),
             )
-            weight = edge.strength * causes[edge.dst] * (PREVENTION if edge.relation == "PREVENTS" else 1.0)
+            weight = edge.strength * causes[edge.dst] * (PREVENTION_WEIGHT if edge.relation == "PREVENTS" else 1.0)
             weighted.append((weight, (symptom_edge, edge)))
     weighted.sort(key=lambda item: (-item[0], [edge.id for edge in item[1]]))
     return tuple(evidence_path(graph, edges) for _, edges in weighted[:MAX_PATHS])
@@ -175,7 +175,7 @@ def _weakest_grade(edges: Sequence[Edge]) -> Literal["A", "B", "C", "D"]:
 def unmet(
     needs: Mapping[str, tuple[Edge, ...]], actuators: Collection[str], metrics: Collection[str], held_out: bool
 ) -> tuple[str, ...]:
-    """Return the needs that this run does not meet; empty if nothing is known about the run."""
+    """Return the needs that this run does not meet. Empty if nothing is known about the run."""
     if not (actuators or metrics):
         return ()
     return tuple(need for need in sorted(needs) if not is_met(need, actuators, metrics, held_out))
@@ -186,7 +186,7 @@ def _all_needs(graph: Knowledge, remedy: Node) -> Mapping[str, tuple[Edge, ...]]
     return {**graph.needs(remedy.id), **{f"actuator:{change.partition(':')[0]}": () for change in remedy.changes}}
 
 
-NEUTRAL: Final = 0.1
+NEUTRAL_LOG_ODDS: Final = 0.1
 """Log-odds below which the graph is neutral."""
 
 
@@ -197,15 +197,15 @@ def judge(graph: Knowledge, request: JudgeRequest) -> Judgement:
     symptoms = severities(graph, request.symptoms)
     causes = cause_probabilities(graph, symptoms, request.phase)
     weights = [(weigh(graph, node.id, causes, symptoms), node.id) for node in _remedies(graph, request)]
-    log_odds, best = max((weight for weight in weights if weight[0]), default=(0.0, ""))
-    bars = barring_paths(graph, request)
-    verdict = "support" if log_odds >= NEUTRAL else "object" if log_odds <= -NEUTRAL else "neutral"
+    log_odds, best_remedy = max((weight for weight in weights if weight[0]), default=(0.0, ""))
+    barring = barring_paths(graph, request)
+    verdict = "support" if log_odds >= NEUTRAL_LOG_ODDS else "object" if log_odds <= -NEUTRAL_LOG_ODDS else "neutral"
     return Judgement(
         graph=graph.sha,
-        verdict="barred" if bars else verdict,
+        verdict="barred" if barring else verdict,
         log_odds=log_odds,
-        supports=evidence(graph, best, causes, symptoms, ("SOLVES", "PREVENTS")) if best else (),
-        objections=bars + (evidence(graph, best, causes, symptoms, ("WORSENS",)) if best else ()),
+        supports=evidence(graph, best_remedy, causes, symptoms, ("SOLVES", "PREVENTS")) if best_remedy else (),
+        objections=barring + (evidence(graph, best_remedy, causes, symptoms, ("WORSENS",)) if best_remedy else ()),
     )
 
 
@@ -227,7 +227,7 @@ def barring_paths(graph: Knowledge, request: JudgeRequest) -> tuple[EvidencePath
 def _remedies(graph: Knowledge, request: JudgeRequest) -> list[Node]:
     """Return the remedies that include this change and whose other changes the run has actuators for."""
     remedies = []
-    for node in graph.of_kind("remedy"):
+    for node in graph.nodes_of_kind("remedy"):
         if node.applies(request.phase) and any(covers(change, request.changes) for change in node.changes):
             others = {change.partition(":")[0] for change in node.changes if not covers(change, request.changes)}
             if not request.actuators or others.issubset(request.actuators):

@@ -14,14 +14,15 @@ import numpy as np
 from oven_core.errors import ConfigError
 from oven_core.protocol.graph_requests import GraphQuery, QueryAnswer, QueryRow
 from oven_kg.arrays.graph_arrays import GraphArrays
-from oven_kg.arrays.paths import shortest_path, within
+from oven_kg.arrays.paths import nodes_within, shortest_path
 from oven_kg.arrays.random_walk import RandomWalk
-from oven_kg.arrays.word_search import WordSearch, split
+from oven_kg.arrays.word_search import WordSearch, split_words
 
 MAX_WORDS: Final = 8
-"""Maximum number of words in a search; the rest are ignored."""
-CANDIDATES: Final = 20_000
-"""Nodes that a search ranks, in about 3 ms. For a word with more, only those that also match a rarer word."""
+"""Maximum number of words in a search. The rest are ignored."""
+MAX_CANDIDATES: Final = 20_000
+"""Maximum number of nodes that a search ranks, in about 3 ms. More nodes of a common word count only if they
+also match a rarer word."""
 
 
 class LargeQuery:
@@ -48,8 +49,8 @@ class LargeQuery:
         try:
             return self._arrays.index(name)
         except KeyError:
-            near = ", ".join(map(repr, self._arrays.near(name)))
-            raise ConfigError(f"the graph has no node {name!r}; near it in the alphabet are {near}") from None
+            similar_names = ", ".join(map(repr, self._arrays.similar_names(name)))
+            raise ConfigError(f"the graph has no node {name!r}; similar names are {similar_names}") from None
 
     def _relation_numbers(self, names: Collection[str]) -> list[int] | None:
         known = self._arrays.relations
@@ -71,14 +72,16 @@ class LargeQuery:
         """Return neighbors. At depth 1: one row per edge, heaviest first, then outgoing before incoming edges, then by
         name. At a greater depth: one row per node, nearest first."""
         start, relations = self._node_number(request.node), self._relation_numbers(request.relations)
-        most = request.limit + 1
+        max_rows = request.limit + 1
         if request.depth == 1:
-            return self._edges(start, relations, request.direction, most), False
-        nodes, depths = within(self._arrays, start, request.depth, request.direction, relations, enough=most)
-        pairs = zip(nodes[:most].tolist(), depths[:most].tolist(), strict=True)
+            return self._edges(start, relations, request.direction, max_rows), False
+        nodes, depths = nodes_within(
+            self._arrays, start, request.depth, request.direction, relations, min_nodes=max_rows
+        )
+        pairs = zip(nodes[:max_rows].tolist(), depths[:max_rows].tolist(), strict=True)
         return [self._row(node, depth=depth) for node, depth in pairs], False
 
-    def _edges(self, start: int, relations: Collection[int] | None, direction: str, most: int) -> list[QueryRow]:
+    def _edges(self, start: int, relations: Collection[int] | None, direction: str, max_rows: int) -> list[QueryRow]:
         arrays = self._arrays
         parts: list[tuple[Any, ...]] = []  # (other end, edge, whether it is an edge in)
         if direction != "in":
@@ -88,30 +91,30 @@ class LargeQuery:
             positions = slice(int(arrays.in_indptr[start]), int(arrays.in_indptr[start + 1]))
             edges = arrays.in_edge[positions]
             parts.append((arrays.in_src[positions], edges, np.ones(len(edges), np.int8)))
-        ends, edges, inward = (np.concatenate(column) for column in zip(*parts, strict=True))
+        ends, edges, is_incoming = (np.concatenate(column) for column in zip(*parts, strict=True))
         if relations is not None:
-            followed = np.isin(arrays.rel[edges], list(relations))
-            ends, edges, inward = ends[followed], edges[followed], inward[followed]
-        order = np.lexsort((arrays.rel[edges], ends, inward, -arrays.weight[edges]))[:most]
-        return [self._edge_row(int(ends[n]), int(edges[n]), "in" if inward[n] else "out") for n in order]
+            mask = np.isin(arrays.rel[edges], list(relations))
+            ends, edges, is_incoming = ends[mask], edges[mask], is_incoming[mask]
+        order = np.lexsort((arrays.rel[edges], ends, is_incoming, -arrays.weight[edges]))[:max_rows]
+        return [self._edge_row(int(ends[n]), int(edges[n]), "in" if is_incoming[n] else "out") for n in order]
 
     def _path(self, request: GraphQuery) -> tuple[list[QueryRow], bool]:
         start, end = self._node_number(request.node), self._node_number(request.to)
         relations = self._relation_numbers(request.relations)
         path = shortest_path(self._arrays, start, end, request.direction, relations)
         rows = [self._row(path[0])] if path else []
-        rows += [self._step(before, node, relations, request.direction) for before, node in pairwise(path)]
+        rows += [self._step(previous, node, relations, request.direction) for previous, node in pairwise(path)]
         return rows, False
 
-    def _step(self, before: int, node: int, relations: Collection[int] | None, direction: str) -> QueryRow:
-        """Return the row of the heaviest edge from `before` to `node`, or else from `node` to `before`."""
-        edges = self._edges_between(before, node, relations) if direction != "in" else []
+    def _step(self, previous: int, node: int, relations: Collection[int] | None, direction: str) -> QueryRow:
+        """Return the row of the heaviest edge from `previous` to `node`, or else from `node` to `previous`."""
+        edges = self._edges_between(previous, node, relations) if direction != "in" else []
         towards = "out" if edges else "in"
-        edges = edges or self._edges_between(node, before, relations)
+        edges = edges or self._edges_between(node, previous, relations)
         return self._edge_row(node, max(edges, key=lambda edge: float(self._arrays.weight[edge])), towards)
 
     def _edges_between(self, source: int, target: int, relations: Collection[int] | None) -> list[int]:
-        ends, rel, _ = self._arrays.out(source)
+        ends, rel, _ = self._arrays.outgoing(source)
         low, high = np.searchsorted(ends, [target, target + 1])
         first = int(self._arrays.indptr[source])
         return [first + n for n in range(low, high) if relations is None or rel[n] in relations]
@@ -121,21 +124,21 @@ class LargeQuery:
         if request.relations or request.direction == "in":
             raise ConfigError("ppr follows all relations, in the direction both or out; remove these options")
         start = self._node_number(request.node)
-        nodes, shares = self._walk.near(start, request.limit + 2, both=request.direction == "both")
+        nodes, shares = self._walk.nearest(start, request.limit + 2, undirected=request.direction == "both")
         pairs = zip(nodes.tolist(), shares.tolist(), strict=True)
         return [self._row(node, score=share) for node, share in pairs if share > 0 and node != start], False
 
     def _search(self, request: GraphQuery) -> tuple[list[QueryRow], bool]:
         """Return nodes by the number of matching words in their names, and then by the length of the name."""
-        words = split(request.node)[:MAX_WORDS]
-        nodes_by_word = sorted((self._words.nodes(word, CANDIDATES + 1) for word in words), key=len)
+        words = split_words(request.node)[:MAX_WORDS]
+        nodes_by_word = sorted((self._words.nodes(word, MAX_CANDIDATES + 1) for word in words), key=len)
         candidates, more = np.empty(0, np.int32), False
         for nodes in nodes_by_word:
-            if len(candidates) + len(nodes) > CANDIDATES:  # a common word only ranks the nodes of rarer words
+            if len(candidates) + len(nodes) > MAX_CANDIDATES:  # a common word only ranks the nodes of rarer words
                 more = True
-                nodes = nodes[: 0 if len(candidates) else CANDIDATES]
+                nodes = nodes[: 0 if len(candidates) else MAX_CANDIDATES]
             candidates = np.union1d(candidates, nodes)
-        counts = np.array([len({*words} & {*split(name)}) for name in self._arrays.names(candidates)], np.int64)
+        counts = np.array([len({*words} & {*split_words(name)}) for name in self._arrays.names(candidates)], np.int64)
         lengths = np.diff(self._arrays.name_offsets)[candidates]
-        best = np.lexsort((candidates, lengths, -counts))[: request.limit + 1]
-        return [self._row(int(candidates[n]), score=int(counts[n])) for n in best], more
+        order = np.lexsort((candidates, lengths, -counts))[: request.limit + 1]
+        return [self._row(int(candidates[n]), score=int(counts[n])) for n in order], more

@@ -91,7 +91,7 @@ def _steps(graph: Knowledge, node: str, request: GraphQuery) -> list[_Step]:
 
 
 def _path(graph: Knowledge, request: GraphQuery) -> list[QueryRow]:
-    """Return the nodes of a shortest path, the first by name if there are several; empty if there is none."""
+    """Return the nodes of a shortest path, the first by name if there are several. Empty if there is none."""
     start, end = _existing_node(graph, request.node), _existing_node(graph, request.to)
     arrivals: dict[str, tuple[str, QueryRow]] = {start: ("", _row(graph, start))}  # node → the node before it, row
     queue = [start]
@@ -117,12 +117,12 @@ def _ppr(graph: Knowledge, request: GraphQuery) -> list[QueryRow]:
     neighbors = cache(lambda node: _neighbor_counts(graph, node, both=request.direction == "both"))
     shares = {start: 1.0}
     for _ in range(ITERATIONS):
-        after = {start: RESTART}
+        new_shares = {start: RESTART}
         for node, share in shares.items():
-            targets = neighbors(node) or Counter({start: 1})  # a walk that cannot go on returns to its start
+            targets = neighbors(node) or Counter({start: 1})  # a walk that cannot continue returns to its start
             for target, edges in targets.items():
-                after[target] = after.get(target, 0.0) + (1 - RESTART) * share * edges / targets.total()
-        shares = after
+                new_shares[target] = new_shares.get(target, 0.0) + (1 - RESTART) * share * edges / targets.total()
+        shares = new_shares
     ranked = sorted(shares.items(), key=lambda item: (-item[1], item[0]))
     return [_row(graph, node, score=share) for node, share in ranked[: request.limit + 2] if node != start]
 

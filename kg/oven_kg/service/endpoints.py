@@ -26,7 +26,7 @@ from oven_core.protocol.graph_requests import (
 from oven_core.protocol.messages import Message
 from oven_kg.checked_graph import load
 from oven_kg.graph.knowledge import Knowledge
-from oven_kg.reasoning.curriculum import curriculum, required
+from oven_kg.reasoning.curriculum import curriculum, requirements
 from oven_kg.reasoning.diagnosis import diagnose, judge
 from oven_kg.reasoning.query import query
 from oven_kg.token_prior.prior import Encode, token_prior
@@ -60,14 +60,14 @@ class Answers:
             "diagnose": (DiagnoseRequest, partial(diagnose, self.graph)),
             "judge": (JudgeRequest, partial(judge, self.graph)),
             "info": (GraphInfoRequest, self._info),
-            "curriculum": (CurriculumRequest, partial(curriculum, self.graph.sha, required(self.graph))),
+            "curriculum": (CurriculumRequest, partial(curriculum, self.graph.sha, requirements(self.graph))),
             "token_prior": (TokenPriorRequest, partial(token_prior, self.graph.sha, self._label_scores)),
             "query": (GraphQuery, partial(query, self.graph)),
             **(self.large.endpoints if self.large else {}),
         }
 
     def __call__(self, endpoint: str, request: bytes) -> bytes | None:
-        """Return the answer; None if there is no such endpoint."""
+        """Return the answer, or None if the endpoint does not exist."""
         if endpoint not in self.endpoints:
             return None
         kind, answer = self.endpoints[endpoint]

@@ -12,7 +12,7 @@ from typing import Any
 from oven_core.protocol.graph_requests import CurriculumRequest, GraphQuery, TokenPriorRequest
 from oven_core.protocol.messages import Message
 from oven_kg.arrays.graph_arrays import GraphArrays
-from oven_kg.reasoning.curriculum import curriculum, required_in_arrays
+from oven_kg.reasoning.curriculum import curriculum, requirements_in_arrays
 from oven_kg.reasoning.large_query import LargeQuery
 from oven_kg.token_prior.label_scores import name_scores
 from oven_kg.token_prior.prior import token_prior
@@ -26,6 +26,6 @@ class LargeAnswers:
         self.sha = arrays.sha
         self.endpoints: Mapping[str, tuple[type[Message], Callable[[Any], Message]]] = {
             "query": (GraphQuery, LargeQuery(arrays)),
-            "curriculum": (CurriculumRequest, partial(curriculum, arrays.sha, required_in_arrays(arrays))),
+            "curriculum": (CurriculumRequest, partial(curriculum, arrays.sha, requirements_in_arrays(arrays))),
             "token_prior": (TokenPriorRequest, partial(token_prior, arrays.sha, partial(name_scores, arrays))),
         }

@@ -42,9 +42,9 @@ NAME: Final = "oven-kg"
 VERSION: Final = "1.0.0"
 """Version of the endpoints. The graph's version is its hash."""
 QUEUE: Final = "kg"
-SHORT_BYTES: Final = 4096
+MAX_REFERENCE_BYTES: Final = 4096
 """Maximum size of a request that refers to an upload. Parsing a longer one would delay the other endpoints."""
-ANSWER_BYTES: Final = 1_000_000
+MAX_ANSWER_BYTES: Final = 1_000_000
 """Maximum size of an answer. A message on the bus, with its headers, has at most 1 MiB."""
 
 Handler: TypeAlias = Callable[[bytes], Awaitable[bytes]]
@@ -59,10 +59,11 @@ def main(args: list[str]) -> int:
 
 
 def serve(
-    file: Annotated[Path | None, typer.Argument(metavar="file", help="a graph instead of the built-in one")] = None,
+    file: Annotated[
+        Path | None, typer.Argument(metavar="file", help="A graph file to use instead of the built-in graph.")
+    ] = None,
     large: Annotated[
-        Path | None,
-        typer.Option(metavar="FOLDER", help="a large graph for query, curriculum and token_prior (`kg import`)"),
+        Path | None, typer.Option(metavar="FOLDER", help="A `kg import` folder for query, curriculum and token_prior.")
     ] = None,
 ) -> None:
     """Answer requests on the bus until the process is stopped."""
@@ -75,7 +76,7 @@ def serve(
 async def _serve_until_stopped(answers: Answers, url: str, credentials: Credentials | None, paths: GraphPaths) -> None:
     stop = asyncio.Event()
     call_at_end(stop.set)
-    async with Bus.connect(url, credentials, name="kg", timeout_s=PATIENT_S) as bus, serving(bus, answers, paths):
+    async with Bus.connect(url, credentials, name="kg", timeout_s=PATIENT_S) as bus, run_service(bus, answers, paths):
         graph = answers.graph
         log.info("graph %s, %d nodes, %d edges", graph.sha[:12], len(graph.nodes), len(graph.edges))
         if answers.large is not None:
@@ -85,8 +86,8 @@ async def _serve_until_stopped(answers: Answers, url: str, credentials: Credenti
 
 
 @contextlib.asynccontextmanager
-async def serving(bus: Bus, answers: Answers, paths: GraphPaths = BUILT_IN) -> AsyncIterator[None]:
-    """Answer requests within the context, also after the server restarts. `paths` are the files from which the graphs
+async def run_service(bus: Bus, answers: Answers, paths: GraphPaths = BUILT_IN) -> AsyncIterator[None]:
+    """Answer requests within the context, even after the server restarts. `paths` are the files from which the graphs
     of `answers` were read."""
     large_sha = {"large": answers.large.sha} if answers.large else {}
     config = ServiceConfig(
@@ -99,7 +100,7 @@ async def serving(bus: Bus, answers: Answers, paths: GraphPaths = BUILT_IN) -> A
     service = await nats.micro.add_service(bus.client, config)
     with ThreadPoolExecutor(1, "oven-kg-large") as thread:
         for endpoint, handler in _handlers(answers, paths, thread).items():
-            await service.add_endpoint(name=endpoint, subject=names.kg(endpoint), handler=_replying(handler))
+            await service.add_endpoint(name=endpoint, subject=names.kg(endpoint), handler=_reply_with(handler))
         await bus.flush()
         try:
             yield
@@ -132,16 +133,16 @@ def _handlers(answers: Answers, paths: GraphPaths, thread: Executor) -> Mapping[
         return uploads.add(parse(RequestPart, request), asyncio.get_running_loop().time()).wire()
 
     async def token_prior(request: bytes) -> bytes:
-        upload_id = parse(TokenPriorRequest, request).upload if len(request) < SHORT_BYTES else ""
-        whole = uploads.pop(upload_id) if upload_id else request
-        return await token_prior_process.answer(whole, paths, compressed=bool(upload_id))
+        upload_id = parse(TokenPriorRequest, request).upload if len(request) < MAX_REFERENCE_BYTES else ""
+        full_request = uploads.pop(upload_id) if upload_id else request
+        return await token_prior_process.answer(full_request, paths, compressed=bool(upload_id))
 
     large = answers.large.endpoints if answers.large else {}
     handlers = {endpoint: (in_thread if endpoint in large else on_loop)(endpoint) for endpoint in answers.endpoints}
     return handlers | {"token_prior": token_prior, "upload": upload}
 
 
-def _replying(handler: Handler) -> Callable[[Request], Awaitable[None]]:
+def _reply_with(handler: Handler) -> Callable[[Request], Awaitable[None]]:
     async def handle(request: Request) -> None:
         reply = reply_subject(request)
         if not reply.startswith("_INBOX_."):
@@ -151,18 +152,18 @@ def _replying(handler: Handler) -> Callable[[Request], Awaitable[None]]:
             answer = await handler(request.data)
         except OvenError as error:
             raise ServiceError("400", clip(str(error), 300)) from error
-        if len(answer) > ANSWER_BYTES:
+        if len(answer) > MAX_ANSWER_BYTES:
             raise ServiceError(
-                "400", f"the answer has {len(answer)} bytes, more than the {ANSWER_BYTES} that fit; ask for less"
+                "400", f"the answer has {len(answer)} bytes, but the limit is {MAX_ANSWER_BYTES}; request less"
             )
         await request.respond(answer)
 
     return handle
 
 
-MOST_UPLOADS: Final = 4
+MAX_UPLOADS: Final = 4
 """Maximum number of concurrent uploads. A run has one learner, which sends one."""
-UPLOAD_BYTES: Final = 4 * 2**20
+MAX_UPLOAD_BYTES: Final = 4 * 2**20
 """Maximum compressed size of an upload. A vocabulary of 300,000 tokens has 1.5 MB."""
 IDLE_S: Final = 60.0
 """Seconds without a new part after which an upload is dropped, because its sender is gone."""
@@ -170,6 +171,8 @@ IDLE_S: Final = 60.0
 
 @dataclass(slots=True)
 class _Upload:
+    """The parts of one upload so far."""
+
     part_count: int
     last_part_at: float
     parts: dict[int, bytes] = field(default_factory=dict)
@@ -186,8 +189,8 @@ class Uploads:
         self._uploads = {id_: upload for id_, upload in self._uploads.items() if now - upload.last_part_at <= IDLE_S}
         upload = self._uploads.get(part.upload)
         if upload is None:
-            if len(self._uploads) >= MOST_UPLOADS:
-                raise ConfigError(f"{MOST_UPLOADS} uploads are already in progress; try again in {IDLE_S:g} s")
+            if len(self._uploads) >= MAX_UPLOADS:
+                raise ConfigError(f"{MAX_UPLOADS} uploads are already in progress; try again in {IDLE_S:g} s")
             upload = _Upload(part.parts, now)
         if part.parts != upload.part_count or part.part >= part.parts:
             raise ConfigError(
@@ -199,9 +202,9 @@ class Uploads:
         except binascii.Error:
             raise ConfigError(f"part {part.part} of upload {part.upload} is not base64; send it again") from None
         parts = {**upload.parts, part.part: data}
-        if (size := sum(map(len, parts.values()))) > UPLOAD_BYTES:
+        if (size := sum(map(len, parts.values()))) > MAX_UPLOAD_BYTES:
             self._uploads.pop(part.upload, None)
-            raise ConfigError(f"the upload has {size} bytes, compressed; the limit is {UPLOAD_BYTES}")
+            raise ConfigError(f"the upload has {size} bytes, compressed; the limit is {MAX_UPLOAD_BYTES}")
         upload.parts, upload.last_part_at = parts, now
         self._uploads[part.upload] = upload
         return PartTaken(upload=part.upload, missing=upload.part_count - len(parts))
@@ -214,6 +217,6 @@ class Uploads:
                 f"there is no upload {upload_id[:32]!r}, or it was idle for more than {IDLE_S:g} s; send it again"
             )
         if missing := sorted(set(range(upload.part_count)) - set(upload.parts)):
-            raise ConfigError(f"part {missing[0]} of upload {upload_id} is missing; send it and ask again")
+            raise ConfigError(f"part {missing[0]} of upload {upload_id} is missing; send it, then repeat the request")
         del self._uploads[upload_id]
         return b"".join(upload.parts[number] for number in range(upload.part_count))

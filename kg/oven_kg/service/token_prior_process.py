@@ -21,9 +21,9 @@ from oven_core.errors import ConfigError, OvenError
 
 LIMIT_S: Final = 120.0
 """Time limit in seconds. It also limits CPU time, so that the process ends even if its parent was killed."""
-REQUEST_BYTES: Final = 32 * 2**20
+MAX_REQUEST_BYTES: Final = 32 * 2**20
 """Maximum decompressed size of a request. 300,000 tokens and their counts take 6 MB."""
-SINGLE_THREADED: Final = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
+THREAD_VARIABLES: Final = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
 """Environment variables that are set to 1, because training uses the other cores."""
 BUS_VARIABLES: Final = ("OVEN_CREDS", "OVEN_URL")
 """Variables that are removed from the process's environment, because it does not use the bus."""
@@ -34,9 +34,9 @@ class GraphPaths:
     """Paths of a service's graphs."""
 
     file: Path | None = None
-    """Graph file; None for the built-in graph."""
+    """The graph file, or None for the built-in graph."""
     large: Path | None = None
-    """The folder of the large graph; None without one."""
+    """The folder of the large graph, or None without one."""
 
 
 BUILT_IN: Final = GraphPaths()
@@ -46,7 +46,7 @@ async def answer(request: bytes, paths: GraphPaths, *, compressed: bool, limit_s
     """Return the TokenPrior for a TokenPriorRequest, both encoded as on the bus."""
     args = ["compressed" if compressed else "plain", str(paths.file or ""), str(paths.large or "")]
     environment = {key: value for key, value in os.environ.items() if key not in BUS_VARIABLES}
-    environment |= dict.fromkeys(SINGLE_THREADED, "1")
+    environment |= dict.fromkeys(THREAD_VARIABLES, "1")
     pipe = asyncio.subprocess.PIPE
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-P", "-m", __name__, *args, env=environment, stdin=pipe, stdout=pipe, stderr=pipe
@@ -56,7 +56,7 @@ async def answer(request: bytes, paths: GraphPaths, *, compressed: bool, limit_s
             output, errors = await process.communicate(request)
     except TimeoutError:
         raise ConfigError(
-            f"the scores took longer than {limit_s:g} s; ask when a core is free, or with fewer tokens or nodes"
+            f"computing the scores took longer than {limit_s:g} s; try again later, or with fewer tokens or nodes"
         ) from None
     finally:
         if process.returncode is None:
@@ -68,19 +68,21 @@ async def answer(request: bytes, paths: GraphPaths, *, compressed: bool, limit_s
     last_line = (errors.decode(errors="replace").strip().splitlines() or [""])[-1]
     if last_line.startswith("error: "):
         raise ConfigError(last_line.removeprefix("error: "))
-    raise ConfigError(f"the process that computes the scores ended with code {process.returncode}: {last_line[:200]}")
+    raise ConfigError(
+        f"the process that computes the scores failed with exit code {process.returncode}: {last_line[:200]}"
+    )
 
 
 def decompress(data: bytes) -> bytes:
     """Decompress with zlib. Raises ConfigError for damaged data, and beyond REQUEST_BYTES."""
-    machine = zlib.decompressobj()
+    decompressor = zlib.decompressobj()
     try:
-        request = machine.decompress(data, REQUEST_BYTES)
+        request = decompressor.decompress(data, MAX_REQUEST_BYTES)
     except zlib.error as error:
         raise ConfigError(f"the uploaded parts are not compressed with zlib ({error}); send them again") from None
-    if machine.unconsumed_tail:
-        raise ConfigError(f"the request has more than {REQUEST_BYTES} bytes; send a smaller vocabulary")
-    if not machine.eof:
+    if decompressor.unconsumed_tail:
+        raise ConfigError(f"the request has more than {MAX_REQUEST_BYTES} bytes; send a smaller vocabulary")
+    if not decompressor.eof:
         raise ConfigError("the uploaded request is truncated; send all parts again")
     return request
 

@@ -24,13 +24,13 @@ from oven_kg.arrays.random_walk import pagerank
 from oven_kg.graph.knowledge import Knowledge
 from oven_kg.token_prior.prior import Encode
 
-TYPES: Final[Mapping[str, float]] = {
+RELATION_WEIGHTS: Final[Mapping[str, float]] = {
     "CAUSES": 1.0, "SOLVES": 1.0, "REQUIRES": 0.7, "IS_A": 0.7, "CONTRADICTS": 0.5, "CONTAINS": 0.2,
 }  # fmt: skip
 """Weight of the edges of each relation."""
-OTHER: Final = 0.5
+DEFAULT_WEIGHT: Final = 0.5
 """Weight of the edges of any other relation."""
-BACK: Final = 0.3
+BACKWARD_FACTOR: Final = 0.3
 """Factor for following an edge backwards."""
 ACCURACY: Final = 1e-10
 """Maximum sum of absolute errors of the ranks."""
@@ -55,18 +55,18 @@ def name_scores(arrays: GraphArrays, encode: Encode, text_of: Callable[[str], st
 def node_importance(arrays: GraphArrays) -> NDArray[np.float64]:
     """Return each node's PageRank, (N,), scaled to a mean of 1. An edge's weight is its relation's weight times log(1 +
     its own weight), and BACK times that in the reverse direction."""
-    types = np.array([TYPES.get(name, OTHER) for name in arrays.relations] or [0.0])
-    along = _matrix(types, arrays.in_rel, arrays.in_weight, arrays.in_src, arrays.in_indptr)
-    against = _matrix(types, arrays.rel, arrays.weight, arrays.dst, arrays.indptr)
-    return pagerank(along + BACK * against, accuracy=ACCURACY) * arrays.nodes
+    relation_weights = np.array([RELATION_WEIGHTS.get(name, DEFAULT_WEIGHT) for name in arrays.relations] or [0.0])
+    forward = _matrix(relation_weights, arrays.in_rel, arrays.in_weight, arrays.in_src, arrays.in_indptr)
+    backward = _matrix(relation_weights, arrays.rel, arrays.weight, arrays.dst, arrays.indptr)
+    return pagerank(forward + BACKWARD_FACTOR * backward, accuracy=ACCURACY) * arrays.nodes
 
 
 def _matrix(
-    types: NDArray[Any], rel: NDArray[Any], weight: NDArray[Any], ends: NDArray[Any], indptr: NDArray[Any]
+    relation_weights: NDArray[Any], rel: NDArray[Any], weight: NDArray[Any], ends: NDArray[Any], indptr: NDArray[Any]
 ) -> sparse.csr_array:
     """Return the edge weights as a matrix, (N, N), with one row per node."""
     count = len(indptr) - 1
-    weights = types[rel] * np.log1p(weight.astype(np.float64))
+    weights = relation_weights[rel] * np.log1p(weight.astype(np.float64))
     return sparse.csr_array((weights, ends, indptr.astype(np.int32)), shape=(count, count))
 
 
@@ -74,16 +74,16 @@ def token_scores(
     arrays: GraphArrays, importance: NDArray[np.float64], encode: Encode, text_of: Callable[[str], str]
 ) -> dict[int, float]:
     """Return the score of each token. A node's importance is split evenly over words, then over tokens."""
-    encoded = cache(encode)  # a word is in many names
+    encode_word = cache(encode)  # a word is in many names
     mass: dict[int, float] = {}
-    nodes_with = Counter[int]()
+    node_counts = Counter[int]()
     for name, value in zip(arrays.names(range(arrays.nodes)), importance.tolist(), strict=True):
-        tokens = [encoded(word) for word in words(name, text_of(name))]
+        tokens = [encode_word(word) for word in words(name, text_of(name))]
         for ids in tokens:
             for id_ in ids:
                 mass[id_] = mass.get(id_, 0.0) + value / (len(tokens) * len(ids))
-        nodes_with.update({id_ for ids in tokens for id_ in ids})
-    return {id_: value * math.log((1 + arrays.nodes) / (1 + nodes_with[id_])) for id_, value in mass.items()}
+        node_counts.update({id_ for ids in tokens for id_ in ids})
+    return {id_: value * math.log((1 + arrays.nodes) / (1 + node_counts[id_])) for id_, value in mass.items()}
 
 
 def words(id_: str, text: str) -> Iterator[str]:

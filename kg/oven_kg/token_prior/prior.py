@@ -39,7 +39,7 @@ def token_prior(sha: str, graph_scores: Callable[[Encode], dict[int, float]], re
     if request.vocabulary_sha not in ("", sha_of_tokens):
         raise ConfigError(
             f"the vocabulary has the SHA-256 {sha_of_tokens[:16]}…, but vocabulary_sha says "
-            f"{request.vocabulary_sha[:16]!r}…: it is another tokenizer's; send the vocabulary of the model in training"
+            f"{request.vocabulary_sha[:16]!r}…; send the vocabulary of the tokenizer in use"
         )
     if not re.fullmatch(r"[0-9a-f]{64}", sha_of_tokens):
         raise ConfigError(
@@ -61,7 +61,9 @@ def _unigram(request: TokenPriorRequest) -> dict[int, float]:
     """Return the log probabilities of the k most frequent tokens, in nats."""
     counts, total = request.counts, sum(request.counts)
     if not total or min(counts) < 0:
-        raise ConfigError("a unigram prior needs `counts`: how often each token occurs in the corpus, 0 or more each")
+        raise ConfigError(
+            "a unigram prior needs `counts`, the number of occurrences of each token in the corpus, at least 0"
+        )
     ranked = sorted((id_ for id_, count in enumerate(counts) if count), key=lambda id_: (-counts[id_], id_))
     return {id_: math.log(counts[id_] / total) for id_ in ranked[: request.k]}
 
@@ -69,14 +71,18 @@ def _unigram(request: TokenPriorRequest) -> dict[int, float]:
 def _from_graph(graph_scores: Callable[[Encode], dict[int, float]], request: TokenPriorRequest) -> dict[int, float]:
     """Return rank-linear scores of the k tokens that the graph scores highest."""
     if not request.vocabulary:
-        raise ConfigError("a prior from the graph needs `vocabulary`: it looks its labels up among the tokens")
-    scores = top(graph_scores(LongestMatch(request.vocabulary)), request.k)
+        raise ConfigError(
+            "a prior from the graph needs `vocabulary`, because the graph's labels are looked up among the tokens"
+        )
+    scores = top_scores(graph_scores(LongestMatch(request.vocabulary)), request.k)
     if not scores:
-        raise ConfigError("no token of the vocabulary is in a label of the graph; does it consist of byte ids?")
+        raise ConfigError(
+            "no token of the vocabulary is in a label of the graph; check that the tokens are texts, not byte ids"
+        )
     return scores
 
 
-def top(scores: Mapping[int, float], k: int) -> dict[int, float]:
+def top_scores(scores: Mapping[int, float], k: int) -> dict[int, float]:
     """Return the k highest scores, made linear in their rank: 1 for the first, 1/k for the last."""
     ranked = sorted((id_ for id_, score in scores.items() if score > 0), key=lambda id_: (-scores[id_], id_))[:k]
     return {id_: 1 - rank / len(ranked) for rank, id_ in enumerate(ranked)}

@@ -183,7 +183,7 @@ class AdoptedDecisions:
                 return Applied("rejected", reason=why)
         if decision.actuator == ROLLBACK and self._snapshots is not None and isinstance(decision.value, int | float):
             exact = bool(decision.command) and not decision.approves
-            if why := self._snapshots.too_far(int(decision.value), self._run.tick, exact=exact):
+            if why := self._snapshots.distance_problem(int(decision.value), self._run.tick, exact=exact):
                 return Applied("rejected", reason=why)
         return self._actuators.apply(decision.actuator, decision.value)
 

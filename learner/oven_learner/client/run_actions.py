@@ -36,7 +36,7 @@ class RunActions:
             actuators.action(CHECKPOINT, self._checkpoint, unit="step", effect="copies")
         if snapshots is not None:
             actuators.action(ROLLBACK, self._rollback, unit="tick to go back to", effect="moves_weights")
-            if snapshots.undoes:
+            if snapshots.can_undo:
                 actuators.action(UNDO, self._undo, effect="moves_weights")
 
     def _hold(self, _: float | None) -> None:

@@ -30,7 +30,7 @@ from oven_learner.optim.lr_scale import USER_BOUNDS
 from oven_learner.rewards.committee import Committee
 from oven_learner.rewards.draft_verifier import DraftVerifier, TeacherDrafts
 from oven_learner.teachers import Teachers
-from oven_learner.teachers.registry import has_reference, reference, teaching
+from oven_learner.teachers.reference_model import has_reference, open_reference, open_teacher
 from oven_runs.home import relaunch
 
 COMMITTEE = "committee"
@@ -275,11 +275,11 @@ def set_drafts(trainer: Any, committee: Committee, teachers: Teachers | None) ->
 @contextmanager
 def _active_teacher(trainer: Any, teachers: Teachers) -> Iterator[tuple[str, Any]]:
     name = teachers.active
-    with teaching(trainer, teachers[name]) as model:
+    with open_teacher(trainer, teachers[name]) as model:
         yield name, model
 
 
 @contextmanager
 def _reference(trainer: Any) -> Iterator[tuple[str, Any]]:
-    with reference(trainer) as model:
+    with open_reference(trainer) as model:
         yield "reference", model

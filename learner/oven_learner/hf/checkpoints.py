@@ -32,8 +32,8 @@ from oven_learner.hf.hooks.step_hooks import StepHook
 from oven_learner.hf.training_length import StepBudget
 from oven_learner.rollback import checkpoint_record
 from oven_learner.rollback.checkpoint_record import Record
-from oven_learner.rollback.in_memory import Snapshots
-from oven_learner.rollback.on_disk import OnDisk
+from oven_learner.rollback.disk_checkpoints import DiskCheckpoints
+from oven_learner.rollback.memory_snapshots import Snapshots
 from oven_learner.rollback.rollback_protocol import Rollback
 from oven_runs.home import relaunch
 from oven_runs.home.relaunch import Relaunch
@@ -199,12 +199,12 @@ class TrainerCheckpoints:
             path = self._latest(required=requested is True and not resume_from)
         else:
             path = None
-        record = checkpoint_record.checked(path, self.run, self._shapes) if path else None
+        record = checkpoint_record.read_for_resume(path, self.run, self._shapes) if path else None
         return path, record, again
 
     def _latest(self, *, required: bool) -> Path | None:
         if required:
-            if path := checkpoint_record.to_resume(self.output, self.run, self.training):
+            if path := checkpoint_record.checkpoint_to_resume(self.output, self.run, self.training):
                 return path
             raise ConfigError(
                 f"resume_from_checkpoint=True, but {self.output} contains no checkpoint of this training; omit it to "
@@ -330,7 +330,7 @@ class SaveSchedule(StepHook):
             ),
         )
         disk = rollback.disk if isinstance(rollback, Snapshots) else rollback
-        if completed is not None and isinstance(disk, OnDisk):
+        if completed is not None and isinstance(disk, DiskCheckpoints):
             folder, began, ended = completed
             disk.saved(folder, client.tick, began, ended, own=for_rollback)
 

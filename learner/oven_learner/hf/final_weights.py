@@ -27,7 +27,7 @@ from oven_learner.hf.hooks.evaluations import EVAL, UserEvaluation
 from oven_learner.optim import snapshot
 from oven_learner.random_state import preserved_state
 from oven_learner.ranks import Ranks
-from oven_learner.rollback.in_memory import KEPT
+from oven_learner.rollback.memory_snapshots import MAX_SNAPSHOTS
 
 MAX_ROWS = 64
 """Maximum number of held-out rows to measure."""
@@ -48,7 +48,7 @@ def choose_best(
     model = trainer.accelerator.unwrap_model(trainer.model)
     sharded = trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled or snapshot.sharding(model)
     read = _reader(trainer, metric.name, evaluation)
-    if sharded or read is None or not snapshot.best_fits(model, KEPT + 2):
+    if sharded or read is None or not snapshot.best_fits(model, MAX_SNAPSHOTS + 2):
         return None
     copies = snapshot.WeightCopies(model, lambda: _forget_vllm_weights(trainer))
     uses_builtin_score = evaluation is None or metric.name not in evaluation.first_results()

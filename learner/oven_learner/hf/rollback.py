@@ -18,8 +18,8 @@ from oven_learner.optim import snapshot
 from oven_learner.optim.lr_scale import LearningRateScale
 from oven_learner.optim.snapshot import LoopSnapshot, copied
 from oven_learner.ranks import Ranks
-from oven_learner.rollback.in_memory import CREDIT_S, KEPT, Snapshots
-from oven_learner.rollback.on_disk import OnDisk
+from oven_learner.rollback.disk_checkpoints import DiskCheckpoints
+from oven_learner.rollback.memory_snapshots import CREDIT_S, MAX_SNAPSHOTS, Snapshots
 from oven_learner.rollback.rollback_protocol import Rollback
 from oven_runs.home import relaunch
 
@@ -103,7 +103,7 @@ def choose_rollback(
         trained_steps: returns the number of gradient steps of the run so far.
     """
     copies = None
-    if snapshots_fit(trainer, KEPT + 2):
+    if snapshots_fit(trainer, MAX_SNAPSHOTS + 2):
         # In lockstep, the target of a rollback must not depend on the clock.
         copies = Snapshots(
             lambda: take_snapshot(trainer),
@@ -115,14 +115,14 @@ def choose_rollback(
             return copies
     if checkpoints.run_folder is None or relaunch.OFFERED not in os.environ or trainer.args.save_only_model:
         return copies
-    disk = OnDisk(
+    disk = DiskCheckpoints(
         checkpoints.output,
         checkpoints.run,
         checkpoints.run_folder,
         training=checkpoints.training,
         size=snapshot_size(trainer),
         fresh=checkpoints.origin.fresh,
-        ask=request_save,
+        request_save=request_save,
         progress=lambda: (trainer.state.global_step, trained_steps()),
         leader=ranks.leader,
         share=ranks.same,

@@ -24,8 +24,9 @@ from oven_learner.losses.channel import Channel, Generated, TermSum
 from oven_learner.losses.completion_logits import completion_logits, padded
 from oven_learner.teachers import checks
 from oven_learner.teachers.config import TeacherConfig
-from oven_learner.teachers.placement import as_trainer_asks, chosen_form, load_model, load_tokenizer, place_model
-from oven_learner.teachers.registry import LIMIT_BYTES, has_reference, reference
+from oven_learner.teachers.placement import choose_form, load_model, load_tokenizer, place_model, prepare_for_trainer
+from oven_learner.teachers.reference_model import has_reference, open_reference
+from oven_learner.teachers.registry import LIMIT_BYTES
 
 IGNORED = -100
 """Label with which ULDLoss marks tokens without a score."""
@@ -159,7 +160,7 @@ class Distillation(Channel):
         if self._cross_tokenizer is not None:
             student_logits = completion_logits(trainer, model, prompt, completion)
             return self._cross_tokenizer_sum(self._cross_tokenizer, student_logits, counted, inputs)
-        with torch.no_grad(), reference(trainer) as teacher:
+        with torch.no_grad(), open_reference(trainer) as teacher:
             teacher_logits = completion_logits(trainer, teacher, prompt, completion)[counted]  # (tokens, V or more)
         student_logits = completion_logits(trainer, model, prompt, completion)[counted]  # (tokens, V)
         temperature = trainer.temperature if self._temperature is None else self._temperature
@@ -230,7 +231,7 @@ def _load_teacher(trainer: Any, teacher: Any, tokenizer: Any, limit: int) -> tup
     config = teacher if isinstance(teacher, TeacherConfig) else TeacherConfig(name="distill", model=teacher)
     if tokenizer is not None:
         config = config.model_copy(update={"tokenizer": tokenizer})
-    form = chosen_form(config, accelerator.device, limit)
+    form = choose_form(config, accelerator.device, limit)
     own_tokenizer = load_tokenizer(config)
     if own_tokenizer is None:
         raise TeacherRefusedError("its folder has no tokenizer; pass one with Distillation(teacher=…, tokenizer=…)")
@@ -243,7 +244,7 @@ def _load_teacher(trainer: Any, teacher: Any, tokenizer: Any, limit: int) -> tup
             f"its tokenizer has ids up to {last:,}, but its vocabulary has {rows:,} rows; use its own tokenizer"
         )
     place_model(model, accelerator.device, form, None)
-    prepared_model = as_trainer_asks(model, accelerator, form)
+    prepared_model = prepare_for_trainer(model, accelerator, form)
     try:
         logits = prepared_model(input_ids=torch.tensor([[last, last]], device=accelerator.device)).logits
     except Exception as error:

@@ -76,7 +76,7 @@ def load(trainer: Any, folder: Path) -> None:
     Teachers are not restored, because the constructor creates them. Raises ConfigError for a checkpoint that is
     incomplete or from another run.
     """
-    checkpoint_record.checked(folder, os.environ.get("OVEN_RUN", ""), _shapes(trainer))
+    checkpoint_record.read_for_resume(folder, os.environ.get("OVEN_RUN", ""), _shapes(trainer))
     try:
         state: dict[str, Any] = torch.load(folder / STATE, map_location="cpu", weights_only=True)
     except Exception as error:

@@ -17,7 +17,7 @@ from oven_learner.policies.saved_policy import load_policy
 from oven_learner.random_state import preserved_state
 from oven_learner.teachers import LIMIT_BYTES, TeacherConfig, checks
 from oven_learner.teachers.memory import Form
-from oven_learner.teachers.placement import chosen_form, place_model
+from oven_learner.teachers.placement import choose_form, place_model
 from oven_learner.teachers.registry import Candidate, NamedTeachers
 
 AnyTeacher = Policy | TeacherConfig
@@ -60,7 +60,7 @@ class PolicyTeachers(NamedTeachers[Policy]):
         return next(self._policy.parameters()).device
 
     def _prepare(self, config: TeacherConfig, beside_training: bool) -> tuple[Policy, Form]:
-        teacher, held = self._loaded(config), self._held
+        teacher, held = self._loaded(config), self._loaded_bytes
         if not isinstance(teacher, Policy):
             raise TeacherRefusedError(
                 f"it is a {type(teacher).__name__}, but this trainer needs `step_log_probs`; pass a Policy as model=, "
@@ -68,7 +68,7 @@ class PolicyTeachers(NamedTeachers[Policy]):
             )
         checks.check_own_weights(self._policy, teacher)
         loaded = config.model_copy(update={"model": teacher, "model_name": None})
-        form = chosen_form(loaded, self._device, self._limit - held, quantizable=False)
+        form = choose_form(loaded, self._device, self._limit - held, quantizable=False)
         checks.check_size(teacher, held, self._limit, form)
         place_model(teacher, self._device, form, self._offload_folder)
         return teacher, form
@@ -91,7 +91,7 @@ class PolicyTeachers(NamedTeachers[Policy]):
     def _admit(self, candidate: Candidate[Policy]) -> Policy:
         teacher = candidate.model
         # Check again, because another teacher may have been added in the meantime.
-        checks.check_size(teacher, self._held, self._limit, candidate.form)
+        checks.check_size(teacher, self._loaded_bytes, self._limit, candidate.form)
         with preserved_state(self._policy), torch.no_grad():
             self._policy.eval()
             probe = self._policy.sample(self._conditions, 2)

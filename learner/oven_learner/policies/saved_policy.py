@@ -17,15 +17,7 @@ from oven_core.errors import ConfigError, reason
 from oven_core.files import read_file
 from oven_learner.policies.diffusion import DiffusionPolicy, TemporalUNet, diffusers
 from oven_learner.policies.gaussian import GaussianTrajectory, TrajectoryNetwork
-from oven_learner.policies.policy import (
-    DESCRIPTION,
-    SCHEDULER,
-    WEIGHTS,
-    Description,
-    Policy,
-    as_vectors,
-    tensors_of,
-)
+from oven_learner.policies.policy import DESCRIPTION, SCHEDULER, WEIGHTS, Description, Policy, as_vectors, tensors_of
 
 REMEDY = "pass a folder that was written by `Policy.save`"
 

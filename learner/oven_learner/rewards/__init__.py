@@ -1,6 +1,6 @@
 """The reward committee: rules and remote judges that score each group. Groups without scores are skipped in training.
 
-Importing it needs no torch. `attach` imports `skip_unscored`, which works inside a TRL trainer.
+Importing this package does not import torch. `attach` imports `skip_unscored`, which works inside a TRL trainer.
 """
 
 from oven_learner.rewards.committee import Committee

@@ -1,87 +1,88 @@
-"""Combine several members' scores of a group into one reward per completion. Pure functions.
+"""Pure functions that combine the members' scores of a group into one reward per completion.
 
-Judges differ in scale and offset, and a policy often learns to fool a single judge first. So each judge's scores are
-standardised within the group, and a rule combines the standard scores of each completion into one number R. A judge
-with equal scores has no opinion on the order, so it counts neither in R nor in a quorum of judges that see a
-difference. To keep the meaning of a trainer's `reward`, R is scaled back. The group's mean is the weighted mean of the
-members' means. Its spread is the members' spread, to the extent that they agree.
+Judges differ in scale and offset, and a policy often learns to fool a single judge first. So the scores of each judge
+are standardised within the group, and a rule combines the standard scores of each completion into one number R. A judge
+with equal scores has no opinion on the order, so it does not count in R or towards the quorum. R is scaled back to keep
+the meaning of a trainer's `reward`. The mean of the group becomes the weighted mean of the members' means. Its spread
+becomes the members' spread, to the extent that they agree.
 
-Ensembles reduce over-optimisation but do not prevent it, because judges make common errors (Eisenstein et al. 2023,
-arXiv 2312.09244). If all are fooled, no rule helps. docs/judging.md has figures for each rule.
+Ensembles reduce over-optimisation but do not prevent it, because judges share some errors (Eisenstein et al. 2023,
+arXiv 2312.09244). If all judges are fooled, no rule helps. docs/judging.md has figures for each rule.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, TypeAlias
 
 from oven_core.errors import UnknownNameError
 
-Scored: TypeAlias = tuple[float, float]
+WeightedScore: TypeAlias = tuple[float, float]
 """A judge's standard score of a completion, and the judge's share of the total weight."""
-Rule: TypeAlias = Callable[[Sequence[Scored], float], float]
-"""A function from (scores of the judges that see a difference, λ) to R. Shares sum to 1. λ is `committee.caution`,
-which only `cautious` uses.
+Rule: TypeAlias = Callable[[Sequence[WeightedScore], float], float]
+"""A function that maps (scores of the judges that see a difference, λ) to R. The shares sum to 1. λ is
+`committee.caution`, which only `cautious` uses.
 
-Each rule is monotone: if no judge scores a completion below another one, its result is not lower either. With one
-judge, or with judges that agree, the result is their score.
+Each rule is monotone: if no judge scores one completion below another, its R is not lower either. With a single judge,
+or with judges that agree, R is their score.
 """
 
 DEFAULT_RULE: Final = "lower_quantile"
-"""The only rule that withstands two fooled judges of four as well as one hostile judge."""
-FLAT: Final = 1e-6
-"""Minimum spread of a judge with an opinion on the order. Below it, the standard scores are 0."""
-LEVEL: Final = 0.4
-"""The quantile of `lower_quantile`: the lower of two judges, the middle of three, the second-lowest of four or five. So
-neither the praise of two fooled judges out of four nor one hostile score reaches it."""
-WITHIN: Final = 0.4
-"""Standard deviations around that quantile within which a judge's own score still counts. At 0 the reward's correlation
-with the truth in clean groups is 0.914, at 0.4 it is 0.920, and at 1 it is 0.929. But at 1, two fooled judges of four
-lift a bad answer 23 % of the time instead of 17 %."""
-ROUNDING: Final = 1e-9
-"""Tolerance for shares, which are floating-point sums, so that 0.4 of the weight may be slightly less."""
+"""The only rule that withstands both two fooled judges out of four and one hostile judge."""
+MIN_SPREAD: Final = 1e-6
+"""Minimum spread of a judge with an opinion on the order. Below it, all standard scores are 0."""
+QUANTILE: Final = 0.4
+"""Quantile of `lower_quantile`. It is the lower of two judges, the middle of three, and the second-lowest of four or
+five. So neither the praise of two fooled judges out of four nor one hostile score can change it much."""
+CLIP_DISTANCE: Final = 0.4
+"""Maximum distance of a score from that quantile, in standard deviations. Scores beyond it are clipped. In clean groups
+the correlation of the reward with the truth is 0.914 at 0, 0.920 at 0.4 and 0.929 at 1. But at 1, two fooled judges out
+of four raise a bad answer 23 % of the time instead of 17 %."""
+SHARE_TOLERANCE: Final = 1e-9
+"""Tolerance for shares, because a floating-point sum of 0.4 may be slightly lower."""
 
 
-def lower_quantile(z: Sequence[Scored], _: float) -> float:
-    """Return the mean of the judges' scores, each clipped to within WITHIN of their LEVEL quantile.
+def lower_quantile(scores: Sequence[WeightedScore], _: float) -> float:
+    """Return the weighted mean of the scores, each clipped to within CLIP_DISTANCE of their QUANTILE.
 
-    The quantile alone ignores the other judges when all agree. The mean alone gives in to one outlier.
+    The quantile alone would ignore the other judges when all agree. The mean alone would follow a single outlier.
     """
-    middle = _quantile(z, LEVEL)
-    return math.fsum(share * min(max(score, middle - WITHIN), middle + WITHIN) for score, share in z)
+    middle = _quantile(scores, QUANTILE)
+    return math.fsum(share * min(max(score, middle - CLIP_DISTANCE), middle + CLIP_DISTANCE) for score, share in scores)
 
 
-def cautious(z: Sequence[Scored], caution: float) -> float:
-    """Return the maximum over caps c of mean(min(z, c)) − λ · deviation(min(z, c)), with mean and deviation weighted by
-    share.
+def cautious(scores: Sequence[WeightedScore], caution: float) -> float:
+    """Return the maximum over caps c of mean(min(z, c)) − λ · deviation(min(z, c)) for scores z.
 
-    The mean minus a multiple of the deviation (Coste et al. 2023, arXiv 2310.02743) is not monotone: a judge with share
-    w whose praise stands alone lowers the reward once λ > √(w/(1−w)). No bound on λ prevents that, since shares move
-    during a run. So praise counts only up to the cap c that is best for the completion. This is the smallest monotone
-    function that is not below the plain formula. λ = 0 is the mean, and a large λ the lowest judge.
+    Mean and deviation are weighted by share. λ = 0 gives the mean, and a large λ gives the lowest score. The mean minus
+    a multiple of the deviation (Coste et al. 2023, arXiv 2310.02743) is not monotone. A single judge with share w that
+    praises a completion lowers its reward if λ > √(w/(1−w)). No bound on λ prevents this, because shares change during
+    a run. So praise only counts up to the cap c that is best for the completion. The result is the smallest monotone
+    function that is not below the plain formula.
 
-    One dissenter of share w lifts a completion with the share max(0, w − λ√(w(1−w))) only (0.03 for one of four at
-    λ = ½), and lowers one with w + λ√(w(1−w)) (0.47): a hostile judge becomes stronger.
+    One dissenter with share w raises a completion with an effective share of max(0, w − λ√(w(1−w))), which is 0.03 for
+    one of four at λ = ½. It lowers one with w + λ√(w(1−w)), which is 0.47. So a hostile judge becomes stronger.
 
-    mean − λ · deviation is concave in the cap, so its greatest value is at infinity (no cap) or where its slope is 0.
-    With the judges above the cap of share W and the others of share V, mean a and deviation s, that is at
-    c = a + s / √(λ² V − W).
+    mean − λ · deviation is concave in the cap, so its maximum is at infinity (no cap) or where its slope is 0. Let W be
+    the share of the judges above the cap, and V, a and s the share, mean and deviation of the others. Then the slope is
+    0 at c = a + s / √(λ² V − W).
     """
     caps = [math.inf]
-    for above in {score for score, _ in z}:
-        below = [(score, share) for score, share in z if score < above]
-        of_below = math.fsum(share for _, share in below)
-        slack = caution**2 * of_below - (1 - of_below)
-        if below and slack > 0:
-            mean = math.fsum(share * score for score, share in below) / of_below
-            variance = math.fsum(share * (score - mean) ** 2 for score, share in below) / of_below
+    for lowest_capped in {score for score, _ in scores}:
+        uncapped = [(score, share) for score, share in scores if score < lowest_capped]
+        uncapped_share = math.fsum(share for _, share in uncapped)
+        slack = caution**2 * uncapped_share - (1 - uncapped_share)
+        if uncapped and slack > 0:
+            mean = math.fsum(share * score for score, share in uncapped) / uncapped_share
+            variance = math.fsum(share * (score - mean) ** 2 for score, share in uncapped) / uncapped_share
             caps.append(mean + math.sqrt(variance / slack))
-    return max(penalised([(min(score, cap), share) for score, share in z], caution) for cap in caps)
+    return max(penalised_mean([(min(score, cap), share) for score, share in scores], caution) for cap in caps)
 
 
 RULES: Final[Mapping[str, Rule]] = {"lower_quantile": lower_quantile, "cautious": cautious}
-"""Rules by their name in `committee.rule`."""
+"""Name in `committee.rule` → rule."""
 
 
 def rule_named(name: str) -> Rule:
@@ -91,17 +92,17 @@ def rule_named(name: str) -> Rule:
     return RULES[name]
 
 
-def penalised(z: Sequence[Scored], caution: float) -> float:
+def penalised_mean(scores: Sequence[WeightedScore], caution: float) -> float:
     """Return mean − λ · deviation, weighted by share."""
-    mean = math.fsum(share * score for score, share in z)
-    return mean - caution * math.sqrt(math.fsum(share * (score - mean) ** 2 for score, share in z))
+    mean = math.fsum(share * score for score, share in scores)
+    return mean - caution * math.sqrt(math.fsum(share * (score - mean) ** 2 for score, share in scores))
 
 
-def _quantile(z: Sequence[Scored], level: float) -> float:
+def _quantile(scores: Sequence[WeightedScore], level: float) -> float:
     """Return the lowest score with at least `level` of the weight at or below it."""
-    ordered = sorted(z)
+    ordered = sorted(scores)
     for i, (score, _share) in enumerate(ordered):
-        if math.fsum(share for _, share in ordered[: i + 1]) >= level - ROUNDING:
+        if math.fsum(share for _, share in ordered[: i + 1]) >= level - SHARE_TOLERANCE:
             return score
     return ordered[-1][0]
 
@@ -118,35 +119,33 @@ def aggregate(
 
     `scores` has one score per completion for each member that scored this group. Members without weight do not count.
     The quorum counts members that see a difference. If none does, it counts all members, and every completion gets the
-    same reward. The scores of a single voting member pass through bit for bit. Reordering completions reorders the
-    result exactly (sums are exact). Raises KeyError for an unknown rule.
+    same reward. The scores of a single voter are returned unchanged. Sums are exact, so reordering the completions
+    reorders the result exactly. Raises KeyError for an unknown rule.
     """
-    voting = {name: values for name, values in scores.items() if weights.get(name, 0.0) > 0}
-    if len(voting) < quorum or not voting:
+    voters = {name: values for name, values in scores.items() if weights.get(name, 0.0) > 0}
+    if len(voters) < quorum or not voters:
         return None
-    if len(voting) == 1:
-        return [*next(iter(voting.values()))]
-    means = {name: _mean(values) for name, values in voting.items()}
-    spreads = {name: _spread(values, means[name]) for name, values in voting.items()}
-    total = math.fsum(weights[name] for name in voting)
-    level = math.fsum(weights[name] / total * means[name] for name in voting)
-    scale = math.fsum(weights[name] / total * spreads[name] for name in voting)
-    seeing = [name for name in voting if spreads[name] > FLAT]
-    rows = range(len(next(iter(voting.values()))))
-    if not seeing:
-        return [level for _ in rows]
-    if len(seeing) < quorum:
+    if len(voters) == 1:
+        return [*next(iter(voters.values()))]
+    means = {name: _mean(values) for name, values in voters.items()}
+    spreads = {name: _spread(values, means[name]) for name, values in voters.items()}
+    total = math.fsum(weights[name] for name in voters)
+    group_mean = math.fsum(weights[name] / total * means[name] for name in voters)
+    group_spread = math.fsum(weights[name] / total * spreads[name] for name in voters)
+    decisive_names = [name for name in voters if spreads[name] > MIN_SPREAD]
+    rows = range(len(next(iter(voters.values()))))
+    if not decisive_names:
+        return [group_mean for _ in rows]
+    if len(decisive_names) < quorum:
         return None
-    total = math.fsum(weights[name] for name in seeing)
-    rewards = [
-        RULES[rule](
-            [(standard(voting[name][row], means[name], spreads[name]), weights[name] / total) for name in seeing],
-            caution,
-        )
-        for row in rows
-    ]
-    centre = _mean(rewards)
-    return [level + scale * (value - centre) for value in rewards]
+    total = math.fsum(weights[name] for name in decisive_names)
+    shares = {name: weights[name] / total for name in decisive_names}
+    results = []
+    for row in rows:
+        row_scores = [(standard_score(voters[name][row], means[name], spreads[name]), shares[name]) for name in shares]
+        results.append(RULES[rule](row_scores, caution))
+    centre = _mean(results)
+    return [group_mean + group_spread * (value - centre) for value in results]
 
 
 def weighted_mean(
@@ -156,36 +155,37 @@ def weighted_mean(
 
     The scores are not standardised, so the result stays within [0, 1], and members with equal scores also count.
     """
-    voting = {name: values for name, values in scores.items() if weights.get(name, 0.0) > 0}
-    if len(voting) < quorum or not voting:
+    voters = {name: values for name, values in scores.items() if weights.get(name, 0.0) > 0}
+    if len(voters) < quorum or not voters:
         return None
-    total = math.fsum(weights[name] for name in voting)
-    rows = range(len(next(iter(voting.values()))))
-    return [math.fsum(weights[name] * values[row] for name, values in voting.items()) / total for row in rows]
+    total = math.fsum(weights[name] for name in voters)
+    rows = range(len(next(iter(voters.values()))))
+    return [math.fsum(weights[name] * values[row] for name, values in voters.items()) / total for row in rows]
 
 
 def sees_difference(scores: Sequence[float]) -> bool:
     """Whether a judge's scores of one group order its completions."""
-    return _spread(scores, _mean(scores)) > FLAT
+    return _spread(scores, _mean(scores)) > MIN_SPREAD
 
 
 def agreement(scores: Mapping[str, Sequence[float]]) -> float | None:
     """Return the mean correlation over pairs of members that see a difference, or None without such a pair."""
-    z = [standardised(values) for values in scores.values() if sees_difference(values)]
-    correlations = [_mean([x * y for x, y in zip(a, b, strict=True)]) for i, a in enumerate(z) for b in z[i + 1 :]]
+    standard_scores = [standardise(values) for values in scores.values() if sees_difference(values)]
+    pairs = itertools.combinations(standard_scores, 2)
+    correlations = [_mean([x * y for x, y in zip(first, second, strict=True)]) for first, second in pairs]
     return _mean(correlations) if correlations else None
 
 
-def standard(value: float, mean: float, spread: float) -> float:
-    """Return the standard score of one value, or 0 if the spread is zero."""
-    return (value - mean) / spread if spread > FLAT else 0.0
+def standard_score(value: float, mean: float, spread: float) -> float:
+    """Return the standard score of one value, or 0 if the spread is below MIN_SPREAD."""
+    return (value - mean) / spread if spread > MIN_SPREAD else 0.0
 
 
-def standardised(scores: Sequence[float]) -> list[float]:
+def standardise(scores: Sequence[float]) -> list[float]:
     """Return a judge's scores of one group as standard scores."""
     mean = _mean(scores)
     spread = _spread(scores, mean)
-    return [standard(value, mean, spread) for value in scores]
+    return [standard_score(value, mean, spread) for value in scores]
 
 
 def _mean(values: Sequence[float]) -> float:
@@ -193,5 +193,5 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def _spread(values: Sequence[float], mean: float) -> float:
-    """Return the population standard deviation."""
+    """Return the population standard_score deviation."""
     return math.sqrt(math.fsum((value - mean) ** 2 for value in values) / len(values))

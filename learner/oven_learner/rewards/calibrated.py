@@ -1,9 +1,9 @@
-"""A reward for answers with a stated confidence, `[epistemic status: 85] The text is about cooking.`: I − λ(c − I)²,
-where I is the answer's informativeness.
+"""A reward for answers that state a confidence, such as `[epistemic status: 85] The text is about cooking.`
 
-Both terms are needed. Vague answers would win a pure calibration score, and informativeness alone ignores confidence.
-For an answer of mean informativeness m and variance v the mean reward is m − λ((c − m)² + v). The best confidence is m,
-so the rule is proper (Brier 1950). RLCR (Damani et al. 2025, arXiv 2507.16806) has λ = 1 and a right-or-wrong I.
+The reward is I − λ(c − I)² for an answer with informativeness I and confidence c. Both terms are needed. Vague answers
+would win a pure calibration score, and informativeness alone ignores confidence. For answers with mean informativeness
+m and variance v, the mean reward is m − λ((c − m)² + v). The best confidence is m, so the rule is proper (Brier 1950).
+RLCR (Damani et al. 2025, arXiv 2507.16806) uses λ = 1, and I is either 0 or 1.
 """
 
 from __future__ import annotations
@@ -21,35 +21,34 @@ from oven_core.errors import ConfigError
 from oven_core.protocol.messages import MetricSpec
 from oven_learner.actuators import Actuators
 from oven_learner.completions.plain_text import as_text
-from oven_learner.rewards.calibration_error import binned, brier, null
+from oven_learner.rewards.calibration_error import bin_answers, brier, null_error
 
-FORM = re.compile(r"\s*\[epistemic status: (100|[1-9]?[0-9])\]\s+(\S.*)", re.DOTALL)
-"""The format of a whole answer: an integer from 0 to 100, then some text."""
-MARK = "epistemicstatus"
-"""Letters that the answer text must not contain in a row. A second mark would show the confidence to judges, and could
-contradict the first."""
+ANSWER_FORMAT = re.compile(r"\s*\[epistemic status: (100|[1-9]?[0-9])\]\s+(\S.*)", re.DOTALL)
+"""Format of a complete answer, which is an integer from 0 to 100 followed by text."""
+MARK_LETTERS = "epistemicstatus"
+"""Consecutive letters that the answer text must not contain. A second mark would show the confidence to judges, and
+could contradict the first."""
 FORMAT_COST = -0.5
-"""Reward of completions in the wrong format. Omitting the format never pays: an answer with a confidence of 0 earns I −
-λI², which is at least 0."""
-NEWEST = 1000
+"""Reward of completions in the wrong format. It never pays to omit the format, because an answer with a confidence of 0
+earns I − λI², which is at least 0."""
+WINDOW = 1000
 """Number of recent answers for calibration metrics. The error of a perfect forecaster is then 0.03, instead of 0.11
 with the 64 answers of one step."""
-DRAWS = 300
-"""Simulations of the null per step. They take 6 ms of the training thread; 1,000 would take 19 ms."""
+SIMULATIONS = 300
+"""Number of simulations of the null per step. They take 6 ms of the training thread, and 1,000 would take 19 ms."""
 KNOB = "reward.calibration"
 METRICS = (
     MetricSpec(name="confidence/mean", unit="0 to 1, as stated in this batch"),
-    MetricSpec(name="confidence/std", unit="of the confidences stated in this batch; 0: all alike"),
+    MetricSpec(name="confidence/std", unit="of the confidences stated in this batch; 0: all are equal"),
     MetricSpec(
-        name="informativeness/mean", better="up", ceiling=1.0, unit="0 to 1, by the members, of answers in the form"
+        name="informativeness/mean", better="up", ceiling=1.0, unit="0 to 1, scored by members, of well-formed answers"
     ),
-    MetricSpec(name="calibration/brier", better="down", unit=f"0 to 1, newest {NEWEST} answers"),
-    MetricSpec(name="calibration/ece", better="down", unit=f"0 to 1, newest {NEWEST} answers"),
+    MetricSpec(name="calibration/brier", better="down", unit=f"0 to 1, newest {WINDOW} answers"),
+    MetricSpec(name="calibration/ece", better="down", unit=f"0 to 1, newest {WINDOW} answers"),
     MetricSpec(name="calibration/ece_null", unit="mean ECE of a perfect forecaster with the same confidences"),
-    MetricSpec(name="calibration/ece_null_99", unit="what a perfect forecaster's ECE exceeds once in 100 times"),
+    MetricSpec(name="calibration/ece_null_99", unit="exceeded by a perfect forecaster's ECE once in 100 times"),
     MetricSpec(
-        name="calibration/unparsed", better="down", ceiling=0.0,
-        unit=f"share of the newest {NEWEST} that are not in the form",
+        name="calibration/unparsed", better="down", ceiling=0.0, unit=f"malformed share of the newest {WINDOW} answers"
     ),
     MetricSpec(name="advantage/std", unit="of rewards around their group's mean; 0: nothing to learn from"),
 )  # fmt: skip
@@ -63,100 +62,107 @@ class OracleAnswer(NamedTuple):
 
 
 def parse_oracle_output(text: str) -> OracleAnswer | None:
-    """Return the answer, or None for a wrong format: no mark or two, a number outside 0 to 100, or no text.
+    """Return the answer, or None for a wrong format.
 
-    There is no default confidence, because with 0.5, omitting the mark would pay for half-right answers.
+    The format is wrong if there is no mark or a second one, a number outside 0 to 100, or no text. There is no default
+    confidence. With a default of 0.5, it would pay to omit the mark for half-right answers.
     """
-    match = FORM.fullmatch(text)
+    match = ANSWER_FORMAT.fullmatch(text)
     if match is None:
         return None
-    # Letters only, normalised, so that spaces, signs and wide letters cannot hide a second mark.
+    # Compare normalised letters only, so that spaces, signs and wide letters cannot hide a second mark.
     letters = "".join(filter(str.isalpha, unicodedata.normalize("NFKC", match[2]).casefold()))
-    return None if MARK in letters else OracleAnswer(int(match[1]) / 100, match[2].strip())
+    return None if MARK_LETTERS in letters else OracleAnswer(int(match[1]) / 100, match[2].strip())
 
 
 class CalibratedReward:
-    """A Committee's reward for policies that state their confidence. It prepares the members' input and converts their
-    scores.
+    """A Committee's reward for policies that state their confidence.
 
-    Members see the data's columns `text` and `question`, and the answer without its confidence, which could sway a
-    judge. Their scores are combined by weighted mean, because a group's standardised aggregate may leave [0, 1].
-    Completions that `parse_oracle_output` rejects cost FORMAT_COST and are excluded from calibration.
+    It prepares the members' inputs and converts their scores. Members see the data columns `text` and `question`, and
+    the answer without its confidence, which could influence a judge. Their scores are combined by weighted mean,
+    because a standardised aggregate may leave [0, 1]. Completions in the wrong format get FORMAT_COST, and are excluded
+    from calibration.
 
-    `weight` is λ. Raises ConfigError for a value outside [0, 1]. Above 1, a policy that is surely wrong beats one that
-    is sometimes right, because p − λp(1 − p) falls at p = 0.
+    `weight` is λ. Raises ConfigError for a value outside [0, 1]. Above 1, a policy that is certainly wrong could beat
+    one that is sometimes right, because p − λp(1 − p) falls at p = 0.
     """
 
     def __init__(self, weight: float = 0.5) -> None:
         self.set_weight(weight)
-        self._newest: deque[tuple[float, float] | None] = deque(maxlen=NEWEST)
+        self._recent_answers: deque[tuple[float, float] | None] = deque(maxlen=WINDOW)
         """Recent pairs of (confidence, informativeness). None for an answer in the wrong format."""
 
     def set_weight(self, weight: float) -> None:
         """Set λ."""
         if not 0 <= weight <= 1:
             raise ConfigError(
-                f"{KNOB} {weight:g} is outside [0, 1]; give a number in it: above 1 a surely wrong answer could earn "
-                "more than one that is sometimes right"
+                f"{KNOB} {weight:g} is outside [0, 1]; use a value in this range, because above 1 a wrong answer could "
+                "earn more than one that is sometimes right"
             )
         self.weight = float(weight)
 
-    def shown(
-        self, prompts: Sequence[Any], written: Sequence[str], columns: Mapping[str, Any]
+    def judge_inputs(
+        self, prompts: Sequence[Any], completions: Sequence[str], columns: Mapping[str, Any]
     ) -> tuple[list[str], list[str]]:
-        """Return texts with questions, and the answers. An answer is empty if the completion has the wrong format."""
-        lacking = [name for name in ("text", "question") if columns.get(name) is None]
-        if lacking:
+        """Return the prompts and answers for judges. An answer is empty if the completion has the wrong format."""
+        missing = [name for name in ("text", "question") if columns.get(name) is None]
+        if missing:
             raise ConfigError(
-                f"the data has no column {' or '.join(lacking)}; add the text behind the activations, and the question"
+                f"the data has no column {' or '.join(missing)}; add the text behind the activations, and the question"
             )
         questions = [
             f"Text:\n{as_text(text)}\n\nQuestion about it:\n{as_text(question)}"
             for text, question in zip(columns["text"], columns["question"], strict=True)
         ]
-        return questions, [answer.text if (answer := parse_oracle_output(completion)) else "" for completion in written]
+        answers = [parse_oracle_output(completion) for completion in completions]
+        return questions, [answer.text if answer is not None else "" for answer in answers]
 
-    def rewards(self, written: Sequence[str], merits: Sequence[float]) -> list[float]:
-        """Return the rewards: I − λ(c − I)², or FORMAT_COST for a wrong format."""
-        answers = [parse_oracle_output(completion) for completion in written]
+    def rewards(self, completions: Sequence[str], merits: Sequence[float]) -> list[float]:
+        """Return the reward I − λ(c − I)² of each completion, or FORMAT_COST for a wrong format."""
+        answers = [parse_oracle_output(completion) for completion in completions]
         return [
             FORMAT_COST if answer is None else merit - self.weight * (answer.confidence - merit) ** 2
             for answer, merit in zip(answers, merits, strict=True)
         ]
 
-    def measured(
-        self, written: Sequence[Sequence[str]], merits: Sequence[Sequence[float]], rewards: Sequence[Sequence[float]]
+    def metrics(
+        self,
+        completions: Sequence[Sequence[str]],
+        merits: Sequence[Sequence[float]],
+        rewards: Sequence[Sequence[float]],
     ) -> dict[str, float]:
-        """Return the values of METRICS. Empty without a scored group."""
-        pairs: list[tuple[float, float] | None] = [
-            None if (answer := parse_oracle_output(completion)) is None else (answer.confidence, merit)
-            for group, of_group in zip(written, merits, strict=True)
-            for completion, merit in zip(group, of_group, strict=True)
-        ]
+        """Return the values of METRICS for the scored groups, or {} without any."""
+        pairs: list[tuple[float, float] | None] = []
+        for group, group_merits in zip(completions, merits, strict=True):
+            for completion, merit in zip(group, group_merits, strict=True):
+                answer = parse_oracle_output(completion)
+                pairs.append(None if answer is None else (answer.confidence, merit))
         if not pairs:
             return {}
-        self._newest.extend(pairs)
+        self._recent_answers.extend(pairs)
         metrics = {
-            "calibration/unparsed": sum(pair is None for pair in self._newest) / len(self._newest),
+            "calibration/unparsed": sum(pair is None for pair in self._recent_answers) / len(self._recent_answers),
             "advantage/std": float(
                 np.std([reward - math.fsum(group) / len(group) for group in rewards for reward in group])
             ),
         }
-        if stated := [pair for pair in pairs if pair is not None]:
-            confidences, merit = np.array(stated).T
+        parsed_pairs = [pair for pair in pairs if pair is not None]
+        if parsed_pairs:
+            confidences, informativeness = np.array(parsed_pairs).T
             metrics |= {
                 "confidence/mean": float(confidences.mean()),
                 "confidence/std": float(confidences.std()),
-                "informativeness/mean": float(merit.mean()),
+                "informativeness/mean": float(informativeness.mean()),
             }
-        if newest := [pair for pair in self._newest if pair is not None]:
-            confidences, merit = np.array(newest).T
-            by_chance = null(confidences, DRAWS)
+        recent_pairs = [pair for pair in self._recent_answers if pair is not None]
+        if recent_pairs:
+            confidences, informativeness = np.array(recent_pairs).T
+            null = null_error(confidences, SIMULATIONS)
             metrics |= {
-                "calibration/brier": brier(confidences, merit),
-                "calibration/ece": binned(confidences, merit).expected_error,
-                "calibration/ece_null": by_chance.mean,
-                "calibration/ece_null_99": by_chance.high,
+                "calibration/brier": brier(confidences, informativeness),
+                "calibration/ece": bin_answers(confidences, informativeness).expected_error,
+                "calibration/ece_null": null.mean,
+                "calibration/ece_null_99": null.high,
             }
         return metrics
 
@@ -170,10 +176,10 @@ class CalibratedReward:
         actuators.scalar(KNOB, lambda: self.weight, self.set_weight, low=0.0, high=1.0, unit="λ", moves_own_metric=True)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the newest answers. λ is a knob and is restored like other knobs."""
-        return {"newest": list(self._newest)}
+        """Return the recent answers. λ is not included, because it is restored like other knobs."""
+        return {"newest": list(self._recent_answers)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Load the checkpoint's newest answers."""
+        """Load the recent answers from a checkpoint."""
         newest = state.get("newest", ())
-        self._newest = deque((None if pair is None else (pair[0], pair[1]) for pair in newest), maxlen=NEWEST)
+        self._recent_answers = deque((None if pair is None else (pair[0], pair[1]) for pair in newest), maxlen=WINDOW)

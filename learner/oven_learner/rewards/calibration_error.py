@@ -1,11 +1,11 @@
-"""Calibration metrics for stated confidences: Brier score, expected and maximum calibration error, and chance levels.
+"""Calibration metrics for confidences: Brier score, expected and maximum calibration error, and chance levels.
 
-Outcomes are in [0, 1] and say how right an answer was. torchmetrics and scikit-learn only support 0 and 1, and agree on
-those (tests/unit/learner/test_calibration_error.py).
+Outcomes in [0, 1] measure how right an answer was. torchmetrics and scikit-learn only support outcomes of 0 and 1, and
+agree with these functions on them (tests/unit/learner/test_calibration_error.py).
 
-Even a perfect forecaster has a positive error. Its expected value (the *null*) falls with the number of answers and
-with their spread. For 250 answers in 10 bins it is 0.06 if confidences are spread, and 0.02 if all are equal. An error
-only has meaning relative to it (Bröcker & Smith 2007, "Increasing the reliability of reliability diagrams").
+Even a perfect forecaster has a positive error. Its expected value, the *null*, falls with the number of answers. For
+250 answers in 10 bins it is 0.06 if confidences are spread out, and 0.02 if all are equal. An error only has meaning
+relative to the null (Bröcker & Smith 2007, "Increasing the reliability of reliability diagrams").
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from numpy.typing import ArrayLike, NDArray
 Floats = NDArray[np.float64]
 
 BINS = 10
-"""Number of bins of equal width, [low, high). The last includes 1."""
-DRAWS = 1000
-"""Number of simulations of the null. Ten of them determine the 99 % point."""
+"""Number of bins of equal width, [low, high). The last bin includes 1."""
+SIMULATIONS = 1000
+"""Number of simulations of the null. Ten of them are above the 99 % point."""
 SEED = 20260101
 """Seed of the simulations, so that equal confidences give an equal null."""
 
 
 class Bins(NamedTuple):
-    """Sums per bin, with shape (BINS,): the number of answers, their confidences and their outcomes."""
+    """Sums per bin, each (BINS,), of the number of answers, their confidences and their outcomes."""
 
     counts: Floats
     confidences: Floats
@@ -39,14 +39,14 @@ class Bins(NamedTuple):
 
     @property
     def expected_error(self) -> float:
-        """The ECE: the mean distance between confidence and outcome over bins, weighted by their number of answers."""
+        """The ECE, which is the mean distance between confidence and outcome over bins, weighted by their counts."""
         return float(self.gaps.sum() / self.counts.sum())
 
     @property
     def maximum_error(self) -> float:
-        """The MCE: the largest distance between a bin's mean confidence and mean outcome."""
-        there = self.counts > 0
-        return float((self.gaps[there] / self.counts[there]).max())
+        """The MCE, which is the largest distance between the mean confidence and mean outcome of a bin."""
+        has_answers = self.counts > 0
+        return float((self.gaps[has_answers] / self.counts[has_answers]).max())
 
 
 class Null(NamedTuple):
@@ -54,22 +54,24 @@ class Null(NamedTuple):
 
     mean: float
     high: float
-    """The 99 % point: the error exceeds it once in 100 times."""
+    """The 99 % point, which the error exceeds once in 100 times."""
 
 
 def bin_of(confidences: ArrayLike) -> NDArray[np.int64]:
-    """Return the bin of each confidence. The tolerance covers 0.29 · 100, which is below 29 in floating point."""
+    """Return the bin of each confidence. A tolerance corrects products such as 0.29 · 100, which is below 29."""
     bins = np.floor(np.asarray(confidences, dtype=np.float64) * BINS + 1e-9).astype(np.int64)
     return np.minimum(bins, BINS - 1)
 
 
-def binned(confidences: ArrayLike, outcomes: ArrayLike) -> Bins:
+def bin_answers(confidences: ArrayLike, outcomes: ArrayLike) -> Bins:
     """Sort answers into bins. Raises ValueError without answers, and for values outside [0, 1]."""
     stated, observed = (np.asarray(values, dtype=np.float64) for values in (confidences, outcomes))
     if not stated.size or stated.shape != observed.shape:
-        raise ValueError(f"{stated.size} confidences and {observed.size} outcomes; give one of each per answer")
+        raise ValueError(
+            f"there are {stated.size} confidences and {observed.size} outcomes; pass one of each per answer"
+        )
     if not all(bool(((values >= 0) & (values <= 1)).all()) for values in (stated, observed)):
-        raise ValueError("a confidence or an outcome outside 0 to 1")
+        raise ValueError("a confidence or an outcome is outside [0, 1]")
     bins, columns = bin_of(stated), (np.ones_like(stated), stated, observed)
     return Bins(*(np.bincount(bins, weights=values, minlength=BINS).astype(np.float64) for values in columns))
 
@@ -79,22 +81,22 @@ def brier(confidences: ArrayLike, outcomes: ArrayLike) -> float:
     return float(np.square(np.asarray(confidences, dtype=np.float64) - np.asarray(outcomes, dtype=np.float64)).mean())
 
 
-def null(confidences: ArrayLike, draws: int = DRAWS, seed: int = SEED) -> Null:
+def null_error(confidences: ArrayLike, simulations: int = SIMULATIONS, seed: int = SEED) -> Null:
     """Simulate outcomes that are right with the stated probability. Raises ValueError without confidences.
 
     Outcomes strictly between 0 and 1 vary less for the same mean, so both numbers are upper bounds for them.
     """
-    errors = null_errors(confidences, draws, np.random.default_rng(seed))
+    errors = null_errors(confidences, simulations, np.random.default_rng(seed))
     return Null(float(errors.mean()), float(np.quantile(errors, 0.99)))
 
 
-def null_errors(confidences: ArrayLike, draws: int, generator: np.random.Generator) -> Floats:
-    """Return the expected calibration error of each simulation, (draws,)."""
+def null_errors(confidences: ArrayLike, simulations: int, generator: np.random.Generator) -> Floats:
+    """Return the expected calibration error of each simulation, (simulations,)."""
     stated = np.asarray(confidences, dtype=np.float64)
     if not stated.size:
-        raise ValueError("no confidences: there is nothing to draw from")
+        raise ValueError("there are no confidences to simulate")
     values, counts = np.unique(stated, return_counts=True)  # equal ones are simulated together
-    right = generator.binomial(counts, values, size=(draws, len(values)))
-    inside = np.eye(BINS)[bin_of(values)]  # (values, BINS)
-    errors: Floats = np.abs((right - counts * values) @ inside).sum(axis=1) / stated.size
+    right_counts = generator.binomial(counts, values, size=(simulations, len(values)))
+    bin_membership = np.eye(BINS)[bin_of(values)]  # (values, BINS)
+    errors: Floats = np.abs((right_counts - counts * values) @ bin_membership).sum(axis=1) / stated.size
     return errors

@@ -1,4 +1,4 @@
-"""The reward committee as a trainer's reward function. It asks all members and combines their scores."""
+"""The reward committee, a reward function that asks all members and combines their scores."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import hashlib
 import logging
 import math
 import sys
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -19,12 +18,21 @@ from oven_core.protocol.messages import MetricSpec
 from oven_learner import ranks
 from oven_learner.completions.plain_text import as_text
 from oven_learner.rewards.aggregation import DEFAULT_RULE, rule_named
-from oven_learner.rewards.group import Evidence, Group, Judged, batch_rewards, groups_of, spread_out, whole
+from oven_learner.rewards.group import (
+    BatchOutcome,
+    Evidence,
+    Group,
+    abstentions_of,
+    batch_rewards,
+    build_groups,
+    in_group_order,
+    member_metrics,
+    rule_verdict,
+)
 from oven_learner.rewards.judge_watch import JudgeWatch
-from oven_learner.rewards.live_judges import Answers, Asker, LiveJudges
+from oven_learner.rewards.member_models import Answers, MemberClient, MemberModels
 from oven_learner.rewards.model_description import ModelDescription
-from oven_learner.rewards.scores import KINDS, OTHER, Abstention, Cell, RewardFunction, Verdict, score_rows
-from oven_runs.log.committee_view import abstains
+from oven_learner.rewards.scores import KINDS, Cell, RewardFunction, Verdict, score_rows
 
 if TYPE_CHECKING:  # imports numpy, which rules and judges do not need
     from oven_learner.rewards.calibrated import CalibratedReward
@@ -32,31 +40,29 @@ if TYPE_CHECKING:  # imports numpy, which rules and judges do not need
 log = logging.getLogger("oven.learner")
 
 COSTS = (
-    MetricSpec(name="committee/tokens", unit="of judges, since the step before; evaluations included"),
-    MetricSpec(name="committee/cost_usd", unit="US dollars, the same, of judges whose price is known"),
+    MetricSpec(name="committee/tokens", unit="of judges since the last step, including evaluations"),
+    MetricSpec(name="committee/cost_usd", unit="US dollars since the last step, of judges with a known price"),
 )
 METRICS = (
-    MetricSpec(name="committee/agreement", unit="correlation in a group, mean over pairs of members with weight"),
+    MetricSpec(name="committee/agreement", unit="correlation within groups, mean over pairs of members with weight"),
     MetricSpec(name="committee/skipped_groups", better="down", unit="groups of this batch without a quorum"),
-    MetricSpec(name="committee/skipped_steps", better="down", unit="1: no scored group, optimizer not stepped"),
-    MetricSpec(name="committee/abstentions", better="down", unit="of this batch, one a member and group"),
+    MetricSpec(name="committee/skipped_steps", better="down", unit="1: no scored group, no optimizer step"),
+    MetricSpec(name="committee/abstentions", better="down", unit="of this batch, at most one per member and group"),
     *(MetricSpec(name=f"committee/abstain/{kind}", better="down", unit=text) for kind, text in KINDS.items()),
 )
-OWN_KINDS = 16
-"""Maximum number of failure kinds from remote members per batch. Further kinds are counted together."""
 
 
 class Committee:
-    """A reward function that combines its members' scores. Pass it as a GRPOTrainer's only reward function, and to
-    `attach(trainer, committee=...)`.
+    """A reward function that combines the scores of its members.
 
-    `rules` are functions with TRL's signature. All weights default to 1, including remote members', and are shares of
-    their sum. Rules of weight 0 are measured (`rewards/<member>/mean`) but do not count. Remote members of weight 0 are
-    skipped, because answers cost money. `quorum` is the number of members with weight that must score a group and see a
-    difference in it. None means two, or one if only one member has weight. `caution` is λ of the rule `cautious`.
-    `description` describes the model in training to remote members. Without it they only see the prompt, and the
-    process log warns. After `hold_after` consecutive steps without a scored group the run is held. With `ahead` 1, a
-    GRPOTrainer generates the next completions while remote members score (rewards/generation_ahead.py).
+    Pass it as the only reward function of a GRPOTrainer, and to `attach(trainer, committee=...)`. `rules` are functions
+    with TRL's signature. The weights of all members default to 1, and are divided by their sum. Rules of weight 0 are
+    measured (`rewards/<member>/mean`) but do not count. Remote members of weight 0 are skipped, because answers cost
+    money. `quorum` is the number of members with weight that must score a group and see a difference in it. None means
+    two, or one if only one member has weight. `caution` is λ of the rule `cautious`. `description` describes the model
+    in training to remote members. Without it they only see the prompt, and a warning is logged. After `hold_after`
+    consecutive steps without a scored group the run is held. With `ahead` 1, a GRPOTrainer generates the next
+    completions while remote members score (rewards/generation_ahead.py).
 
     Raises ConfigError for invalid names, weights or quorum, and UnknownNameError for an unknown aggregation rule.
     """
@@ -65,7 +71,7 @@ class Committee:
         self,
         rules: Mapping[str, RewardFunction],
         *,
-        remote: Asker | None = None,
+        remote: MemberClient | None = None,
         weights: Mapping[str, float] | None = None,
         quorum: int | None = None,
         rule: str = DEFAULT_RULE,
@@ -85,43 +91,45 @@ class Committee:
         self.remote = remote
         self.hold_after = hold_after
         self.ahead = ahead
-        self.waiting: Callable[[Callable[[], Answers]], Answers] = lambda ask: ask()
-        """A function that waits for the remote members' answers."""
+        self.wait_for_answers: Callable[[Callable[[], Answers]], Answers] = lambda ask: ask()
+        """A function that calls its argument, which asks the remote members, and returns the answers."""
         self.description = description
         self.group_size = 0
-        """Completions per prompt. The attached trainer sets it."""
+        """Number of completions per prompt, set by the attached trainer."""
         self.reference_columns: frozenset[str] = frozenset()
-        """Columns that authored prompts lack. The trainer's PromptSource sets them."""
-        self.last = Judged([])
+        """Columns that authored prompts lack, set by the trainer's PromptSource."""
+        self.last = BatchOutcome([])
         self.evidence = Evidence()
         """The evidence behind `last`, on rank 0."""
         self.rows = range(0)
-        """This rank's rows in `last.rewards`."""
+        """Rows of this rank in `last.rewards`."""
         rule_named(rule)
         self._rule, self._caution, self._quorum = rule, caution, quorum
-        self._reference, self._unreferenced = reference, bool(reference)
+        self._reference, self._warn_no_reference = reference, bool(reference)
         self._seed, self._run = seed, run
         self._batches = 0
         self._warn_no_description = remote is not None  # whether to warn that judges have no description
         self._silent: set[str] = set()
         remotes = remote.members if remote else ()
-        self.judges = LiveJudges({name: remote.judges.get(name) for name in remotes} if remote else {})
-        """The model behind each remote member."""
+        self.judges = MemberModels({name: remote.judges.get(name) for name in remotes} if remote else {})
+        """Model of each remote member."""
         self.watch = JudgeWatch(remotes, weigh=reliability)
-        self._learnt: dict[str, Any] = {}
-        self._learnt_of: dict[str, str] = {}
+        self._saved_reliability: dict[str, Any] = {}
+        self._saved_models: dict[str, str] = {}
         self.members = (*self.rules, *remotes)
         for name in self.members:
             names.checked("member", name)
-        if twice := set(self.rules).intersection(remotes):
-            raise ConfigError(f"the committee has two members named {', '.join(sorted(twice))}; rename the remote ones")
+        duplicates = set(self.rules).intersection(remotes)
+        if duplicates:
+            names_text = ", ".join(sorted(duplicates))
+            raise ConfigError(f"the committee has two members named {names_text}; rename the remote ones")
         self._weights: dict[str, float] = {}
         self.set_weights(dict.fromkeys(self.members, 1.0) | dict(weights or {}))
-        voting = len(self._voting())
-        if quorum is not None and quorum > voting:
+        voters = len(self._voters())
+        if quorum is not None and quorum > voters:
             raise ConfigError(
-                f"a quorum of {quorum} with {voting} members that have weight is never reached; "
-                "lower committee.quorum, or add members"
+                f"a quorum of {quorum} can never be reached, because only {voters} members have weight; lower "
+                "committee.quorum, or add members"
             )
 
     @property
@@ -137,61 +145,62 @@ class Committee:
 
     @property
     def weights(self) -> dict[str, float]:
-        """Each member's share of the weight. The shares sum to 1."""
+        """Member → its share of the weight. The shares sum to 1."""
         return dict(self._weights)
 
     def set_weights(self, weights: Mapping[str, float]) -> None:
-        """Set the weights from the next batch on. Every member needs a finite weight >= 0, and the sum must be
-        positive. Raises ConfigError."""
+        """Set the weights, starting with the next batch. Raises ConfigError unless every member has a finite weight
+        >= 0 and the sum is positive."""
         total = math.fsum(weights.values())
         if set(weights) != set(self.members) or not (math.isfinite(total) and total > 0 and min(weights.values()) >= 0):
             raise ConfigError(
-                f"committee weights {dict(weights)}: give {', '.join(self.members) or 'at least one member'} each a "
-                "finite weight >= 0, of a positive sum"
+                f"invalid committee weights {dict(weights)}; give each of {', '.join(self.members) or 'its members'} a "
+                "finite weight >= 0, with a positive sum"
             )
-        if not any(weight > 0 and not self.judges.muted(name) for name, weight in weights.items()):
-            raise ConfigError(f"only members that are muted would have weight in {dict(weights)}; unmute one first")
+        if not any(weight > 0 and not self.judges.is_muted(name) for name, weight in weights.items()):
+            raise ConfigError(f"with {dict(weights)}, only muted members would have weight; unmute one first")
         self._weights = {name: weights[name] / total for name in self.members}
 
     @property
     def quorum(self) -> int:
         """Number of members with weight that must score a group, given the current weights and muted members."""
-        return min(2 if self._quorum is None else self._quorum, len(self._voting()))
+        return min(2 if self._quorum is None else self._quorum, len(self._voters()))
 
     def choose_judge(self, member: str, identity: str) -> None:
-        """Choose the model behind this member from the next batch on, or OFF for none. Raises UnknownNameError, and
-        ConfigError for a model that is not a choice, or if too few members would remain."""
+        """Choose the member's model, or OFF for none, starting with the next batch.
+
+        Raises UnknownNameError for an unknown member. Raises ConfigError for a model that is not a choice, or if too
+        few members would remain.
+        """
         if identity == OFF:
-            self._check_without(member)
+            self._check_removal(member)
         before = self.judges.active(member)
         self.judges.choose(member, identity)
         if identity not in (before, OFF):  # evidence about another model does not apply to this one
-            self._watch_anew(member)
+            self._restart_watch(member)
 
     def add_member(self, member: str, judge: JudgeSpec, share: float) -> None:
-        """Add a remote member from the next batch on, with this share of the total weight, above 0 and below 1. Raises
-        ConfigError."""
+        """Add a remote member with this share of the total weight, starting with the next batch. Raises ConfigError for
+        an invalid member, or a share that is not between 0 and 1."""
         names.checked("member", member)
         if self.remote is None:
-            raise ConfigError("the committee has no connection to remote members")
+            raise ConfigError("the committee has no connection to remote members; create it with convene()")
         if member in self.members:
-            raise ConfigError(f"{member!r} is a member already; choose another name")
+            raise ConfigError(f"{member!r} is already a member; choose another name")
         if not 0 < share < 1:
-            raise ConfigError(
-                f"a share of {share:g}: give the new member's share of the total weight, above 0, below 1"
-            )
+            raise ConfigError(f"share {share:g} of the total weight is invalid; expected a number between 0 and 1")
         self.remote.join(member)
-        self.judges.seat(member, judge)
-        self._watch_anew(member)
+        self.judges.add(member, judge)
+        self._restart_watch(member)
         self.members = (*self.members, member)
         self._weights = {**{name: weight * (1 - share) for name, weight in self._weights.items()}, member: share}
 
     def remove_member(self, member: str) -> None:
-        """Remove a remote member. The others share its weight. Raises UnknownNameError, and ConfigError if too few
-        members would remain."""
+        """Remove a remote member. The others get its weight. Raises UnknownNameError for an unknown member, and
+        ConfigError if too few members would remain."""
         if self.remote is None or member not in self.remote.members:
             raise UnknownNameError("committee member", member, self.remote.members if self.remote else ())
-        self._check_without(member)
+        self._check_removal(member)
         self.remote.leave(member)
         self.judges.leave(member)
         self.watch.leave(member)
@@ -199,23 +208,25 @@ class Committee:
         remaining = math.fsum(self._weights[name] for name in self.members)
         self._weights = {name: self._weights[name] / remaining for name in self.members}
 
-    def _check_without(self, member: str) -> None:
-        remaining = [name for name in self._voting() if name != member]
+    def _check_removal(self, member: str) -> None:
+        """Raise ConfigError if too few members would remain without this one."""
+        remaining = [name for name in self._voters() if name != member]
         if not remaining:
-            raise ConfigError(f"{member} is the only member with weight that is not muted, so no member would score")
+            raise ConfigError(f"{member} is the only unmuted member with weight, so no member would score without it")
         if self._quorum is not None and self._weights[member] > 0 and len(remaining) < self._quorum:
             raise ConfigError(
-                f"without {member} {len(remaining)} members would score, and committee.quorum is {self._quorum}: no "
-                "group would ever be scored; swap its model instead, or start with a lower quorum"
+                f"without {member}, only {len(remaining)} members would score, but committee.quorum is {self._quorum}; "
+                "swap its model instead, or start with a lower quorum"
             )
 
-    def _voting(self) -> list[str]:
-        return [name for name, weight in self._weights.items() if weight > 0 and not self.judges.muted(name)]
+    def _voters(self) -> list[str]:
+        """Return the unmuted members with weight."""
+        return [name for name, weight in self._weights.items() if weight > 0 and not self.judges.is_muted(name)]
 
     def announced(self) -> tuple[MetricSpec, ...]:
         """Return the metrics logged per batch."""
         return (
-            *(MetricSpec(name=f"rewards/{name}/mean", unit="0 to 1, groups that it scored") for name in self.members),
+            *(MetricSpec(name=f"rewards/{name}/mean", unit="0 to 1, over scored groups") for name in self.members),
             *METRICS,
             *(COSTS if self.remote is not None else ()),
             *self.watch.announced(),
@@ -234,30 +245,32 @@ class Committee:
         """Return one reward per completion, or None for groups without a quorum. Member failures never raise."""
         if self.group_size < 1:
             raise ConfigError("the committee has no trainer; call oven.attach(trainer, committee=...) first")
-        written = [as_text(completion) for completion in completions]
+        originals = [as_text(completion) for completion in completions]
         if self.shape is not None:
-            prompts, completions = self.shape.shown(prompts, written, columns)
+            prompts, completions = self.shape.judge_inputs(prompts, originals, columns)
         arguments = {"prompts": prompts, "completions": completions, **columns}
         arguments |= {"log_metric": log_metric, "trainer_state": trainer_state}
-        lacking = self.reference_columns
-        cells = {name: score_rows(name, rule, arguments, len(prompts), lacking) for name, rule in self.rules.items()}
+        cells = {
+            name: score_rows(name, rule, arguments, len(prompts), self.reference_columns)
+            for name, rule in self.rules.items()
+        }
         texts = [as_text(completion) for completion in completions]
         references = self._references(texts, cells, columns)
-        shaped = [] if self.shape is None else written
-        mine = ([as_text(prompt) for prompt in prompts], texts, cells, references, shaped)
+        changed_originals = [] if self.shape is None else originals
+        local_part = ([as_text(prompt) for prompt in prompts], texts, cells, references, changed_originals)
         step = int(getattr(trainer_state, "global_step", 0))
-        several = "torch" in sys.modules and ranks.world() > 1
-        rows, parts = ranks.gather_rows(mine, len(prompts)) if several else (range(len(prompts)), [mine])
-        judged, evidence = Judged(), Evidence()
-        if not several or ranks.rank() == 0:
-            judged, evidence = self._judge(groups_of(parts, self.rules, self.group_size), step)
-        judged = ranks.from_leader(judged)
-        # Set together: another batch may have been judged while this one waited.
-        self.rows, self.last, self.evidence = rows, judged, evidence
+        has_ranks = "torch" in sys.modules and ranks.world() > 1
+        rows, parts = ranks.gather_rows(local_part, len(prompts)) if has_ranks else (range(len(prompts)), [local_part])
+        outcome, evidence = BatchOutcome(), Evidence()
+        if not has_ranks or ranks.rank() == 0:
+            outcome, evidence = self._judge(build_groups(parts, self.rules, self.group_size), step)
+        outcome = ranks.from_leader(outcome)
+        # Set together, because another batch may have been judged while this one waited.
+        self.rows, self.last, self.evidence = rows, outcome, evidence
         if log_metric is not None and self.rows.start == 0:
-            for name, value in judged.metrics.items():
+            for name, value in outcome.metrics.items():
                 log_metric(name, value)
-        return [judged.rewards[row] for row in rows]
+        return [outcome.rewards[row] for row in rows]
 
     def take_cost(self) -> dict[str, float]:
         """Return `committee/tokens` and, if a judge's price is known, `committee/cost_usd` since the last call."""
@@ -273,64 +286,69 @@ class Committee:
             self.remote.close()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the learnt state about the judges, for checkpoints."""
+        """Return what was learnt about the judges, for checkpoints."""
         judges = {member: self.judges.active(member) for member in self.judges.members}
         shape = {} if self.shape is None else {"shape": self.shape.state_dict()}
         return {"reliability": self.watch.reliability.state_dict(), "judges": judges, **shape}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Load a checkpoint's state. Unknown judges start afresh. So do members whose model differs from the
-        checkpoint's, until that model is chosen again, which a resumed run does after loading."""
-        self._learnt, self._learnt_of = dict(state.get("reliability", {})), dict(state.get("judges", {}))
+        """Load the state of a checkpoint.
+
+        Unknown judges start without a state. The same is true for members with another model than in the checkpoint,
+        until that model is chosen again. A resumed run chooses it after loading.
+        """
+        self._saved_reliability, self._saved_models = dict(state.get("reliability", {})), dict(state.get("judges", {}))
         for member in self.judges.members:
-            self._watch_anew(member)
+            self._restart_watch(member)
         if self.shape is not None:
             self.shape.load_state_dict(state.get("shape", {}))
 
-    def _watch_anew(self, member: str) -> None:
-        """Start watching afresh, because the member is new or has another judge."""
+    def _restart_watch(self, member: str) -> None:
+        """Reset the watch of a member that is new or has another model."""
         self.watch.begin(member)
         if self.remote is not None:
             self.remote.health.pop(member, None)
-        if self._learnt_of.get(member) == self.judges.active(member):
-            self.watch.reliability.load_state_dict(self._learnt, [member])
+        if self._saved_models.get(member) == self.judges.active(member):
+            self.watch.reliability.load_state_dict(self._saved_reliability, [member])
 
     def _references(
         self, texts: Sequence[str], cells: Mapping[str, Sequence[Cell]], columns: Mapping[str, Any]
     ) -> list[str]:
-        """Return a known right answer to each row's prompt, or an empty string if unknown."""
+        """Return an answer to each row's prompt that is known to be right, or an empty string."""
         if self._reference in self.rules:
-            proven = cells[self._reference]
-            return [text if cell == 1.0 else "" for text, cell in zip(texts, proven, strict=True)]
+            rule_cells = cells[self._reference]
+            return [text if cell == 1.0 else "" for text, cell in zip(texts, rule_cells, strict=True)]
         references = columns.get(self._reference)
-        if references is None and self._unreferenced:
+        if references is None and self._warn_no_reference:
             log.warning(
-                "committee.reference %r is neither a rule nor a column of the data; judges are tested with known-bad "
-                "answers only",
+                "committee.reference %r is neither a rule nor a column of the data, so judges are only tested with "
+                "known-bad answers",
                 self._reference,
             )
-            self._unreferenced = False
+            self._warn_no_reference = False
         references = [None] * len(texts) if references is None else references
         return ["" if reference is None else as_text(reference) for reference in references]
 
-    def _judge(self, groups: Sequence[Group], step: int) -> tuple[Judged, Evidence]:
-        """Judge the groups. Pure except for the requests to remote members."""
-        verdicts = [{name: whole(cells) for name, cells in group.cells.items()} for group in groups]
+    def _judge(self, groups: Sequence[Group], step: int) -> tuple[BatchOutcome, Evidence]:
+        """Ask the remote members, and return the rewards of the groups with the evidence behind them."""
+        verdicts = [{name: rule_verdict(cells) for name, cells in group.cells.items()} for group in groups]
         shares, quorum = self._weights, self.quorum  # changes during the requests apply to the next batch
         remote = self.remote
-        weighty = [name for name in self._voting() if name in remote.members] if remote else []
+        remote_voters = [name for name in self._voters() if name in remote.members] if remote else []
         requests: list[ScoreRequest] = []
         reasons: list[dict[str, Mapping[str, str]]] = []
-        begun = self.watch.begun
-        if remote is not None and weighty:
+        generations = self.watch.generations
+        if remote is not None and remote_voters:
             self._batches += 1
             requests = [self._request(remote, group, i, step) for i, group in enumerate(groups)]
-            answers = self.waiting(partial(remote.ask, requests, self.judges.named(weighty)))
-            for member in weighty:
+            answers = self.wait_for_answers(partial(remote.ask, requests, self.judges.current(remote_voters)))
+            for member in remote_voters:
                 for i, verdict in enumerate(answers[member]):
-                    verdicts[i][member] = spread_out(verdict, requests[i], groups[i].completions)
-            reasons = [{name: remote.take_reasons(name, request.group) for name in weighty} for request in requests]
-        judged = batch_rewards(
+                    verdicts[i][member] = in_group_order(verdict, requests[i], groups[i].completions)
+            reasons = [
+                {name: remote.take_reasons(name, request.group) for name in remote_voters} for request in requests
+            ]
+        outcome = batch_rewards(
             groups,
             verdicts,
             shares,
@@ -340,65 +358,49 @@ class Committee:
             caution=self._caution,
             shape=self.shape,
         )
-        metrics, abstained = self._measured(verdicts)
-        if remote is not None and weighty:
-            gone = {name for name in weighty if self.watch.begun.get(name) != begun[name]}  # swapped meanwhile
-            for name in gone:
+        metrics, abstained = member_metrics(self.members, self.judges.members, verdicts)
+        for member in self.members:
+            self._log_silence(member, verdicts)
+        if remote is not None and remote_voters:
+            swapped_names = {name for name in remote_voters if self.watch.generations.get(name) != generations[name]}
+            for name in swapped_names:
                 remote.health.pop(name, None)
-            for group, request, of_group in zip(groups, requests, verdicts, strict=True):
-                of_voting = {name: of_group[name] for name in of_group if shares[name] > 0 and name not in gone}
-                shown = [completion.text for completion in request.completions]
-                self.watch.add_group(shown, group.completions, of_voting, shares)
+            for group, request, group_verdicts in zip(groups, requests, verdicts, strict=True):
+                voter_verdicts = {
+                    name: verdict
+                    for name, verdict in group_verdicts.items()
+                    if shares[name] > 0 and name not in swapped_names
+                }
+                requested_texts = [completion.text for completion in request.completions]
+                self.watch.add_group(requested_texts, group.completions, voter_verdicts, shares)
             metrics |= self.watch.metrics(remote.health)
-        for kind, count in judged.abstained.items():
+        for kind, count in outcome.abstained.items():
             metrics["committee/abstentions"] += count
             metrics[f"committee/abstain/{kind}"] = float(count)
-        judged.abstained |= abstained
-        judged.metrics |= metrics | {"committee/skipped_groups": float(judged.skipped)}
-        return judged, Evidence(groups, verdicts, dict(shares), requests, reasons)
+        outcome.abstained |= abstained
+        outcome.metrics |= metrics | {"committee/skipped_groups": float(outcome.skipped)}
+        return outcome, Evidence(groups, verdicts, dict(shares), requests, reasons)
 
-    def _measured(self, verdicts: Sequence[Mapping[str, Verdict]]) -> tuple[dict[str, float], Counter[str]]:
-        metrics: dict[str, float] = {}
-        kinds: Counter[str] = Counter()
-        of_judges: dict[str, Counter[str]] = {}
-        for member in self.members:
-            member_verdicts = [of_group[member] for of_group in verdicts if member in of_group]
-            scored = [score for verdict in member_verdicts if not isinstance(verdict, Abstention) for score in verdict]
-            if scored:
-                metrics[f"rewards/{member}/mean"] = math.fsum(scored) / len(scored)
-            failed = Counter(verdict.kind for verdict in member_verdicts if isinstance(verdict, Abstention))
-            self._log_silence(member, failed, len(member_verdicts))
-            kinds += failed
-            if member in self.judges.members:
-                of_judges[member] = failed
-        metrics["committee/abstentions"] = float(kinds.total())
-        own = [kind for kind in sorted(kinds) if kind not in KINDS]
-        for kind in own[OWN_KINDS:]:
-            kinds[OTHER] += kinds.pop(kind)
-        metrics |= {f"committee/abstain/{kind}": float(count) for kind, count in kinds.items()}
-        for member, failed in of_judges.items():  # only non-zero ones: a metric per kind would be too many
-            metrics |= {abstains(member, kind): float(count) for kind, count in failed.items() if kind in kinds}
-        return metrics, kinds
-
-    def _log_silence(self, member: str, failed: Counter[str], groups: int) -> None:
+    def _log_silence(self, member: str, verdicts: Sequence[Mapping[str, Verdict]]) -> None:
         """Log when a member starts or stops abstaining, instead of at every step."""
-        if failed and member not in self._silent:
-            summary = ", ".join(f"{kind} {count}" for kind, count in failed.items())
-            log.warning("committee member %s abstains on %d of %d groups: %s", member, failed.total(), groups, summary)
+        kinds, groups = abstentions_of(member, verdicts), sum(member in group_verdicts for group_verdicts in verdicts)
+        if kinds and member not in self._silent:
+            summary = ", ".join(f"{kind} {count}" for kind, count in kinds.items())
+            log.warning("committee member %s abstains on %d of %d groups: %s", member, kinds.total(), groups, summary)
             self._silent.add(member)
-        elif not failed and member in self._silent:
+        elif not kinds and member in self._silent:
             log.info("committee member %s scores again", member)
             self._silent.discard(member)
 
-    def _request(self, remote: Asker, group: Group, index: int, step: int) -> ScoreRequest:
-        """Build the request. Equal completions are included once.
+    def _request(self, remote: MemberClient, group: Group, index: int, step: int) -> ScoreRequest:
+        """Build the request for a group. Equal completions are included once.
 
-        Ids are digests in sorted order, so that no answer can name its own id or position. A run in lockstep sends the
-        same request again.
+        Ids are sorted digests, so no answer can mention its own id or position. A replay in lockstep sends the same
+        request again.
         """
         if self._warn_no_description and not self.description:
             log.warning(
-                "%s have no description of the model in training; pass one to the committee, for example "
+                "the members %s have no description of the model in training; pass one to the committee, for example "
                 "convene(description=oven.ModelDescription.from_model(...))",
                 ", ".join(remote.members),
             )

@@ -1,4 +1,4 @@
-"""Build a run's committee from the recipe's or script's rules and the members in the settings."""
+"""Functions that build a run's committee from given rules and the members in the settings."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from oven_learner.rewards.scores import RewardFunction
 from oven_runs.settings.committee_members import judge_of
 from oven_runs.settings.committee_settings import MemberSettings
 
-if TYPE_CHECKING:  # it needs numpy, which rules and judges do not
+if TYPE_CHECKING:  # this module imports numpy, which rules and judges do not need
     from oven_learner.rewards.calibrated import CalibratedReward
 
 log = logging.getLogger("oven.learner")
@@ -38,19 +38,20 @@ def convene(
 ) -> Committee:
     """Build a committee from `rules` and the members of the run's `committee` settings.
 
-    All have weight 1 unless `weights` differs; the verifier has a tenth of the whole. `description` describes the model
-    in training. `reference` is the source of answers known to be right (Committee), if the settings name none. `shape`
-    controls what members see and how their scores become rewards.
+    The default weights are 1 for each member, and a tenth of the total for the verifier. `description` describes the
+    model in training. `reference` is the source of answers that are known to be right (see Committee), unless the
+    settings name one. `shape` controls what members see and how their scores become rewards.
 
-    The stack is found as in `attach`. Raises ConfigError if there is none, or if the settings are invalid.
+    The stack is found in the same way as by `attach`. Raises ConfigError if there is no stack, or if the settings are
+    invalid.
     """
-    there = Connection.find(url, run, creds)
-    settings = there.committee
+    connection = Connection.find(url, run, creds)
+    settings = connection.committee
     rules, weights = with_configured_members(rules, weights, settings.members, description)
-    remote = RemoteMembers(  # even without members: one may be added later
+    remote = RemoteMembers(  # needed even without members, because one may be added later
         tuple(settings.judges),
-        there.url,
-        there.credentials,
+        connection.url,
+        connection.credentials,
         deadline_s=settings.deadline_s,
         judges={name: judge_of(member) for name, member in settings.judges.items()},
     )
@@ -67,7 +68,7 @@ def convene(
         ahead=settings.ahead,
         seed=seed,
         description=description,
-        run=there.run,
+        run=connection.run,
         shape=shape,
     )
 
@@ -80,25 +81,26 @@ def with_configured_members(
 ) -> tuple[dict[str, RewardFunction], dict[str, float]]:
     """Return `rules` and `weights` plus the rules and the verifier in `members`.
 
-    A verifier's weight is a tenth of the whole unless `weights` names it. It compares texts, and is off if the
-    description names another modality. Raises ConfigError for two verifiers, a duplicate name, or a rule or sentence
+    A verifier gets a tenth of the total weight unless `weights` contains it. It compares texts, so it is off if the
+    description has another modality. Raises ConfigError for two verifiers, a duplicate name, or a rule or sentence
     model that cannot be loaded.
     """
     rules, weights = dict(rules), dict(weights or {})
-    if twice := [name for name, member in members.items() if member.kind != "llm" and name in rules]:
-        raise ConfigError(f"the committee has two members named {twice[0]!r}; rename the one in committee.members")
+    duplicates = [name for name, member in members.items() if member.kind != "llm" and name in rules]
+    if duplicates:
+        raise ConfigError(f"the committee has two members named {duplicates[0]!r}; rename the one in committee.members")
     rules |= {name: load_rule(name, member.rule) for name, member in members.items() if member.kind == "rule"}
     verifiers = [name for name, member in members.items() if member.kind == "verifier"]
     if len(verifiers) > 1:
         raise ConfigError(
-            f"committee.members has the verifiers {', '.join(verifiers)}: expected at most one; remove the others"
+            f"committee.members has the verifiers {', '.join(verifiers)}, but at most one is allowed; remove the others"
         )
     for name in verifiers:
         if isinstance(description, ModelDescription) and description.modality != "text":
             modality = description.modality
-            log.warning("the verifier %s is off: it compares texts, and the modality is %s", name, modality)
+            log.warning("the verifier %s is off, because it compares texts and the modality is %s", name, modality)
             continue
-        # Imports torch, which rules do not need.
+        # This imports torch, which rules do not need.
         from oven_learner.rewards.draft_verifier import DraftVerifier, sentence_encoder
 
         judges = [judge for judge, member in members.items() if member.kind == "llm"]
@@ -108,7 +110,7 @@ def with_configured_members(
 
 
 def verifier_weight(others: Iterable[float]) -> float:
-    """Return the weight that is a tenth of the whole next to members with these weights."""
+    """Return the weight that is a tenth of the total, given the weights of the other members."""
     from oven_learner.rewards.draft_verifier import WEIGHT
 
     return WEIGHT / (1 - WEIGHT) * math.fsum(others) or 1.0

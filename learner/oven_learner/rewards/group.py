@@ -1,4 +1,7 @@
-"""The groups of a batch, each a prompt with its completions: verdicts, rewards, and the evidence behind the rewards."""
+"""The groups of a batch, with their verdicts, their rewards, and the evidence behind the rewards.
+
+A group is a prompt with its completions.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +14,14 @@ from typing import TYPE_CHECKING, TypeAlias
 from oven_core.protocol.committee_requests import ScoreRequest
 from oven_learner.completions.sample import MemberVerdict
 from oven_learner.rewards.aggregation import aggregate, agreement, sees_difference, weighted_mean
-from oven_learner.rewards.scores import NO_DIFFERENCE, Abstention, Cell, Verdict
+from oven_learner.rewards.scores import KINDS, NO_DIFFERENCE, OTHER, Abstention, Cell, Verdict
+from oven_runs.log.committee_view import abstention_metric
 
-if TYPE_CHECKING:  # it needs numpy, which rules and judges do not
+if TYPE_CHECKING:  # this module imports numpy, which rules and judges do not need
     from oven_learner.rewards.calibrated import CalibratedReward
+
+MAX_OWN_KINDS = 16
+"""Maximum number of failure kinds from remote members per batch. Further kinds are counted together."""
 
 
 @dataclass(frozen=True)
@@ -25,28 +32,28 @@ class Group:
     completions: tuple[str, ...]
     cells: Mapping[str, Sequence[Cell]]
     reference: str = ""
-    """A known right answer, or empty."""
-    written: tuple[str, ...] = ()
-    """The policy's completions, if members see something else; see `as_written`."""
+    """An answer that is known to be right, or empty."""
+    originals: tuple[str, ...] = ()
+    """The policy's own completions if members see changed ones, otherwise empty."""
 
     @property
-    def as_written(self) -> tuple[str, ...]:
+    def original_completions(self) -> tuple[str, ...]:
         """The completions as the policy wrote them."""
-        return self.written or self.completions
+        return self.originals or self.completions
 
 
 @dataclass
-class Judged:
+class BatchOutcome:
     """The outcome of a batch, identical on every rank."""
 
     rewards: list[float | None] = field(default_factory=list)
-    """One reward per row, in the batch's order over all ranks. None in groups without a quorum."""
+    """Reward of each row, over all ranks and in the order of the batch. None in groups without a quorum."""
     groups: int = 0
     skipped: int = 0
     """Number of groups without a quorum."""
     metrics: dict[str, float] = field(default_factory=dict)
     abstained: Counter[str] = field(default_factory=Counter)
-    """Number of abstentions by kind (one per member and group)."""
+    """Kind → number of abstentions, counted once per member and group."""
 
 
 @dataclass(frozen=True)
@@ -55,49 +62,49 @@ class Evidence:
 
     groups: Sequence[Group] = ()
     verdicts: Sequence[Mapping[str, Verdict]] = ()
-    """Each asked member's verdict, per group."""
+    """Verdict of each member in each group."""
     weights: Mapping[str, float] = field(default_factory=dict)
     requests: Sequence[ScoreRequest] = ()
-    """The requests to remote members."""
+    """Requests to remote members."""
     reasons: Sequence[Mapping[str, Mapping[str, str]]] = ()
-    """The reasons per group, by remote member and completion id."""
+    """Reasons in each group, by remote member and completion id."""
 
     def group_verdicts(self, index: int) -> list[MemberVerdict]:
         """Return one group's verdicts for display, in the committee's order.
 
-        A rule that abstains on one completion abstains on the group; its other scores are still shown.
+        A rule that abstains on one completion abstains on the group, but its other scores are still shown.
         """
         group, ids = self.groups[index], {}
         if self.requests:
             ids = {completion.id: completion.text for completion in self.requests[index].completions}
         reasons = self.reasons[index] if self.reasons else {}
-        shown = []
+        verdicts = []
         for name, verdict in self.verdicts[index].items():
             weight = self.weights.get(name)
             if isinstance(verdict, Abstention):
                 scores = [None if isinstance(cell, Abstention) else cell for cell in group.cells.get(name, ())]
                 any_scores = scores if any(score is not None for score in scores) else None
-                shown.append(MemberVerdict(name, weight, any_scores, verdict.kind))
+                verdicts.append(MemberVerdict(name, weight, any_scores, verdict.kind))
             else:
                 by_text = {ids[key]: reason for key, reason in reasons.get(name, {}).items() if key in ids}
-                texts = zip(group.completions, group.as_written, strict=True)
-                of_written = {written: by_text[seen] for seen, written in texts if seen in by_text}
-                shown.append(MemberVerdict(name, weight, verdict, reasons=of_written))
-        return shown
+                texts = zip(group.completions, group.original_completions, strict=True)
+                by_original = {original: by_text[text] for text, original in texts if text in by_text}
+                verdicts.append(MemberVerdict(name, weight, verdict, reasons=by_original))
+        return verdicts
 
 
 Part: TypeAlias = tuple[list[str], list[str], dict[str, list[Cell]], list[str], list[str]]
-"""A rank's rows: prompts, completions, each rule's cells, reference answers, and the policy's own completions. The last
-list is empty if members see the same texts."""
+"""A rank's prompts, completions, cells of each rule, reference answers, and the policy's own completions. The last list
+is empty if members see the same texts."""
 
 
-def groups_of(parts: Sequence[Part], rules: Iterable[str], group_size: int) -> list[Group]:
-    """Build groups. TRL keeps a group's rows adjacent over all ranks, but not on one rank."""
+def build_groups(parts: Sequence[Part], rules: Iterable[str], group_size: int) -> list[Group]:
+    """Build the groups of a batch. TRL keeps the rows of a group adjacent over all ranks, but not on one rank."""
     prompts = [prompt for part in parts for prompt in part[0]]
     completions = [completion for part in parts for completion in part[1]]
     cells = {name: [cell for part in parts for cell in part[2][name]] for name in rules}
     references = [reference for part in parts for reference in part[3]]
-    written = [text for part in parts for text in part[4]]
+    originals = [text for part in parts for text in part[4]]
     groups = [slice(start, start + group_size) for start in range(0, len(prompts), group_size)]
     return [
         Group(
@@ -105,14 +112,14 @@ def groups_of(parts: Sequence[Part], rules: Iterable[str], group_size: int) -> l
             tuple(completions[rows]),
             {name: cells[name][rows] for name in cells},
             next(filter(None, references[rows]), ""),
-            tuple(written[rows]),
+            tuple(originals[rows]),
         )
         for rows in groups
     ]
 
 
-def whole(cells: Sequence[Cell]) -> Verdict:
-    """Convert a rule's cells to its verdict. Abstaining on one completion means abstaining on the group."""
+def rule_verdict(cells: Sequence[Cell]) -> Verdict:
+    """Convert a rule's cells to its verdict. A rule that abstains on one completion abstains on the group."""
     scores: list[float] = []
     for cell in cells:
         if isinstance(cell, Abstention):
@@ -121,7 +128,7 @@ def whole(cells: Sequence[Cell]) -> Verdict:
     return tuple(scores)
 
 
-def spread_out(verdict: Verdict, request: ScoreRequest, completions: Sequence[str]) -> Verdict:
+def in_group_order(verdict: Verdict, request: ScoreRequest, completions: Sequence[str]) -> Verdict:
     """Reorder scores from the order of the request to the order of the group."""
     if isinstance(verdict, Abstention):
         return verdict
@@ -139,33 +146,68 @@ def batch_rewards(
     rule: str,
     caution: float,
     shape: CalibratedReward | None = None,
-) -> Judged:
-    """Return the rewards of `groups` from each member's verdicts.
+) -> BatchOutcome:
+    """Return the rewards of `groups`, computed from each member's verdicts.
 
     Members without a share are measured, but do not vote. `weights` are the shares multiplied by reliability.
     `abstained` counts members that saw no difference in a group that was skipped for that reason.
     """
-    outcome, agreements = Judged(groups=len(groups)), []
-    shaped: list[tuple[Sequence[str], Sequence[float], Sequence[float]]] = []
-    for group, of_group in zip(groups, verdicts, strict=True):
-        scores = {name: verdict for name, verdict in of_group.items() if not isinstance(verdict, Abstention)}
-        voting = {name: values for name, values in scores.items() if shares[name] > 0}
+    outcome, agreements = BatchOutcome(groups=len(groups)), []
+    shaped_groups: list[tuple[Sequence[str], Sequence[float], Sequence[float]]] = []
+    for group, group_verdicts in zip(groups, verdicts, strict=True):
+        scores = {name: verdict for name, verdict in group_verdicts.items() if not isinstance(verdict, Abstention)}
+        voter_scores = {name: values for name, values in scores.items() if shares[name] > 0}
+        rewards: list[float] | None
         if shape is None:
             rewards = aggregate(scores, weights, quorum=quorum, rule=rule, caution=caution)
-        elif (merits := weighted_mean(scores, shares, quorum=quorum)) is not None:
-            rewards = shape.rewards(group.as_written, merits)
-            shaped.append((group.as_written, merits, rewards))
         else:
-            rewards = None
+            merits = weighted_mean(scores, shares, quorum=quorum)
+            rewards = shape.rewards(group.original_completions, merits) if merits is not None else None
+            if merits is not None and rewards is not None:
+                shaped_groups.append((group.original_completions, merits, rewards))
         if rewards is None:
             outcome.skipped += 1
-            if len(voting) >= quorum:
-                outcome.abstained[NO_DIFFERENCE] += sum(not sees_difference(values) for values in voting.values())
+            if len(voter_scores) >= quorum:
+                outcome.abstained[NO_DIFFERENCE] += sum(not sees_difference(values) for values in voter_scores.values())
         outcome.rewards += [None] * len(group.completions) if rewards is None else rewards
-        if (correlation := agreement(voting)) is not None:
+        correlation = agreement(voter_scores)
+        if correlation is not None:
             agreements.append(correlation)
     if agreements:
         outcome.metrics["committee/agreement"] = math.fsum(agreements) / len(agreements)
-    if shape is not None and shaped:
-        outcome.metrics |= shape.measured(*zip(*shaped, strict=True))
+    if shape is not None and shaped_groups:
+        outcome.metrics |= shape.metrics(*zip(*shaped_groups, strict=True))
     return outcome
+
+
+def abstentions_of(member: str, verdicts: Sequence[Mapping[str, Verdict]]) -> Counter[str]:
+    """Return the number of the member's abstentions by kind."""
+    member_verdicts = [group_verdicts[member] for group_verdicts in verdicts if member in group_verdicts]
+    return Counter(verdict.kind for verdict in member_verdicts if isinstance(verdict, Abstention))
+
+
+def member_metrics(
+    members: Iterable[str], judges: Iterable[str], verdicts: Sequence[Mapping[str, Verdict]]
+) -> tuple[dict[str, float], Counter[str]]:
+    """Return the metrics of the members' verdicts, and the number of all abstentions by kind.
+
+    Metrics per kind exist for all members together and for each of the `judges`. Counts of 0 are omitted for judges, to
+    limit the number of metrics.
+    """
+    metrics: dict[str, float] = {}
+    kinds_by_member = {member: abstentions_of(member, verdicts) for member in members}
+    for member in kinds_by_member:
+        member_verdicts = [group_verdicts[member] for group_verdicts in verdicts if member in group_verdicts]
+        scores = [score for verdict in member_verdicts if not isinstance(verdict, Abstention) for score in verdict]
+        if scores:
+            metrics[f"rewards/{member}/mean"] = math.fsum(scores) / len(scores)
+    kinds = sum(kinds_by_member.values(), Counter[str]())
+    metrics["committee/abstentions"] = float(kinds.total())
+    own_kinds = [kind for kind in sorted(kinds) if kind not in KINDS]
+    for kind in own_kinds[MAX_OWN_KINDS:]:
+        kinds[OTHER] += kinds.pop(kind)
+    metrics |= {f"committee/abstain/{kind}": float(count) for kind, count in kinds.items()}
+    for judge in judges:
+        counts = kinds_by_member.get(judge, Counter[str]())
+        metrics |= {abstention_metric(judge, kind): float(count) for kind, count in counts.items() if kind in kinds}
+    return metrics, kinds

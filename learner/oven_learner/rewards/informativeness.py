@@ -1,4 +1,4 @@
-"""A rule that scores how informative an answer is. It needs the truth, but no judge."""
+"""A rule that scores how informative an answer is. It needs known answers, but no judge."""
 
 from __future__ import annotations
 
@@ -8,19 +8,21 @@ from typing import Any
 
 from oven_learner.completions.plain_text import as_text
 
-WRONG, RIGHT, SAYS_WHAT = 0.0, 0.5, 1.0
-"""Scores of a wrong answer, of a right answer that omits what the text says, and of a right answer that states it."""
+WRONG, VAGUE, SPECIFIC = 0.0, 0.5, 1.0
+"""Scores of a wrong answer, of a right but vague one, and of a right one that states what the text says."""
 _WORDS = re.compile(r"[^\W_]+")
 
 
 def informativeness_of(answer: str, says_what: Collection[str], right: Collection[str]) -> float:
-    """Return SAYS_WHAT, RIGHT or WRONG.
+    """Return SPECIFIC for an answer in `says_what`, VAGUE for one in `right`, and WRONG for any other.
 
-    Both collections are lower case with single spaces. The answer's case, punctuation and white space are ignored;
-    otherwise the whole answer must match.
+    Both collections must be in lower case with single spaces. Case, punctuation and white space of the answer are
+    ignored. Otherwise the complete answer must match.
     """
-    plain = " ".join(_WORDS.findall(answer.lower()))
-    return SAYS_WHAT if plain in says_what else RIGHT if plain in right else WRONG
+    plain_answer = " ".join(_WORDS.findall(answer.lower()))
+    if plain_answer in says_what:
+        return SPECIFIC
+    return VAGUE if plain_answer in right else WRONG
 
 
 def informativeness(
@@ -29,13 +31,13 @@ def informativeness(
     right: Sequence[Collection[str] | None] | None = None,
     **_: Any,
 ) -> list[float | None]:
-    """The entry point `informativeness`: scores answers by the data's columns `says_what` and `right`, lists of answers
-    per row.
+    """Score completions by the data's columns `says_what` and `right`, which are lists of answers per row.
 
-    Abstains if both are empty, because the truth is then unknown.
+    The rule abstains if both lists are empty, because the truth is then unknown.
     """
-    nothing: list[Collection[str] | None] = [None] * len(completions)
+    empty_column: list[Collection[str] | None] = [None] * len(completions)
+    rows = zip(completions, says_what or empty_column, right or empty_column, strict=True)
     return [
-        informativeness_of(as_text(completion), what or (), true or ()) if what or true else None
-        for completion, what, true in zip(completions, says_what or nothing, right or nothing, strict=True)
+        informativeness_of(as_text(completion), specific or (), vague or ()) if specific or vague else None
+        for completion, specific, vague in rows
     ]

@@ -1,4 +1,4 @@
-"""A committee's actuators: `reward.weights`, the model of each remote member, and adding or removing members."""
+"""The actuators of a committee, which set its weights, the models of remote members, and which members it has."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from oven_runs.log.committee_view import WEIGHTS
 
 
 def announce_committee(actuators: Actuators, committee: Committee) -> None:
-    """Register `reward.weights`, if there are several members, and `committee.<member>` for each remote member."""
+    """Register `reward.weights` if there are several members, and `committee.<member>` for each remote member."""
     _announce_weights(actuators, committee)
     actuators.seats = CommitteeSeats(committee)
     for member in committee.judges.members:
@@ -23,7 +23,7 @@ def announce_committee(actuators: Actuators, committee: Committee) -> None:
 
 
 class CommitteeSeats:
-    """The `Seats` (oven_learner.actuators) of a committee."""
+    """The implementation of `Seats` (oven_learner.actuators) for a committee."""
 
     def __init__(self, committee: Committee) -> None:
         self._committee = committee
@@ -31,28 +31,28 @@ class CommitteeSeats:
     def probe(self, member: str, judge: JudgeSpec, *, joins: bool = False) -> Future[str]:
         """Send a model a test question, in the member's process."""
         if self._committee.remote is None:
-            raise ConfigError("the committee has no connection to remote members")
+            raise ConfigError("the committee has no connection to remote members; create it with convene()")
         return self._committee.remote.probe(member, judge, joins=joins)
 
     def offer(self, actuators: Actuators, member: str, judge: JudgeSpec) -> tuple[str, ...]:
         """Make the model one of the member's choices."""
         self._committee.judges.offer(member, judge)
-        return self._announced(actuators, member)
+        return self._announce_member(actuators, member)
 
     def add(self, actuators: Actuators, member: str, judge: JudgeSpec, share: float) -> tuple[str, ...]:
         """Add a member with this share of the total weight."""
         self._committee.add_member(member, judge, share)
-        return (*_announce_weights(actuators, self._committee), *self._announced(actuators, member))
+        return (*_announce_weights(actuators, self._committee), *self._announce_member(actuators, member))
 
     def remove(self, actuators: Actuators, member: str) -> tuple[str, ...]:
-        """Remove a member. The others share its weight. Its actuator stays, with OFF as the only choice."""
+        """Remove a member. The others get its weight. Its actuator stays, with OFF as the only choice."""
         self._committee.remove_member(member)
-        return (*_announce_weights(actuators, self._committee), *self._announced(actuators, member))
+        return (*_announce_weights(actuators, self._committee), *self._announce_member(actuators, member))
 
     def __contains__(self, member: str) -> bool:
         return self._committee.remote is not None and member in self._committee.remote.members
 
-    def _announced(self, actuators: Actuators, member: str) -> tuple[str, ...]:
+    def _announce_member(self, actuators: Actuators, member: str) -> tuple[str, ...]:
         name = actuator_of(member)
         if name in actuators:
             actuators.update(name, choices=self._committee.judges.choices(member))
@@ -62,7 +62,7 @@ class CommitteeSeats:
 
 
 def _announce_weights(actuators: Actuators, committee: Committee) -> tuple[str, ...]:
-    """Register or update `reward.weights` for the current members; return its name, if there are at least two."""
+    """Register or update `reward.weights` for the current members. Return its name if it is registered."""
     if WEIGHTS in actuators:
         actuators.update(WEIGHTS)
     elif len(committee.members) >= 2:
@@ -71,7 +71,7 @@ def _announce_weights(actuators: Actuators, committee: Committee) -> tuple[str, 
 
 
 def _register(actuators: Actuators, committee: Committee, member: str) -> None:
-    """Register the choice. A change of judge changes the reward itself, so only a held-out metric can judge it."""
+    """Register the choice of the member's model. It changes the reward, so only held-out metrics can judge a change."""
     actuators.choice(
         actuator_of(member),
         partial(committee.judges.active, member),

@@ -1,4 +1,4 @@
-"""The description of the model in training that remote judges receive."""
+"""A description of the model in training for remote judges."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from pydantic import BaseModel, ConfigDict, Field
 
 
 class ModelDescription(BaseModel):
-    """A description of the model. Requests contain it as `ScoreRequest.policy`. It is never logged."""
+    """A description of the model in training. Requests contain it as `ScoreRequest.policy`. It is never logged."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: str
-    parameters: int = Field(default=0, ge=0, description="trainable and frozen; 0: not known")
-    architecture: str = Field(default="model", min_length=1, description="the model's class, or words for it")
-    vocabulary: int = Field(default=0, ge=0, description="tokens; 0: not known")
-    description: str = Field(min_length=1, description="what it is trained to do, one or two sentences")
-    modality: str = Field(default="text", min_length=1, description="what its answers are: text, motion, …")
-    domain: str = Field(default="", description="the field that its tasks are from")
-    output_format: str = Field(default="", description="the form that an answer has to have")
-    scoring_guidance: str = Field(default="", description="what a good answer is, and what to mark down")
+    parameters: int = Field(default=0, ge=0, description="number of trainable and frozen parameters; 0: unknown")
+    architecture: str = Field(default="model", min_length=1, description="the model's class, or a description of it")
+    vocabulary: int = Field(default=0, ge=0, description="number of tokens; 0: unknown")
+    description: str = Field(min_length=1, description="the purpose of its training, in one or two sentences")
+    modality: str = Field(default="text", min_length=1, description="the modality of its answers: text, motion, …")
+    domain: str = Field(default="", description="the field of its tasks")
+    output_format: str = Field(default="", description="the required format of an answer")
+    scoring_guidance: str = Field(default="", description="the qualities of a good answer, and what to penalise")
     use_verifier: bool = Field(
-        default=False, description="a program checks the answers, too: judges score what it cannot see"
+        default=False, description="a program also checks the answers, so judges only score what it cannot check"
     )
     example_input: str = ""
     example_output: str = Field(default="", description="a good answer to the example input")
@@ -45,7 +45,7 @@ class ModelDescription(BaseModel):
         )
 
     def to_agent_prompt(self) -> str:
-        """Return plain text, one fact per line, without unknown values."""
+        """Return the description as plain text, with one fact per line and without unknown values."""
         sizes = [f"{_count(self.parameters)} parameters"] if self.parameters else []
         sizes += [f"a vocabulary of {self.vocabulary:,} tokens"] if self.vocabulary else []
         lines = [

@@ -1,7 +1,8 @@
-"""Ask remote members for their scores of each group, over the bus. Every wait has a deadline.
+"""A client that asks remote members for their scores of each group, over the bus.
 
-Uses its own thread with an asyncio loop, and a connection separate from the log's. Each request has its own unguessable
-inbox, which the server closes after one message. So a member can neither answer for another nor flood.
+Every wait has a deadline. The client has its own thread with an asyncio loop, and a connection that is separate from
+the log's. Each request has its own unguessable inbox, which the server closes after one message. So a member can
+neither answer for another one nor send more than one answer.
 """
 
 from __future__ import annotations
@@ -31,31 +32,33 @@ from oven_core.protocol.permissions import score_inbox
 from oven_core.security.credentials import Credentials
 from oven_core.telemetry import tracing
 from oven_learner.rewards import scores
-from oven_learner.rewards.live_judges import Answers, Named
-from oven_learner.rewards.scores import Abstention, Cost, Verdict, checked, own_kind
+from oven_learner.rewards.member_models import Answers, RequestedModel
+from oven_learner.rewards.scores import Abstention, Cost, Verdict, own_kind, to_verdict
 
 log = logging.getLogger("oven.learner")
 
-IN_FLIGHT = 64
-"""Maximum concurrent requests per member."""
-RECONNECT_S = 2.0
-"""Timeout in seconds for a lost connection, after which the members abstain. A server restart takes less."""
-ABSENT_S = 10.0
-"""Timeout in seconds for a member that does not listen, longer than a restart. It applies once, until the member has
-answered again."""
-JOIN_S = 30.0
-"""Timeout in seconds for an added member's process, which imports an SDK on a machine that is training."""
-LOOK_S = 0.25
+MAX_IN_FLIGHT = 64
+"""Maximum number of concurrent requests per member."""
+RECONNECT_TIMEOUT_S = 2.0
+"""Seconds to wait for a lost connection before the members abstain. A server restart takes less time."""
+ABSENCE_TIMEOUT_S = 10.0
+"""Seconds to wait for a member that does not listen, which is longer than a restart. It applies once, until the member
+has answered again."""
+JOIN_TIMEOUT_S = 30.0
+"""Seconds to wait for an added member's process, which imports an SDK on a machine that is training."""
+RETRY_INTERVAL_S = 0.25
 """Seconds between requests to a member that does not listen."""
 GRACE_S = 2.0
-"""Extra seconds after the deadline, in case the loop hangs."""
-RETRIED = (scores.MALFORMED, scores.WRONG_IDS, scores.OUT_OF_RANGE)
+"""Extra seconds after the deadline, in case the loop is stuck."""
+RETRIED_KINDS = (scores.MALFORMED, scores.WRONG_IDS, scores.OUT_OF_RANGE)
 """Failures that are retried once. A member's own failure is not, because the member has already retried."""
 
 
 class RemoteMembers:
-    """A client of the members that listen on `oven.reward.<member>`. It connects on first use. `judges` are the
-    members' configured models, where known."""
+    """A client of the members that listen on `oven.reward.<member>`. It connects on first use.
+
+    `judges` contains the members' configured models, if known.
+    """
 
     def __init__(
         self,
@@ -64,7 +67,7 @@ class RemoteMembers:
         credentials: Credentials | None,
         *,
         deadline_s: float = 20.0,
-        absent_s: float = ABSENT_S,
+        absent_s: float = ABSENCE_TIMEOUT_S,
         judges: Mapping[str, JudgeSpec] | None = None,
     ) -> None:
         self.members = tuple(members)
@@ -74,40 +77,45 @@ class RemoteMembers:
         self._url, self._credentials = url, credentials
         self._inbox = score_inbox(credentials.name if credentials else "learner")
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._starting = threading.Lock()
+        self._start_lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._bus: Bus | None = None
         self._losses = 0
-        self._lost = asyncio.Event()
-        self._connecting = asyncio.Lock()
-        self._absent: set[str] = set()
+        self._lost_event = asyncio.Event()
+        self._connect_lock = asyncio.Lock()
+        self._absent_names: set[str] = set()
         self.faults: Counter[str] = Counter()
-        """Number of unusable answers by kind, including answers that a retry replaced."""
+        """Kind → number of unusable answers, including answers that were replaced by a retry."""
         self.health: dict[str, JudgeHealth] = {}
-        """Each member's latest report on its judge."""
+        """Member → its latest report on its judge."""
         self._reasons: dict[tuple[str, str], dict[str, str]] = {}
         self._cost = Cost()
-        self._counting = threading.Lock()
+        self._cost_lock = threading.Lock()
 
-    def ask(self, requests: Sequence[ScoreRequest], members: Mapping[str, Named]) -> Answers:
-        """Return each member's verdict on every request, by the named model, in the order of the completions.
+    def ask(self, requests: Sequence[ScoreRequest], members: Mapping[str, RequestedModel]) -> Answers:
+        """Return each member's verdict on every request by the given model, with scores in the order of completions.
 
-        Asks concurrently and returns by `deadline_s`. Never raises: failures are abstentions. Thread-safe.
+        Members are asked concurrently, and the method returns within `deadline_s`. It never raises, because failures
+        become abstentions. It is thread-safe.
         """
         limit = time.monotonic() + self.deadline_s
         verdicts: Answers = {member: [Abstention(scores.DEADLINE)] * len(requests) for member in members}
-        asking = asyncio.run_coroutine_threadsafe(self._ask_all(requests, members, limit, verdicts), self._running())
+        coroutine = self._ask_all(requests, members, limit, verdicts)
+        future = asyncio.run_coroutine_threadsafe(coroutine, self._running_loop())
         try:
-            asking.result(timeout=self.deadline_s + GRACE_S)
+            future.result(timeout=self.deadline_s + GRACE_S)
         except Exception as error:
-            asking.cancel()
-            log.warning("asking the committee's remote members failed: %s", reason(error))
+            future.cancel()
+            log.warning("the requests to the committee's remote members failed: %s", reason(error))
         return {member: [*values] for member, values in verdicts.items()}
 
     def probe(self, member: str, model: JudgeSpec, *, joins: bool = False) -> Future[str]:
-        """Send a model a test question in the member's process, within `deadline_s`. The result is empty if it gave a
-        verdict, otherwise the reason. With `joins`, first wait up to JOIN_S for the process."""
-        return asyncio.run_coroutine_threadsafe(self._probe(member, model, joins), self._running())
+        """Send a model a test question in the member's process, within `deadline_s`.
+
+        The result is empty if it returned a verdict, otherwise the reason. With `joins`, first wait up to
+        JOIN_TIMEOUT_S for the process.
+        """
+        return asyncio.run_coroutine_threadsafe(self._probe(member, model, joins), self._running_loop())
 
     def join(self, member: str) -> None:
         """Add a member."""
@@ -118,12 +126,12 @@ class RemoteMembers:
         self.members = tuple(name for name in self.members if name != member)
 
     def take_reasons(self, member: str, group: str) -> dict[str, str]:
-        """Return the member's reasons by completion id. They can be read once. Empty without reasons."""
+        """Return the member's reasons by completion id, or {} without reasons, and forget them."""
         return self._reasons.pop((member, group), {})
 
     def take_cost(self) -> Cost:
         """Return the cost of all answers since the last call, including abstentions."""
-        with self._counting:
+        with self._cost_lock:
             cost, self._cost = self._cost, Cost()
         return cost
 
@@ -140,12 +148,12 @@ class RemoteMembers:
         if not thread.is_alive():
             loop.close()
 
-    def _running(self) -> asyncio.AbstractEventLoop:
-        with self._starting:
+    def _running_loop(self) -> asyncio.AbstractEventLoop:
+        with self._start_lock:
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
-                # An event from another loop raises at once, which would look like a lost connection.
-                self._lost, self._connecting = asyncio.Event(), asyncio.Lock()
+                # An event from another loop raises immediately, which would look like a lost connection.
+                self._lost_event, self._connect_lock = asyncio.Event(), asyncio.Lock()
                 self._thread = threading.Thread(target=self._loop.run_forever, name="oven-rewards", daemon=True)
                 self._thread.start()
             return self._loop
@@ -156,66 +164,69 @@ class RemoteMembers:
             await bus.close()
 
     async def _probe(self, member: str, model: JudgeSpec, joins: bool) -> str:
-        bus = await self._connected(time.monotonic() + RECONNECT_S)
+        bus = await self._connected(time.monotonic() + RECONNECT_TIMEOUT_S)
         if bus is None:
-            return "there is no connection to the bus"
-        patience = time.monotonic() + JOIN_S
-        while joins and time.monotonic() < patience and not await bus.has_listener(names.reward(member)):
-            await asyncio.sleep(LOOK_S)
+            return "the learner has no connection to the bus"
+        wait_until = time.monotonic() + JOIN_TIMEOUT_S
+        while joins and time.monotonic() < wait_until and not await bus.has_listener(names.reward(member)):
+            await asyncio.sleep(RETRY_INTERVAL_S)
         question = ProbeRequest(judge=model, deadline_s=self.deadline_s)
-        message = await self._answer(bus, names.probe(member), question.wire(), self.deadline_s)
+        message = await self._request(bus, names.probe(member), question.wire(), self.deadline_s)
         if message is None:
-            return "the connection to the bus was lost meanwhile"
+            return "the connection to the bus was lost during the probe"
         if isinstance(message, Abstention):
-            return f"no answer from the process of {member} within {self.deadline_s:g} s"
+            return f"the process of {member} did not answer within {self.deadline_s:g} s"
         if (message.headers or {}).get("Status") == "503":
-            return f"the process of {member} does not listen; `oven-controller status` shows whether it runs"
+            return f"the process of {member} does not listen; check with `oven-controller status` whether it is running"
         try:
             reply = ProbeReply.model_validate_json(message.data, strict=True)
         except ValidationError:
-            return f"the process of {member} gave an answer that is not a ProbeReply"
+            return f"the answer from the process of {member} is not a ProbeReply"
         if (reply.member, reply.judge) != (member, model.identity):
             return f"the process of {member} answered for {reply.member} and {reply.judge}"
         if reply.failure:
-            return f"{model.identity} gave no verdict: {reply.failure}{f', {reply.detail}' if reply.detail else ''}"
+            detail = f", {reply.detail}" if reply.detail else ""
+            return f"{model.identity} returned no verdict: {reply.failure}{detail}"
         return ""
 
     async def _ask_all(
-        self, requests: Sequence[ScoreRequest], named: Mapping[str, Named], limit: float, into: Answers
+        self, requests: Sequence[ScoreRequest], models: Mapping[str, RequestedModel], limit: float, verdicts: Answers
     ) -> None:
-        bus = await self._connected(min(limit, time.monotonic() + RECONNECT_S))
+        """Send all requests to all members, and write the answers to `verdicts`."""
+        bus = await self._connected(min(limit, time.monotonic() + RECONNECT_TIMEOUT_S))
         if bus is None:
-            for member in into:
-                into[member][:] = [Abstention(scores.BUS_DOWN)] * len(requests)
-            self.faults[scores.BUS_DOWN] += len(into) * len(requests)
+            for member in verdicts:
+                verdicts[member][:] = [Abstention(scores.BUS_DOWN)] * len(requests)
+            self.faults[scores.BUS_DOWN] += len(verdicts) * len(requests)
             return
-        room = {member: asyncio.Semaphore(IN_FLIGHT) for member in into}
-        addressed = {
-            member: [request.model_copy(update={"judge": judge.judge, "swap": judge.swap}) for request in requests]
-            for member, judge in named.items()
+        slots = {member: asyncio.Semaphore(MAX_IN_FLIGHT) for member in verdicts}
+        member_requests = {
+            member: [request.model_copy(update={"judge": model.judge, "swap": model.swap}) for request in requests]
+            for member, model in models.items()
         }
 
-        async def put(member: str, index: int) -> None:
+        async def ask_member(member: str, index: int) -> None:
             try:
-                async with room[member]:
-                    into[member][index] = await self._verdict(bus, member, addressed[member][index], limit)
+                async with slots[member]:
+                    verdicts[member][index] = await self._verdict(bus, member, member_requests[member][index], limit)
             except asyncio.CancelledError:
                 self.faults[scores.DEADLINE] += 1
                 raise
 
-        tasks = [asyncio.create_task(put(member, i)) for i in range(len(requests)) for member in into]
+        tasks = [asyncio.create_task(ask_member(member, i)) for i in range(len(requests)) for member in verdicts]
         await asyncio.wait(tasks, timeout=max(0.0, limit - time.monotonic()))
         await end(*tasks)
 
-    def _changed(self) -> None:
-        """Handle a change of the connection: notify the waiting requests if it was lost."""
+    def _on_connection_change(self) -> None:
+        """Notify the pending requests if the connection was lost."""
         if self._bus is not None and self._bus.losses != self._losses:
             self._losses = self._bus.losses
-            self._lost.set()
-            self._lost = asyncio.Event()
+            self._lost_event.set()
+            self._lost_event = asyncio.Event()
 
     async def _connected(self, limit: float) -> Bus | None:
-        async with self._connecting:  # a probe and the committee's requests may be concurrent
+        """Return the connection, or None if it cannot be opened by `limit`."""
+        async with self._connect_lock:  # a probe and the committee's requests may run concurrently
             while self._bus is None or not self._bus.client.is_connected:
                 seconds_left = limit - time.monotonic()
                 if seconds_left <= 0:
@@ -223,7 +234,11 @@ class RemoteMembers:
                 if self._bus is None or self._bus.client.is_closed:
                     with contextlib.suppress(OvenError, OSError):
                         self._bus = await Bus.open(
-                            self._url, self._credentials, name="learner", timeout_s=seconds_left, changed=self._changed
+                            self._url,
+                            self._credentials,
+                            name="learner",
+                            timeout_s=seconds_left,
+                            changed=self._on_connection_change,
                         )
                         self._losses = self._bus.losses
                         continue
@@ -231,39 +246,39 @@ class RemoteMembers:
             return self._bus
 
     async def _verdict(self, bus: Bus, member: str, request: ScoreRequest, limit: float, retries: int = 1) -> Verdict:
-        verdict = await self._present(bus, member, request, limit)
+        verdict = await self._ask_until_present(bus, member, request, limit)
         if isinstance(verdict, Abstention):
             self.faults[verdict.kind] += 1
-            if retries and verdict.kind in RETRIED:
+            if retries and verdict.kind in RETRIED_KINDS:
                 return await self._verdict(bus, member, request, limit, retries - 1)
         return verdict
 
-    async def _present(self, bus: Bus, member: str, request: ScoreRequest, limit: float) -> Verdict:
-        """Ask until the member listens, within its grace period. Repeat after a lost connection, which loses the
-        question or the answer."""
-        patience = min(limit, time.monotonic() + self._absent_s)
+    async def _ask_until_present(self, bus: Bus, member: str, request: ScoreRequest, limit: float) -> Verdict:
+        """Ask until the member listens, or its absence timeout has passed. Ask again after a lost connection, because
+        the request or the answer was lost with it."""
+        wait_until = min(limit, time.monotonic() + self._absent_s)
         while (seconds_left := limit - time.monotonic()) > 0:
             verdict = await self._ask_once(bus, member, request.model_copy(update={"deadline_s": seconds_left}))
             if verdict is None:
-                back = await self._connected(min(limit, time.monotonic() + RECONNECT_S))
-                if back is None:
+                new_bus = await self._connected(min(limit, time.monotonic() + RECONNECT_TIMEOUT_S))
+                if new_bus is None:
                     return Abstention(scores.BUS_DOWN)
-                bus = back
+                bus = new_bus
                 continue
             if verdict != Abstention(scores.NO_RESPONDER):
-                self._absent.discard(member)
+                self._absent_names.discard(member)
                 return verdict
-            if member in self._absent or time.monotonic() + LOOK_S > patience:
-                self._absent.add(member)
+            if member in self._absent_names or time.monotonic() + RETRY_INTERVAL_S > wait_until:
+                self._absent_names.add(member)
                 return verdict
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(RETRY_INTERVAL_S)
         return Abstention(scores.DEADLINE)
 
     async def _ask_once(self, bus: Bus, member: str, request: ScoreRequest) -> Verdict | None:
         """Ask once, within the request's deadline. Return None if the connection was lost before the answer."""
         with tracing.span("score", attributes={"oven.member": member}, kind="client") as span:
             headers = tracing.headers(span.traceparent)
-            message = await self._answer(bus, names.reward(member), request.wire(), request.deadline_s, headers)
+            message = await self._request(bus, names.reward(member), request.wire(), request.deadline_s, headers)
         if message is None or isinstance(message, Abstention):
             return message
         if (message.headers or {}).get("Status") == "503":
@@ -273,17 +288,17 @@ class RemoteMembers:
             self.health[member] = reply.health
         if reply is not None and reply.reasons and not isinstance(verdict, Abstention):
             self._reasons[member, request.group] = dict(reply.reasons)
-        with self._counting:  # a step may read the cost while judges are answering
+        with self._cost_lock:  # a step may read the cost while judges are answering
             self._cost += cost
         return verdict
 
-    async def _answer(
+    async def _request(
         self, bus: Bus, subject: str, body: bytes, seconds_left: float, headers: dict[str, str] | None = None
     ) -> Msg | Abstention | None:
         """Send a message and wait for its answer. Return None if the connection was lost first."""
         inbox = f"{self._inbox}.{secrets.token_hex(16)}"
         answer: asyncio.Future[Msg] = asyncio.get_running_loop().create_future()
-        lost = asyncio.ensure_future(self._lost.wait())
+        lost = asyncio.ensure_future(self._lost_event.wait())
         subscription = None
         try:
             subscription = await bus.client.subscribe(inbox, future=answer, max_msgs=1)
@@ -305,7 +320,7 @@ class RemoteMembers:
 
 
 def read_reply(data: bytes, member: str, request: ScoreRequest) -> tuple[Verdict, Cost, ScoreReply | None]:
-    """Return an answer's verdict and cost, and the answer itself if it comes from the right member and model."""
+    """Return the verdict and cost of an answer, and the answer itself if it comes from the right member and model."""
     try:
         reply = ScoreReply.model_validate_json(data, strict=True)
     except ValidationError:
@@ -321,4 +336,4 @@ def read_reply(data: bytes, member: str, request: ScoreRequest) -> tuple[Verdict
         return Abstention(scores.NOT_APPLICABLE), cost, reply
     if reply.group != request.group or set(reply.scores) != {completion.id for completion in request.completions}:
         return Abstention(scores.WRONG_IDS), cost, reply
-    return checked(reply.scores[completion.id] for completion in request.completions), cost, reply
+    return to_verdict(reply.scores[completion.id] for completion in request.completions), cost, reply

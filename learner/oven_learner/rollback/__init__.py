@@ -1,1 +1,1 @@
-"""Rollback, from copies in memory or checkpoints on disk, and the schedule for taking them."""
+"""Rollback to snapshots in memory or checkpoints on disk, and the schedules for taking them."""

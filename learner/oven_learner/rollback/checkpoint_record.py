@@ -1,8 +1,8 @@
-"""Records in checkpoint folders that show which checkpoints are complete and which one to roll back to.
+"""Records in checkpoint folders that show which checkpoints are complete, and to which one to roll back.
 
-The trainer writes `checkpoint-N/` file by file. Before its first file the folder gets the mark `oven.part`. After its
-last one `oven.json` is written aside and renamed, with the size of every file, and then the mark is removed. So a
-checkpoint is complete if it has no mark and every file has its recorded size. Nothing here imports torch.
+The trainer writes `checkpoint-N/` file by file. Before the first file, the folder is marked with `oven.part`. After the
+last one, `oven.json` is written atomically with the size of every file, and then the mark is removed. So a checkpoint
+is complete if it has no mark and every file has its recorded size. This module does not import torch.
 """
 
 from __future__ import annotations
@@ -25,39 +25,37 @@ _NAME = re.compile(r"checkpoint-(\d+)")
 
 
 class Record(BaseModel):
-    """The content of oven.json: facts that the files of TRL and transformers lack. Tensors are in `oven-rank-R.pt`."""
+    """The content of oven.json, which adds to the files of TRL and transformers. Tensors are in `oven-rank-R.pt`."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", ser_json_inf_nan="strings")
 
     v: Literal[1] = 1
-    run: str = Field(description="empty: the learner did not know")
-    training: str = Field(description="which training of its script saved it (RunStarted.training)")
+    run: str = Field(description="name of the run; empty: unknown to the learner")
+    training: str = Field(description="number of the training in its script (RunStarted.training)")
     incarnation: int = Field(ge=0)
-    n: int = Field(
-        ge=0, description="with the incarnation: the learner's last message before it, so its position in the log"
-    )
+    n: int = Field(ge=0, description="number of the learner's last message before the save, in this incarnation")
     tick: int = Field(ge=0)
     step: int = Field(ge=0)
-    trained: int = Field(ge=0, description="gradient steps so far, those that rollbacks threw away included")
-    fresh: bool = Field(description="the run began without a checkpoint, so its script can begin anew")
-    own: bool = Field(description="taken for rollback, by the controller's rhythm; else somebody wanted it")
-    world: int = Field(ge=1, description="ranks")
-    actuators: dict[str, Value] = Field(default_factory=dict, description="the value of each, actions apart")
+    trained: int = Field(ge=0, description="gradient steps so far, including those discarded by rollbacks")
+    fresh: bool = Field(description="whether the run started without a checkpoint, so its script can start over")
+    own: bool = Field(description="whether it was saved on schedule for rollback, and not on request")
+    world: int = Field(ge=1, description="number of ranks")
+    actuators: dict[str, Value] = Field(default_factory=dict, description="actuator → value, without actions")
     model: dict[str, tuple[int, ...]] = Field(default_factory=dict, description="parameter → shape")
     files: dict[str, int] = Field(default_factory=dict, description="path below the folder → bytes")
-    inexact: tuple[str, ...] = Field(default=(), description="why continuing from it is not bit for bit, if it is not")
-    abandoned: str = Field(default="", description="the rollback that left it behind; empty: it counts")
+    inexact: tuple[str, ...] = Field(default=(), description="reasons why training does not continue bit for bit")
+    abandoned: str = Field(default="", description="the rollback that discarded it; empty: it is valid")
 
 
 def begin(folder: Path) -> None:
-    """Mark the folder as incomplete: the trainer is about to write into it."""
+    """Mark the folder as incomplete, because the trainer is about to write to it."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / PART).touch()
     (folder / RECORD).unlink(missing_ok=True)
 
 
 def finish(folder: Path, record: Record) -> None:
-    """Record the file sizes and remove the mark: the checkpoint is complete."""
+    """Mark the checkpoint as complete, by recording the file sizes and removing the mark."""
     files = {
         str(path.relative_to(folder)): path.stat().st_size
         for path in sorted(folder.rglob("*"))
@@ -73,7 +71,8 @@ def rewrite(folder: Path, record: Record) -> None:
 
 
 def read(folder: Path) -> Record | None:
-    """Return the record; None if the controller did not take part in the save. Raises ConfigError if it is damaged."""
+    """Return the record, or None if the checkpoint was saved without the controller. Raises ConfigError if it is
+    damaged."""
     try:
         return Record.model_validate_json((folder / RECORD).read_bytes())
     except FileNotFoundError:
@@ -85,11 +84,11 @@ def read(folder: Path) -> Record | None:
 
 
 def problem(folder: Path) -> str:
-    """Return the fault of a checkpoint, in words with the figures; empty if it is complete."""
+    """Describe why a checkpoint is not complete. Empty if it is complete."""
     if not folder.is_dir():
         return f"{folder} is not a folder"
     if (folder / PART).exists():
-        return f"{folder} was never finished ({PART} is in it): the training ended while it was being written"
+        return f"{folder} was never finished (it contains {PART}), because training ended while it was being written"
     try:
         record = read(folder)
     except ConfigError as error:
@@ -98,25 +97,26 @@ def problem(folder: Path) -> str:
         path = folder / name
         if not path.is_file():
             return f"{path} is missing; it had {size} bytes when the checkpoint was written"
-        if (present := path.stat().st_size) != size:
-            return f"{path} has {present} bytes, and had {size} when the checkpoint was written"
+        current_size = path.stat().st_size
+        if current_size != size:
+            return f"{path} has {current_size} bytes, but had {size} when the checkpoint was written"
     try:
         json.loads((folder / TRAINER_STATE).read_text())
     except FileNotFoundError:
-        return f"{folder} has no {TRAINER_STATE}, which the trainer writes last: it was never finished"
+        return f"{folder} was never finished (it has no {TRAINER_STATE}, which the trainer writes last)"
     except (OSError, ValueError) as error:
         return f"{folder / TRAINER_STATE} cannot be read ({reason(error)})"
     return ""
 
 
 def step_of(folder: Path) -> int:
-    """Return the step in the folder's name; -1 if the name is not that of a checkpoint."""
+    """Return the step in the folder's name, or -1 if this is not a checkpoint's name."""
     match = _NAME.fullmatch(folder.name)
     return int(match.group(1)) if match else -1
 
 
 def in_folder(output: Path) -> list[Path]:
-    """Return all checkpoints there, complete or not, in the order of their steps."""
+    """Return all checkpoints in the folder, complete or not, in the order of their steps."""
     checkpoints = [path for path in output.glob("checkpoint-*") if path.is_dir() and step_of(path) >= 0]
     return sorted(checkpoints, key=step_of)
 
@@ -132,33 +132,35 @@ def complete(output: Path, run: str, training: str) -> Iterator[tuple[Path, Reco
 
 
 def newest(output: Path, run: str, training: str, tick: int | None = None) -> tuple[Path, Record] | None:
-    """Return the newest complete checkpoint up to `tick`. Ticks never go back, while steps do in a rollback."""
+    """Return the newest complete checkpoint up to `tick`. Ticks never decrease, but a rollback decreases the step."""
     candidates = [entry for entry in complete(output, run, training) if tick is None or entry[1].tick <= tick]
     return max(candidates, key=lambda entry: (entry[1].tick, entry[1].step), default=None)
 
 
-def abandon(output: Path, run: str, training: str, after_tick: int, why: str) -> None:
-    """Mark later checkpoints as abandoned: a rollback to `after_tick` has discarded their steps."""
+def abandon(output: Path, run: str, training: str, after_tick: int, reason: str) -> None:
+    """Mark later checkpoints as abandoned, because a rollback to `after_tick` has discarded their steps."""
     for path, record in list(complete(output, run, training)):
         if record.tick > after_tick:
-            rewrite(path, record.model_copy(update={"abandoned": why}))
+            rewrite(path, record.model_copy(update={"abandoned": reason}))
 
 
-def to_resume(output: Path, run: str, training: str) -> Path | None:
-    """Return the checkpoint that `resume_from_checkpoint=True` means.
+def checkpoint_to_resume(output: Path, run: str, training: str) -> Path | None:
+    """Return the checkpoint for `resume_from_checkpoint=True`, or None if there is none.
 
-    This is the training's newest checkpoint, or else the one with the highest step that does not belong to another
-    training of this run. Incomplete checkpoints are skipped. Raises ConfigError if all are incomplete.
+    This is the newest checkpoint of the training. Without one, it is the checkpoint with the highest step that does not
+    belong to another training of this run. Incomplete checkpoints are skipped. Raises ConfigError if all are
+    incomplete.
     """
-    if (own := newest(output, run, training)) is not None:
-        return own[0]
+    latest = newest(output, run, training)
+    if latest is not None:
+        return latest[0]
     candidates = [path for path in in_folder(output) if not is_of_other_training(path, run, training)]
     usable = [path for path in candidates if not problem(path) and not _is_abandoned(path, run)]
     if usable:
         return usable[-1]
     if candidates:
-        why = problem(candidates[-1]) or "all were rolled back"
-        raise ConfigError(f"no checkpoint in {output} can be resumed: {why}")
+        last_problem = problem(candidates[-1]) or "all of them were rolled back"
+        raise ConfigError(f"no checkpoint in {output} can be resumed: {last_problem}")
     return None
 
 
@@ -168,7 +170,7 @@ def _is_abandoned(path: Path, run: str) -> bool:
 
 
 def is_of_other_training(path: Path, run: str, training: str) -> bool:
-    """Whether another training of this run saved it. False if the record is damaged."""
+    """Whether another training of this run saved the checkpoint. False if the record is damaged."""
     try:
         record = read(path)
     except ConfigError:
@@ -176,39 +178,42 @@ def is_of_other_training(path: Path, run: str, training: str) -> bool:
     return record is not None and record.run == run and record.training != training
 
 
-def checked(folder: Path, run: str, model: dict[str, tuple[int, ...]]) -> Record | None:
-    """Return the record of a checkpoint that training is about to resume from; None if it has no record.
+def read_for_resume(folder: Path, run: str, model: dict[str, tuple[int, ...]]) -> Record | None:
+    """Return the record of a checkpoint from which training is about to resume, or None if it has no record.
 
-    Raises ConfigError if it is incomplete, of another run, or of another model.
+    Raises ConfigError if the checkpoint is incomplete, or from another run or model.
     """
     if not folder.is_dir():
         existing = ", ".join(path.name for path in in_folder(folder.parent)) or "none"
-        raise ConfigError(f"there is no checkpoint {folder}; beside it there are: {existing}")
-    if why := problem(folder):
+        raise ConfigError(f"there is no checkpoint {folder}; checkpoints in the same folder: {existing}")
+    folder_problem = problem(folder)
+    if folder_problem:
         usable = [path.name for path in in_folder(folder.parent) if not problem(path)]
-        remedy = f"resume from {usable[-1]}" if usable else "begin anew without resume_from_checkpoint"
-        raise ConfigError(f"{why}; {remedy}")
+        remedy = f"resume from {usable[-1]}" if usable else "start over without resume_from_checkpoint"
+        raise ConfigError(f"{folder_problem}; {remedy}")
     record = read(folder)
     if record is None:
         return None
     if run and record.run and record.run != run:
         raise ConfigError(
-            f"{folder} is of run {record.run!r}, and this is run {run!r}: continue that one by `oven-controller run "
-            f"--resume --run {record.run} -- COMMAND`, or remove {RECORD} from it to begin a new run with its weights"
+            f"{folder} is from run {record.run!r}, but this is run {run!r}; continue it with `oven-controller run "
+            f"--resume --run {record.run} -- COMMAND`, or delete {RECORD} from it to start a new run with its weights"
         )
-    if differing := _differences(record.model, model):
+    differences = _differences(record.model, model)
+    if differences:
         raise ConfigError(
-            f"{folder} is of another model: {differing}; resume with the model that it was saved from, or train "
-            "anew without resume_from_checkpoint"
+            f"{folder} is from another model: {differences}; resume with the model of the checkpoint, or start over "
+            "without resume_from_checkpoint"
         )
     return record
 
 
-def _differences(saved: dict[str, tuple[int, ...]], present: dict[str, tuple[int, ...]]) -> str:
+def _differences(saved: dict[str, tuple[int, ...]], current: dict[str, tuple[int, ...]]) -> str:
+    """Describe the parameters with different shapes, or return an empty string."""
     differences = [
-        f"{name} is {_shape(saved.get(name))} in it and {_shape(present.get(name))} in the trainer"
-        for name in [*saved, *(name for name in present if name not in saved)]
-        if saved.get(name) != present.get(name)
+        f"{name} is {_shape(saved.get(name))} in the checkpoint and {_shape(current.get(name))} in the trainer"
+        for name in [*saved, *(name for name in current if name not in saved)]
+        if saved.get(name) != current.get(name)
     ]
     more = f", and {len(differences) - 3} more" if len(differences) > 3 else ""
     return "; ".join(differences[:3]) + more

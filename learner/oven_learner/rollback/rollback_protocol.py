@@ -1,4 +1,4 @@
-"""The rollback interface that the client uses, and a saved state of a run."""
+"""The interface of rollback for the client, and the class of restorable states."""
 
 from __future__ import annotations
 
@@ -8,37 +8,39 @@ from typing import Any, Protocol
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """One state of a run that can be restored."""
+    """A state of a run that can be restored."""
 
     tick: int
     step: int
     state: Any
     restart: str = ""
-    """If this process cannot restore it: how the next process does, in words."""
+    """How the next process restores the state, for example "starts over". Empty if this process restores it."""
 
 
 class Rollback(Protocol):
-    """Rolls a run back, with copies in memory or with checkpoints and a restart."""
+    """Rollback of a run, with snapshots in memory or with checkpoints and a restart."""
 
     def take_if_due(self, tick: int) -> None:
         """Take a snapshot if one is due. Called at every step boundary."""
 
     def take(self, tick: int) -> object:
-        """Take a snapshot, because a decision or an operator asks for it."""
+        """Take a snapshot on request of a decision or an operator."""
 
     def ensure(self, tick: int) -> None:
-        """Make sure that there is a snapshot before a risky change. Raises an error if there cannot be one."""
+        """Make sure that there is a snapshot before a risky change. Raises an error if this is not possible."""
 
-    def too_far(self, tick: int, now: int, *, exact: bool) -> str:
-        """Return why a rollback at tick `now` to `tick` would go back too far; empty if it would not. `exact`: an
-        operator named the tick. An agent only estimates how far back it has to go."""
+    def distance_problem(self, tick: int, now: int, *, exact: bool) -> str:
+        """Return why a rollback at tick `now` to `tick` would go back too far, or an empty string.
+
+        `exact` means that an operator chose the tick. An agent only estimates it.
+        """
 
     def restore(self, tick: int, now: int) -> Snapshot:
         """Restore, at tick `now`, the newest snapshot taken at or before `tick`. Raises LookupError if there is
         none."""
 
     @property
-    def undoes(self) -> bool:
+    def can_undo(self) -> bool:
         """Whether a rollback can be undone."""
 
     def undo(self) -> Snapshot:
@@ -46,8 +48,10 @@ class Rollback(Protocol):
 
 
 class Checkpoints(Protocol):
-    """Checkpoints on disk in addition to copies in memory."""
+    """Checkpoints on disk, in addition to snapshots in memory."""
 
-    def take_if_due(self, tick: int) -> None: ...
+    def take_if_due(self, tick: int) -> None:
+        """Request a checkpoint if one is due."""
 
-    def abandon(self, after_tick: int, now: int) -> None: ...
+    def abandon(self, after_tick: int, now: int) -> None:
+        """Mark the checkpoints after that tick as abandoned."""

@@ -1,8 +1,10 @@
-"""Local teachers: models that a loss pulls the policy towards, and that can be swapped during a run. A teacher is
-GRPO's reference in its KL term and in the channel `distill` (oven_learner.losses), or a DistillationTrainer's teacher.
+"""Local teachers, which are models that a loss pulls the policy towards. They can be swapped during a run.
+
+A teacher is GRPO's reference in its KL term and in the channel `distill` (oven_learner.losses), or the teacher of a
+DistillationTrainer.
 
     teachers = Teachers(trainer)                   # the trainer's own reference, if any, is "initial"
-    teachers.add("strong", model, tokenizer)       # weakest first; raises TeacherRefusedError
+    teachers.add("strong", model, tokenizer)       # from weak to strong; raises TeacherRefusedError
     teachers.register(TeacherConfig(name="big", kind="big", model_name="folder", strategy="quantized", bits=8))
     oven.attach(trainer, teachers=teachers)        # announces teacher.active and grpo.beta
 

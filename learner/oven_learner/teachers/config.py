@@ -1,4 +1,4 @@
-"""The description of a teacher, `TeacherConfig`, which users write in Python or as an item of a YAML list."""
+"""The configuration of a teacher, written in Python or as an item of a YAML list."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ Bits = Literal[4, 8]
 
 
 class TeacherConfig(BaseModel):
-    """A named teacher: its model (or the folder or Hub id to load it from) and its form in memory.
+    """The configuration of a named teacher, with its model (or a folder or Hub id) and its strategy for memory.
 
-    `small` and `big` are causal language models; the order of addition says which is stronger. A `diffusion` teacher
-    needs its number of joint coordinates (`joint_dim`) and its intent size (`intent_dim`). `bits` applies to the
-    strategy "quantized". `tokenizer` is a loaded tokenizer, or its folder or id. None means the one in the model's
-    folder, if any.
+    `small` and `big` are causal language models. Their strength follows from the order of addition, not from the kind.
+    A `diffusion` teacher needs its number of joint coordinates (`joint_dim`) and its intent size (`intent_dim`). `bits`
+    applies to the strategy "quantized". `tokenizer` is a loaded tokenizer, or its folder or id. None means the one in
+    the model's folder, if any.
 
     Raises ConfigError for an invalid value, and UnknownNameError for an unknown kind or strategy.
     """
@@ -45,39 +45,43 @@ class TeacherConfig(BaseModel):
         try:
             super().__init__(**values)
         except ValidationError as error:
-            why = reason(error).replace("Value error, ", "").replace("Input should be", "it should be")
-            raise ConfigError(f"teacher {values.get('name')!r}: {why}") from error
+            problem = reason(error).replace("Value error, ", "").replace("Input should be", "it should be")
+            raise ConfigError(f"teacher {values.get('name')!r}: {problem}") from error
 
     @field_validator("kind", "strategy", mode="before")
     @classmethod
-    def _known(cls, value: Any, info: Any) -> Any:
-        called, choices = {"kind": ("kind of teacher", Kind), "strategy": ("teacher strategy", Strategy)}[
-            info.field_name
-        ]
-        if value not in get_args(choices):
-            raise UnknownNameError(called, str(value), get_args(choices))
+    def _check_name(cls, value: Any, info: Any) -> Any:
+        if info.field_name == "kind":
+            label, choices = "kind of teacher", get_args(Kind)
+        else:
+            label, choices = "teacher strategy", get_args(Strategy)
+        if value not in choices:
+            raise UnknownNameError(label, str(value), choices)
         return value
 
     @model_validator(mode="after")
-    def _consistent(self) -> TeacherConfig:
+    def _check_consistency(self) -> TeacherConfig:
         if (self.model is None) == (self.model_name is None):
-            raise ValueError("give either `model` or `model_name`")
+            raise ValueError("pass either `model` or `model_name`")
         if self.model is not None and not callable(getattr(self.model, "parameters", None)):
-            raise ValueError(f"`model` is a {type(self.model).__name__}; to load one, give its folder as `model_name`")
+            raise ValueError(f"`model` is a {type(self.model).__name__}; to load one, pass its folder as `model_name`")
         dimensions = {"joint_dim": self.joint_dim, "intent_dim": self.intent_dim}
+        set_names = [name for name, value in dimensions.items() if value is not None]
         if self.kind != "diffusion":
-            if unused := [name for name, value in dimensions.items() if value is not None]:
-                raise ValueError(f"{' and '.join(unused)} are for diffusion teachers; this one is {self.kind!r}")
+            if set_names:
+                raise ValueError(f"{' and '.join(set_names)} are for diffusion teachers, but this one is {self.kind!r}")
             return self
-        if missing := [name for name, value in dimensions.items() if value is None]:
-            raise ValueError(f"a diffusion teacher needs {' and '.join(missing)}")
+        missing_names = [name for name in dimensions if name not in set_names]
+        if missing_names:
+            raise ValueError(f"a diffusion teacher needs {' and '.join(missing_names)}")
         if self.tokenizer is not None:
             raise ValueError("a diffusion teacher uses no tokens; omit the tokenizer")
         return self
 
 
 def read_teachers(path: Path | str) -> list[TeacherConfig]:
-    """Read teachers, weakest first, from a YAML list of mappings. Raises ConfigError and UnknownNameError."""
+    """Read teachers, ordered from weak to strong, from a YAML list of mappings. Raises ConfigError or UnknownNameError
+    for an invalid file."""
     path = Path(path)
     try:
         entries = load_yaml(read_text(path, "the file of teachers"))
@@ -89,7 +93,7 @@ def read_teachers(path: Path | str) -> list[TeacherConfig]:
 def teachers_of(entries: Any, source: str = "teachers") -> list[TeacherConfig]:
     """Build TeacherConfigs from parsed values. Errors name `source`."""
     if not isinstance(entries, Sequence) or isinstance(entries, str):
-        raise ConfigError(f"{source} is a {type(entries).__name__}; write a list, `- name: …` for each teacher")
+        raise ConfigError(f"{source} is a {type(entries).__name__}; expected a list with `- name: …` for each teacher")
     configs: list[TeacherConfig] = []
     for number, entry in enumerate(entries, 1):
         if isinstance(entry, TeacherConfig):
@@ -99,6 +103,7 @@ def teachers_of(entries: Any, source: str = "teachers") -> list[TeacherConfig]:
             raise ConfigError(f"{source}, entry {number}: {str(entry)[:60]!r} is not a mapping with `name` and a model")
         configs.append(TeacherConfig(**entry))
     names = [config.name for config in configs]
-    if twice := {name for name in names if names.count(name) > 1}:
-        raise ConfigError(f"{source} names {', '.join(sorted(twice))} twice; each teacher needs its own name")
+    duplicates = {name for name in names if names.count(name) > 1}
+    if duplicates:
+        raise ConfigError(f"{source} names {', '.join(sorted(duplicates))} twice; each teacher needs its own name")
     return configs

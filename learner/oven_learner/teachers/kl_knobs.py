@@ -1,4 +1,4 @@
-"""The actuators of GRPO's KL term: its weight, `grpo.beta`, and its reference model, `teacher.active`."""
+"""The actuators of GRPO's KL term, which are its weight `grpo.beta` and its reference model `teacher.active`."""
 
 from __future__ import annotations
 
@@ -6,14 +6,15 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from oven_learner.actuators import Actuators
-from oven_learner.teachers.registry import NamedTeachers, Teachers, has_reference
+from oven_learner.teachers.reference_model import has_reference
+from oven_learner.teachers.registry import NamedTeachers, Teachers
 
 BETA, TEACHER = "grpo.beta", "teacher.active"
 ORDER = "weakest first"
-"""The unit of `teacher.active`: the order of its choices."""
+"""Unit of `teacher.active`, which describes the order of its choices."""
 
-FROM_ZERO = 0.04
-"""Base of the bounds if the user's β is 0, from Shao et al. 2024 (arXiv 2402.03300), §4.2."""
+DEFAULT_BETA = 0.04
+"""Base of the upper bound if the user's β is 0, from Shao et al. 2024 (arXiv 2402.03300), section 4.2."""
 
 
 def announce_anchor(
@@ -23,43 +24,44 @@ def announce_anchor(
     beta_bounds: tuple[float, float],
     client: Callable[[], Announcing | None] = lambda: None,
 ) -> None:
-    """Register both actuators if there is a reference model. With PEFT there is always one, the policy without its
-    adapter.
+    """Register both actuators if there is a reference model.
 
-    A change of β affects the next step's loss. Buffered reference log-probabilities stay valid for any β above 0. If
-    there are none, the completions are generated again.
+    With PEFT there always is one, the policy without its adapter. A change of β affects the next step's loss. Buffered
+    reference log-probabilities stay valid for any β above 0. If there are none, the completions are generated again.
     """
     grpo = _is_grpo(trainer)
     if grpo and has_reference(trainer):
-        own = float(trainer.args.beta or trainer.beta)
-        announce_beta(actuators, own, lambda: float(trainer.beta), lambda value: _set_beta(trainer, value), beta_bounds)
+        user_beta = float(trainer.args.beta or trainer.beta)
+        announce_beta(
+            actuators, user_beta, lambda: float(trainer.beta), lambda value: _set_beta(trainer, value), beta_bounds
+        )
     if teachers is not None:
         announce_teachers(actuators, teachers, client, lambda: not grpo or has_reference(trainer))
 
 
 def announce_beta(
     actuators: Actuators,
-    own: float,
+    user_beta: float,
     read: Callable[[], float],
     write: Callable[[float], object],
     beta_bounds: tuple[float, float],
     unit: str = "× KL per token, in the loss",
 ) -> None:
-    """Register `grpo.beta` within `beta_bounds` times the user's `own`. If that is 0, FROM_ZERO sets the upper one."""
+    """Register `grpo.beta` within `beta_bounds` times `user_beta`. If that is 0, DEFAULT_BETA sets the upper bound."""
     actuators.scalar(
         BETA,
         read,
         write,
-        low=own * beta_bounds[0],
-        high=(own or FROM_ZERO) * beta_bounds[1],
-        scale="log" if own else "linear",
+        low=user_beta * beta_bounds[0],
+        high=(user_beta or DEFAULT_BETA) * beta_bounds[1],
+        scale="log" if user_beta else "linear",
         unit=unit,
         moves_own_metric=True,
     )
 
 
 class Announcing(Protocol):
-    """The methods of a training client that dynamic actuators need."""
+    """The part of a training client that is needed to announce changed actuators."""
 
     actuators: Actuators
 
@@ -71,38 +73,42 @@ def announce_teachers(
     actuators: Actuators,
     teachers: NamedTeachers[Any],
     client: Callable[[], Announcing | None],
-    taught: Callable[[], bool] = lambda: True,
+    uses_teacher: Callable[[], bool] = lambda: True,
 ) -> None:
-    """Register `teacher.active` if two or more teachers are loaded and the loss uses one (`taught`).
+    """Register `teacher.active` if two or more teachers are loaded and `uses_teacher()` is true for the loss.
 
-    Refused teachers are choices too, so that requests for them are answered with the reason. A teacher added later
-    becomes a choice, announced by the running training's `client()`.
+    Refused teachers are also choices, so that requests for them are answered with the reason. A teacher that is added
+    later becomes a choice, and the `client()` of the running training announces it.
     """
 
     def offer(registry: Actuators) -> bool:
         if TEACHER in registry:
             registry.update(TEACHER, choices=teachers.names)
-        elif len(teachers) > 1 and taught():
+        elif len(teachers) > 1 and uses_teacher():
             registry.choice(TEACHER, lambda: teachers.active, teachers.swap, teachers.names, unit=ORDER)
         return TEACHER in registry
 
-    def added() -> None:
-        running = client()
-        if offer(running.actuators if running is not None else actuators) and running is not None:
-            running.announce(TEACHER)
+    def on_add() -> None:
+        running_client = client()
+        is_offered = offer(running_client.actuators if running_client is not None else actuators)
+        if is_offered and running_client is not None:
+            running_client.announce(TEACHER)
 
     offer(actuators)
-    teachers.added = added
+    teachers.on_add = on_add
 
 
 def _set_beta(trainer: Any, value: float) -> None:
-    waiting = trainer._buffered_inputs or ()
-    if value and any("ref_per_token_logps" not in batch for batch in waiting):
+    """Set β, and drop buffered batches without the log-probabilities that the new value needs."""
+    buffered_batches = trainer._buffered_inputs or ()
+    if value and any("ref_per_token_logps" not in batch for batch in buffered_batches):
         trainer._buffered_inputs = None
     trainer.beta = value
 
 
 def _is_grpo(trainer: Any) -> bool:
-    """Check by class name, so that a process with a plain Trainer does not import TRL. DPO's beta and reference
-    differ."""
+    """Whether this is a GRPOTrainer. The beta and reference of a DPOTrainer are different.
+
+    The check uses the class name, so that a process with a plain Trainer does not import TRL.
+    """
     return any(cls.__name__ == "GRPOTrainer" for cls in type(trainer).__mro__)

@@ -1,8 +1,8 @@
-"""Forms of a teacher in memory: their sizes in bytes, the choice of the fastest form that fits, and quantization.
+"""The forms of a teacher in memory, with their sizes, the choice of the fastest form that fits, and quantization.
 
 Linear layers are quantized with bitsandbytes, on GPUs and CPUs, to 8 bits (LLM.int8, Dettmers et al. 2022, arXiv
 2208.07339) or to 4 (NF4 with double quantization, Dettmers et al. 2023, arXiv 2305.14314). Embeddings, norms and the
-output head are not: TRL's fused log-probabilities read the head's weight directly, not through its `forward`.
+output head are not quantized. TRL's fused log-probabilities read the head's weight directly, not through its `forward`.
 """
 
 from __future__ import annotations
@@ -25,39 +25,40 @@ from oven_learner.teachers.config import Bits
 Form = Literal["resident", "8 bits", "4 bits", "offload"]
 """Forms of a teacher in memory, from the fastest to the smallest."""
 
-SHARE_OF_FREE = 0.5
-"""Share of the free memory that a new teacher may use. Activations and optimizer states of the first step need the
+MAX_FREE_SHARE = 0.5
+"""Maximum share of the free memory for a new teacher. The activations and optimizer states of the first step need the
 rest."""
 BITS: dict[Form, Bits] = {"8 bits": 8, "4 bits": 4}
-"""The quantized forms."""
+"""Quantized form → its number of bits."""
 BYTES_PER_WEIGHT = {"8 bits": 1.0, "4 bits": 0.53}
 """Bytes per weight of a quantized linear layer, including scales. NF4 has one 8-bit scale per 64 weights."""
 
 
 def tensors(model: nn.Module, *, buffers: bool = True) -> Iterator[Tensor]:
-    """Yield parameters, buffers, and the extra tensors of quantized layers."""
+    """Yield the parameters, the buffers, and the extra tensors of quantized layers."""
     for parameter in model.parameters():
         yield parameter.data
         yield from _extra_tensors(parameter)
     if buffers:
         yield from model.buffers()
     for module in model.modules():
-        if (state := getattr(module, "state", None)) is not None and not isinstance(state, nn.Module):
-            yield from _extra_tensors(state)  # LLM.int8 moves its scales here in the first pass
+        state = getattr(module, "state", None)
+        if state is not None and not isinstance(state, nn.Module):
+            yield from _extra_tensors(state)  # LLM.int8 moves its scales to the state in the first pass
 
 
 def own_bytes(model: nn.Module, *, buffers: bool = True) -> int:
-    """Return the model's bytes in memory. Shared storages count once, offloaded tensors not at all."""
-    held: dict[tuple[torch.device, int], int] = {}
+    """Return the model's bytes in memory. Shared storages count once, and offloaded tensors do not count."""
+    storage_bytes: dict[tuple[torch.device, int], int] = {}
     for tensor in tensors(model, buffers=buffers):
         if tensor.device.type != "meta":
             storage = tensor.untyped_storage()
-            held[tensor.device, storage.data_ptr()] = storage.nbytes()
-    return sum(held.values())
+            storage_bytes[tensor.device, storage.data_ptr()] = storage.nbytes()
+    return sum(storage_bytes.values())
 
 
 def _extra_tensors(owner: Any) -> Iterator[Tensor]:
-    """Yield tensors among the attributes of bitsandbytes' parameters and states."""
+    """Yield the tensors among the attributes of a parameter or state of bitsandbytes."""
     for name, value in getattr(owner, "__dict__", {}).items():
         if isinstance(value, Tensor):
             yield value
@@ -67,27 +68,29 @@ def _extra_tensors(owner: Any) -> Iterator[Tensor]:
 
 @dataclass(frozen=True, slots=True)
 class Footprint:
-    """The sizes of a model, known before it is loaded."""
+    """The sizes of a model, which are known before it is loaded."""
 
     total: int
-    """Bytes of the parameters as stored."""
+    """Bytes of all parameters as stored."""
     linear: int
     """Bytes of the quantizable weights."""
     weights: int
     """Number of quantizable weights."""
 
     def bytes_as(self, form: Form) -> int:
-        """Return the approximate bytes in that form."""
+        """Return the approximate bytes of the model in this form."""
         if form == "resident":
             return self.total
         return 0 if form == "offload" else int(self.total - self.linear + BYTES_PER_WEIGHT[form] * self.weights)
 
 
-def cheapest_needed(footprint: Footprint, room: int, *, quantizable: bool) -> Form:
-    """Return the first of resident, 8 bits, 4 bits and offload that fits in `room` bytes. `quantizable` says whether
-    bitsandbytes is available."""
+def fastest_fitting_form(footprint: Footprint, available_bytes: int, *, quantizable: bool) -> Form:
+    """Return the first of resident, 8 bits, 4 bits and offload that fits in `available_bytes`.
+
+    `quantizable` says whether quantized forms are possible.
+    """
     forms: tuple[Form, ...] = ("resident", "8 bits", "4 bits") if quantizable else ("resident",)
-    return next((form for form in forms if footprint.bytes_as(form) <= room), "offload")
+    return next((form for form in forms if footprint.bytes_as(form) <= available_bytes), "offload")
 
 
 def free_bytes(device: torch.device) -> int:
@@ -97,9 +100,11 @@ def free_bytes(device: torch.device) -> int:
     return int(psutil.virtual_memory().available)
 
 
-def return_freed() -> None:
-    """Return freed memory to the system. Otherwise glibc keeps the memory of a model's weights after it was quantized
-    or offloaded. Without glibc this does nothing."""
+def release_freed_memory() -> None:
+    """Return freed memory to the system. Without glibc this does nothing.
+
+    Otherwise glibc keeps the memory of weights that were quantized or offloaded.
+    """
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)
@@ -125,9 +130,10 @@ def bitsandbytes_config(bits: Bits, dtype: torch.dtype) -> Any:
 
 
 def quantize(model: Any, bits: Bits, device: torch.device) -> None:
-    """Quantize a model in place, layer by layer, and move those layers to `device`. Already quantized layers stay.
+    """Quantize a model in place, layer by layer, and move the quantized layers to `device`.
 
-    Raises ConfigError if bitsandbytes is not installed, and TeacherRefusedError if there is no linear layer.
+    Layers that are already quantized stay unchanged. Raises ConfigError if bitsandbytes is not installed, and
+    TeacherRefusedError if there is no linear layer.
     """
     bnb = _bitsandbytes()
     from transformers.integrations.bitsandbytes import replace_with_bnb_linear
@@ -148,13 +154,13 @@ def quantize(model: Any, bits: Bits, device: torch.device) -> None:
     if not layers:
         raise TeacherRefusedError("it has no linear layer to quantize; use the strategy 'resident' or 'offload'")
     for layer in layers:
-        # bitsandbytes repacks weights in the first pass on some processors only, for widths that are multiples of 32,
-        # and computes in bfloat16 from then on.
+        # Otherwise bitsandbytes repacks weights in the first pass on some processors, for widths that are multiples of
+        # 32, and then computes in bfloat16.
         layer.support_avx512bf16_for_cpu = False
 
 
 def linear_layers(model: Any) -> Iterator[tuple[str, nn.Module]]:
-    """Yield the quantizable layers by name: all linear layers but the output head."""
+    """Yield the quantizable layers with their names, which are all linear layers except the output head."""
     from transformers.pytorch_utils import Conv1D
 
     heads = set(_heads(model))
@@ -172,7 +178,7 @@ def footprint(model: nn.Module) -> Footprint:
 
 
 def _heads(model: Any) -> list[str]:
-    """Return the names of the output head, or an empty list for a model without a vocabulary."""
+    """Return the names of the output head, or [] for a model without a vocabulary."""
     if not hasattr(model, "get_output_embeddings"):
         return []
     head = model.get_output_embeddings()
@@ -180,13 +186,14 @@ def _heads(model: Any) -> list[str]:
 
 
 def _bitsandbytes() -> Any:
-    # It warns about each float32 batch that it casts, and at each start about a missing faster kernel.
+    """Import and return bitsandbytes. Raises ConfigError if it is not installed."""
+    # Silence warnings about each float32 batch that it casts, and about a missing faster kernel.
     for name in ("bitsandbytes.autograd._functions", "bitsandbytes.backends.cpu.ops"):
         logging.getLogger(name).setLevel(logging.ERROR)
     try:
         return importlib.import_module("bitsandbytes")
     except ImportError as error:
         raise ConfigError(
-            f"a quantized teacher needs the package bitsandbytes ({error}): "
+            f"a quantized teacher needs the package bitsandbytes ({error}); install it with "
             '`pip install "oven-controller[quantized]"`, or use the strategy "resident" or "offload"'
         ) from error

@@ -1,7 +1,7 @@
-"""Load a teacher's model and tokenizer, choose its form in memory, and convert the model to this form.
+"""Functions that load a teacher's model and tokenizer, choose its form in memory, and convert it to this form.
 
-Offloaded weights wait in CPU memory for a GPU, or on disk for a CPU, using accelerate's hooks. Each layer's weights are
-loaded when a pass reaches the layer and dropped afterwards, so that an idle teacher uses no memory.
+Offloaded weights are stored in CPU memory for a GPU, or on disk for a CPU, using accelerate's hooks. The weights of a
+layer are loaded when a pass reaches the layer and dropped afterwards, so an idle teacher uses no memory.
 """
 
 from __future__ import annotations
@@ -25,42 +25,43 @@ from oven_learner.teachers.memory import BITS, Footprint, Form
 
 
 def load_model(config: TeacherConfig, form: Form, device: torch.device, *, beside_training: bool = False) -> Any:
-    """Load the model on the CPU, in the dtype of its file. A quantized one is quantized while loading, on `device`.
+    """Load the model on the CPU, in the dtype of its file. A quantized model is quantized during loading, on `device`.
 
-    A model in the config is returned unchanged. With `beside_training`, another thread is training. transformers sets
-    the process's default dtype while it builds a model, which would affect a step. So the model is then read in the
-    current default dtype, which needs that memory for a moment.
+    A model in the config is returned unchanged. With `beside_training`, another thread is training. transformers
+    changes the process's default dtype while it creates a model, which would affect a training step. So the model is
+    then read in the current default dtype, which temporarily needs more memory.
 
-    Raises TeacherRefusedError if loading fails, and ConfigError for a diffusion teacher, which scores no tokens.
+    Raises TeacherRefusedError if loading fails, and ConfigError for a diffusion teacher, which cannot score tokens.
     """
     if config.kind == "diffusion":
         raise ConfigError(
-            f"teacher {config.name!r} is a diffusion model, and this trainer's policy generates tokens; use a causal "
-            "language model, kind 'small' or 'big'"
+            f"teacher {config.name!r} is a diffusion model, but this trainer's policy generates tokens; use a causal "
+            "language model of the kind 'small' or 'big'"
         )
     if config.model is not None:
         return config.model
     from transformers import AutoModelForCausalLM
 
-    described = _described(config)
-    stored, default = described.dtype or torch.float32, torch.get_default_dtype()
-    options: dict[str, Any] = {"dtype": default if beside_training else "auto"}
+    file_dtype, default_dtype = _load_config(config).dtype or torch.float32, torch.get_default_dtype()
+    options: dict[str, Any] = {"dtype": default_dtype if beside_training else "auto"}
     if form in BITS:
-        options |= {"quantization_config": memory.bitsandbytes_config(BITS[form], stored), "device_map": {"": device}}
+        quantization_config = memory.bitsandbytes_config(BITS[form], file_dtype)
+        options |= {"quantization_config": quantization_config, "device_map": {"": device}}
     try:
         model = AutoModelForCausalLM.from_pretrained(str(config.model_name), **options)
     except Exception as error:
-        raise _unloaded(config, error) from error
-    if beside_training and stored != default:
+        raise _load_error(config, error) from error
+    if beside_training and file_dtype != default_dtype:
         for parameter in model.parameters():
             if parameter.is_floating_point():
-                parameter.data = parameter.data.to(stored)
-        model.config.dtype = stored
+                parameter.data = parameter.data.to(file_dtype)
+        model.config.dtype = file_dtype
     return model
 
 
 def load_tokenizer(config: TeacherConfig) -> Any:
-    """Return the config's tokenizer, or the one in the model's folder, or None. Raises TeacherRefusedError."""
+    """Return the config's tokenizer, or the one in the model's folder, or None. Raises TeacherRefusedError if it cannot
+    be loaded."""
     if config.tokenizer is not None and not isinstance(config.tokenizer, str | os.PathLike):
         return config.tokenizer
     source = config.tokenizer or config.model_name
@@ -80,48 +81,49 @@ def load_tokenizer(config: TeacherConfig) -> Any:
 
 
 def expected_footprint(config: TeacherConfig) -> Footprint:
-    """Return the model's sizes without loading it. Raises TeacherRefusedError."""
+    """Return the model's sizes without loading it. Raises TeacherRefusedError if there is no such model."""
     if config.model is not None:
         return memory.footprint(config.model)
     from transformers import AutoModelForCausalLM
 
-    described = _described(config)
+    model_config = _load_config(config)
     with torch.device("meta"):  # in the current default dtype, as in `load_model`
         from_config = AutoModelForCausalLM.from_config
-        empty = from_config(described, dtype=torch.get_default_dtype())  # type: ignore[no-untyped-call]
-    return memory.footprint(empty.to(described.dtype or torch.float32))
+        empty_model = from_config(model_config, dtype=torch.get_default_dtype())  # type: ignore[no-untyped-call]
+    return memory.footprint(empty_model.to(model_config.dtype or torch.float32))
 
 
-def _described(config: TeacherConfig) -> Any:
+def _load_config(config: TeacherConfig) -> Any:
     from transformers import AutoConfig
 
     try:
         return AutoConfig.from_pretrained(str(config.model_name))
     except Exception as error:
-        raise _unloaded(config, error) from error
+        raise _load_error(config, error) from error
 
 
-def _unloaded(config: TeacherConfig, error: Exception) -> TeacherRefusedError:
+def _load_error(config: TeacherConfig, error: Exception) -> TeacherRefusedError:
     name = str(config.model_name)
+    is_path = os.sep in name.strip(".") and name.startswith((os.sep, ".", "~"))
     problem = f"it cannot be loaded from {name!r}: {reason(error)[:300]}"
-    if not Path(name).is_dir() and (os.sep in name.strip(".") and (name.startswith((os.sep, ".", "~")))):
+    if is_path and not Path(name).is_dir():
         problem = f"there is no folder {name!r}"
     return TeacherRefusedError(f"{problem}; use a folder written by `save_pretrained`")
 
 
 def offload(model: Any, device: torch.device, folder: Path | None = None, *, head_stays: bool = False) -> None:
-    """Move the weights of `model` off `device`, where it still runs.
+    """Move the weights of `model` away from `device`. The model still runs on `device`.
 
-    On a CPU they go to a new folder inside `folder` (None: the system's folder for temporary files). The folder is
-    deleted with the model, or at exit. `head_stays` keeps the output head in place, for a loss that reads its weights
-    outside a pass. Raises TeacherRefusedError if the disk cannot hold them; the model is then unchanged.
+    For a CPU, the weights are written to a new folder inside `folder`, or inside the system's folder for temporary
+    files. The new folder is deleted with the model, or at exit. `head_stays` keeps the output head in place, for a loss
+    that reads its weights outside a pass. Raises TeacherRefusedError if the disk is full. The model is then unchanged.
     """
     if device.type == "cpu":
-        disk_offload(model, str(_written(model, folder)), execution_device=device, offload_buffers=True)
+        disk_offload(model, str(_write_weights(model, folder)), execution_device=device, offload_buffers=True)
     else:
         cpu_offload(model, execution_device=device, offload_buffers=True)
     if not hasattr(model, "get_output_embeddings"):
-        return  # no vocabulary, so nothing reads a head's weights
+        return  # without a vocabulary there is no head
     if head_stays:
         remove_hook_from_module(model.get_output_embeddings())
     else:
@@ -129,7 +131,7 @@ def offload(model: Any, device: torch.device, folder: Path | None = None, *, hea
 
 
 class _HeadInPlace(ModelHook):  # type: ignore[misc]
-    """Keeps the head's weight loaded for the whole pass.
+    """A hook that keeps the head's weight loaded during the complete pass.
 
     TRL's fused log-probabilities read the weight without calling the head, so the head's own hook would not load it.
     """
@@ -145,38 +147,39 @@ class _HeadInPlace(ModelHook):  # type: ignore[misc]
         return output
 
 
-def _written(model: Any, folder: Path | None) -> Path:
+def _write_weights(model: Any, folder: Path | None) -> Path:
     """Write the weights in accelerate's format, and return the folder.
 
-    accelerate itself writes through memory maps, where a full disk causes a SIGBUS instead of an OSError.
+    accelerate itself writes to memory maps, where a full disk causes a SIGBUS instead of an OSError.
     """
     weights = model.state_dict()
     needed = sum(tensor.numel() * tensor.element_size() for tensor in weights.values())
-    where = Path(folder or tempfile.gettempdir())
+    parent = Path(folder or tempfile.gettempdir())
     target: Path | None = None
     try:
-        where.mkdir(parents=True, exist_ok=True)
-        if (free := shutil.disk_usage(where).free) < needed:
-            raise OSError(f"{free:,} are free")
-        target = Path(tempfile.mkdtemp(prefix="oven-teacher-", dir=where))
+        parent.mkdir(parents=True, exist_ok=True)
+        free = shutil.disk_usage(parent).free
+        if free < needed:
+            raise OSError(f"only {free:,} bytes are free")
+        target = Path(tempfile.mkdtemp(prefix="oven-teacher-", dir=parent))
         index: dict[str, dict[str, Any]] = {}
         for name, tensor in weights.items():
-            _write(target / f"{name}.dat", tensor)
+            _write_tensor(target / f"{name}.dat", tensor)
             index[name] = {"dtype": str(tensor.dtype).removeprefix("torch."), "shape": list(tensor.shape)}
         save_offload_index(index, str(target))
     except OSError as error:
         if target is not None:
             shutil.rmtree(target, ignore_errors=True)
         raise TeacherRefusedError(
-            f"its {needed:,} bytes cannot be written to {where}: {reason(error)}; free some space, or use another "
-            "folder, `offload_folder=` or TMPDIR"
+            f"its {needed:,} bytes cannot be written to {parent}: {reason(error)}; free some space, or choose another "
+            "folder with `offload_folder=` or TMPDIR"
         ) from error
     weakref.finalize(model, shutil.rmtree, target, ignore_errors=True)
     return target
 
 
-def _write(path: Path, tensor: torch.Tensor) -> None:
-    """Write the tensor's bytes. Unlike numpy's `tofile`, this keeps the error number of a disk error."""
+def _write_tensor(path: Path, tensor: torch.Tensor) -> None:
+    """Write the tensor's bytes. Unlike numpy's `tofile`, this preserves the error number of a disk error."""
     flat = tensor.detach().cpu().contiguous().flatten()
     with path.open("wb") as file:
         file.write(flat.view(torch.uint8).numpy().data)
@@ -184,9 +187,11 @@ def _write(path: Path, tensor: torch.Tensor) -> None:
         os.fsync(file.fileno())
 
 
-def chosen_form(config: TeacherConfig, device: torch.device, bytes_left: int, *, quantizable: bool = True) -> Form:
-    """Return the form for the config's strategy. For "hybrid" it depends on the free memory of `device` and on
-    `bytes_left`, the budget for teachers. Raises TeacherRefusedError if the model cannot be found."""
+def choose_form(config: TeacherConfig, device: torch.device, bytes_left: int, *, quantizable: bool = True) -> Form:
+    """Return the form for the config's strategy. Raises TeacherRefusedError if the model cannot be found.
+
+    For "hybrid" the form depends on the free memory of `device`, and on `bytes_left` of the limit for teachers.
+    """
     if config.strategy == "quantized":
         return "8 bits" if config.bits == 8 else "4 bits"
     if config.strategy != "hybrid":
@@ -194,15 +199,16 @@ def chosen_form(config: TeacherConfig, device: torch.device, bytes_left: int, *,
     footprint = expected_footprint(config)
     free = memory.free_bytes(device)
     if config.model is not None:
-        free += sum(tensor.nbytes for tensor in config.model.parameters() if tensor.device == device)  # there already
-    room = min(bytes_left, int(memory.SHARE_OF_FREE * free))
-    return memory.cheapest_needed(footprint, room, quantizable=quantizable and memory.can_quantize())
+        # A model that is already on the device does not need its memory again.
+        free += sum(tensor.nbytes for tensor in config.model.parameters() if tensor.device == device)
+    available_bytes = min(bytes_left, int(memory.MAX_FREE_SHARE * free))
+    return memory.fastest_fitting_form(footprint, available_bytes, quantizable=quantizable and memory.can_quantize())
 
 
 def place_model(
     model: torch.nn.Module, device: torch.device, form: Form, folder: Path | None, *, head_stays: bool = False
 ) -> None:
-    """Freeze `model`, and convert its weights to the form. For `folder` and `head_stays` see `offload`."""
+    """Freeze `model`, and convert its weights to the form. `folder` and `head_stays` are explained in `offload`."""
     model.eval()
     model.requires_grad_(False)
     if form in BITS:
@@ -211,12 +217,12 @@ def place_model(
         offload(model, device, folder, head_stays=head_stays)
     elif getattr(model, "hf_device_map", None) is None:
         model.to(device)
-    memory.return_freed()
+    memory.release_freed_memory()
 
 
-def as_trainer_asks(model: Any, accelerator: Any, form: Form) -> Any:
-    """Return the placed model prepared for a transformers trainer.
+def prepare_for_trainer(model: Any, accelerator: Any, form: Form) -> Any:
+    """Return the placed model, prepared by accelerate for the trainer if it is resident.
 
-    accelerate refuses to prepare some quantized models on a CPU; the trainer has already entered its autocast.
+    accelerate rejects some quantized models on a CPU. They do not need it, because the trainer enters autocast itself.
     """
     return accelerator.prepare_model(model, evaluation_mode=True) if form == "resident" else model

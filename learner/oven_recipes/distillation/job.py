@@ -1,4 +1,4 @@
-"""Build the recipe's training job: warm policy, prompts, teachers, TRL's trainer, and the held-out evaluation."""
+"""Builds the recipe's training job: warm policy, prompts, teachers, TRL's trainer, and the held-out evaluation."""
 
 from pathlib import Path
 

@@ -51,6 +51,6 @@ def parse_start(text: str, seed: int, settings: DistillationSettings) -> Start:
         case "tuned" | "drill:lr-low":
             return Start(*base.learning_rate_start(text, TUNED_LEARNING_RATE))
         case "drill:weak-teacher":
-            label = "the teacher is an eighth of the policy's size and has the same mixed habits"
+            label = "the teacher has an eighth of the policy's size and the same mixed habits"
             return Start(text, TUNED_LEARNING_RATE, label, ("small", "strong"), "small")
     raise base.no_such_start(text, NAMES)

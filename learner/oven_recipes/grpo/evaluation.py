@@ -1,4 +1,4 @@
-"""Measure greedy accuracy on held-out prompts, without an effect on the training run."""
+"""Measures greedy accuracy on held-out prompts, without an effect on the training run."""
 
 import random
 from collections import defaultdict
@@ -41,13 +41,17 @@ def greedy_accuracy(
         model.train(was_training)
     answers = tokenizer.batch_decode(out[:, batch["input_ids"].shape[1] :], skip_special_tokens=True)
     hits = [float(answer == example.answer) for answer, example in zip(answers, examples, strict=True)]
-    right: defaultdict[str, list[float]] = defaultdict(list)
+    hits_by_level: defaultdict[str, list[float]] = defaultdict(list)
     for hit, example in zip(hits, examples, strict=True):
-        right[example.level].append(hit)
-    weight = {level: len(examples) / (len(right) * len(level_hits)) for level, level_hits in right.items()}
-    by_level = {f"eval/accuracy/{level}": sum(level_hits) / len(level_hits) for level, level_hits in right.items()}
-    each = [hit * weight[example.level] for hit, example in zip(hits, examples, strict=True)]
-    return {"eval/accuracy": each, **by_level}
+        hits_by_level[example.level].append(hit)
+    weights = {
+        level: len(examples) / (len(hits_by_level) * len(level_hits)) for level, level_hits in hits_by_level.items()
+    }
+    by_level = {
+        f"eval/accuracy/{level}": sum(level_hits) / len(level_hits) for level, level_hits in hits_by_level.items()
+    }
+    weighted_hits = [hit * weights[example.level] for hit, example in zip(hits, examples, strict=True)]
+    return {"eval/accuracy": weighted_hits, **by_level}
 
 
 def accuracy_of(

@@ -1,4 +1,4 @@
-"""Build the training job: warm policy, prompts, mixture, reward, TRL's trainer, and the held-out evaluation."""
+"""Builds the training job: warm policy, prompts, mixture, reward, TRL's trainer, and the held-out evaluation."""
 
 from pathlib import Path
 
@@ -33,7 +33,7 @@ def build(
     model = warm_policy(settings, tokenizer, seed, cache)
     committee.description = describe(model, tokenizer)
     rows = training_pools(settings.lengths, settings.train_prompts, seed)
-    levels = [Dataset.from_list([vars(row) for row in of_level]) for of_level in rows]
+    levels = [Dataset.from_list([vars(row) for row in level_rows]) for level_rows in rows]
     mixture = Mixture(dict(zip(settings.levels, levels, strict=True)), start.mixture, seed=seed)
     args = _arguments(settings, start.learning_rate, seed, workdir)
     trainer = GRPOTrainer(
@@ -47,7 +47,7 @@ def build(
     beta = settings.beta if start.beta is None else start.beta
     teachers = None
     if beta > 0:
-        # Set only now, because a trainer created with a beta loads its reference from the policy's path, which does not
+        # Set beta only now. A trainer created with a beta loads its reference from the policy's path, which does not
         # exist.
         trainer.beta = args.beta = beta
         teachers = build_teachers(trainer, (start.teacher, "strong"), settings, tokenizer, seed, cache)

@@ -15,13 +15,13 @@ from transformers import LlamaForCausalLM, PreTrainedTokenizerFast, Trainer
 from oven_learner.teachers import Teachers
 from oven_recipes.grpo.settings import SortingSettings, TeacherName
 from oven_recipes.grpo.task import habit_pairs
-from oven_recipes.small_models import descend, rise_and_fall, small_llama, target_batch
+from oven_recipes.small_models import optimizer_step, small_llama, target_batch, warmup_decay_schedule
 from oven_recipes.weights_cache import key_of, trained_once
 
 
 def build_model(settings: SortingSettings, tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:
     """Return a freshly initialised policy."""
-    # A prompt is the digits between two marks; the completion may be one token longer than it should.
+    # A prompt has the digits between two marks, and the completion may be one token too long.
     positions = max(settings.lengths) + 2 + settings.max_completion_length
     return small_llama(settings, tokenizer, positions, tied=False)
 
@@ -51,8 +51,8 @@ RECIPE_VERSION = 1  # raise it when the warm-up's code changes what it produces
 def cache_key(settings: SortingSettings, seed: int) -> str:
     """Return 16 hex digits that depend only on the settings that determine the warm weights."""
     fields = ("lengths", "hidden", "layers", "heads", "ffn", "sft_steps", "sft_batch", "sft_learning_rate")
-    decides = {name: getattr(settings, name) for name in (*fields, "right_habit")}
-    return key_of({"version": RECIPE_VERSION, "seed": seed, **decides})
+    factors = {name: getattr(settings, name) for name in (*fields, "right_habit")}
+    return key_of({"version": RECIPE_VERSION, "seed": seed, **factors})
 
 
 def warm_policy(
@@ -67,17 +67,17 @@ def warm_policy(
 
 def _train(model: LlamaForCausalLM, settings: SortingSettings, tokenizer: PreTrainedTokenizerFast, seed: int) -> None:
     pairs = habit_pairs(settings.lengths, settings.right_habit, random.Random(f"warm-up {seed}"))
-    # A short memory of the squared gradient: in a few hundred steps, .999 still remembers the initial weights.
+    # A lower second beta: within a few hundred steps, 0.999 still includes gradients of the initial weights.
     optimizer = torch.optim.AdamW(
         model.parameters(), lr=settings.sft_learning_rate, betas=(0.9, 0.95), weight_decay=0.0
     )
-    schedule = rise_and_fall(optimizer, settings.sft_steps)
+    schedule = warmup_decay_schedule(optimizer, settings.sft_steps)
     model.train()
     for _ in range(settings.sft_steps):
         ids, mask, labels = collate(list(islice(pairs, settings.sft_batch)), tokenizer)
         logits = model(input_ids=ids, attention_mask=mask).logits  # (B, T, V)
         loss = cross_entropy(logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten())
-        descend(loss, model.parameters(), optimizer, schedule)
+        optimizer_step(loss, model.parameters(), optimizer, schedule)
 
 
 def collate(pairs: list[tuple[str, str]], tokenizer: PreTrainedTokenizerFast) -> tuple[Tensor, Tensor, Tensor]:
@@ -87,15 +87,15 @@ def collate(pairs: list[tuple[str, str]], tokenizer: PreTrainedTokenizerFast) ->
     return target_batch(prompts, targets, tokenizer.pad_token_id, "left")
 
 
-WARMED: dict[TeacherName, Callable[[SortingSettings], SortingSettings]] = {
+TEACHER_SETTINGS: dict[TeacherName, Callable[[SortingSettings], SortingSettings]] = {
     "initial": lambda policy: policy,
     "small": lambda policy: policy.model_copy(
         update={"hidden": policy.hidden // 2, "layers": 1, "ffn": policy.ffn // 2}
     ),
     "strong": lambda policy: policy.model_copy(update={"right_habit": 1.0}),
 }
-"""The warm-up settings of each teacher, from the policy's. `small` has an eighth of the parameters and the same mixed
-habits, so it limits a policy. `strong` learnt from right answers only."""
+"""Teacher → function from the policy's settings to the teacher's warm-up settings. `small` has an eighth of the
+parameters and the same mixed habits, so it limits a policy. `strong` learnt from right answers only."""
 
 
 def build_teachers(
@@ -111,6 +111,6 @@ def build_teachers(
     Teachers that are not cached are trained now."""
     teachers = Teachers(trainer)
     for name in names:
-        teachers.add(name, warm_policy(WARMED[name](settings), tokenizer, seed, cache), tokenizer)
+        teachers.add(name, warm_policy(TEACHER_SETTINGS[name](settings), tokenizer, seed, cache), tokenizer)
     teachers.swap(active or names[0])
     return teachers

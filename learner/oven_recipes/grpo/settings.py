@@ -64,7 +64,7 @@ class GrpoSettings(SortingSettings):
 
     max_steps: int = Field(default=120, ge=1, le=10**9)
     prompts_per_step: int = Field(default=32, ge=1)
-    group_size: int = Field(default=8, ge=2, description="completions per prompt; 2 is the least with an advantage")
+    group_size: int = Field(default=8, ge=2, description="completions per prompt; an advantage needs at least 2")
     beta: float = Field(default=0.0, ge=0, description="weight of the KL term; the warm-up policy is the first teacher")
     schedule: Literal["constant", "cosine", "linear"] = "constant"
     lr_warmup_steps: int = Field(default=0, ge=0, description="steps over which the learning rate rises from 0")
@@ -119,7 +119,7 @@ def _drawn(seed: int, levels: Sequence[str]) -> Start:
     rng = random.Random(f"start {seed}")
     low, high = LEARNING_RATE_RANGE
     factor = math.exp(rng.uniform(math.log(low), math.log(high)))
-    # A Dirichlet draw is gamma draws over their sum; the floor keeps the sum positive if all underflow.
+    # A Dirichlet sample is gamma samples divided by their sum. The minimum keeps the sum positive if all underflow.
     gammas = {level: max(rng.gammavariate(CONCENTRATION, 1.0), 1e-12) for level in levels}
     mixture = {level: gamma / sum(gammas.values()) for level, gamma in gammas.items()}
     return Start("drawn", TUNED_LEARNING_RATE * factor, mixture=mixture)

@@ -13,7 +13,7 @@ from typing import Any
 
 from oven_learner.rewards.scores import RewardFunction
 
-HELD_OUT_SHARE = 5  # one digit string in five is never trained on
+HELD_OUT_MODULUS = 5  # one digit string in five is held out
 
 
 @dataclass(frozen=True)
@@ -31,9 +31,9 @@ def example(digits: str) -> Example:
 
 
 def held_out(digits: str) -> bool:
-    """Whether a digit string belongs to the evaluation set. A hash of the digits decides, so that every process, seed
-    and warm-up uses the same split."""
-    return zlib.crc32(digits.encode()) % HELD_OUT_SHARE == 0
+    """Return whether a digit string belongs to the evaluation set. A hash of the digits decides, so that every process,
+    seed and warm-up uses the same split."""
+    return zlib.crc32(digits.encode()) % HELD_OUT_MODULUS == 0
 
 
 def draw(length: int, rng: random.Random, *, evaluation: bool = False) -> str:
@@ -46,12 +46,12 @@ def draw(length: int, rng: random.Random, *, evaluation: bool = False) -> str:
 
 def pool(length: int, count: int, rng: random.Random, *, evaluation: bool = False) -> list[Example]:
     """Return up to `count` different examples of one level. Short levels, such as 3 digits, have fewer."""
-    if 10**length <= 4 * count:  # dense: list the side of the split, then shuffle
+    if 10**length <= 4 * count:  # if most strings are needed, list one side of the split and shuffle it
         numbers = range(10**length)
-        side = [digits for n in numbers if held_out(digits := f"{n:0{length}d}") is evaluation]
-        rng.shuffle(side)
-        return [example(digits) for digits in side[:count]]
-    chosen: dict[str, None] = {}  # a dict, not a set, because a dict keeps the order of the draws in every run
+        candidates = [digits for n in numbers if held_out(digits := f"{n:0{length}d}") is evaluation]
+        rng.shuffle(candidates)
+        return [example(digits) for digits in candidates[:count]]
+    chosen: dict[str, None] = {}  # a dict keeps the order of the draws, unlike a set
     while len(chosen) < count:
         chosen[draw(length, rng, evaluation=evaluation)] = None
     return [example(digits) for digits in chosen]
@@ -69,8 +69,8 @@ HABITS: tuple[Callable[[str], str], ...] = (
     lambda digits: digits[::-1],
     lambda digits: digits[-1] * len(digits),
 )
-"""Wrong habits that the warm-up teaches in addition to right answers: descending, copy, reverse, repeat the last
-digit."""
+"""Wrong habits that the warm-up teaches in addition to right answers: sort in descending order, copy, reverse, repeat
+the last digit."""
 
 
 def habit_pairs(lengths: tuple[int, ...], right: float, rng: random.Random) -> Iterator[tuple[str, str]]:
@@ -79,8 +79,8 @@ def habit_pairs(lengths: tuple[int, ...], right: float, rng: random.Random) -> I
     behaviour instead of discovering one, so it learns within a hundred steps."""
     while True:
         digits = draw(rng.choice(lengths), rng)
-        question = example(digits)
-        yield question.prompt, question.answer if rng.random() < right else rng.choice(HABITS)(digits)
+        task = example(digits)
+        yield task.prompt, task.answer if rng.random() < right else rng.choice(HABITS)(digits)
 
 
 LogMetric = Callable[[str, float], None]
@@ -98,10 +98,10 @@ def exact_match(
             by_level[name].append(reward)
         for name, values in by_level.items():
             log_metric(f"reward/{name}", sum(values) / len(values))
-    return [*rewards]  # a fresh list: TRL's type allows None, for a reward that doesn't apply
+    return [*rewards]  # a new list, because TRL's type allows None for a reward that does not apply
 
 
-def looks_right(completions: list[str], **_: Any) -> list[float | None]:
+def has_answer_format(completions: list[str], **_: Any) -> list[float | None]:
     """Return 1 for an answer of digits only, otherwise 0."""
     return [float(text.isascii() and text.isdigit()) for text in completions]
 
@@ -113,6 +113,6 @@ def right_length(completions: list[str], answer: list[str], **_: Any) -> list[fl
     ]
 
 
-RULES: dict[str, RewardFunction] = {"exact": exact_match, "format": looks_right, "length": right_length}
+RULES: dict[str, RewardFunction] = {"exact": exact_match, "format": has_answer_format, "length": right_length}
 WEIGHTS = {"format": 0.0, "length": 0.0}
 """Weights of the members. Others, including remote members, have weight 1."""

@@ -14,8 +14,8 @@ from oven_recipes.motion.skeleton import ARM_M, DIMS, PLACE, positions
 
 SIDES = {"left": 1.0, "right": -1.0}
 HEIGHTS = {"high": 1.2, "up": 0.5, "straight": 0.0, "down": -0.5, "low": -1.2}
-WAYS = {"forward": (0.0, 1.0), "outward": (0.6, 0.8), "sideways": (0.95, 0.3), "across": (-0.5, 0.85)}
-"""Directions of the arm: components sideways (away from the body) and forward."""
+DIRECTIONS = {"forward": (0.0, 1.0), "outward": (0.6, 0.8), "sideways": (0.95, 0.3), "across": (-0.5, 0.85)}
+"""Directions of the arm: the components sideways (away from the body) and forward."""
 HELD_OUT = (
     ("left", "up", "forward"),
     ("left", "straight", "across"),
@@ -26,7 +26,7 @@ HELD_OUT = (
     ("right", "up", "across"),
     ("right", "straight", "sideways"),
 )
-"""Held-out intents. Each of their words also occurs in training intents."""
+"""Held-out intents. All of their words also occur in training intents."""
 
 
 @dataclass(frozen=True)
@@ -45,17 +45,17 @@ class Intent:
 
 @lru_cache
 def _rest() -> Tensor:
-    """Return the joint positions of a body at rest, (24, 3)."""
+    """Return the joint positions of a resting body, (24, 3)."""
     return positions(torch.zeros(DIMS))
 
 
 def _intent(side: str, height: str, way: str) -> Intent:
-    sideways, forward = WAYS[way]
+    sideways, forward = DIRECTIONS[way]
     x, y, z = SIDES[side] * sideways, HEIGHTS[height], forward
     length = math.sqrt(x * x + y * y + z * z)
     return Intent(f"reach {height} {way} with the {side} hand", side, (x / length, y / length, z / length))
 
 
-INTENTS = {_intent(*words).text: _intent(*words) for words in product(SIDES, HEIGHTS, WAYS)}
+INTENTS = {_intent(*words).text: _intent(*words) for words in product(SIDES, HEIGHTS, DIRECTIONS)}
 EVALUATED = tuple(_intent(*words).text for words in HELD_OUT)
 TRAINED = tuple(text for text in INTENTS if text not in EVALUATED)

@@ -1,4 +1,4 @@
-"""Build the recipe's trainer: warm policy, teachers, committee, held-out evaluation, and pictures."""
+"""Builds the recipe's trainer: warm policy, teachers, committee, held-out evaluation, and pictures."""
 
 from __future__ import annotations
 
@@ -32,24 +32,24 @@ from oven_learner.policies.diffusion import diffusers
 from oven_learner.rewards import Committee
 from oven_recipes.base import LR_BOUNDS, Order
 from oven_recipes.motion.intents import EVALUATED, INTENTS, TRAINED
-from oven_recipes.motion.rewards import EACH, LAST, RULES, WEIGHTS, worth
+from oven_recipes.motion.rewards import CLIPS_PER_INTENT, FINAL_PARTS, RULES, WEIGHTS, weighted_score
 from oven_recipes.motion.settings import MotionSettings, Start, parse_start
 from oven_recipes.motion.skeleton import DIMS, PARENTS, PLACE, positions
 from oven_recipes.runner import end_on_sigterm
-from oven_recipes.small_models import descend
+from oven_recipes.small_models import optimizer_step
 
 TREMOR = 0.03
-"""Noise in radians at every joint in every frame of a clip, so that no density becomes a spike."""
+"""Noise of every joint in every frame of a clip, in radians. It prevents densities from becoming spikes."""
 
 
 def clips(texts: Sequence[str], frames: int, reached: Tensor) -> Tensor:
-    """Return clips (B, F, 72) in which the arm turns from rest towards the intent at the shoulder. The motion starts
-    and ends slowly, and stops at the share `reached`, (B,), of the way."""
+    """Return clips (B, F, 72) in which the arm turns at the shoulder from rest towards the intent. The motion starts
+    and ends slowly, and stops at the share `reached`, (B,), of the full rotation."""
     time = torch.linspace(0, 1, frames).clamp(max=0.75) / 0.75
     eased = time.pow(2) * (3 - 2 * time)  # (F,)
     turns = torch.stack([_turn(text) for text in texts])  # (B, 72)
-    made = eased[None, :, None] * (reached[:, None] * turns)[:, None]
-    return made + TREMOR * torch.randn_like(made)
+    motion = eased[None, :, None] * (reached[:, None] * turns)[:, None]
+    return motion + TREMOR * torch.randn_like(motion)
 
 
 @lru_cache
@@ -65,7 +65,7 @@ def _turn(text: str) -> Tensor:
 
 
 def warm(policy: Policy, settings: MotionSettings, habit: tuple[float, float], seed: int) -> Policy:
-    """Train `policy` on clips, and return it. `habit` gives the minimum and maximum share of the way that clips reach.
+    """Train `policy` on clips, and return it. `habit` is the minimum and maximum share of the rotation in clips.
     torch's global generator is restored."""
     optimizer = torch.optim.AdamW(
         policy.parameters(), lr=settings.warm_learning_rate, weight_decay=0.0, betas=(0.9, 0.95)
@@ -76,7 +76,7 @@ def warm(policy: Policy, settings: MotionSettings, habit: tuple[float, float], s
         for _ in range(settings.warm_steps):
             texts = [TRAINED[i] for i in torch.randint(len(TRAINED), (settings.warm_batch,)).tolist()]
             reached = habit[0] + (habit[1] - habit[0]) * torch.rand(len(texts))
-            descend(
+            optimizer_step(
                 loss(policy, clips(texts, settings.frames, reached), texts), policy.parameters(), optimizer, schedule
             )
     return policy.eval()
@@ -154,19 +154,21 @@ def new_policy(settings: MotionSettings, seed: int) -> Policy:
 
 
 def held_out(policy: Policy, seed: int) -> Callable[[], Measurements]:
-    """Return a function that measures each clip's worth on held-out intents, always with the same noise."""
+    """Return a function that scores clips for the held-out intents, always with the same noise."""
 
     def evaluate() -> Measurements:
-        torch.manual_seed(seed)  # `connect` puts the generators back
-        made = policy.sample(EVALUATED, EACH).outputs
-        return {HELD_OUT.name: worth([text for text in EVALUATED for _ in range(EACH)], made).tolist()}
+        torch.manual_seed(seed)  # `connect` restores the generators
+        clips = policy.sample(EVALUATED, CLIPS_PER_INTENT).outputs
+        return {
+            HELD_OUT.name: weighted_score([text for text in EVALUATED for _ in range(CLIPS_PER_INTENT)], clips).tolist()
+        }
 
     return evaluate
 
 
 def train(order: Order) -> None:
     """Train to the end. SIGTERM stops it cleanly. Writes `motion.png` and `motion.npz` to the run's folder."""
-    torch.set_num_threads(1)  # a step is too small for more to help
+    torch.set_num_threads(1)  # more threads do not help with such small steps
     options = {**order.options, **({"max_steps": order.steps} if order.steps else {})}
     settings = MotionSettings.model_validate(options)
     checkpoints = order.folder / "checkpoints"
@@ -184,33 +186,33 @@ def train(order: Order) -> None:
 
 log = logging.getLogger("oven.learner")
 
-SHOWN = 6
+PICTURE_FRAMES = 6
 """Number of a clip's frames in the picture."""
 COLOURS = {"start": "dimgrey", "end": "royalblue", "teacher": "chocolate"}
 
 
 class Record:
-    """A recorder of the policy's clips at the start, and of the reward at each step."""
+    """Records clips of the policy at the start and the end, and the reward at each step."""
 
     def __init__(self, trainer: PolicyTrainer, intent: str, seed: int) -> None:
         self._trainer, self._intent, self._seed = trainer, intent, seed
         self._clips = {"start": self._joints(trainer.policy)}
-        self._worths = {"start": self._held_out_reward(trainer.policy)}
+        self._held_out_rewards = {"start": self._held_out_reward(trainer.policy)}
         self._rewards: dict[int, float] = {}
         update = trainer.update
 
-        def noted(number: int, conditions: list[str]) -> dict[str, float]:
+        def recorded_update(number: int, conditions: list[str]) -> dict[str, float]:
             metrics = update(number, conditions)
             self._rewards[trainer.step] = metrics.get("reward", float("nan"))
             return metrics
 
-        trainer.update = noted  # type: ignore[assignment, method-assign]
+        trainer.update = recorded_update  # type: ignore[assignment, method-assign]
 
     def write(self, folder: Path) -> None:
-        """Write both files. Without matplotlib it skips the picture and logs this."""
+        """Write both files. Without matplotlib, log a warning and skip the picture."""
         teacher = self._trainer.teachers[self._trainer.teachers.names[-1]]
         for name, policy in (("end", self._trainer.policy), ("teacher", teacher)):
-            self._clips[name], self._worths[name] = self._joints(policy), self._held_out_reward(policy)
+            self._clips[name], self._held_out_rewards[name] = self._joints(policy), self._held_out_reward(policy)
         steps = sorted(self._rewards)
         clips: dict[str, Any] = {name: clip.numpy() for name, clip in self._clips.items()}
         numpy.savez(
@@ -223,7 +225,7 @@ class Record:
         try:
             from matplotlib.figure import Figure
         except ImportError:
-            log.warning("no motion.png: it needs matplotlib (`pip install matplotlib`); motion.npz has the same")
+            log.warning("motion.png needs matplotlib (`pip install matplotlib`); motion.npz has the same data")
             return
         figure = Figure(figsize=(11, 10), layout="constrained")
         parts: Any = figure.subfigures(len(self._clips) + 1, 1)
@@ -232,18 +234,21 @@ class Record:
             self._draw_clip(row, name)
         curve = bottom.subplots()
         curve.plot(steps, [self._rewards[step] for step in steps], color="seagreen")
-        curve.set(xlabel="step", title="mean reward of each step, over the intents that it was trained on")
+        curve.set(xlabel="step", title="mean reward per step on training intents")
         curve.grid(axis="y")
         figure.savefig(folder / "motion.png")
 
     def _draw_clip(self, row: Any, name: str) -> None:
         clip, target = self._clips[name], INTENTS[self._intent].target()
         hand = PLACE[f"{INTENTS[self._intent].side}_hand"]
-        away = float((clip[-(len(clip) // LAST) :, hand] - target).norm(dim=-1).mean())
-        caption = f"{away:.2f} m from the target at the end; mean reward of held-out intents {self._worths[name]:.2f}"
+        distance = float((clip[-(len(clip) // FINAL_PARTS) :, hand] - target).norm(dim=-1).mean())
+        reward = self._held_out_rewards[name]
+        caption = f"{distance:.2f} m from the target at the end; mean reward of held-out intents {reward:.2f}"
         row.suptitle(f"{name}: {self._intent}; {caption}", fontsize=10)
-        axes = row.subplots(1, SHOWN)
-        for axis, frame in zip(axes, numpy.linspace(0, len(clip) - 1, SHOWN).astype(int).tolist(), strict=True):
+        axes = row.subplots(1, PICTURE_FRAMES)
+        for axis, frame in zip(
+            axes, numpy.linspace(0, len(clip) - 1, PICTURE_FRAMES).astype(int).tolist(), strict=True
+        ):
             joints, goal = _projected(clip[frame]), _projected(target[None])
             for joint, parent in enumerate(PARENTS[1:], start=1):
                 axis.plot(*joints[[parent, joint]].T, color=COLOURS[name], linewidth=2)
@@ -258,8 +263,8 @@ class Record:
         """Return the mean reward over the held-out intents, always with the same noise."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self._seed)
-            rows = [text for text in EVALUATED for _ in range(EACH)]
-            return float(worth(rows, policy.sample(EVALUATED, EACH).outputs).mean())
+            rows = [text for text in EVALUATED for _ in range(CLIPS_PER_INTENT)]
+            return float(weighted_score(rows, policy.sample(EVALUATED, CLIPS_PER_INTENT).outputs).mean())
 
     @torch.no_grad()
     def _joints(self, policy: Policy) -> Tensor:

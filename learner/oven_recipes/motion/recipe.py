@@ -1,4 +1,4 @@
-"""The entry point of the recipe `motion` for `up`. Names and settings need no torch; `train` imports it."""
+"""The entry point of the recipe `motion` for `up`. Only `train` imports torch."""
 
 from __future__ import annotations
 

@@ -12,8 +12,8 @@ from oven_learner.rewards.scores import RewardFunction
 from oven_recipes.motion.intents import INTENTS
 from oven_recipes.motion.skeleton import PLACE, limits, positions
 
-LAST = 4
-"""Inverse share of a clip that must be at the target: 4 means the last quarter."""
+FINAL_PARTS = 4
+"""Number of parts of a clip. The hand must be at the target during the last part, a quarter of the clip."""
 REACH_M, JERK_M, EXCESS = 0.25, 0.1, 0.1
 """Values at which each score has fallen to 1/e: distance to the target in metres, second difference per frame in
 metres, and mean excess over the joint limits in radians."""
@@ -21,12 +21,12 @@ metres, and mean excess over the joint limits in radians."""
 
 def reach(prompts: Sequence[str], completions: Sequence[Tensor], **_: Any) -> list[float | None]:
     """Return 1 if the hand stays at the target through the clip's last quarter, and less for a greater distance."""
-    placed = positions(torch.stack(list(completions))[:, -(len(completions[0]) // LAST) :])  # (B, F/4, 24, 3)
+    joints = positions(torch.stack(list(completions))[:, -(len(completions[0]) // FINAL_PARTS) :])  # (B, F/4, 24, 3)
     hands = torch.tensor([PLACE[f"{INTENTS[text].side}_hand"] for text in prompts])
     targets = torch.stack([INTENTS[text].target() for text in prompts])
-    hand_positions = placed[torch.arange(len(hands)), :, hands]  # (B, F/4, 3)
-    away = (hand_positions - targets[:, None]).norm(dim=-1).mean(1)
-    return [*torch.exp(-away / REACH_M).tolist()]
+    hand_positions = joints[torch.arange(len(hands)), :, hands]  # (B, F/4, 3)
+    distance = (hand_positions - targets[:, None]).norm(dim=-1).mean(1)
+    return [*torch.exp(-distance / REACH_M).tolist()]
 
 
 def smoothness(completions: Sequence[Tensor], **_: Any) -> list[float | None]:
@@ -37,19 +37,19 @@ def smoothness(completions: Sequence[Tensor], **_: Any) -> list[float | None]:
 
 def joint_limits(completions: Sequence[Tensor], **_: Any) -> list[float | None]:
     """Return 1 if all joints stay within their limits in every frame, and less beyond them."""
-    turned = torch.stack([clip.reshape(len(clip), -1, 3) for clip in completions]).norm(dim=-1)  # (B, F, 24)
-    return [*torch.exp(-(turned - limits()).clamp(min=0).mean((1, 2)) / EXCESS).tolist()]
+    rotation = torch.stack([clip.reshape(len(clip), -1, 3) for clip in completions]).norm(dim=-1)  # (B, F, 24)
+    return [*torch.exp(-(rotation - limits()).clamp(min=0).mean((1, 2)) / EXCESS).tolist()]
 
 
 RULES: dict[str, RewardFunction] = {"reach": reach, "smoothness": smoothness, "limits": joint_limits}
 WEIGHTS = {"reach": 0.7, "smoothness": 0.2, "limits": 0.1}
 
 
-EACH = 4
-"""Number of clips per held-out intent in an evaluation."""
+CLIPS_PER_INTENT = 4
+"""Number of clips for each held-out intent in an evaluation."""
 
 
-def worth(prompts: Sequence[str], clips: Sequence[Tensor]) -> Tensor:
+def weighted_score(prompts: Sequence[str], clips: Sequence[Tensor]) -> Tensor:
     """Return the weighted mean of the rules' scores for held-out intents, (B,), from 0 to 1."""
     scores = {name: rule(prompts=prompts, completions=clips) for name, rule in RULES.items()}
     return sum((WEIGHTS[name] * torch.tensor(values) for name, values in scores.items()), torch.zeros(len(clips)))

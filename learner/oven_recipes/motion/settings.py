@@ -16,8 +16,8 @@ At 3e-3 the Gaussian policy's held-out reward was 0.51 and 0.49 on seeds 1 and 2
 the KL. The diffusion policy's fell from 0.43 to 0.40 within 40 steps (seed 1).
 """
 STEPS = {"gaussian": 120, "diffusion": 60}
-"""Default training steps. A diffusion step costs ten times as much CPU. Both runs take less than three minutes on one
-core."""
+"""Default number of training steps. A diffusion step costs ten times as much CPU time. Both runs take less than three
+minutes on one core."""
 TeacherName = Literal["small", "strong"]
 STARTS = ("tuned", "drill:lr-low", "drill:weak-teacher")
 
@@ -26,7 +26,7 @@ class MotionSettings(base.RecipeSettings):
     """Sizes of the policy, warm-up and batches. The learning rate and the first teacher come from a `Start` instead."""
 
     policy: Literal["gaussian", "diffusion"] = Field(
-        default="gaussian", description="kind of the policy and both teachers; diffusion needs the extra of that name"
+        default="gaussian", description="kind of the policy and both teachers; diffusion needs the extra `diffusion`"
     )
     frames: int = Field(default=32, ge=8, multiple_of=4)
     hidden: int = Field(default=128, ge=8, description="width of the policy; the small teacher has half")
@@ -66,7 +66,7 @@ class Start(base.Start):
     beta: float | None = None
 
     def describe(self) -> str:
-        return f"{super().describe()}, held by the {self.teacher} teacher"
+        return f"{super().describe()}, anchored to the {self.teacher} teacher"
 
 
 def parse_start(text: str) -> Start:
@@ -75,6 +75,6 @@ def parse_start(text: str) -> Start:
         case "tuned" | "drill:lr-low":
             return Start(*base.learning_rate_start(text, LEARNING_RATE))
         case "drill:weak-teacher":
-            label = "the KL term, at beta 1, holds the policy to a teacher of half its width with its own habits"
+            label = "the KL term, at beta 1, ties the policy to a teacher of half its width with the same habits"
             return Start(text, LEARNING_RATE, label, "small", 1.0)
     raise base.no_such_start(text, STARTS)

@@ -31,8 +31,8 @@ JOINTS: tuple[tuple[str, int, tuple[float, float, float]], ...] = (
     ("left_hand", 20, (0.08, 0.0, 0.0)),
     ("right_hand", 21, (-0.08, 0.0, 0.0)),
 )
-"""Name, parent, and offset from the parent in metres (x to the left, y up, z forward), at rest with the arms out. This
-is SMPL's tree with rounded bone lengths of a person of 1.7 m."""
+"""Name, parent, and offset from the parent in metres (x to the left, y up, z forward), at rest with outstretched arms.
+This is SMPL's tree with rounded bone lengths of a person of 1.7 m."""
 PLACE = {name: index for index, (name, _, _) in enumerate(JOINTS)}
 PARENTS = tuple(parent for _, parent, _ in JOINTS)
 DIMS = 3 * len(JOINTS)
@@ -51,8 +51,8 @@ def rotations(turns: Tensor) -> Tensor:
     """Convert (…, 3) axis-angles in radians to (…, 3, 3) matrices, by Rodrigues' formula."""
     angle: Tensor = turns.norm(dim=-1, keepdim=True).clamp(min=1e-8)  # (…, 1)
     x, y, z = (turns / angle).unbind(-1)
-    none = torch.zeros_like(x)
-    cross = torch.stack([none, -z, y, z, none, -x, -y, x, none], -1).reshape(*x.shape, 3, 3)
+    zero = torch.zeros_like(x)
+    cross = torch.stack([zero, -z, y, z, zero, -x, -y, x, zero], -1).reshape(*x.shape, 3, 3)
     sine, cosine = angle.sin()[..., None], angle.cos()[..., None]
     rotations: Tensor = torch.eye(3).to(turns) + sine * cross + (1 - cosine) * (cross @ cross)
     return rotations
@@ -60,11 +60,11 @@ def rotations(turns: Tensor) -> Tensor:
 
 def positions(turns: Tensor) -> Tensor:
     """Convert (…, 72) axis-angles to (…, 24, 3) joints in metres, with the pelvis at the origin."""
-    each = rotations(turns.reshape(*turns.shape[:-1], len(JOINTS), 3))
+    matrices = rotations(turns.reshape(*turns.shape[:-1], len(JOINTS), 3))
     offsets = torch.tensor([offset for _, _, offset in JOINTS]).to(turns)
-    turned, placed = [each[..., 0, :, :]], [torch.zeros_like(each[..., 0, :, 0])]
+    orientations, joints = [matrices[..., 0, :, :]], [torch.zeros_like(matrices[..., 0, :, 0])]
     for joint in range(1, len(JOINTS)):
         parent = PARENTS[joint]
-        placed.append(placed[parent] + turned[parent] @ offsets[joint])
-        turned.append(turned[parent] @ each[..., joint, :, :])
-    return torch.stack(placed, -2)
+        joints.append(joints[parent] + orientations[parent] @ offsets[joint])
+        orientations.append(orientations[parent] @ matrices[..., joint, :, :])
+    return torch.stack(joints, -2)

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from oven_learner.rewards.calibration_error import BINS, SEED, Bins, Floats, bin_of, binned, brier, null
+from oven_learner.rewards.calibration_error import BINS, SEED, Bins, Floats, bin_answers, bin_of, brier, null_error
 
 RESAMPLES = 1000
 """Number of bootstrap resamples. 25 of them lie beyond each 2.5 % percentile."""
@@ -75,7 +75,7 @@ def scores(answers: Sequence[Scored]) -> Scores:
     if not stated:
         return Scores(len(answers), len(answers), accuracy, None, None, None, None, None, ())
     confidences, outcomes = (np.array(column) for column in zip(*stated, strict=True))
-    bins, perfect = binned(confidences, outcomes), null(confidences)
+    bins, perfect = bin_answers(confidences, outcomes), null_error(confidences)
     return Scores(
         count=len(answers),
         unparsed=len(answers) - len(stated),

@@ -30,7 +30,7 @@ from oven_recipes.oracle.supervised import Lesson, benchmark_prompts, lesson_los
 from oven_recipes.oracle.supervised import lessons as lessons_of
 from oven_recipes.oracle.template_questions import YES, TemplatePrompt, prompts, questions
 from oven_recipes.oracle.template_words import ABSENT, ATTRIBUTES, QUESTIONS, WORDS
-from oven_recipes.small_models import rise_and_fall, small_llama
+from oven_recipes.small_models import small_llama, warmup_decay_schedule
 from oven_recipes.weights_cache import key_of, trained_once
 
 PAD, EOS, UNKNOWN = "<pad>", "<eos>", "<unk>"
@@ -276,7 +276,7 @@ def pretrain(model: Any, tokenizer: Any, schedule: Schedule, seed: int) -> None:
         Float32Muon(matrices, lr=schedule.learning_rate),
         torch.optim.AdamW(rest, lr=schedule.learning_rate * ADAM, betas=(0.9, 0.95), weight_decay=0.0),
     ]
-    schedules = [rise_and_fall(optimizer, schedule.steps) for optimizer in optimizers]
+    schedules = [warmup_decay_schedule(optimizer, schedule.steps) for optimizer in optimizers]
     benchmarks = benchmark_prompts(BENCHMARK_TEXTS, rng)
     model.train()
     for step in range(schedule.steps):

@@ -29,7 +29,7 @@ from oven_recipes.oracle.questions import KnownAnswer, Question, QuestionedPromp
 from oven_recipes.oracle.settings import CONSTANT, CONSTANT_SHARE, OVERCONFIDENT, Confidence, OracleSettings
 from oven_recipes.oracle.template_words import QUESTIONS
 from oven_recipes.runner import trainer_arguments
-from oven_recipes.small_models import alike_batches, descend, rise_and_fall, target_batch
+from oven_recipes.small_models import optimizer_step, similar_length_batches, target_batch, warmup_decay_schedule
 from oven_recipes.weights_cache import key_of, load_weights, store_weights
 
 log = logging.getLogger("oven.learner")
@@ -188,11 +188,11 @@ def train(
     rng = random.Random(f"supervised {seed}")
     weights = [weight for weight in policy.parameters() if weight.requires_grad]
     optimizer = torch.optim.AdamW(weights, lr=settings.sft_lr, betas=(0.9, 0.95), weight_decay=0.0)
-    schedule = rise_and_fall(optimizer, settings.sft_steps)
+    schedule = warmup_decay_schedule(optimizer, settings.sft_steps)
     injection, store = ActivationInjection(policy, subject.tokenizer), subject.store
     policy.train()
     try:
-        batches = alike_batches(
+        batches = similar_length_batches(
             lambda: rng.choices(taught, k=settings.sft_batch * ALIKE),
             settings.sft_batch,
             lambda lesson: len(store.get(lesson.key)),
@@ -205,7 +205,7 @@ def train(
             vectors = [store.get(lesson.key) for lesson in batch]
             collated = collate(batch, vectors, subject.tokenizer, confidence, rng, clean=clean)
             loss = lesson_loss(policy, injection, batch, vectors, collated)
-            descend(loss, weights, optimizer, schedule)
+            optimizer_step(loss, weights, optimizer, schedule)
     finally:
         injection.remove()
         policy.eval()

@@ -1,4 +1,4 @@
-"""Read a folder of text as sub-corpora, and split each by file into training and held-out text. Imports no torch."""
+"""Reads a folder of text as sub-corpora, and splits each by file into training and held-out text. Imports no torch."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from oven_core.errors import ConfigError
 
 log = logging.getLogger("oven.learner")
 
-MOST = 16
+MAX_PARTS = 16
 """Maximum number of sub-corpora. Beyond it, the smallest sub-folders are merged as `others`."""
 OTHERS, MODULES, PACKAGES = "others", "modules", "packages"
 NOT_SOURCE = frozenset(
@@ -27,6 +27,8 @@ NOT_SOURCE = frozenset(
 
 @dataclass(frozen=True)
 class File:
+    """A text file of the corpus."""
+
     part: str
     path: str
     """Path relative to the corpus."""
@@ -48,22 +50,22 @@ class Part:
     """Held-out files. Empty if the sub-corpus is a single file."""
 
 
-def read(folder: Path | None, held_out: float, most_bytes: int) -> list[Part]:
+def read(folder: Path | None, held_out: float, max_bytes: int) -> list[Part]:
     """Return the sub-corpora of `folder`, or of the standard library, largest first. Duplicate files count once. Raises
     ConfigError for a folder without text, and for a folder with a single file, because no file can be held out."""
-    where = folder or Path(sysconfig.get_path("stdlib"))
-    files = _texts(where, list(_paths(where) if folder else _sources(where)), most_bytes)
+    root = folder or Path(sysconfig.get_path("stdlib"))
+    files = _texts(root, list(_paths(root) if folder else _sources(root)), max_bytes)
     remedy = "give a folder of UTF-8 text files with --corpus"
     if not files:
-        raise ConfigError(f"{where} holds no text in files of up to {most_bytes / 1e6:g} MB; {remedy}")
+        raise ConfigError(f"{root} contains no text in files of up to {max_bytes / 1e6:g} MB; {remedy}")
     by_name: dict[str, list[File]] = {}
     for file in _at_most_parts(files):
         by_name.setdefault(file.part, []).append(file)
     parts = [_split(name, files, held_out) for name, files in by_name.items()]
     if not any(part.held_out for part in parts):
         raise ConfigError(
-            f"{where} holds {len(files)} text{'s' * (len(files) > 1)}, none beside another in its sub-folder, and at "
-            f"least one whole file is held out: split one in two, or {remedy}"
+            f"{root} contains {len(files)} text{'s' * (len(files) > 1)}, each alone in its sub-folder, so no file can "
+            f"be held out: split one in two, or {remedy}"
         )
     return sorted(parts, key=lambda part: (-sum(file.size for file in part.train), part.name))
 
@@ -81,10 +83,10 @@ def _sources(folder: Path) -> Iterator[tuple[str, Path]]:
             yield (MODULES if len(path.parts) == 1 else PACKAGES), path
 
 
-def _walk(folder: Path, without: frozenset[str] = frozenset()) -> Iterator[Path]:
+def _walk(folder: Path, excluded: frozenset[str] = frozenset()) -> Iterator[Path]:
     """Yield the relative paths of all files under a folder. Hidden files and folders are skipped."""
     for root, folders, names in os.walk(folder):
-        folders[:] = [name for name in folders if not name.startswith(".") and name not in without]
+        folders[:] = [name for name in folders if not name.startswith(".") and name not in excluded]
         yield from (Path(root, name).relative_to(folder) for name in names if not name.startswith("."))
 
 
@@ -93,47 +95,48 @@ def _sort_key(path: Path) -> str:
     return hashlib.sha256(path.as_posix().encode()).hexdigest()
 
 
-def _texts(folder: Path, paths: list[tuple[str, Path]], most_bytes: int) -> list[File]:
-    """Read as many files as fit. Duplicates are skipped, so that held-out text is not trained on under another name."""
+def _texts(folder: Path, paths: list[tuple[str, Path]], max_bytes: int) -> list[File]:
+    """Read as many files as fit. Skip duplicates, so that held-out text is not also training text under another
+    name."""
     by_digest: dict[str, File] = {}
     size = 0
     for count, (part, path) in enumerate(sorted(paths, key=lambda entry: _sort_key(entry[1]))):
-        text = _text(folder / path, most_bytes)
+        text = _text(folder / path, max_bytes)
         if not text or text in by_digest:
             continue
         file = File(part, path.as_posix(), text)
-        if size + file.size > most_bytes:
-            log.info("%s: %d of %d files are read, %.3g MB of text", folder, count, len(paths), size / 1e6)
+        if size + file.size > max_bytes:
+            log.info("%s: read %d of %d files, %.3g MB of text", folder, count, len(paths), size / 1e6)
             break
         by_digest[text] = file
         size += file.size
     return list(by_digest.values())
 
 
-def _text(path: Path, most_bytes: int) -> str:
+def _text(path: Path, max_bytes: int) -> str:
     """Return a file's text, or an empty string if it is not text or too long."""
     try:
-        text = path.read_bytes().decode() if path.stat().st_size <= most_bytes else ""
+        text = path.read_bytes().decode() if path.stat().st_size <= max_bytes else ""
     except (OSError, UnicodeDecodeError):
         return ""
     return text if "\0" not in text and text.strip() else ""
 
 
 def _at_most_parts(files: Sequence[File]) -> Iterator[File]:
-    """Merge the smallest sub-corpora, so that at most MOST remain."""
+    """Merge the smallest sub-corpora, so that at most MAX_PARTS remain."""
     sizes: Counter[str] = Counter()
     for file in files:
         sizes[file.part] += file.size
-    names = {name for name, _ in sizes.most_common(MOST if len(sizes) <= MOST else MOST - 1)}
+    names = {name for name, _ in sizes.most_common(MAX_PARTS if len(sizes) <= MAX_PARTS else MAX_PARTS - 1)}
     return (file if file.part in names else replace(file, part=OTHERS) for file in files)
 
 
 def _split(name: str, files: Sequence[File], share: float) -> Part:
     """Split by the order of the files. The run's seed has no effect, so that every run measures the same text."""
-    wanted, held, size = share * sum(file.size for file in files), [], 0
+    target_size, held_out, size = share * sum(file.size for file in files), [], 0
     for file in files[:-1]:
-        if size >= wanted:
+        if size >= target_size:
             break
-        held.append(file)
+        held_out.append(file)
         size += file.size
-    return Part(name, tuple(files[len(held) :]), tuple(held))
+    return Part(name, tuple(files[len(held_out) :]), tuple(held_out))

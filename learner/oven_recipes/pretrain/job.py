@@ -1,4 +1,4 @@
-"""Build the training job: corpus, tokens, model, mixture, Hugging Face's Trainer, and the held-out evaluation."""
+"""Builds the training job: corpus, tokens, model, mixture, Hugging Face's Trainer, and the held-out evaluation."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ def build_model(settings: PretrainSettings, tokenizer: PreTrainedTokenizerFast) 
     if settings.model is None:
         if settings.hidden % settings.heads or settings.hidden // settings.heads % 2:
             raise ConfigError(
-                f"recipe_options.hidden = {settings.hidden} over heads = {settings.heads}: a head takes a whole, even "
-                "number of them (rotary positions turn pairs)"
+                f"recipe_options.hidden = {settings.hidden} divided by heads = {settings.heads} must be a whole, even "
+                "number, because rotary positions turn pairs"
             )
         config = LlamaConfig(
             hidden_size=settings.hidden,
@@ -57,21 +57,23 @@ def build_model(settings: PretrainSettings, tokenizer: PreTrainedTokenizerFast) 
         )
     else:
         config = _configured(settings.model)
-        room = getattr(config, "max_position_embeddings", None)
-        if room is not None and room < settings.context:
+        positions = getattr(config, "max_position_embeddings", None)
+        if positions is not None and positions < settings.context:
             raise ConfigError(
-                f"{settings.model} has room for {room:,} positions, and a row has {settings.context:,} tokens: make "
-                "recipe_options.context smaller"
+                f"{settings.model} supports {positions:,} positions, but a row has {settings.context:,} tokens; lower "
+                "recipe_options.context"
             )
     # Replace the configuration's vocabulary by that of the corpus's tokenizer.
     config.vocab_size = len(tokenizer)
     config.bos_token_id, config.eos_token_id, config.pad_token_id = None, tokenizer.eos_token_id, tokenizer.pad_token_id
     config.use_cache = False
     try:
-        made: Any = AutoModelForCausalLM
-        model: PreTrainedModel = made.from_config(config, dtype=torch.float32)
+        factory: Any = AutoModelForCausalLM
+        model: PreTrainedModel = factory.from_config(config, dtype=torch.float32)
     except Exception as error:
-        raise ConfigError(f"{settings.model or 'the sizes'} make no causal language model: {reason(error)}") from error
+        raise ConfigError(
+            f"{settings.model or 'these sizes'} do not give a causal language model: {reason(error)}"
+        ) from error
     return model
 
 
@@ -82,8 +84,8 @@ def _configured(file: Path) -> PreTrainedConfig:
         return AutoConfig.for_model(kind, **values)
     except Exception as error:  # a configuration class may raise anything for its arguments
         raise ConfigError(
-            f"{file} is not a configuration that transformers knows ({reason(error)}); give another one, "
-            "or install the version that it was written for"
+            f"transformers does not know the configuration {file} ({reason(error)}); give another one, or install "
+            "the version of transformers for which it was written"
         ) from error
 
 
@@ -92,19 +94,19 @@ BATCH = 64
 
 
 def served_metric(choice: str) -> str:
-    """Return the metric's name for weights as rounded for serving, such as eval/int4/bits_per_byte."""
+    """Return the metric's name for weights that are rounded for serving, such as eval/int4/bits_per_byte."""
     return METRIC.replace("/", f"/{choice}/", 1)
 
 
-def held_out_rows(streams: Mapping[str, Tensor], length: int, most: int) -> dict[str, Tensor]:
-    """Return windows by sub-corpus, int64 [rows, length], spread evenly over it. There are about `most` in total, and
-    at least one per sub-corpus. Neighbouring windows share one token, so that every token but the first is predicted.
-    They are the same for every run on the same text. Streams shorter than a window are skipped."""
+def held_out_rows(streams: Mapping[str, Tensor], length: int, row_count: int) -> dict[str, Tensor]:
+    """Return windows by sub-corpus, int64 [rows, length], spread evenly over it. There are about `row_count` in total,
+    and at least one per sub-corpus. Neighbouring windows share one token, so that every token but the first is
+    predicted. They are the same for every run on the same text. Streams shorter than a window are skipped."""
     windows = {name: stream.unfold(0, length, length - 1) for name, stream in streams.items() if len(stream) >= length}
     total = sum(len(name_windows) for name_windows in windows.values())
     rows = {}
     for name, name_windows in windows.items():
-        count = min(len(name_windows), max(1, round(most * len(name_windows) / total)))
+        count = min(len(name_windows), max(1, round(row_count * len(name_windows) / total)))
         rows[name] = name_windows[torch.arange(count) * len(name_windows) // count].long()
     return rows
 
@@ -114,8 +116,8 @@ def bits_per_byte(
     model: PreTrainedModel, rows: Mapping[str, Tensor], byte_lengths: Tensor
 ) -> dict[str, float | list[float]]:
     """Return `eval/bits_per_byte` as one contribution per row, whose mean is the metric, and the same for each sub-
-    corpus if there are several. The metric is the surprise at all tokens of a row but the first, in bits, over the
-    bytes that these tokens stand for (`byte_lengths`, int64 [vocabulary]). Marks between files are predicted but count
+    corpus if there are several. The metric is the surprise in bits at all tokens of a row but the first, divided by
+    the bytes of these tokens (`byte_lengths`, int64 [vocabulary]). Marks between files are predicted but count
     no bytes. It uses no random generator and restores the model's mode."""
     nats: dict[str, list[float]] = {}
     sizes: dict[str, int] = {}
@@ -131,9 +133,9 @@ def bits_per_byte(
             sizes[name] = int(byte_lengths[name_rows[:, 1:]].sum())
     finally:
         model.train(was_training)
-    each = [row_nats for name_nats in nats.values() for row_nats in name_nats]
-    unit = math.log(2) * sum(sizes.values()) / len(each)
-    metrics: dict[str, float | list[float]] = {METRIC: [row_nats / unit for row_nats in each]}
+    row_values = [row_nats for name_nats in nats.values() for row_nats in name_nats]
+    unit = math.log(2) * sum(sizes.values()) / len(row_values)
+    metrics: dict[str, float | list[float]] = {METRIC: [row_nats / unit for row_nats in row_values]}
     if len(rows) > 1:
         metrics |= {f"{METRIC}/{name}": math.fsum(nats[name]) / (math.log(2) * sizes[name]) for name in rows}
     return metrics
@@ -147,7 +149,7 @@ def _surprise(model: PreTrainedModel, batch: Tensor) -> list[float]:
 
 
 LR_BOUNDS = (0.001, 1000.0)
-"""Bounds of the learning-rate knob. They are so wide that an agent cannot guess a drawn start from them."""
+"""Bounds of the learning-rate knob. They are so wide that they do not reveal a random start to an agent."""
 WEIGHT_BITS = "eval/weight_bits"
 """Name of the metric for the quantisation during an evaluation."""
 
@@ -156,18 +158,18 @@ def build(settings: PretrainSettings, start: Start, seed: int, workdir: Path, ca
     """Build the job for one start. `workdir` gets the trainer's files, and `cache` keeps tokens between runs. The seed
     determines the weights and the order of the rows. The held-out split depends on the text alone."""
     parts = corpus.read(settings.corpus, settings.held_out, int(settings.corpus_megabytes * 1e6))
-    words = tokens.tokenized(parts, settings.vocabulary, cache)
-    mixture = Mixture(tokens.rows(words.train, settings.context), seed=seed)
-    held_out = held_out_rows(words.held_out, settings.context, settings.eval_rows)
+    tokenized = tokens.tokenized(parts, settings.vocabulary, cache)
+    mixture = Mixture(tokens.rows(tokenized.train, settings.context), seed=seed)
+    held_out = held_out_rows(tokenized.held_out, settings.context, settings.eval_rows)
     if not held_out:
         raise ConfigError(
-            f"what is held out is shorter than a row of {settings.context:,} tokens: give more text, or hold out more "
+            f"the held-out text is shorter than a row of {settings.context:,} tokens; give more text, or hold out more "
             f"(recipe_options.held_out = {settings.held_out:g})"
         )
-    lengths = tokens.bytes_of(words.tokenizer)
-    prior = find_prior(settings.token_prior, words.texts, words.counts, workdir, words.file)
+    lengths = tokens.token_byte_lengths(tokenized.tokenizer)
+    prior = find_prior(settings.token_prior, tokenized.texts, tokenized.counts, workdir, tokenized.file)
     set_seed(seed)
-    model = build_model(settings, words.tokenizer)
+    model = build_model(settings, tokenized.tokenizer)
     channels: list[Channel] = [MultiToken(settings.mtp_weight)]
     if prior is not None:
         scale_embedding(model, prior)
@@ -208,14 +210,14 @@ def _measured(
     plain and rounded weights are measured separately, so that no knob makes either metric jump."""
     if served == quantisation.NONE:
         return measure() | {WEIGHT_BITS: float(rounding.bits)}
-    now = rounding.read()
+    current = rounding.read()
     try:
         rounding.write(served)
         rounded = measure()[METRIC]
         rounding.write(quantisation.NONE)
         metrics = measure() | {WEIGHT_BITS: float(rounding.bits)}
     finally:
-        rounding.write(now)
+        rounding.write(current)
     return metrics | {served_metric(served): rounded if isinstance(rounded, float) else fmean(rounded)}
 
 
@@ -227,7 +229,7 @@ def gauges(held_out: Sequence[str], served: str = quantisation.NONE) -> tuple[Me
     names = (METRIC, *of_parts, *rounded)
     return (
         *(MetricSpec(name=name, better="down", held_out=True, unit="bits per byte") for name in names),
-        MetricSpec(name=WEIGHT_BITS, unit="of a linear layer's weight in this evaluation"),
+        MetricSpec(name=WEIGHT_BITS, unit="bits of a linear layer's weight in this evaluation"),
     )
 
 

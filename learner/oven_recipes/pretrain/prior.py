@@ -1,8 +1,8 @@
 """Token priors: scores that scale the rows of the embedding and weight the tokens of `channel.kg`.
 
-A score is from 0 to 1. Scores come from token frequencies in the corpus, from the stack's knowledge graph, or from a
-file that `oven-controller kg token-prior --to FILE` wrote for this vocabulary. Frequencies alone are the control for
-the graph.
+Scores are between 0 and 1. Scores come from token frequencies in the corpus, from the stack's knowledge graph, or from
+a file that `oven-controller kg token-prior --to FILE` wrote for this vocabulary. Frequencies alone are the control
+experiment for the graph.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ from oven_core.protocol.token_scores import LIMIT, decode, encode, vocabulary_sh
 from oven_learner.link.find_controller import Connection
 from oven_recipes.pretrain.settings import KG, NO_PRIOR, UNIGRAM
 
-DEADLINE_S: Final = 150.0
+TIMEOUT_S: Final = 150.0
 """Timeout of the whole request in seconds. The service gives up after 120."""
-PART_S: Final = 10.0
+PART_TIMEOUT_S: Final = 10.0
 """Timeout in seconds for the acknowledgement of one part of an upload, which takes milliseconds."""
-WHOLE: Final = 700_000
-"""Maximum bytes of a request in one message. The bus accepts 1 MiB."""
-PART: Final = 360_000
-"""Maximum bytes of a part, compressed, before base64."""
+MAX_REQUEST_BYTES: Final = 700_000
+"""Maximum size in bytes of a request in one message. The bus accepts 1 MiB."""
+MAX_PART_BYTES: Final = 360_000
+"""Maximum size in bytes of a compressed part, before base64."""
 
 
 def ask_token_prior(
-    connection: Connection, vocabulary: Sequence[str], *, k: int = 358, deadline_s: float = DEADLINE_S
+    connection: Connection, vocabulary: Sequence[str], *, k: int = 358, deadline_s: float = TIMEOUT_S
 ) -> TokenPrior:
     """Request a graph's scores from the service and wait for them, also inside a program with an event loop.
     `vocabulary` has the tokens' texts by id. Raises BusError if the service refuses or does not answer in time, and
@@ -53,7 +53,7 @@ def ask_token_prior(
             method="kg", vocabulary=tuple(vocabulary), vocabulary_sha=vocabulary_sha(vocabulary), k=k
         )
     except ValidationError as error:
-        raise ConfigError(f"no request for a token prior: {reason(error)}") from None
+        raise ConfigError(f"the token prior cannot be requested: {reason(error)}") from None
     with ThreadPoolExecutor(1, "oven-token-prior") as thread:
         return thread.submit(asyncio.run, _ask(connection, request, deadline_s)).result()
 
@@ -67,23 +67,23 @@ async def _ask(connection: Connection, request: TokenPriorRequest, deadline_s: f
             Bus.connect(connection.url, credentials, name="learner", inbox=inbox) as bus,
         ):
             body = request.wire()
-            if len(body) > WHOLE:
+            if len(body) > MAX_REQUEST_BYTES:
                 body = await _upload(bus, body)
             return TokenPrior.model_validate_json(await bus.request(subject, body, deadline_s))
     except TimeoutError:
         raise BusError(f"no answer on {subject} within {deadline_s:g} s; the service's log may say why") from None
     except ValidationError as error:
-        raise BusError(f"{subject} answered no TokenPrior ({error.error_count()} faults)") from None
+        raise BusError(f"{subject} did not return a valid TokenPrior ({error.error_count()} errors)") from None
 
 
 async def _upload(bus: Bus, body: bytes) -> bytes:
     """Upload the request in parts, and return the short request that names the upload."""
-    packed, id_ = zlib.compress(body, 6), secrets.token_hex(16)
-    pieces = [packed[start : start + PART] for start in range(0, len(packed), PART)]
-    for part, piece in enumerate(pieces):
-        message = RequestPart(upload=id_, part=part, parts=len(pieces), data=base64.b64encode(piece).decode())
-        answer = PartTaken.model_validate_json(await bus.request(names.kg("upload"), message.wire(), PART_S))
-        if answer.missing != len(pieces) - part - 1:
+    compressed, id_ = zlib.compress(body, 6), secrets.token_hex(16)
+    parts = [compressed[start : start + MAX_PART_BYTES] for start in range(0, len(compressed), MAX_PART_BYTES)]
+    for number, part in enumerate(parts):
+        message = RequestPart(upload=id_, part=number, parts=len(parts), data=base64.b64encode(part).decode())
+        answer = PartTaken.model_validate_json(await bus.request(names.kg("upload"), message.wire(), PART_TIMEOUT_S))
+        if answer.missing != len(parts) - number - 1:
             raise BusError(f"{names.kg('upload')} lost a part of the request; is there more than one prior service?")
     return TokenPriorRequest(upload=id_).wire()
 
@@ -91,30 +91,30 @@ async def _upload(bus: Bus, body: bytes) -> bytes:
 log = logging.getLogger("oven.learner")
 
 TOKENS: Final = 358
-"""Number of tokens with a score, as in the source experiment, whose scores took 976 bytes."""
+"""Number of tokens with a score, as in the original experiment, whose scores had 976 bytes."""
 STRENGTH: Final = 0.1
-"""Share by which a score of 1 lengthens its token's row of the embedding, as in the source experiment."""
-KEPT: Final = "token_prior.bin"
+"""Share by which a score of 1 lengthens its token's row of the embedding, as in the original experiment."""
+ANSWER_FILE: Final = "token_prior.bin"
 """File next to a run's checkpoints with the service's answer. A restarted learner uses the same scores, even if the
 graph has changed."""
 
 
 def find_prior(
-    wanted: str, texts: Sequence[str], counts: Tensor, folder: Path, vocabulary: Path
+    source: str, texts: Sequence[str], counts: Tensor, folder: Path, vocabulary: Path
 ) -> dict[int, float] | None:
-    """Return the tokens' scores, 0 to 1, for `wanted`: none, unigram, kg, or a file. Other tokens have none. `texts`:
+    """Return the tokens' scores, 0 to 1, for `source`: none, unigram, kg, or a file. Other tokens have none. `texts`:
     the vocabulary by id. `counts`: how often each token occurs in the training text, int64 [vocabulary]. `folder` keeps
     the service's answer. `vocabulary` is the file with `texts`, for the message. Raises ConfigError if no service
     answers, and for an empty set of scores or one of another vocabulary."""
     sha = vocabulary_sha(texts)
-    if wanted == NO_PRIOR:
+    if source == NO_PRIOR:
         return None
-    if wanted == UNIGRAM:
+    if source == UNIGRAM:
         blob, origin = _unigram(counts, sha), "the corpus's frequencies"
-    elif wanted == KG:
-        blob, origin = _served(texts, folder), "the knowledge graph"
+    elif source == KG:
+        blob, origin = _scores_from_service(texts, folder), "the knowledge graph"
     else:
-        blob, origin = read_file(Path(wanted), "the token prior", LIMIT), wanted
+        blob, origin = read_file(Path(source), "the token prior", LIMIT), source
     try:
         scores = decode(blob, len(texts), sha)
     except ConfigError as error:
@@ -122,10 +122,12 @@ def find_prior(
             f"{origin}: {error}; make one with `oven-controller kg token-prior {vocabulary} --method kg --to FILE`"
         ) from error
     if not all(map(math.isfinite, scores.values())):
-        raise ConfigError(f"{origin}: its scores are not finite numbers; it is damaged, make it again")
+        raise ConfigError(f"{origin} is damaged: its scores are not finite numbers; create it again")
     prior = from_0_to_1(scores)
     if not any(prior.values()):
-        raise ConfigError(f"{origin}: no token has a score above 0, so they say nothing; give another, or none")
+        raise ConfigError(
+            f"{origin}: no token has a score above 0, so the prior has no effect; give another one, or none"
+        )
     log.info("token prior: %d tokens from %s", len(prior), origin)
     return prior
 
@@ -150,22 +152,24 @@ def scale_embedding(model: Any, prior: Mapping[int, float]) -> None:
 
 def _unigram(counts: Tensor, sha: str) -> bytes:
     """Return log probabilities of the most frequent tokens, as many as the service would return."""
-    whole, most_frequent = int(counts.sum()), counts.topk(min(TOKENS, int((counts > 0).sum())))
+    total, most_frequent = int(counts.sum()), counts.topk(min(TOKENS, int((counts > 0).sum())))
     scores = {
-        int(id_): math.log(int(n) / whole) for n, id_ in zip(most_frequent.values, most_frequent.indices, strict=True)
+        int(id_): math.log(int(n) / total) for n, id_ in zip(most_frequent.values, most_frequent.indices, strict=True)
     }
     return encode(scores, len(counts), sha)
 
 
-def _served(texts: Sequence[str], folder: Path) -> bytes:
-    file = folder / KEPT
+def _scores_from_service(texts: Sequence[str], folder: Path) -> bytes:
+    file = folder / ANSWER_FILE
     if file.is_file():
         return read_file(file, "the token prior", LIMIT)
     remedy = "start it with `oven-controller up` and the setting kg on, or give a file, `unigram` or `none`"
     try:
         connection = Connection.find()
     except ConfigError:
-        raise ConfigError(f"token_prior = {KG} asks a stack's prior service, and there is none: {remedy}") from None
+        raise ConfigError(
+            f"token_prior = {KG} needs the prior service of a stack, which was not found: {remedy}"
+        ) from None
     try:
         served = ask_token_prior(connection, texts, k=TOKENS)
     except BusError as error:

@@ -31,14 +31,14 @@ def _configuration(path: Path) -> Path:
     """Return the configuration file, given the file or its folder."""
     path = path.expanduser().absolute()
     file = path / "config.json" if path.is_dir() else path
-    remedy = "give a Hugging Face config.json, or the folder that holds one"
+    remedy = "give a Hugging Face config.json, or the folder that contains one"
     if not file.is_file():
         raise ValueError(f"{file} is not a file; {remedy}")
     try:
-        known = "model_type" in json.loads(file.read_text())
+        is_configuration = "model_type" in json.loads(file.read_text())
     except (OSError, ValueError, TypeError, RecursionError):
-        known = False
-    if not known:
+        is_configuration = False
+    if not is_configuration:
         raise ValueError(f"{file} is not JSON with a `model_type`; {remedy}")
     return file
 
@@ -53,8 +53,8 @@ def _prior(prior: str) -> str:
     path = Path(prior).expanduser().absolute()
     if not path.is_file():
         raise ValueError(
-            f"{prior!r} is neither {NO_PRIOR}, {UNIGRAM} or {KG}, nor a file; give the one that `oven-controller kg "
-            "token-prior --to FILE` wrote"
+            f"{prior!r} is neither {NO_PRIOR}, {UNIGRAM} or {KG}, nor a file; create a file with `oven-controller kg "
+            "token-prior --to FILE`"
         )
     return str(path)
 
@@ -76,7 +76,7 @@ class PretrainSettings(base.RecipeSettings):
     )
     context: int = Field(default=128, ge=2, description="tokens per row")
 
-    # The model: a Llama of about 0.5 M parameters, its embedding tied to its output.
+    # The model: a Llama of about 0.5 M parameters with tied embedding and output.
     model: Annotated[Path, AfterValidator(_configuration)] | None = Field(
         default=None, description="a Hugging Face config.json, or its folder; weights are random; none: the sizes below"
     )
@@ -93,7 +93,7 @@ class PretrainSettings(base.RecipeSettings):
     schedule: Literal["constant", "cosine", "linear"] = "constant"
     lr_warmup_steps: int = Field(default=20, ge=0, description="steps over which the learning rate rises from 0")
 
-    # Knobs that the source swarm's agents changed. The weights and the rounding are knobs of the run.
+    # Initial values of knobs, as in the system that the agents are based on.
     token_prior: Annotated[str, AfterValidator(_prior)] = Field(
         default=NO_PRIOR,
         description="source of token scores: none, unigram (the corpus's token frequencies), kg (the knowledge graph), "
@@ -126,9 +126,11 @@ class PretrainSettings(base.RecipeSettings):
 
     @field_validator("kg_weight")
     @classmethod
-    def _something_to_weight_by(cls, weight: float, others: ValidationInfo) -> float:
-        if weight > 0 and others.data.get("token_prior") == NO_PRIOR:
-            raise ValueError("it weights tokens by token_prior, and that is none; give kg, unigram or a file")
+    def _check_kg_weight(cls, weight: float, info: ValidationInfo) -> float:
+        if weight > 0 and info.data.get("token_prior") == NO_PRIOR:
+            raise ValueError(
+                "it weights tokens by token_prior, which is none; set token_prior to kg, unigram or a file"
+            )
         return weight
 
 

@@ -20,11 +20,11 @@ from oven_core.files import write_atomic
 from oven_recipes.pretrain.corpus import Part
 from oven_recipes.weights_cache import new_entry
 
-VERSION = 1  # raise it when the code changes what it makes of a corpus
+VERSION = 1  # raise it when the code changes the tokens of a corpus
 END = "<|endoftext|>"
 TOKENIZER, TOKENS, VOCABULARY = "tokenizer.json", "tokens.safetensors", "vocabulary.json"
 BATCH = 16
-"""Number of texts per encoding call. An encoding takes far more memory than its ids."""
+"""Number of texts per encoding call. An encoding needs far more memory than its ids."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Tokens:
 
     @property
     def counts(self) -> Tensor:
-        """Return the count of each token in the training text, int64 [vocabulary]."""
+        """The count of each token in the training text, int64 [vocabulary]."""
         streams = torch.cat([stream.long() for stream in self.train.values()])
         return torch.bincount(streams, minlength=len(self.tokenizer))
 
@@ -70,16 +70,16 @@ def tokenized(parts: Sequence[Part], vocabulary: int, cache: Path) -> Tokens:
     folder = cache / f"pretrain-tokens-{_key(parts, vocabulary)}"
     try:
         core, streams = Tokenizer.from_file(str(folder / TOKENIZER)), load_file(folder / TOKENS)
-    except Exception:  # absent, or damaged: tokenizers raises Exception itself
+    except Exception:  # missing or damaged; tokenizers raises plain Exception
         core = _trained((file.text for part in parts for file in part.train), vocabulary)
         streams = {}
         for number, part in enumerate(parts):
             streams[f"train {number}"] = _encoded(core, [file.text for file in part.train])
             if part.held_out:
                 streams[f"held out {number}"] = _encoded(core, [file.text for file in part.held_out])
-        with new_entry(folder) as fresh:
-            core.save(str(fresh / TOKENIZER))
-            save_file(streams, fresh / TOKENS)
+        with new_entry(folder) as temporary:
+            core.save(str(temporary / TOKENIZER))
+            save_file(streams, temporary / TOKENS)
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=core, eos_token=END, pad_token=END)  # type: ignore[no-untyped-call]
     if not (folder / VOCABULARY).is_file():
         write_atomic(folder / VOCABULARY, json.dumps(_texts(tokenizer)))
@@ -94,17 +94,17 @@ def tokenized(parts: Sequence[Part], vocabulary: int, cache: Path) -> Tokens:
 
 def rows(streams: dict[str, Tensor], length: int) -> dict[str, Rows]:
     """Split each stream into rows. Raises ConfigError for a sub-corpus shorter than a row."""
-    made = {name: Rows(stream, length) for name, stream in streams.items()}
-    for name, part_streams in made.items():
-        if not len(part_streams):
+    datasets = {name: Rows(stream, length) for name, stream in streams.items()}
+    for name, dataset in datasets.items():
+        if not len(dataset):
             raise ConfigError(
-                f"the sub-corpus {name!r} has {len(streams[name]):,} tokens to train on, and a row takes {length:,}: "
-                "give it more text, take its folder out, or make recipe_options.context smaller"
+                f"the sub-corpus {name!r} has {len(streams[name]):,} tokens to train on, but a row has {length:,}; "
+                "give it more text, remove its folder, or lower recipe_options.context"
             )
-    return made
+    return datasets
 
 
-def bytes_of(tokenizer: PreTrainedTokenizerFast) -> Tensor:
+def token_byte_lengths(tokenizer: PreTrainedTokenizerFast) -> Tensor:
     """Return the number of text bytes per token, int64 [vocabulary], with 0 for `END`. A byte-level token is written
     with one character per byte (Radford et al. 2019, GPT-2's `bytes_to_unicode`)."""
     lengths = torch.zeros(len(tokenizer), dtype=torch.int64)
@@ -129,7 +129,7 @@ def _trained(texts: Iterable[str], vocabulary: int) -> Tokenizer:
     core = Tokenizer(models.BPE())
     core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     core.decoder = decoders.ByteLevel()
-    alphabet = pre_tokenizers.ByteLevel.alphabet()  # all 256 bytes: no text is out of vocabulary
+    alphabet = pre_tokenizers.ByteLevel.alphabet()  # all 256 bytes, so that every text can be encoded
     core.train_from_iterator(
         texts,
         trainers.BpeTrainer(

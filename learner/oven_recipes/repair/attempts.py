@@ -1,4 +1,4 @@
-"""Run a policy's attempts at several tasks in parallel, without a trainer, for the warm-up and evaluations."""
+"""Runs a policy's attempts at several tasks in parallel, without a trainer, for the warm-up and evaluations."""
 
 from __future__ import annotations
 
@@ -14,46 +14,50 @@ from oven_recipes.environments.session import RepairSession
 from oven_recipes.repair.chat_format import ASSISTANT, after_results
 
 TURNS = 12
-"""Maximum calls per attempt. An attempt that needs more is going in circles."""
+"""Maximum number of calls per attempt. An attempt that needs more is going in circles."""
 
 
 def attempt_all(
     model: LlamaForCausalLM,
     tokenizer: PreTrainedTokenizerFast,
     sessions: Sequence[RepairSession],
-    longest: int,
+    max_tokens: int,
     *,
     temperature: float = 1.0,
 ) -> None:
-    """Run the sessions to their ends. `longest` is the maximum tokens of an attempt, results included. `temperature` 0
+    """Run all sessions to the end. `max_tokens` limits the tokens of an attempt, results included. `temperature` 0
     is greedy. Restores the model's mode and computes no gradient. Sampling uses torch's global generator."""
     contexts: list[list[int]] = [prompt_ids(tokenizer, session.instance.problem_statement) for session in sessions]
-    budget = [longest] * len(sessions)
-    live = list(range(len(sessions)))
+    budget = [max_tokens] * len(sessions)
+    active = list(range(len(sessions)))
     prefix = tokenizer(ASSISTANT)["input_ids"]
     was_training = model.training
     model.train(False)
     try:
         for _ in range(TURNS):
-            live = [index for index in live if budget[index] > 0]
-            if not live:
+            active = [index for index in active if budget[index] > 0]
+            if not active:
                 break
-            answers = _sampled(
-                model, tokenizer, [contexts[index] for index in live], max(budget[index] for index in live), temperature
+            answers = _sample_answers(
+                model,
+                tokenizer,
+                [contexts[index] for index in active],
+                max(budget[index] for index in active),
+                temperature,
             )
-            calling = []
-            for index, full in zip(live, answers, strict=True):
+            callers = []
+            for index, full in zip(active, answers, strict=True):
                 answer = full[: budget[index]]
                 contexts[index] += answer
                 budget[index] -= len(answer)
                 calls = parse_response(tokenizer, answer, prefix=prefix).get("tool_calls")
                 if calls and answer[-1] == tokenizer.eos_token_id:
-                    texts = [_called(sessions[index], call["function"]) for call in calls]
+                    texts = [_call_tool(sessions[index], call["function"]) for call in calls]
                     result_ids = tokenizer(after_results(texts))["input_ids"]
                     contexts[index] += result_ids
                     budget[index] -= len(result_ids)
-                    calling.append(index)
-            live = calling
+                    callers.append(index)
+            active = callers
     finally:
         model.train(was_training)
 
@@ -66,25 +70,30 @@ def prompt_ids(tokenizer: PreTrainedTokenizerFast, statement: str) -> list[int]:
     return ids
 
 
-def _called(session: RepairSession, function: dict[str, Any]) -> str:
+def _call_tool(session: RepairSession, function: dict[str, Any]) -> str:
     arguments = function["arguments"]
     return session.call(str(function["name"]), arguments if isinstance(arguments, dict) else {"": arguments}).text
 
 
-def _sampled(
+def _sample_answers(
     model: LlamaForCausalLM,
     tokenizer: PreTrainedTokenizerFast,
     contexts: list[list[int]],
-    most: int,
+    max_tokens: int,
     temperature: float,
 ) -> list[list[int]]:
     """Sample an answer to each context, up to its end-of-turn token."""
     pad, end = tokenizer.pad_token_id, tokenizer.eos_token_id
     ids, mask = padded(contexts, model.device, pad_left=True)  # (B, P)
-    chosen = {"do_sample": True, "temperature": temperature, "top_k": 0} if temperature else {"do_sample": False}
+    sampling = {"do_sample": True, "temperature": temperature, "top_k": 0} if temperature else {"do_sample": False}
     with torch.no_grad():
         out = model.generate(  # type: ignore[misc]
-            input_ids=ids, attention_mask=mask, max_new_tokens=most, pad_token_id=pad, eos_token_id=end, **chosen
+            input_ids=ids,
+            attention_mask=mask,
+            max_new_tokens=max_tokens,
+            pad_token_id=pad,
+            eos_token_id=end,
+            **sampling,
         )  # (B, P + C)
     answers = out[:, ids.size(1) :].tolist()
     return [answer[: answer.index(end) + 1] if end in answer else answer for answer in answers]

@@ -1,4 +1,4 @@
-"""The policy's tokenizer (words, digits and punctuation) and its chat template with tool calls, built in memory."""
+"""Builds the policy's tokenizer (words, digits and punctuation) and its chat template with tool calls."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ SCAFFOLD: Final = (
     CALL + '{"name": "', '", "arguments": {', '"path": "', '"text": "', '"folder": "', '", "old": "', '", "new": "',
     '"}}' + CALLED, "}}" + CALLED, CALL, CALLED,
 )  # fmt: skip
-"""The fixed parts of calls, one token each. Otherwise punctuation would be half of an attempt's length."""
+"""Fixed parts of calls, with one token each. Otherwise punctuation would be half of an attempt's length."""
 
 PIECES: Final = r"\\n| {4}| ?[A-Za-z_]+| ?[0-9]| ?[^\w\s\\]+(?: [^\w\s\\]+)*|\n+|\\| "
-"""Pieces that tokens do not cross: a word, a digit, an indent, a run of punctuation, a newline in a JSON string."""
+"""Pieces whose borders no token crosses: words, digits, indents, runs of punctuation, newlines in JSON strings."""
 VOCABULARY: Final = 640
-"""Maximum size of the vocabulary: one token per word of the tasks, and 256 bytes, so that any text can be written."""
+"""Maximum size of the vocabulary: the words of the tasks, and 256 bytes, so that every text can be encoded."""
 
 TEMPLATE: Final = (
     "{%- for message in messages %}"

@@ -1,4 +1,4 @@
-"""Build the recipe's training job: warm policy, tasks, trainer with the environment, recorder, and evaluation."""
+"""Builds the recipe's training job: warm policy, tasks, trainer with the environment, recorder, and evaluation."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ HELD_OUT = "held out"
 """Seed of the held-out tasks. It is the same for every run, so that runs can be compared."""
 
 
-def solved_by(
+def solved_evaluation(
     trainer: Any, tokenizer: PreTrainedTokenizerFast, settings: RepairSettings, tests: Tests
 ) -> Callable[[], dict[str, float | list[float]]]:
     """Return a greedy evaluation of the trainer's policy: the share of solved tasks, and the share of passing tests."""
-    unseen = settings.tasks(HELD_OUT, settings.eval_tasks, evaluation=True)
+    held_out_tasks = settings.tasks(HELD_OUT, settings.eval_tasks, evaluation=True)
 
     def evaluate() -> dict[str, float | list[float]]:
-        sessions = [RepairSession(instance, instance.files, tests) for instance in unseen]
+        sessions = [RepairSession(instance, instance.files, tests) for instance in held_out_tasks]
         policy = trainer.accelerator.unwrap_model(trainer.model)
         with torch.random.fork_rng(devices=[]):
             attempt_all(policy, tokenizer, sessions, settings.max_completion_length, temperature=0)
@@ -56,15 +56,15 @@ def solved_by(
 
 
 def build(settings: RepairSettings, start: Start, seed: int, workdir: Path, cache: Path) -> Job:
-    """Build the job for one start. `workdir` gets the trainer's files, and its parent the traces. `cache` keeps warm
-    policies."""
+    """Build the job for one start. The trainer's files go to `workdir`, and the traces to its parent. `cache` stores
+    warm policies."""
     tests = SandboxedTests()
     file = workdir.parent / "traces.jsonl"
-    sink = to_file(file) if settings.traces else None
-    trainer = repair_trainer(settings, start, seed, workdir, cache, tests=tests, sink=sink, first=lines_of(file))
+    sink = file_sink(file) if settings.traces else None
+    trainer = repair_trainer(settings, start, seed, workdir, cache, tests=tests, sink=sink, first=count_lines(file))
     return Job(
         trainer=trainer,
-        evaluate=solved_by(trainer, trainer.processing_class, settings, tests),
+        evaluate=solved_evaluation(trainer, trainer.processing_class, settings, tests),
         evaluate_every=settings.eval_every,
         metrics=(SOLVED, PASSING),
         lr_bounds=LR_BOUNDS,
@@ -88,11 +88,11 @@ def repair_trainer(
     first: int = 0,
     **arguments: Any,
 ) -> Any:
-    """Build the trainer alone, for callers with their own training loop.
+    """Build only the trainer, for callers with their own training loop.
 
     `seed` determines the tasks and the sampling, and the warm policy if `policy_seed` is None. `instances` are the
-    tasks; None generates the training tasks. `environment` replaces the environment in this process. `sink` receives
-    the trace of each rollout. Traces name the `split`. `first` is the number of the first task, and `arguments` go to
+    tasks. None generates the training tasks. `environment` replaces the environment in this process. `sink` receives
+    the trace of each rollout. Traces contain the `split`. `first` is the number of the first task. `arguments` go to
     GRPOConfig. Raises ConfigError if there is no task.
     """
     quiet_libraries()
@@ -100,21 +100,23 @@ def repair_trainer(
     model, tokenizer = warm_policy(settings, seed if policy_seed is None else policy_seed, cache, tests)
     chosen = settings.tasks(f"training {seed}", settings.train_tasks) if instances is None else list(instances)
     if not chosen:
-        raise ConfigError("there is no task to attempt: give one instance or more")
-    recorder = Recorder(environment or local(chosen, tests), sink or _discard, split=split, name="repair", first=first)
+        raise ConfigError("there is no task to attempt; give at least one instance")
+    recorder = Recorder(
+        environment or local_environments(chosen, tests), sink or _discard, split=split, name="repair", first=first
+    )
     trainer = trainer_class(
         model=model,
         processing_class=tokenizer,
         reward_funcs=[recorder.reward],
         args=GRPOConfig(**(_arguments(settings, start.learning_rate, seed, workdir) | arguments)),
-        train_dataset=rows_of(chosen),
+        train_dataset=dataset_of(chosen),
         environment_factory=recorder.environment,
     )
     recorder.bind(trainer)
     return trainer
 
 
-def local(
+def local_environments(
     instances: Sequence[Instance], tests: SandboxedTests, repositories: Repositories | None = None
 ) -> Callable[[], RepairTools]:
     """Return a factory of environments that run in this process."""
@@ -125,7 +127,7 @@ def local(
     return lambda: RepairEnvironment(by_id, repositories.files, tests)
 
 
-def rows_of(instances: Sequence[Instance]) -> Dataset:
+def dataset_of(instances: Sequence[Instance]) -> Dataset:
     """Return a dataset in TRL's format: a prompt of one message, and the task's fields for the trace."""
     return Dataset.from_list(
         [
@@ -141,13 +143,13 @@ def rows_of(instances: Sequence[Instance]) -> Dataset:
     )
 
 
-def to_file(path: Path) -> Callable[[Trace], None]:
+def file_sink(path: Path) -> Callable[[Trace], None]:
     """Return a sink that appends to a file. It raises OSError if a write fails."""
     return lambda trace: jsonl.append(path, trace)
 
 
-def lines_of(path: Path) -> int:
-    """Return the number of lines; 0 without a file. A resumed run repeats steps whose traces are in the file."""
+def count_lines(path: Path) -> int:
+    """Return the number of lines, or 0 without a file. A resumed run repeats steps whose traces are in the file."""
     if not path.is_file():
         return 0
     with path.open("rb") as file:
@@ -169,7 +171,7 @@ def _arguments(settings: RepairSettings, learning_rate: float, seed: int, workdi
     }
 
 
-def collected(
+def collect_traces(
     settings: RepairSettings,
     instances: Sequence[Instance],
     seed: int,
@@ -179,27 +181,27 @@ def collected(
     repositories: Path | None = None,
     openenv: bool = False,
 ) -> list[Trace]:
-    """Return the traces of `group_size` attempts at each instance, by the warm policy of `policy_seed` (None: of
-    `seed`). It seeds torch's global generator. The same arguments give the same traces, whether calls run here or
-    behind OpenEnv. Raises ConfigError for an instance whose repository is missing, and ProcessError if an attempt was
-    not recorded."""
+    """Return the traces of `group_size` attempts at each instance, by the warm policy of `policy_seed` (default:
+    `seed`). It seeds torch's global generator. The same arguments give the same traces, in this process or behind
+    OpenEnv. Raises ConfigError for an instance whose repository is missing, and ProcessError if an attempt was not
+    recorded."""
     traces: list[Trace] = []
     tests = SandboxedTests()
-    different = list({instance.instance_id: instance for instance in instances}.values())
+    unique = list({instance.instance_id: instance for instance in instances}.values())
     with contextlib.ExitStack() as exits:
-        environment: Callable[[], Any] = local(different, tests, Repositories(repositories))
+        environment: Callable[[], Any] = local_environments(unique, tests, Repositories(repositories))
         if openenv:
-            environment = exits.enter_context(served(different, repositories))
-        work = exits.enter_context(tempfile.TemporaryDirectory(prefix="oven-collect-"))
+            environment = exits.enter_context(served(unique, repositories))
+        workdir = exits.enter_context(tempfile.TemporaryDirectory(prefix="oven-collect-"))
         trainer = repair_trainer(
             settings,
             parse_start("tuned", seed, settings),
             seed,
-            Path(work),
+            Path(workdir),
             cache,
             tests=tests,
             policy_seed=policy_seed,
-            instances=different,
+            instances=unique,
             environment=environment,
             sink=traces.append,
             split="collected",
@@ -207,7 +209,8 @@ def collected(
         )
         trainer.remove_callback(PrinterCallback)
         set_seed(seed)
-        trainer.evaluate(eval_dataset=rows_of(instances))
-    if len(traces) != (wanted := len(instances) * settings.group_size):
-        raise ProcessError(f"{len(traces)} of {wanted} attempts were recorded; the warning above says why")
+        trainer.evaluate(eval_dataset=dataset_of(instances))
+    expected = len(instances) * settings.group_size
+    if len(traces) != expected:
+        raise ProcessError(f"{len(traces)} of {expected} attempts were recorded; the warning above shows the reason")
     return traces

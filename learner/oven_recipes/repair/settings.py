@@ -33,10 +33,10 @@ class RepairSettings(RecipeSettings):
 
     # The warm-up on demonstrations, until the policy solves a share of unseen tasks.
     demonstrations: int = Field(default=3000, ge=1, description="number of different demonstrations")
-    right_habit: float = Field(default=0.5, ge=0, le=1, description="share of demonstrated first edits that are right")
+    right_habit: float = Field(default=0.5, ge=0, le=1, description="share of demonstrations with a correct first edit")
     sft_batch: int = Field(default=16, ge=1)
     sft_learning_rate: float = Field(default=5e-3, gt=0)
-    sft_steps: int = Field(default=800, ge=1, description="the warm-up ends after these steps at the latest")
+    sft_steps: int = Field(default=800, ge=1, description="maximum number of steps of the warm-up")
     sft_round: int = Field(default=100, ge=1, description="steps between measurements of the warm-up")
     sft_tasks: int = Field(default=64, ge=1, description="unseen tasks per measurement")
     solved_from: float = Field(default=0.3, ge=0, le=1, description="share of unseen tasks that ends the warm-up")
@@ -44,7 +44,7 @@ class RepairSettings(RecipeSettings):
     # GRPO.
     max_steps: int = Field(default=40, ge=1, le=10**9)
     prompts_per_step: int = Field(default=8, ge=1)
-    group_size: int = Field(default=8, ge=2, description="attempts per task; 2 is the least with an advantage")
+    group_size: int = Field(default=8, ge=2, description="attempts per task; an advantage needs at least 2")
     max_completion_length: int = Field(default=384, ge=16, description="tokens of an attempt, results included")
     eval_every: int = Field(default=10, ge=1, description="steps between held-out evaluations")
     traces: bool = Field(default=True, description="write each rollout's trace into the run's folder, traces.jsonl")

@@ -1,4 +1,4 @@
-"""The supervised warm-up. A policy learns from demonstrations until it solves a given share of unseen tasks."""
+"""Warms up a policy with supervised training on demonstrations, until it solves a given share of unseen tasks."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ from oven_recipes.environments.small_functions import SWAPS, TrustedTests, tasks
 from oven_recipes.repair.attempts import attempt_all, share_solved
 from oven_recipes.repair.chat_format import ASSISTANT, build_tokenizer, render
 from oven_recipes.repair.settings import RepairSettings
-from oven_recipes.small_models import alike_batches, descend, small_llama
+from oven_recipes.small_models import optimizer_step, similar_length_batches, small_llama
 from oven_recipes.weights_cache import key_of, trained_once
 
 Message = dict[str, Any]
 """A message in the format of chat templates."""
-LOGGED: Final = 10
-"""Warm-up steps per log line."""
-SLIPS: Final = 20
-"""Maximum draws of a wrong edit. After that, the right one is used."""
+LOG_INTERVAL: Final = 10
+"""Number of warm-up steps between log lines."""
+MAX_DRAWS: Final = 20
+"""Maximum number of draws for a wrong edit. After that, the right edit is used."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Habits:
 
 
 def demonstration(instance: Instance, habits: Habits, rng: random.Random) -> list[Message]:
-    """Return the messages of one attempt, from the statement to the end."""
+    """Return the messages of one attempt, from the problem statement to the end."""
     right = instance.solution
     attempt = _Attempt(RepairSession(instance, instance.files, TrustedTests()), instance.problem_statement)
     path, _, description = instance.problem_statement.partition(": ")
@@ -65,8 +65,8 @@ def demonstration(instance: Instance, habits: Habits, rng: random.Random) -> lis
             attempt.call("search", {"text": description.partition("(")[0]})
     attempt.call("read", {"path": path})
     old, new = replacement(attempt.files[path], right[path])
-    slipped = rng.random() >= habits.right
-    attempt.call("edit", {"path": path, "old": old, "new": _slip(new, old, rng) if slipped else new})
+    is_wrong = rng.random() >= habits.right
+    attempt.call("edit", {"path": path, "old": old, "new": _wrong_edit(new, old, rng) if is_wrong else new})
     if rng.random() < habits.runs_tests:
         attempt.call("run_tests", {})
         if not attempt.passes and rng.random() < habits.tries_again:
@@ -79,7 +79,7 @@ def demonstration(instance: Instance, habits: Habits, rng: random.Random) -> lis
 
 
 class _Attempt:
-    """A session, and the messages so far."""
+    """A session with its messages so far."""
 
     def __init__(self, session: RepairSession, prompt: str) -> None:
         self._session = session
@@ -103,66 +103,66 @@ class _Attempt:
         ]
 
 
-def replacement(now: str, right: str) -> tuple[str, str]:
-    """Return (old, new) of the shortest edit by whole lines from `now` to `right`, without the indent of the first
-    line. `old` occurs once in `now`."""
-    before, after = now.splitlines(keepends=True), right.splitlines(keepends=True)
-    changed = [
+def replacement(current: str, solution: str) -> tuple[str, str]:
+    """Return (old, new) of the shortest edit of whole lines from `current` to `solution`, without the indent of the
+    first line. `old` occurs once in `current`."""
+    before, after = current.splitlines(keepends=True), solution.splitlines(keepends=True)
+    changes = [
         opcode
         for opcode in difflib.SequenceMatcher(a=before, b=after, autojunk=False).get_opcodes()
         if opcode[0] != "equal"
     ]
-    first, last = changed[0], changed[-1]
+    first, last = changes[0], changes[-1]
     a, b, c, d = first[1], last[2], first[3], last[4]
-    if a == b or c == d:  # lines are missing, or too many; the next line stays and marks the place
+    if a == b or c == d:  # only insertions or deletions, so include the next line to mark the place
         b, d = b + 1, d + 1
     while True:
         old, new = "".join(before[a:b]).rstrip("\n"), "".join(after[c:d]).rstrip("\n")
         indent = len(old) - len(old.lstrip())
-        if now.count(old[indent:]) == 1:
+        if current.count(old[indent:]) == 1:
             return old[indent:], new[indent:]
         a, c = a - 1, c - 1
 
 
-def _slip(new: str, old: str, rng: random.Random) -> str:
-    """Return a wrong text that is close to the right one and differs from the current one."""
-    for _ in range(SLIPS):
-        wrong = _mutated(new, rng)
+def _wrong_edit(new: str, old: str, rng: random.Random) -> str:
+    """Return a text close to the right text `new` that differs from it and from the current text `old`."""
+    for _ in range(MAX_DRAWS):
+        wrong = _mutate(new, rng)
         if wrong not in (new, old):
             return wrong
     return new
 
 
-def _mutated(text: str, rng: random.Random) -> str:
+def _mutate(text: str, rng: random.Random) -> str:
     digits = list(re.finditer(r"\d", text))
     if digits and rng.random() < 0.5:
         match = rng.choice(digits)
         digit = str(min(9, max(0, int(match[0]) + rng.choice((-1, 1)))))
         return text[: match.start()] + digit + text[match.end() :]
-    fitting = [(right, wrong) for right, wrong in SWAPS if right in text]
-    if not fitting:
+    swaps = [(right, wrong) for right, wrong in SWAPS if right in text]
+    if not swaps:
         return text
-    right, wrong = rng.choice(fitting)
+    right, wrong = rng.choice(swaps)
     return text.replace(right, wrong, 1)
 
 
 log = logging.getLogger(__name__)
 
 RECIPE_VERSION = 2  # raise it when the warm-up's code changes what it produces
-RAMP = 30  # steps over which the learning rate rises
-OTHERS = 0.2
-"""Loss weight of tokens that the policy did not write. Predicting files teaches copying from them."""
-POOL = 16
-"""Number of batches that are drawn together and sorted by length."""
-MUON_RATE = 4.0
+RAMP_STEPS = 30  # steps over which the learning rate rises
+CONTEXT_WEIGHT = 0.2
+"""Loss weight of tokens that the policy did not write. Predicting files teaches the policy to copy from them."""
+POOLED_BATCHES = 16
+"""Number of batches whose rows are drawn together and sorted by length."""
+MUON_RATE_FACTOR = 4.0
 """Muon's learning rate as a multiple of Adam's."""
-POSITIONS = 640
-"""Context length of the policy in tokens: the statement, and the longest attempt with its results."""
-WORDED = 400
-"""Number of demonstrations for building the vocabulary. They contain all words of the tasks."""
+CONTEXT_LENGTH = 640
+"""Context length of the policy in tokens, enough for a statement and the longest attempt with its results."""
+VOCABULARY_DEMONSTRATIONS = 400
+"""Number of demonstrations for the vocabulary, which contain all words of the tasks."""
 WARM_UP = "warm-up"
 """Seed of the tasks that measure the warm-up. Neither training nor evaluation uses them."""
-DECIDES = (
+WEIGHT_SETTINGS = (
     "shapes", "neighbour", "hidden", "layers", "heads", "ffn", "demonstrations", "right_habit", "sft_batch",
     "sft_learning_rate", "sft_steps", "sft_round", "sft_tasks", "solved_from", "max_completion_length",
 )  # fmt: skip
@@ -172,9 +172,10 @@ DECIDES = (
 def warm_policy(
     settings: RepairSettings, seed: int, cache: Path, tests: Tests | None = None
 ) -> tuple[LlamaForCausalLM, PreTrainedTokenizerFast]:
-    """Return the warm policy for these settings and seed, and its tokenizer. It is loaded from the cache, or trained
-    now if the entry is missing or damaged."""
-    key = key_of({"version": RECIPE_VERSION, "seed": seed, **{name: getattr(settings, name) for name in DECIDES}})
+    """Return the warm policy for these settings and seed, and its tokenizer. The policy comes from the cache, or is
+    trained now if the entry is missing or damaged."""
+    factors = {name: getattr(settings, name) for name in WEIGHT_SETTINGS}
+    key = key_of({"version": RECIPE_VERSION, "seed": seed, **factors})
     tokenizer = vocabulary()
     model = trained_once(
         cache / f"repair-warm-{key}",
@@ -187,19 +188,19 @@ def warm_policy(
 
 def build_model(settings: RepairSettings, tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:
     """Return a freshly initialised policy."""
-    return small_llama(settings, tokenizer, POSITIONS)
+    return small_llama(settings, tokenizer, CONTEXT_LENGTH)
 
 
 def vocabulary() -> PreTrainedTokenizerFast:
-    """Return the tokenizer. It is the same for every run, so that pairs from one run's traces can train another."""
-    return build_tokenizer(_worded())
+    """Return the tokenizer. All runs share it, so that pairs from the traces of one run can train another."""
+    return build_tokenizer(_vocabulary_texts())
 
 
 @functools.cache
-def _worded() -> tuple[str, ...]:
+def _vocabulary_texts() -> tuple[str, ...]:
     rng = random.Random("vocabulary")
-    shown = tasks("vocabulary", WORDED, neighbour=True)
-    return tuple(render(demonstration(instance, Habits(), rng) for instance in shown))
+    instances = tasks("vocabulary", VOCABULARY_DEMONSTRATIONS, neighbour=True)
+    return tuple(render(demonstration(instance, Habits(), rng) for instance in instances))
 
 
 def _train(
@@ -208,17 +209,17 @@ def _train(
     """Train the policy until it solves the required share of unseen tasks."""
     log.info("warm-up, once for these settings: up to %d steps", settings.sft_steps)
     habits, draws = Habits(right=settings.right_habit), random.Random(f"demonstrations {seed}")
-    shown = settings.tasks(f"demonstrations {seed}", settings.demonstrations)
-    texts = render(demonstration(instance, habits, draws) for instance in shown)
-    examples = [(ids, answers(ids, tokenizer)) for ids in tokenizer(texts)["input_ids"]]
+    instances = settings.tasks(f"demonstrations {seed}", settings.demonstrations)
+    texts = render(demonstration(instance, habits, draws) for instance in instances)
+    examples = [(ids, answer_mask(ids, tokenizer)) for ids in tokenizer(texts)["input_ids"]]
     rng = random.Random(f"warm-up {seed}")
-    pool = min(len(examples), POOL * settings.sft_batch)
-    batches = alike_batches(
+    pool = min(len(examples), POOLED_BATCHES * settings.sft_batch)
+    batches = similar_length_batches(
         lambda: rng.sample(examples, pool), settings.sft_batch, lambda example: len(example[0]), rng
     )
     optimizers = _optimizers(model, settings.sft_learning_rate)
     schedules = [
-        LambdaLR(optimizer, lambda t: min(1.0, (t + 1) / RAMP) * (1 - 0.9 * (t + 1) / settings.sft_steps))
+        LambdaLR(optimizer, lambda t: min(1.0, (t + 1) / RAMP_STEPS) * (1 - 0.9 * (t + 1) / settings.sft_steps))
         for optimizer in optimizers
     ]
     model.train()
@@ -226,19 +227,19 @@ def _train(
         ids, mask, weights = collate(next(batches), tokenizer)
         logits = model(input_ids=ids, attention_mask=mask).logits  # (B, T, V)
         losses = cross_entropy(logits[:, :-1].flatten(0, 1), ids[:, 1:].flatten(), reduction="none")  # (B * (T - 1),)
-        weighed = weights[:, 1:].flatten()
-        loss = (losses * weighed).sum() / weighed.sum()
-        descend(loss, model.parameters(), *optimizers, *schedules)
+        loss_weights = weights[:, 1:].flatten()
+        loss = (losses * loss_weights).sum() / loss_weights.sum()
+        optimizer_step(loss, model.parameters(), *optimizers, *schedules)
         if step % settings.sft_round == 0:
-            solved = measured(model, tokenizer, settings, tests)
+            solved = measure_solved(model, tokenizer, settings, tests)
             log.info("warm-up: step %d, loss %.3f, %.2f of unseen tasks solved", step, loss.item(), solved)
             if solved >= settings.solved_from:
                 return
-        elif step % LOGGED == 0:
+        elif step % LOG_INTERVAL == 0:
             log.info("warm-up: step %d, loss %.3f", step, loss.item())
     log.warning(
-        "the warm-up ended at its longest, %d steps, below %g of unseen tasks solved: GRPO may find nothing to "
-        "reinforce; allow more steps (sft_steps)", settings.sft_steps, settings.solved_from,
+        "the warm-up ended after its maximum of %d steps and solved less than %g of unseen tasks, so GRPO may find "
+        "nothing to reinforce; allow more steps (sft_steps)", settings.sft_steps, settings.solved_from,
     )  # fmt: skip
 
 
@@ -247,27 +248,27 @@ def _optimizers(model: LlamaForCausalLM, learning_rate: float) -> list[torch.opt
     matrices = [parameter for name, parameter in model.named_parameters() if parameter.ndim == 2 and "layers" in name]
     matrix_ids = {id(matrix) for matrix in matrices}
     rest = [parameter for parameter in model.parameters() if id(parameter) not in matrix_ids]
-    # A short memory of the squared gradient: in a few hundred steps, .999 still remembers the initial weights.
+    # A lower second beta: within a few hundred steps, 0.999 still includes gradients of the initial weights.
     adam = torch.optim.AdamW(rest, lr=learning_rate, betas=(0.9, 0.95), weight_decay=0.0)
-    return [adam, Float32Muon(matrices, lr=MUON_RATE * learning_rate)]
+    return [adam, Float32Muon(matrices, lr=MUON_RATE_FACTOR * learning_rate)]
 
 
 Example = tuple[list[int], list[bool]]
-"""Token ids, and for each whether the policy wrote it."""
+"""Token ids, and whether the policy wrote each token."""
 
 
-def measured(
+def measure_solved(
     model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, settings: RepairSettings, tests: Tests
 ) -> float:
-    """Return the share of unseen tasks that the policy solves at temperature 1, always on the same tasks."""
-    unseen = settings.tasks(WARM_UP, settings.sft_tasks, evaluation=True)
-    sessions = [RepairSession(instance, instance.files, tests) for instance in unseen]
+    """Return the share of unseen tasks that the policy solves at temperature 1. The tasks are always the same."""
+    unseen_tasks = settings.tasks(WARM_UP, settings.sft_tasks, evaluation=True)
+    sessions = [RepairSession(instance, instance.files, tests) for instance in unseen_tasks]
     with torch.random.fork_rng(devices=[]):
         attempt_all(model, tokenizer, sessions, settings.max_completion_length)
     return share_solved(sessions)
 
 
-def answers(ids: Sequence[int], tokenizer: PreTrainedTokenizerFast) -> list[bool]:
+def answer_mask(ids: Sequence[int], tokenizer: PreTrainedTokenizerFast) -> list[bool]:
     """Mark the tokens of a conversation that the policy wrote: each answer, with its end-of-turn token."""
     head = tokenizer(ASSISTANT)["input_ids"]
     written_mask = [False] * len(ids)
@@ -281,7 +282,7 @@ def answers(ids: Sequence[int], tokenizer: PreTrainedTokenizerFast) -> list[bool
 
 def collate(rows: Sequence[Example], tokenizer: PreTrainedTokenizerFast) -> tuple[Tensor, Tensor, Tensor]:
     """Return token ids, attention mask and loss weights, each (B, T), padded on the right."""
-    texts = [torch.tensor(ids) for ids, _ in rows]
-    weights = [torch.tensor([1.0 if is_written else OTHERS for is_written in written]) for _, written in rows]
-    mask = pad_sequence([torch.ones_like(text) for text in texts], True)
-    return pad_sequence(texts, True, tokenizer.pad_token_id), mask, pad_sequence(weights, True)
+    sequences = [torch.tensor(ids) for ids, _ in rows]
+    weights = [torch.tensor([1.0 if is_written else CONTEXT_WEIGHT for is_written in written]) for _, written in rows]
+    mask = pad_sequence([torch.ones_like(sequence) for sequence in sequences], True)
+    return pad_sequence(sequences, True, tokenizer.pad_token_id), mask, pad_sequence(weights, True)

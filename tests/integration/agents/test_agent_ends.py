@@ -137,8 +137,8 @@ def test_an_agent_that_hoards_memory_is_named_and_the_others_continue(stack: Sta
     settings = ["agents=hoards.py,well.py", "agents_per_process=2", "agents_memory_mb=256", "recipe_options.mode=wait"]
     up = stack.up("r", *(part for setting in settings for part in ("--set", setting)), until="hoards cannot fire")
     wanted = (
-        "agent hoards reached the limit of 256 MB on the memory of an agent process (agents_memory_mb); fix what "
-        "the agent hoards, remove it from the run, or allow more with --set agents_memory_mb=512"
+        "agent hoards reached the limit of 256 MB on the memory of an agent process (agents_memory_mb); reduce "
+        "the agent's memory, remove it from the run, or raise the limit with --set agents_memory_mb=512"
     )
     status = stack.json("status", "r")
     assert status["agents"]["hoards"]["cannot_fire"] == wanted
@@ -175,7 +175,7 @@ def test_names_that_are_taken_get_no_key(stack: Stack) -> None:
         assert output == f"error: {name!r} is the name of {whose}; choose another name for your own agent\n"
     assert stack.json("creds", "list") == before
     code, output = stack.command("agent", "run", "scout.py", "--name", "curriculum")
-    assert code == 2 and "`oven-controller agent run curriculum` runs that one" in output, output
+    assert code == 2 and "run it with `oven-controller agent run curriculum`" in output, output
     shipped = stack.start("agent", "run", "curriculum")
     assert "curriculum joined" in stack.read_until(up, "curriculum joined")
     shipped.send_signal(signal.SIGINT)

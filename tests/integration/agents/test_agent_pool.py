@@ -67,7 +67,10 @@ async def test_each_votes_under_its_own_name_whatever_becomes_of_the_others(tmp_
             assert {event.author for event in events if isinstance(event.body, Vote)} == {"one", "two"}
             joined = [e.author for e in events if isinstance(e.body, AgentStatus) and e.body.state == "joined"]
             assert sorted(set(joined)) == ["one", "raises", "two"]
-            assert "raises: the agent raised; it abstains on this window" in (tmp_path / "pool.log").read_text()
+            assert (
+                "raises: the agent raised an exception and abstains on this window"
+                in (tmp_path / "pool.log").read_text()
+            )
 
             async with Bus.connect(server.url, Credentials.load(server.creds("agents-1"))) as bus:
                 await bus.publish(ON.vote("three"), b"{}")

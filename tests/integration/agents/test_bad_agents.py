@@ -70,4 +70,4 @@ def test_an_agent_that_raises_on_every_vote_says_that_it_cannot_fire(stack: Stac
     states = [e.body.state for e in events if isinstance(e.body, AgentStatus)]
     assert "joined" in states and states[-1] == "left"
     log = (stack.run_folder("raises").logs / "agent-raises.log").read_text()
-    assert "the agent raised; it abstains on this window" in log and "IndexError" in log
+    assert "the agent raised an exception and abstains on this window" in log and "IndexError" in log

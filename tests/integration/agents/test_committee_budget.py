@@ -17,7 +17,7 @@ from tests.support.judge_endpoint import Endpoint
 
 from oven_core.protocol.committee_requests import Completion, ScoreRequest
 from oven_core.security.credentials import Credentials
-from oven_learner.rewards.live_judges import Named
+from oven_learner.rewards.member_models import RequestedModel
 from oven_learner.rewards.remote_members import RemoteMembers
 from oven_learner.rewards.scores import Abstention
 from oven_runs.home.model_spend import read_spend
@@ -110,7 +110,7 @@ async def test_a_prompt_of_a_megabyte_is_shortened_or_an_abstention(
                     ScoreRequest(run="r", group="g", prompt="p" * size, completions=completions, deadline_s=WAIT_S)
                     for size in (500_000, 1 << 20)
                 ],
-                {"critic": Named()},
+                {"critic": RequestedModel()},
             )
             await asyncio.to_thread(remote.close)
     assert scored_steps == {"critic": [(0.7, 0.2), Abstention("too_large")]}

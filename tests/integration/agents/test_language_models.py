@@ -13,7 +13,7 @@ import pytest
 from tests.support.judge_endpoint import Endpoint
 from tests.support.scripted_model import GOOD, KEY, ScriptedModel
 
-from oven_agents.runtime.companion import Surroundings
+from oven_agents.runtime.companion import RunContext
 from oven_agents.runtime.loader import load
 from oven_agents.sdk.session import Session
 from oven_core.protocol.messages import (
@@ -66,7 +66,7 @@ class Run:
             raise AssertionError("neither agent asks the knowledge graph")
 
         name = "tuner" if isinstance(agent, Tuner) else "author"
-        beside = agent.begin(Surroundings(name, folder, {name: settings}, ask_graph))
+        beside = agent.begin(RunContext(name, folder, {name: settings}, ask_graph))
         self.task = asyncio.create_task(beside) if beside is not None else None
         self.session = Session(agent, name)
         self.session.absorb(started(*actuators))
@@ -227,7 +227,7 @@ async def test_the_limit_of_calls_holds_across_restarts(tmp_path: Path) -> None:
         (tmp_path / NAME).write_text("two" * 100)
         async with playing(Tuner(), tmp_path, endpoint) as run:
             run.ticks(1)
-            assert "what was spent on models cannot be read" in str(run.messages) and "remove it" in str(run.messages)
+            assert "the spending on models cannot be read" in str(run.messages) and "remove it" in str(run.messages)
 
 
 async def test_without_a_model_or_key_the_tuner_cannot_fire(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -63,7 +63,7 @@ def run(capsys: pytest.CaptureFixture[str], *args: str) -> tuple[int, str]:
 def test_alarms_and_the_graph_name_the_cause_without_a_model(log: str, capsys: pytest.CaptureFixture[str]) -> None:
     code, output = run(capsys, log)
     assert code == 0 and f"{TICKS} observations, ticks 1 to {TICKS}" in output
-    assert "update_ratio_high: optim/update_ratio 0.005" in output and "no model was asked" in output
+    assert "update_ratio_high: optim/update_ratio 0.005" in output and "no model was used" in output
     assert "diagnosis from statistics and the graph: lr_too_high since tick" in output
     code, text = run(capsys, log, "--until", "40", "--json")
     result = json.loads(text)
@@ -129,7 +129,7 @@ def test_a_foreign_training_log_can_be_diagnosed(tmp_path: Path, capsys: pytest.
 def test_a_log_that_cannot_be_diagnosed_is_refused_with_a_remedy(log: str, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     empty = written(tmp_path / "empty", [started()])
-    with pytest.raises(ConfigError, match=r"holds no observation, so there is nothing to diagnose; let the run make"):
+    with pytest.raises(ConfigError, match=r"there is nothing to diagnose: the log of .* has no observations"):
         call("supervise diagnose", [empty])
     with pytest.raises(ConfigError, match="no file or folder nowhere"):
         call("supervise diagnose", ["nowhere"])

@@ -85,7 +85,7 @@ async def test_a_question_is_answered_through_both_models(
     code, out, _ = await ask(capsys, *args, "--resume")
     assert code == 0 and json.loads(out)["answer"] == served["answer"] and len(endpoint.requests) == sent
     code, _, err = await ask(capsys, *args)
-    assert code == 2 and "holds a run already" in err
+    assert code == 2 and "already contains a run" in err
 
 
 async def test_an_answered_run_is_printed_with_its_programs_and_exported_for_training(
@@ -156,16 +156,20 @@ async def test_an_echoed_key_is_in_no_file(
 @pytest.mark.parametrize(
     ("args", "code", "message"),
     [
-        (("--supervisor-model", "strong@401"), 3, "no answer (failed): the supervisor cannot be asked: auth: HTTP 401"),
+        (("--supervisor-model", "strong@401"), 3, "no answer (failed): the supervisor's model failed: auth: HTTP 401"),
         (("--supervisor-model", "strong@htmlx5"), 3, "bad_response"),
         (("--max-calls", "1", "--worker-model", "x@html"), 0, "budget.calls is 1, 1 are used"),
         (("--resume",), 2, "--resume needs --log-dir"),
-        (("--key-env", "NO_SUCH_KEY"), 2, "the environment variable NO_SUCH_KEY is not set; export it"),
-        (("--base-url", "https://example.org/v1"), 2, "no key for https://example.org/v1: name the variable"),
-        (("--base-url", "https://me:hunter2@x/v1"), 2, "the supervisor has a user, a password or a query; name its"),
-        (("--base-url", "http://[::1"), 2, "the address of the supervisor is 'http://[::1'; give one like"),
+        (("--key-env", "NO_SUCH_KEY"), 2, "the environment variable NO_SUCH_KEY is not set; set it"),
+        (("--base-url", "https://example.org/v1"), 2, "no API key for https://example.org/v1: use"),
+        (("--base-url", "https://me:hunter2@x/v1"), 2, "the supervisor contains a user, a password or a query; use"),
+        (
+            ("--base-url", "http://[::1"),
+            2,
+            "the address of the supervisor is 'http://[::1'; expected an address such as",
+        ),
         (("--worker-key-env", "CANARY_KEY"), 2, "--worker-key-env needs --worker-base-url"),
-        (("--base-url", "ftp://x"), 2, "the address of the supervisor is 'ftp://x'; give one like"),
+        (("--base-url", "ftp://x"), 2, "the address of the supervisor is 'ftp://x'; expected an address such as"),
         (("--max-usd", "1"), 2, "cannot be enforced"),
         (("--max-seconds", "0"), 2, "seconds is 0"),
         (("missing.txt",), 2, "the context missing.txt cannot be read: No such file or directory"),
@@ -212,11 +216,12 @@ async def test_a_missing_key_is_refused_and_openais_key_goes_only_to_openai(
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
     code, _, err = await ask(capsys)
     assert (
-        code == 2 and "no key for https://api.together.xyz/v1: the environment variable TOGETHER_API_KEY is not" in err
+        code == 2
+        and "no API key for https://api.together.xyz/v1: the environment variable TOGETHER_API_KEY is not" in err
     )
     assert address_key("https://api.openai.com/v1") == KEY
     for address in ("https://api.openai.com.example.org/v1", "https://api.deepseek.com/v1", "https://10.0.0.1/v1"):
-        with pytest.raises(ConfigError, match="there is no key for"):
+        with pytest.raises(ConfigError, match="no API key for"):
             address_key(address, environ={"OPENAI_API_KEY": KEY})
     assert address_key("http://127.0.0.1:8000/v1") is None
     for name in ("OPENAI_ORG_ID", "OPENAI_PROJECT_ID", "OPENAI_ADMIN_KEY"):

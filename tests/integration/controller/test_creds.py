@@ -174,7 +174,7 @@ async def test_a_server_without_authentication_is_refused(tmp_path: Path, monkey
         monkeypatch.setattr(tls, "is_loopback", lambda host: False)  # there is no other machine here
         with pytest.raises(ConfigError, match=r"accepts anyone.*creds server"):
             await exposure_warning(url, "", None)
-        with pytest.raises(ConfigError, match="use tls://"):
+        with pytest.raises(ConfigError, match="use a tls:// address"):
             await exposure_warning(url, "ca.pem", None)
     finally:
         server.kill()
@@ -272,7 +272,7 @@ def test_a_key_is_revoked_in_the_folder_of_the_users_server(own: Own, capsys: py
             )
         assert (
             end.value.code == 2
-            and "is not a folder that `oven-controller creds server` made" in capsys.readouterr().err
+            and "is not a folder written by `oven-controller creds server`" in capsys.readouterr().err
         )
 
 

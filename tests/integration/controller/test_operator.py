@@ -207,7 +207,7 @@ def test_an_agent_that_is_started_as_a_shadow(stack: Stack) -> None:
     stack.read_until(up, "agent    second joined")
     wait_for(lambda: stack.json("status")["agents"].get("second", {}).get("proposals"), "a proposal of the second")
     agents = stack.json("status")["agents"]
-    assert (agents["adviser"]["shadow"], agents["second"]["shadow"]) == ("rules.shadow", "by its own word")
+    assert (agents["adviser"]["shadow"], agents["second"]["shadow"]) == ("rules.shadow", "requested by the agent")
     another.send_signal(signal.SIGINT)
     assert another.wait(WAIT_S) == 0
     finish(stack, up, "shadows")

@@ -27,7 +27,7 @@ from oven_runs.access.log_sources import exported_events
 from oven_runs.access.remote_run import RemoteRun
 from oven_runs.log.command_result import CommandResult
 from oven_runs.operator.operator_client import execute_command
-from oven_tui.log_feed import Feed
+from oven_tui.log_feed import LogFeed
 
 pytestmark = pytest.mark.e2e
 
@@ -92,7 +92,7 @@ class Watching:
     def __init__(self, access: RemoteRun) -> None:
         self.events: list[Event] = []
         self.link_changes: list[tuple[str, str]] = [("", "")]
-        self.feed = Feed(access, self._take, self._say)
+        self.feed = LogFeed(access, self._take, self._say)
         self._changed = asyncio.Event()
 
     def _take(self, events: list[Event]) -> None:

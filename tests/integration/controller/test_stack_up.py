@@ -123,7 +123,7 @@ def test_while_the_stack_is_up(stack: Stack) -> None:
 
     assert stack.command("agent", "new", "scout")[0] == 0
     code, output = stack.command("agent", "run", "scout.py", "--name", "learning_rate")
-    assert (code, "runs in 'seven' already" in output) == (2, True)
+    assert (code, "is already running in 'seven'" in output) == (2, True)
     scout = stack.start("agent", "run", "scout.py")
     assert "agent    scout joined" in stack.read_until(up, "scout joined")
     scout.send_signal(signal.SIGINT)

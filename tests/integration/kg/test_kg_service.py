@@ -38,7 +38,7 @@ from oven_core.replica.service import serve_history
 from oven_core.security.credentials import Credentials
 from oven_kg.checked_graph import load
 from oven_kg.service.endpoints import Answers
-from oven_kg.service.process import NAME, serving
+from oven_kg.service.process import NAME, run_service
 from oven_runs.server.embedded import EmbeddedServer, ServerFolder
 
 # nats-py's micro service asks for utcnow, which Python 3.12 warns of.
@@ -71,7 +71,7 @@ async def connected(server: EmbeddedServer, name: str) -> AsyncIterator[Bus]:
 
 @contextlib.asynccontextmanager
 async def service(server: EmbeddedServer, name: str = "kg") -> AsyncIterator[Bus]:
-    async with connected(server, name) as bus, serving(bus, Answers(load())):
+    async with connected(server, name) as bus, run_service(bus, Answers(load())):
         yield bus
 
 

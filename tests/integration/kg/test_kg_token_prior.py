@@ -32,10 +32,10 @@ from oven_kg.arrays.builder import Builder
 from oven_kg.arrays.folder import open_folder, write
 from oven_kg.checked_graph import load
 from oven_kg.service.endpoints import Answers, open_large
-from oven_kg.service.process import serving
+from oven_kg.service.process import run_service
 from oven_kg.service.token_prior_process import GraphPaths
 from oven_learner.link.find_controller import Connection
-from oven_recipes.pretrain.prior import WHOLE, ask_token_prior
+from oven_recipes.pretrain.prior import MAX_REQUEST_BYTES, ask_token_prior
 from oven_runs.server.embedded import EmbeddedServer, ServerFolder
 
 # nats-py's micro service asks for utcnow, which Python 3.12 warns of.
@@ -76,9 +76,9 @@ def scores_of(answer: TokenPrior, vocabulary: tuple[str, ...]) -> dict[int, floa
 
 
 async def test_a_vocabulary_larger_than_a_message_is_uploaded_in_parts(server: EmbeddedServer, tmp_path: Path) -> None:
-    async with connected(server, "kg") as bus, serving(bus, Answers(load())):
+    async with connected(server, "kg") as bus, run_service(bus, Answers(load())):
         small = await served_prior(server, BASE)
-        assert len(TokenPriorRequest(method="kg", vocabulary=LARGE).wire()) > 2 * WHOLE
+        assert len(TokenPriorRequest(method="kg", vocabulary=LARGE).wire()) > 2 * MAX_REQUEST_BYTES
         large = await served_prior(server, LARGE)
         assert bus.errors == [], "the role's permissions are enough"
     assert small.graph == large.graph == load().sha
@@ -100,7 +100,7 @@ async def test_a_large_graph_has_its_own_hash_and_scoring_delays_no_other_reques
     seen = DiagnoseRequest(symptoms=(Symptom(id="loss_spike"),)).wire()
     async with (
         connected(server, "kg") as bus,
-        serving(bus, answers, GraphPaths(large=folder)),
+        run_service(bus, answers, GraphPaths(large=folder)),
         connected(server, "lr") as agent,
     ):
         scoring = asyncio.create_task(served_prior(server, LARGE))
@@ -122,15 +122,15 @@ async def test_an_unanswerable_request_is_refused_in_one_sentence(server: Embedd
     subject = names.kg("token_prior")
     async with (
         connected(server, "kg") as bus,
-        serving(bus, Answers(load())),
+        run_service(bus, Answers(load())),
         connected(server, "learner", kg_inbox("learner")) as learner,
     ):
-        with pytest.raises(BusError, match=r"vocabulary_sha says .* it is another tokenizer's; send the vocabulary"):
+        with pytest.raises(BusError, match=r"vocabulary_sha says .* send the vocabulary of the tokenizer"):
             await learner.request(subject, request.wire(), 60)
         with pytest.raises(BusError, match=r"there is no upload '0000"):
             await learner.request(subject, TokenPriorRequest(upload="0" * 32).wire())
         await learner.request(names.kg("upload"), part.wire())
-        with pytest.raises(BusError, match="another tokenizer's"):
+        with pytest.raises(BusError, match="send the vocabulary of the tokenizer"):
             await learner.request(subject, TokenPriorRequest(upload="0" * 32).wire(), 60)
         with pytest.raises(BusError, match="no token of the vocabulary is in a label"):
             await learner.request(subject, TokenPriorRequest(method="kg", vocabulary=("\x00",)).wire(), 60)

@@ -250,7 +250,7 @@ def test_an_outage_of_twenty_steps_leaves_the_weights_as_they_were(tmp_path: Pat
         (KNOB, "applied", 0.25)
     ]
     groups = committee.evidence.groups
-    written = [parse_oracle_output(text) for group in groups for text in group.written]
+    written = [parse_oracle_output(text) for group in groups for text in group.originals]
     assert committee.last.rewards == pytest.approx(
         [FORMAT_COST if a is None else worth(a.text) - 0.25 * (a.confidence - worth(a.text)) ** 2 for a in written]
     ), "from the step after on, λ is what was set"

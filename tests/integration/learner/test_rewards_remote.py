@@ -18,7 +18,7 @@ from oven_core.protocol import names
 from oven_core.protocol.committee_requests import Completion, ProbeReply, ProbeRequest, ScoreReply, ScoreRequest
 from oven_core.protocol.judge_spec import JudgeSpec
 from oven_core.security.credentials import Credentials
-from oven_learner.rewards.live_judges import Named
+from oven_learner.rewards.member_models import RequestedModel
 from oven_learner.rewards.remote_members import RemoteMembers
 from oven_learner.rewards.scores import Abstention, Verdict
 
@@ -142,7 +142,7 @@ def remote(  # type: ignore[no-untyped-def]
 
 async def ask(members: RemoteMembers, count: int = 1) -> dict[str, list[Verdict]]:
     """As the training thread does: not on the loop that the members live on."""
-    named = dict.fromkeys(members.members, Named())
+    named = dict.fromkeys(members.members, RequestedModel())
     return await asyncio.to_thread(members.ask, [request(number) for number in range(count)], named)
 
 
@@ -278,7 +278,9 @@ async def test_no_server_at_all_is_an_abstention_too(nats: Server) -> None:
 async def test_a_group_too_large_for_the_bus_is_not_sent(nats: Server) -> None:
     with remote(nats, ("good",)) as members:
         big = request().model_copy(update={"prompt": "p" * 2_000_000})
-        assert await asyncio.to_thread(members.ask, [big], {"good": Named()}) == {"good": [Abstention("too_large")]}
+        assert await asyncio.to_thread(members.ask, [big], {"good": RequestedModel()}) == {
+            "good": [Abstention("too_large")]
+        }
 
 
 async def test_a_member_may_not_listen_to_anothers_groups(nats: Server) -> None:

@@ -103,5 +103,5 @@ async def test_live_over_a_restart_from_elsewhere_and_after(
     await print_completions(local, last=2, as_json=False, follow=False)
     output = capsys.readouterr().out
     assert all(clean(line) == line for line in output.split("\n"))
-    assert "critic 0.8: right and short" in output and "996,000 characters are left out" in output
+    assert "critic 0.8: right and short" in output and "996,000 characters omitted" in output
     assert "reward –, advantage –" in output and "and 5 more completions" in output

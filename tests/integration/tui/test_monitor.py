@@ -28,8 +28,8 @@ from oven_runs.access.local_run import LocalRun
 from oven_runs.home.log_mirror import Mirror
 from oven_runs.home.run_folder import Home, RunFolder
 from oven_runs.server.embedded import EmbeddedServer
-from oven_tui.apps.runs_app import Elsewhere
-from oven_tui.log_feed import Feed
+from oven_tui.apps.runs_app import RemoteRunRow
+from oven_tui.log_feed import LogFeed
 from oven_tui.model.monitor_view import MonitorView
 
 LIMIT_S = 60
@@ -45,7 +45,7 @@ class Reader:
         self.events: list[Event] = []
         self.links: list[str] = []
         self._changed = asyncio.Event()
-        self._feed = Feed(LocalRun(folder), self._take, self._say)
+        self._feed = LogFeed(LocalRun(folder), self._take, self._say)
 
     def _take(self, events: list[Event]) -> None:
         self.events += events
@@ -174,7 +174,7 @@ async def test_a_run_that_was_killed_is_read_from_its_store(folder: RunFolder) -
 async def test_a_long_log_of_a_live_run_is_shown_at_once_and_then_checked_while_it_grows(
     folder: RunFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("oven_tui.past.reader.LONG_BYTES", 1000)
+    monkeypatch.setattr("oven_tui.recording.log_reader.LONG_BYTES", 1000)
     views: list[MonitorView] = []
     changed, links = asyncio.Event(), list[str]()
 
@@ -204,14 +204,14 @@ async def test_a_long_log_of_a_live_run_is_shown_at_once_and_then_checked_while_
             with contextlib.closing(Mirror(folder.export)) as mirror:
                 await log_recovery.copy_new_events(bus, "r", mirror)
             await serve_history(bus, "r")
-            feed = asyncio.create_task(Feed(LocalRun(folder), take, say, show).run())
+            feed = asyncio.create_task(LogFeed(LocalRun(folder), take, say, show).run())
             await until(lambda: bool(views))
             await observe(bus, 301, 5)
             await until(lambda: len(views) > 1 and views[-1].run.seq == 306 and links[-1] == "connected")
             await observe(bus, 306, 5)
             await until(lambda: views[-1].run.seq == 311)
             feed.cancel()
-            listed = Elsewhere(LocalRun(folder), MonitorView())  # as a run on another machine is listed
+            listed = RemoteRunRow(LocalRun(folder), MonitorView())  # as a run on another machine is listed
             following = asyncio.create_task(listed.follow(changed.set))
             await until(lambda: listed.row().step == 310)
             assert listed.row().status == "running" and not listed.row().fault and listed.row().location

@@ -59,8 +59,8 @@ async def test_every_action_by_its_keys_from_elsewhere(tls_stack: TlsStack) -> N
 async def without_the_right(far: TlsStack, ann: Path, bob: Path, eve: Path) -> None:
     """A read-only key, one that is revoked meanwhile, and another run's: nothing acts, and it is said why."""
     async with at_monitor(RemoteRun.from_endpoint(Endpoint("", eve, None))) as reader:
-        await reader.until(reader.app.barred)
-        assert "read-only" in reader.app.barred()
+        await reader.until(reader.app.block_reason)
+        assert "read-only" in reader.app.block_reason()
         for command in COMMANDS:
             if command.acts:
                 await reader.press(command.key_names()[0])
@@ -70,7 +70,7 @@ async def without_the_right(far: TlsStack, ann: Path, bob: Path, eve: Path) -> N
         assert code == 0, output
         await asyncio.to_thread(far.reload)
         await gone.press("p")
-        if not gone.app.barred():
+        if not gone.app.block_reason():
             lost = await gone.confirm()
             assert lost.stage == "lost" and not lost.logged, lost.line()
     held = person_file.load(ann)
@@ -109,7 +109,7 @@ async def knobs(person: Person) -> None:
     await person.press(*"500")
     await person.sees("the mesh would refuse: 500 cannot be set for grad.clip")
     await person.press("backspace", "backspace", "backspace", "3")
-    await person.sees("guardrails, if agents asked:")
+    await person.sees("guardrails for the same change by agents:")
     result = await person.give("enter")
     assert result.receipt is not None and result.receipt.after == 3.0
     for knob, keys in (("sampling.warmth", "L"), ("data.mixture", "jl"), ("teacher.active", "l")):

@@ -22,7 +22,7 @@ from oven_core.protocol.committee_requests import ScoreReply, ScoreRequest
 from oven_core.protocol.graph_requests import GraphInfo
 from oven_core.protocol.messages import MetricSpec
 from oven_core.security.credentials import Credentials
-from oven_learner.rollback.in_memory import Snapshots
+from oven_learner.rollback.memory_snapshots import Snapshots
 
 BEAT_S = 0.04
 STEERED_S = 0.2
@@ -131,7 +131,7 @@ def steered(_args: list[str]) -> int:
     knobs.scalar("sampling.warmth", lambda: state["warmth"], partial(set_, "warmth"), low=0.0, high=2.0)
     knobs.simplex("data.mixture", lambda: state["mixture"], partial(set_, "mixture"))
     knobs.choice("teacher.active", lambda: state["teacher"], partial(set_, "teacher"), ("small", "large"))
-    from oven_learner.rollback.in_memory import Snapshots
+    from oven_learner.rollback.memory_snapshots import Snapshots
 
     snapshots = Snapshots(lambda: (weights[0], weights[0]), lambda step: weights.__setitem__(0, step))
     metrics = (MetricSpec(name="reward"),)

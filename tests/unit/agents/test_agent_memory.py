@@ -35,7 +35,7 @@ def seen(incarnation: int, tick: int) -> Observation:
     ("limit", "words"),
     [
         (200 * memory_limit.MB, "reached the limit of 200 MB on the memory of an agent process (agents_memory_mb)"),
-        (resource.RLIM_INFINITY, "agent hog found no memory left on this machine"),
+        (resource.RLIM_INFINITY, "agent hog ran out of memory on this machine"),
     ],
 )
 def test_an_agent_out_of_memory_says_so_once_and_stays_out_of_later_trainings(

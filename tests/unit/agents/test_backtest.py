@@ -148,7 +148,7 @@ def test_a_recording_with_announcements_is_replayed_unchanged() -> None:
     assert test.same_votes is True and test.replay.divergences == [] and test.replay.votes[0].tick == 4
     report = review(RUN, lambda: recorded.events, {"c": Clipper()})
     assert [spec.high for spec in report.start.actuators if spec.name == "grad.clip"] == [8]
-    announced = [tick for tick, change in test.replay.changes if change == "grad.clip was announced anew"]
+    announced = [tick for tick, change in test.replay.changes if change == "grad.clip was announced again"]
     assert announced == [4, 20]
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from oven_agents.review import columnar_window as module
 from oven_agents.review.columnar_window import Columns
-from oven_agents.sdk.session import KEPT, Session
+from oven_agents.sdk.session import WINDOW_LENGTH, Session
 from oven_agents.sdk.window import Window
 from oven_controller.importing.declared_knobs import Knob
 from oven_controller.importing.rows import metric_spec
@@ -58,7 +58,7 @@ def test_the_same_answers_as_a_Window(
     questions: list[tuple[str, int, int | None, bool]],
     limit: int,
 ) -> None:
-    monkeypatch.setattr(module, "SPARE", 8)  # so that columns are cut within these few observations
+    monkeypatch.setattr(module, "SPARE_ENTRIES", 8)  # so that columns are cut within these few observations
     seen, held = observations(draws), Columns(limit)
     receipts = [receipt(tick, name) for tick, name in sorted(jumps)]
     for end, observation in enumerate(seen, 1):
@@ -79,7 +79,7 @@ def test_a_long_run_is_truncated_and_gives_the_same_answers() -> None:
     rng, held, limit = random.Random(1), Columns(64), 64
     seen: list[Observation] = []
     step = 0
-    for n in range(3 * module.SPARE):
+    for n in range(3 * module.SPARE_ENTRIES):
         step = max(0, step - 30) if rng.random() < 0.002 else step + 1
         body = {"loss": rng.random()} | ({"eval/loss": rng.random()} if n % 50 == 0 else {})
         seen.append(Observation(incarnation=1, n=n, tick=n, step=step, progress=0.0, metrics=body))
@@ -137,7 +137,7 @@ def eventful(reward: bool) -> list[RunStarted | Observation | Receipt]:
 def test_every_shipped_agent_says_the_same(reward: bool) -> None:
     messages, spoke = eventful(reward), set()
     for point in entry_points(group="oven.agents"):
-        held = Columns(KEPT)
+        held = Columns(WINDOW_LENGTH)
         plain = Session(point.load()(), point.name)
         quick = Session(point.load()(), point.name, windows=held.window)
         for message in messages:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from oven_agents import Agent, Window
-from oven_agents.runtime.companion import Companions, Surroundings
+from oven_agents.runtime.companion import Companions, RunContext
 from oven_agents.sdk.session import Session
 from oven_core.errors import BusError
 
@@ -30,14 +30,14 @@ class Away:
 
 class Beside(Agent):
     def __init__(self) -> None:
-        self.around: Surroundings | None = None
+        self.around: RunContext | None = None
         self.done = asyncio.Event()
 
-    def begin(self, around: Surroundings) -> Coroutine[Any, Any, None]:
+    def begin(self, around: RunContext) -> Coroutine[Any, Any, None]:
         self.around = around
         return self._beside(around)
 
-    async def _beside(self, around: Surroundings) -> None:
+    async def _beside(self, around: RunContext) -> None:
         try:
             assert await around.ask_graph("info", b"{}") is None
             assert await around.ask_graph("info", b"{}") is None

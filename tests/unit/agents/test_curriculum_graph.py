@@ -49,18 +49,18 @@ def test_the_graph_says_which_level_waits_for_which() -> None:
         "what it builds on is mastered well enough; len4, which is failed, is not that"
     )
     assert source.large is not None and f"curriculum:{source.large.sha[:12]}" in cast_vote.evidence
-    assert cast_vote.rationale.endswith("; 2 prerequisites are the graph's")
+    assert cast_vote.rationale.endswith("; 2 prerequisites come from the graph")
     far = vote(graph(("len5", "REQUIRES", "sorting"), ("sorting", "REQUIRES", "len4")))
     assert share(far, "len5") == pytest.approx(0.1, abs=0.01)
     assert "waits: len5 builds on sorting builds on len4" in far.evidence
-    assert "len5 waits for what comes before it" in far.rationale
+    assert "len5 waits for its prerequisites" in far.rationale
 
 
 @pytest.mark.parametrize(
     ("ask", "why"),
     [
         (None, "no graph answered"),
-        (Answers(load()), "the graph knows no prerequisite among them"),
+        (Answers(load()), "the graph has no prerequisites for them"),
         (lambda endpoint, request: b"{", "no graph answered"),
     ],
     ids=["away", "built-in", "nonsense"],
@@ -68,4 +68,4 @@ def test_the_graph_says_which_level_waits_for_which() -> None:
 def test_without_its_word_levels_build_on_each_other_and_it_says_why(ask: AskPrior | None, why: str) -> None:
     cast_vote = vote(ask)
     assert share(cast_vote, "len5") == pytest.approx(0.1, abs=0.01)
-    assert cast_vote.rationale.endswith(f"; each level builds on the one before: {why}")
+    assert cast_vote.rationale.endswith(f"; each level builds on the previous one, because {why}")

@@ -88,7 +88,7 @@ def test_an_agent_that_raises_is_asked_no_more_and_reported(tmp_path: Path) -> N
     source = table(tmp_path / "a.csv", 600)
     report = reviewed(source, {"bad": Raises()})
     assert [flag.tick for flag in report.flags] == [50]
-    assert report.cannot_fire["bad"] == "raised on 20 windows in a row, last RuntimeError: no such thing"
+    assert report.cannot_fire["bad"] == "raised on 20 consecutive windows, most recently RuntimeError: no such thing"
 
 
 class Tells(Base):
@@ -125,13 +125,13 @@ STEADY = [2 + 0.01 * (-1) ** tick for tick in range(200)]
 @pytest.mark.parametrize(
     ("values", "flag", "changes", "likely", "words"),
     [
-        (STEADY, [cast_vote(100)], [], "false alarm", "kept its level with nothing changed"),
+        (STEADY, [cast_vote(100)], [], "false alarm", "stayed the same without the change"),
         (
             [v - 0.01 * t for t, v in enumerate(STEADY)],
             [cast_vote(100)],
             [],
             "false alarm",
-            "improved with nothing changed",
+            "improved without the change",
         ),
         ([v + (t > 98) for t, v in enumerate(STEADY)], [cast_vote(100)], [], "harm", "it got worse"),
         (
@@ -154,7 +154,7 @@ STEADY = [2 + 0.01 * (-1) ** tick for tick in range(200)]
             [cast_vote(100, 94, "run.rollback")],
             [],
             "false alarm",
-            "level",
+            "stayed the same",
         ),
         (
             [math.nan if t > 100 else v for t, v in enumerate(STEADY)],
@@ -163,15 +163,15 @@ STEADY = [2 + 0.01 * (-1) ** tick for tick in range(200)]
             "harm",
             "loss was nan within 10",
         ),
-        (STEADY, [cast_vote(100)], [(104, "x was changed")], "unknown", "x was changed before its horizon was over"),
+        (STEADY, [cast_vote(100)], [(104, "x was changed")], "unknown", "x was changed before its horizon ended"),
         (
             STEADY,
             [cast_vote(100, evidence=("symptom:gradients_aligned",))],
             [],
             "unknown",
-            "nothing was wrong, only slow",
+            "the run was only slow",
         ),
-        (STEADY, [cast_vote(100, target="")], [], "unknown", "it names no target"),
+        (STEADY, [cast_vote(100, target="")], [], "unknown", "it has no target"),
         (STEADY, [cast_vote(100, target="eval/loss")], [], "unknown", "eval/loss was not measured"),
         (STEADY[:104], [cast_vote(100)], [], "unknown", "measured too rarely after it"),
         (STEADY, [cast_vote(1)], [], "unknown", "measured too rarely before it"),
@@ -193,11 +193,11 @@ def test_the_commands_report(tmp_path: Path, capsys: Any) -> None:
     assert out.startswith("old-run-csv: 2 flags in 1,300 ticks (steps 1 to 1,300), 2 would")
     assert all(len(line) <= 80 for line in out.splitlines())
     words = " ".join(out.split())
-    assert "1 looks like a false alarm, after 1 the run got worse, 0 cannot be told" in words
+    assert "1 looks like a false alarm, the run got worse after 1, 0 unknown" in words
     assert "1. step 305 (tick 305), divergence: run.rollback to tick 298, data.skip 100 why: loss jumped from" in words
-    assert "could not fire: " in words and "learning_rate, " in words and "with nothing changed" in words
+    assert "cannot fire: " in words and "learning_rate, " in words and "without the change" in words
     assert "the run publishes no optim/grad_momentum_cos" in (tmp_path / "r.html").read_text()
-    assert "knobs assumed, as an attached run would have them: run.rollback, data.skip;" in words
+    assert "knobs assumed, as in an attached run: run.rollback, data.skip;" in words
     assert not (tmp_path / "home").exists(), "nothing is left behind"
 
     text = (tmp_path / "r.html").read_text()

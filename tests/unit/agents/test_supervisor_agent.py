@@ -10,7 +10,7 @@ import pytest
 from tests.support.installed import installed
 from tests.support.supervised import KEY, ONSET, SCALE, observed, settings, started
 
-from oven_agents.runtime.companion import Surroundings
+from oven_agents.runtime.companion import RunContext
 from oven_agents.runtime.loader import load, load_repeatable, repeatable_agents
 from oven_agents.sdk.session import Session
 from oven_controller.stack.plan import pools
@@ -45,7 +45,7 @@ class Alone:
         async def no_graph(endpoint: str, request: bytes) -> None:
             return None
 
-        self.beside = self.agent.begin(Surroundings("supervisor", folder, config, no_graph))
+        self.beside = self.agent.begin(RunContext("supervisor", folder, config, no_graph))
         self.session = Session(self.agent, "supervisor")
         self.session.absorb(started())
         self.tick = self.receipts = 0

@@ -13,7 +13,7 @@ from tests.support.scripted_handler import USED
 from oven_llm.providers.conversation import Finish, Messages, ModelReply
 from oven_llm.providers.failures import ModelFailure
 from oven_llm.supervisor.log import RecordedCalls, RunLogger
-from oven_llm.supervisor.model_calls import CUT_SHORT, CallThreads, ModelCalls, TimeLimit
+from oven_llm.supervisor.model_calls import TRUNCATION_MARK, CallThreads, ModelCalls, TimeLimit
 from oven_llm.supervisor.models import ModelHandler
 
 
@@ -45,7 +45,7 @@ def calls(model: ModelHandler, concurrency: int) -> ModelCalls:
 def expected(prompt: str) -> str:
     if prompt.startswith("fail"):
         return f"overloaded: {prompt}"
-    return prompt[::-1] + CUT_SHORT * prompt.startswith("cut")
+    return prompt[::-1] + TRUNCATION_MARK * prompt.startswith("cut")
 
 
 @settings(max_examples=20, deadline=None)

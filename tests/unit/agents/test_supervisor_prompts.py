@@ -9,14 +9,21 @@ from hypothesis import strategies as st
 
 from oven_llm.supervisor.log import RunLogger
 from oven_llm.supervisor.prompts import opening
-from oven_llm.supervisor.repl import programs
+from oven_llm.supervisor.repl import parse_programs
 
 
 def test_the_prompt_shows_a_valid_program_and_every_function() -> None:
     system, user = opening(
-        "Why {so}?", "x" * 50, output_limit=2000, worker_ctx_k=8, turns=15, concurrency=16, block_s=30.0, more="More."
+        "Why {so}?",
+        "x" * 50,
+        output_limit=2000,
+        worker_ctx_k=8,
+        turns=15,
+        concurrency=16,
+        block_s=30.0,
+        instructions="More.",
     )
-    assert programs(system["content"]).blocks == ("print(len(context))\n",)
+    assert parse_programs(system["content"]).blocks == ("print(len(context))\n",)
     for name in (
         "`context`",
         "`query`",

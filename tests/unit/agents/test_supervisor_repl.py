@@ -12,8 +12,8 @@ from oven_core.errors import ConfigError
 from oven_llm.sandbox.exchange import Block
 from oven_llm.sandbox.probe import probe
 from oven_llm.supervisor.orchestrator import RunResult, run
-from oven_llm.supervisor.prompts import FORCED
-from oven_llm.supervisor.repl import CUT, NO_PROGRAM, Repl, programs, shown
+from oven_llm.supervisor.prompts import FINAL_REQUEST
+from oven_llm.supervisor.repl import NO_PROGRAM, TRUNCATED, Repl, outcome_text, parse_programs
 
 CONTEXT = "alpha\nbeta\n" * 300
 
@@ -39,28 +39,28 @@ def block(code: str) -> str:
     ],
 )
 def test_programs_are_the_blocks_fenced_as_repl(answer: str, result: tuple[str, ...], unclosed: bool) -> None:
-    assert (programs(answer).blocks, programs(answer).unclosed) == (result, unclosed)
+    assert (parse_programs(answer).blocks, parse_programs(answer).unclosed) == (result, unclosed)
 
 
 def ended(**fields: object) -> Block:
     usual = dict(
-        ended="completed", stdout="", stderr="", error="", answer=None, refused=(), calls=0, own_s=0.0, host_s=0.0,
+        ended="completed", stdout="", stderr="", error="", answer=None, refused=(), calls=0, child_s=0.0, host_s=0.0,
         dropped=0, namespace_lost=False,
     )  # fmt: skip
     return Block(**(usual | fields))  # type: ignore[arg-type]
 
 
 def test_shown_output_is_cut_and_says_so() -> None:
-    assert shown(ended(), 10) == "No output."
+    assert outcome_text(ended(), 10) == "No output."
     assert (
-        shown(ended(stdout="x" * 25, dropped=5), 10)
-        == f"Output:\n{'x' * 10}\n(20 more characters are not shown: print less.)"
+        outcome_text(ended(stdout="x" * 25, dropped=5), 10)
+        == f"Output:\n{'x' * 10}\n(20 more characters are not shown. Print less.)"
     )
-    message = shown(ended(ended="error", stdout="x" * 25, error="KeyError: 'a'"), 10)
+    message = outcome_text(ended(ended="error", stdout="x" * 25, error="KeyError: 'a'"), 10)
     assert "KeyError: 'a'" in message
-    message = shown(ended(ended="timeout", error="it took more than 30 s", namespace_lost=True), 10)
-    assert "it took more than 30 s. What it had defined is gone" in message
-    assert "FINAL did not take the answer: a set" in shown(ended(refused=("a set",)), 10)
+    message = outcome_text(ended(ended="timeout", error="the block was ended after 30 s", namespace_lost=True), 10)
+    assert "The block was ended after 30 s. All variables except context and query are lost" in message
+    assert "FINAL refused the answer: a set" in outcome_text(ended(refused=("a set",)), 10)
 
 
 def play(says: Callable[[str], str] | ScriptedHandler, **options: Any) -> RunResult:
@@ -90,15 +90,15 @@ def test_failures_are_reported_and_counted_and_can_be_corrected() -> None:
             "Write your first program": "I think it is 300.",
             NO_PROGRAM: block("def f(:"),
             "Error: invalid syntax": "```repl\nFINAL(",
-            CUT: block("FINAL({1})") + block("never()"),
-            "FINAL did not take the answer": block("FINAL('mended')"),
+            TRUNCATED: block("FINAL({1})") + block("never()"),
+            "FINAL refused the answer": block("FINAL('mended')"),
         }
         return next(answer for output, answer in answers.items() if output in message)
 
     supervisor = ScriptedHandler(says)
     result = play(supervisor)
     assert (result.answer, result.iterations, result.failed) == ("mended", 5, 4)
-    assert "The 1 block after it did not run." in supervisor.questions[-1]
+    assert "The 1 block after that did not run." in supervisor.questions[-1]
 
 
 @sandboxed
@@ -107,7 +107,7 @@ def test_the_loop_ends_after_its_turns_or_after_failures_in_a_row() -> None:
     assert (result.answer, result.ended, result.iterations) == (None, "iterations", 4)
     result = play(lambda _: block("1 / 0"), max_errors=2)
     assert (result.ended, result.iterations, result.failed) == ("errors", 2, 2)
-    with pytest.raises(ConfigError, match="max_iterations is 0; give 1 or more"):
+    with pytest.raises(ConfigError, match="max_iterations is 0; expected 1 or more"):
         play(in_order(), max_iterations=0)
 
 
@@ -123,7 +123,7 @@ def test_the_loop_ends_after_its_turns_or_after_failures_in_a_row() -> None:
 )
 def test_after_the_last_turn_only_the_answer_is_requested(last: str, answer: object, ended: str) -> None:
     def says(message: str) -> str:
-        return last if message.endswith(FORCED) else block("print(1)")
+        return last if message.endswith(FINAL_REQUEST) else block("print(1)")
 
     result = play(says, max_iterations=2)
     assert (result.answer, result.ended, result.iterations) == (answer, ended, 3)
@@ -139,5 +139,5 @@ def test_a_falsy_answer_under_a_bare_except_counts() -> None:
 def test_an_empty_or_too_large_context_is_refused() -> None:
     with pytest.raises(ConfigError, match="the context is empty"):
         Repl("q", "", {})
-    with pytest.raises(ConfigError, match=r"context cannot go into the sandbox: 200\.0 MB, where 64 MB fit"):
+    with pytest.raises(ConfigError, match=r"cannot pass context to the sandbox: it has 200\.0 MB; the limit is 64 MB"):
         Repl("q", "x" * 200_000_000, {})

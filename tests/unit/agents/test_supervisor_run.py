@@ -71,7 +71,7 @@ def test_a_run_is_answered_metered_and_logged(tmp_path: Path, backend: str) -> N
     programs = events(tmp_path / "log", "repl")
     assert [item["answer"] for item in programs] == [None, {"value": 300}]
     assert {"step", "timestamp", "code", "stdout", "stderr", "elapsed"} <= programs[0].keys()
-    with pytest.raises(ConfigError, match="holds a run already: name another one, or resume"):
+    with pytest.raises(ConfigError, match="already contains a run: use another folder, or resume"):
         run_with(COUNT, log_dir=tmp_path / "log")
 
 
@@ -93,7 +93,7 @@ def test_a_resumed_run_repeats_no_paid_call(tmp_path: Path) -> None:
     last = run_with(silent, ScriptedHandler(in_order(), model="cheap"), log_dir=tmp_path, resume=True)
     assert last.ended == "final" and len(events(tmp_path, "repl")) == len(done)
     (tmp_path / "worker.jsonl").write_text("[]\n")
-    with pytest.raises(ConfigError, match=r"cannot be resumed: the log .*worker\.jsonl, line 1, is"):
+    with pytest.raises(ConfigError, match=r"cannot be resumed: line 1 of the log .*worker\.jsonl is"):
         run_with(silent, log_dir=tmp_path, resume=True)
 
 
@@ -117,7 +117,7 @@ KILLED_CODE = "first = worker('first')\nFINAL([first, *worker_batch([f'part {n}'
 
 def test_two_processes_cannot_write_the_same_run(tmp_path: Path) -> None:
     model = ScriptedHandler(in_order(COUNT), model="strong")
-    with lock(tmp_path), pytest.raises(StoreInUseError, match="another process writes to"):
+    with lock(tmp_path), pytest.raises(StoreInUseError, match="another process is writing to"):
         run_with(model, log_dir=tmp_path, resume=True)
     assert not model.questions and run_with(model, log_dir=tmp_path, resume=True).ended == "final"
 
@@ -194,10 +194,10 @@ except RuntimeError as error:
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        ("worker(7)", "takes a text, not a value of type int"),
+        ("worker(7)", "requires a string, not a value of type int"),
         ("worker(['a'])", "not a list; use worker_batch for several"),
-        ("worker('a', 'b')", "takes one argument; it got 2"),
-        ("worker_batch('ab')", "takes a list of texts, not a text"),
+        ("worker('a', 'b')", "requires one argument, not 2"),
+        ("worker_batch('ab')", "requires a list of strings, not a string"),
         ("worker_batch(['a', None])", "item 1 is None"),
     ],
 )
@@ -245,7 +245,7 @@ def test_a_shared_budget_ends_a_run_and_counts_an_earlier_part_of_it(tmp_path: P
         with Budget.limited_to(calls=5, path=tmp_path / "spend.sqlite") as budget:
             supervisor = paid(Api(program(LOOP)), budget, "supervisor")
             result = run_with(supervisor, paid(worker, budget, "worker"), log_dir=tmp_path / "log", resume=resume)
-            assert (result.ended, result.why) == (
+            assert (result.ended, result.reason) == (
                 "budget", "budget.calls is 5, 5 are used and a call may take 1",
             )  # fmt: skip
             assert worker.calls == (0 if resume else 4), "what an earlier process spent is spent"
@@ -274,7 +274,7 @@ def test_a_hanging_model_is_abandoned_at_the_time_limit() -> None:
 def test_an_unreachable_supervisor_ends_the_run_with_a_reason() -> None:
     refused = ScriptedHandler(in_order(ModelFailure("auth", "HTTP 401")))
     result = run_with(refused)
-    assert (result.ended, result.why) == ("failed", "the supervisor cannot be asked: auth: HTTP 401")
+    assert (result.ended, result.reason) == ("failed", "the supervisor's model failed: auth: HTTP 401")
     page = ModelFailure("bad_response", "a str instead of the API's object")
     mended = run_with(ScriptedHandler(in_order(page, page, program("FINAL('')"))))
     assert (mended.answer, mended.ended, mended.failures) == ("", "final", {"supervisor bad_response": 2})
@@ -287,17 +287,17 @@ def test_bad_arguments_are_refused_with_a_message() -> None:
     for context, message in (
         ("", "the context is empty"),
         ({}, "is empty"),
-        (b"x", "of type bytes; give text, a list"),
+        (b"x", "of type bytes; expected text, a list"),
     ):
         with pytest.raises(ConfigError, match=message):
             run("q", context, model, model)  # type: ignore[arg-type]
     for more, message in (
-        ({"max_iterations": 0}, "max_iterations is 0; give 1 or more"),
+        ({"max_iterations": 0}, "max_iterations is 0; expected 1 or more"),
         ({"output_limit": 0}, "output_limit is 0"),
         ({"worker_ctx_k": 0}, "worker_ctx_k is 0"),
         ({"concurrency": 0}, "concurrency is 0"),
-        ({"seconds": 0}, "seconds is 0; give a number above 0"),
-        ({"log_dir": "/dev/null/x"}, "the log folder /dev/null/x cannot be written: Not a directory"),
+        ({"seconds": 0}, "seconds is 0; expected a number above 0"),
+        ({"log_dir": "/dev/null/x"}, "cannot write to the log folder /dev/null/x: Not a directory"),
     ):
         with pytest.raises(ConfigError, match=message):
             run_with(model, **more)
@@ -358,5 +358,6 @@ def test_an_endless_block_is_a_failed_turn() -> None:
     result = run_with(supervisor, limits=Limits(block_s=0.3))
     assert (result.answer, result.failed, result.iterations) == (300, 3, 4)
     assert (
-        "took more than 0.3 s" in supervisor.questions[1] and "context and query are there" in supervisor.questions[1]
+        "was ended after 0.3 s" in supervisor.questions[1]
+        and "except context and query are lost" in supervisor.questions[1]
     )

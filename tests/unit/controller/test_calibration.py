@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from oven_controller.cli.main import app
 from oven_core.mesh.reputation import brier, claimed_probability, merit
 from oven_runs.home.run_folder import Home
-from oven_runs.log.vote_calibration import Claim, calibration, claims
+from oven_runs.log.vote_calibration import Claim, calibrate, collect_claims
 
 
 def judged(log: Log, better: bool = True) -> Log:
@@ -40,7 +40,7 @@ def a_log(**rules: Any) -> Log:
 
 @pytest.mark.parametrize(("better", "y"), [(True, 1.0), (False, 0.0)])
 def test_a_claim_is_the_probability_that_the_change_beats_doing_nothing(better: bool, y: float) -> None:
-    scored_claims = claims(judged(a_log(), better).outcomes)
+    scored_claims = collect_claims(judged(a_log(), better).outcomes)
     assert scored_claims == [Claim("amy", 0.9, y), Claim("bob", 0.6, y), Claim("cy", 1 - 0.55, y)]
 
 
@@ -60,11 +60,11 @@ def test_an_outcome_that_was_not_scored_is_not_a_claim() -> None:
     log.tick(3, loss=1.0)
     log.receipt(log.last)
     log.end()
-    assert [outcome.scored for outcome in log.outcomes] == [False] and claims(log.outcomes) == []
+    assert [outcome.scored for outcome in log.outcomes] == [False] and collect_claims(log.outcomes) == []
 
 
 def test_the_table() -> None:
-    table = calibration([Claim("amy", 0.9, 1.0), Claim("amy", 0.95, 0.0), Claim("bob", 0.5, 0.5), Claim("bob", 1, 1)])
+    table = calibrate([Claim("amy", 0.9, 1.0), Claim("amy", 0.95, 0.0), Claim("bob", 0.5, 0.5), Claim("bob", 1, 1)])
     assert [(row.low, row.count, row.y) for row in table.bins] == [(0.5, 1, 0.5), (0.9, 3, pytest.approx(2 / 3))]
     assert table.constant == pytest.approx(0.625) and table.constant_brier == pytest.approx(0.625 * 0.375)
     assert table.brier == pytest.approx((0.01 + 0.9025 + 0.25 + 0) / 4)

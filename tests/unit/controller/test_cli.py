@@ -188,8 +188,8 @@ def test_dry_run_shows_every_process(tmp_path: Path, monkeypatch: pytest.MonkeyP
         dry_run(large, Home())
     there.clear()
     text = "\n".join(dry_run(request, Home()))
-    assert "kg                not started, because it is not installed" in text
-    assert "monitor           not started, because it is not installed" in text
+    assert "kg                not started: it is not installed" in text
+    assert "monitor           not started: it is not installed" in text
     assert "monitor " not in "\n".join(dry_run(dataclasses.replace(request, learner=False), Home()))
 
 

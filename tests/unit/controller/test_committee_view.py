@@ -11,7 +11,7 @@ from oven_core.protocol.announcements import ActuatorAnnounced
 from oven_core.protocol.events import Event
 from oven_core.protocol.judge_spec import OFF, JudgeSpec
 from oven_core.protocol.messages import ActuatorSpec, LogMessage, Observation, Receipt, RunStarted
-from oven_runs.log.committee_view import WEIGHTS, CommitteeView, MemberLine, abstains
+from oven_runs.log.committee_view import WEIGHTS, CommitteeView, MemberLine, abstention_metric
 
 CLAUDE, CHAT = "claude/sonnet", "deepseek/chat"
 
@@ -49,13 +49,15 @@ def receipt(actuator: str, after: str, status: str = "applied") -> Receipt:
 
 def test_each_member_has_its_model_its_share_and_what_it_did_in_the_newest_step() -> None:
     metrics = {"committee/skipped_groups": 0.0, "rewards/critic/mean": 0.5}
-    before = observed(1, **metrics, **{abstains("tone", "timeout"): 1.0})
-    now = observed(2, **metrics, **{abstains("tone", "rate_limit"): 2.0, abstains("tone", "auth"): 1.0})
+    before = observed(1, **metrics, **{abstention_metric("tone", "timeout"): 1.0})
+    now = observed(
+        2, **metrics, **{abstention_metric("tone", "rate_limit"): 2.0, abstention_metric("tone", "auth"): 1.0}
+    )
     between = observed(3, loss=1.0)
     critic, tone = shown(before, now, between)
     assert critic == MemberLine("critic", CLAUDE, "critic", 0.3, "scoring", (CLAUDE, OFF))
     assert (tone.role, tone.weight, tone.state) == ("style", 0.2, "abstaining: auth 1, rate_limit 2")
-    _, tone = shown(observed(1, **metrics, **{abstains("tone", "quarantined"): 4.0}))
+    _, tone = shown(observed(1, **metrics, **{abstention_metric("tone", "quarantined"): 4.0}))
     assert tone.state == "quarantined"
     assert [line.state for line in shown()] == ["not asked", "not asked"]
 

@@ -104,14 +104,16 @@ def test_an_id_can_be_abbreviated() -> None:
         with pytest.raises(UnknownNameError):
             seen.find(name)
     assert seen.find(LR).decision is RAISED  # the newest that passed
-    with pytest.raises(ConfigError, match=r"write more of the id"):
+    with pytest.raises(ConfigError, match=r"enter more of the id"):
         seen.find("1")
 
 
 def test_an_open_ballot_is_explained_with_its_votes() -> None:
     seen = folded()
     opened = next(event.body for event in reversed(EVENTS) if isinstance(event.body, BallotOpened))
-    with pytest.raises(ConfigError, match=r"still open, .* at tick 155, so far: supervisor-with-a-long-name propose"):
+    with pytest.raises(
+        ConfigError, match=r"still open, .* at tick 155; votes so far: supervisor-with-a-long-name propose"
+    ):
         seen.find(opened.id)
 
 
@@ -148,7 +150,7 @@ def test_paths_are_parsed_from_evidence() -> None:
     assert (path.role, path.grade, path.remark) == ("for", "D", "a with b")
     assert path.edges == ("C001", "S001") and path.sources == ("own-faults", "other")
     needs = read_path("against: lower_lr → REQUIRES → metric:lr [R1; A; s]")
-    assert needs is not None and not needs.backwards and needs.drawn()[1] == "  ↓ REQUIRES R1"
+    assert needs is not None and not needs.backwards and needs.diagram()[1] == "  ↓ REQUIRES R1"
     for invalid in ("symptom:loss_spike", "kg:0123456789ab", "", "for: ", "a ← b", "[;;]", "x [a; b; c]"):
         assert read_path(invalid) is None
     assert cited_paths({}) == ()

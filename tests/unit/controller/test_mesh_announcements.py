@@ -135,7 +135,7 @@ def test_explain_names_the_announcement_and_the_injected_prompts() -> None:
     assert match is not None
     text = "\n".join(lines(match))
     assert "earlier: the learner announced teacher.active at step 1: one of none, small, big, huge, now none" in text
-    assert "also: ann added 2 prompts to sums at step 1 (2 held, 1 older ones made room): harder sums" in text
+    assert "also: ann added 2 prompts to sums at step 1 (2 in total, 1 older ones removed): harder sums" in text
     assert len(report("r", match).model_dump(mode="json")["injected"]) == 1 and (view.injected, view.evicted) == (2, 1)
 
 

@@ -7,12 +7,12 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oven_runs.log.metric_history import thinned
+from oven_runs.log.metric_history import select_indices
 
 
 @given(st.lists(st.floats(), max_size=300), st.integers(5, 40))
 def test_thinning_keeps_ends_extremes_and_non_finite_values(values: list[float], most: int) -> None:
-    indices = thinned(values, most)
+    indices = select_indices(values, most)
     assert (
         indices == sorted(set(indices)) and len(indices) == len(values) if len(values) <= most else len(indices) <= most
     )

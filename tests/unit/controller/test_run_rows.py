@@ -30,7 +30,7 @@ def home(tmp_path: Path) -> Home:
 
 def read(home: Home) -> dict[str, RunRow]:
     rows = RunRows(home)
-    rows.look()
+    rows.refresh()
     list(rows.advance())
     rows.save()
     return rows.rows
@@ -46,7 +46,7 @@ def folded(folder: RunFolder) -> RunSummary:
 def test_a_row_equals_the_fold_of_the_whole_log(home: Home) -> None:
     folder = write_run(home, "one", recorded())
     summary, row = folded(folder), read(home)["one"]
-    assert row.whole and (row.step, row.max_steps, row.progress) == (summary.step, 240, summary.progress)
+    assert row.is_complete and (row.step, row.max_steps, row.progress) == (summary.step, 240, summary.progress)
     assert (row.adopted, row.rejected, row.held) == (summary.adopted, summary.rejected, summary.held)
     assert row.target == summary.target() == "eval/accuracy"
     assert (row.first, row.now) == (summary.first[row.target], summary.metrics[row.target])
@@ -97,7 +97,7 @@ def test_a_damaged_cache_is_ignored(home: Home, text: str) -> None:
     write_run(home, "one", EVENTS)
     home.cache.mkdir(exist_ok=True)
     (home.cache / "run-rows.json").write_text(text)
-    assert read(home)["one"].whole
+    assert read(home)["one"].is_complete
     assert json.loads((home.cache / "run-rows.json").read_text())["runs"]["one"]
 
 
@@ -125,8 +125,8 @@ def test_states_and_alerts() -> None:
     held = RunRow("r", status="running", last=NOW.isoformat(), held="a person wants to look")
     assert held.state(NOW) == "held" and held.alerts(NOW) == ["held: a person wants to look"]
     asks = RunRow("r", status="running", last=NOW.isoformat(), advised=("000000000012-00",))
-    assert asks.alerts(NOW) == ["advice waits: approve 000000000012-00"]
+    assert asks.alerts(NOW) == ["pending advice: approve 000000000012-00"]
     failed = RunRow("r", status="failed", ended="failed: out of memory")
     assert failed.alerts(NOW) == ["failed: out of memory"]
-    broken = RunRow("r", status="completed", step=3, target="loss", whole=True)
+    broken = RunRow("r", status="completed", step=3, target="loss", is_complete=True)
     assert broken.alerts(NOW) == ["loss is not a number"]

@@ -135,7 +135,7 @@ def test_the_view_says_why_an_agent_is_a_shadow() -> None:
     log.operator("c2", "mute", agent="nobody")
     summary = view(log)
     assert {name: agent.shadow for name, agent in summary.agents.items()} == {
-        "amy": "muted by kim", "bob": "rules.shadow", "cat": "by its own word"
+        "amy": "muted by kim", "bob": "rules.shadow", "cat": "requested by the agent"
     }  # fmt: skip
     assert "agent amy: 0 proposals, 0 objections, voted for 0 adopted decisions; shadow: muted by kim" in lines(
         log.events

@@ -1,4 +1,4 @@
-"""Frames and the conversation over them: what a child may say, and what it may not."""
+"""FrameReader and the conversation over them: what a child may say, and what it may not."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from oven_core.errors import ConfigError
 from oven_llm.sandbox import frames
 from oven_llm.sandbox.bpf import X86_64
 from oven_llm.sandbox.exchange import CallError, Exchange, FinalAnswer, GoneError
-from oven_llm.sandbox.frames import FrameError, Frames, decode, encode, frame
+from oven_llm.sandbox.frames import FrameError, FrameReader, decode, encode, frame
 from oven_llm.sandbox.limits import Limits
 from oven_llm.sandbox.probe import Support, choose
 
@@ -25,7 +25,7 @@ LONGEST = {frames.OUT: 100, frames.DONE: 50}
 @given(st.lists(st.tuples(st.sampled_from(sorted(LONGEST)), st.binary(max_size=50))), st.integers(1, 40))
 def test_frames_are_reassembled_from_any_pieces(sent: list[tuple[int, bytes]], size: int) -> None:
     stream = b"".join(frame(kind, payload) for kind, payload in sent)
-    reader = Frames(LONGEST)
+    reader = FrameReader(LONGEST)
     pieces = [stream[index : index + size] for index in range(0, len(stream), size)]
     assert [item for piece in pieces for item in reader.feed(piece)] == sent
 
@@ -33,7 +33,7 @@ def test_frames_are_reassembled_from_any_pieces(sent: list[tuple[int, bytes]], s
 @given(st.binary())
 def test_random_bytes_are_only_ever_refused(noise: bytes) -> None:
     try:
-        for kind, payload in Frames(LONGEST).feed(noise):
+        for kind, payload in FrameReader(LONGEST).feed(noise):
             assert len(payload) <= LONGEST[kind]
             decode(payload)
     except FrameError:
@@ -41,10 +41,10 @@ def test_random_bytes_are_only_ever_refused(noise: bytes) -> None:
 
 
 def test_a_too_long_frame_is_refused_by_its_header() -> None:
-    with pytest.raises(FrameError, match="a frame of 101 bytes, where 100 are the maximum"):
-        list(Frames(LONGEST).feed(frames.HEADER.pack(frames.OUT, 101)))
-    with pytest.raises(FrameError, match=r"64\.0 MB, where 64 MB fit"):
-        frame(frames.TEXT, bytes(frames.FRAME_BYTES + 1))
+    with pytest.raises(FrameError, match="it has 101 bytes; the limit is 100"):
+        list(FrameReader(LONGEST).feed(frames.HEADER.pack(frames.OUT, 101)))
+    with pytest.raises(FrameError, match=r"it has 64\.0 MB; the limit is 64 MB"):
+        frame(frames.TEXT, bytes(frames.MAX_FRAME_BYTES + 1))
 
 
 @pytest.mark.parametrize("value", [{1}, math.nan, math.inf, b"x", object(), {(1,): 2}, "\ud800", {"a": ["\udfff"]}])
@@ -105,7 +105,7 @@ def test_calls_are_answered_or_fail_in_the_calling_code() -> None:
     block, got = conversation(call("a"), call("told"), call("secret"), call("set"), DONE, worker=worker)
     assert block.ended == "completed" and block.calls == 4
     assert [data[5:] for data in got[:3]] == [b'"A"', b"no key: set it", b"worker() failed: ValueError"]
-    assert got[3][5:].startswith(b"the result of worker() cannot be passed on")
+    assert got[3][5:].startswith(b"the result of worker() is not a JSON value")
 
 
 @pytest.mark.parametrize(
@@ -135,18 +135,18 @@ def test_limits_hold_for_a_child_that_ignores_them() -> None:
 
 
 def test_invalid_limits_and_missing_backends_are_refused() -> None:
-    with pytest.raises(ConfigError, match=r"block_s is 0; give a number above 0"):
+    with pytest.raises(ConfigError, match=r"block_s is 0; expected a number above 0"):
         Limits(block_s=0)
-    with pytest.raises(ConfigError, match="at most 64000000 fit into a frame"):
+    with pytest.raises(ConfigError, match="the maximum is 64000000"):
         Limits(answer_bytes=10**9)
     bare = Support(X86_64, 0, False, False)
-    with pytest.raises(ConfigError, match=r"does not start: this machine has no seccomp.*oven-controller\[monty\]"):
+    with pytest.raises(ConfigError, match=r"this machine does not support seccomp.*oven-controller\[monty\]"):
         choose(bare, None, "repl")
-    with pytest.raises(ConfigError, match="known: landlock"):
+    with pytest.raises(ConfigError, match="known backends: landlock"):
         choose(bare, "docker", "repl")
     alone = Support(X86_64, 0, True, True)
     assert alone.backends == ("seccomp", "monty") and choose(alone, None, "repl") == "seccomp"
-    with pytest.raises(ConfigError, match="cannot restrict access to folders"):
+    with pytest.raises(ConfigError, match="to restrict access to folders"):
         choose(alone, None, "tests")
 
 

@@ -14,7 +14,7 @@ from oven_core.protocol.alerts import REASON_LENGTH, Alert
 from oven_core.protocol.codec import Malformed
 from oven_core.protocol.events import Event
 from oven_core.protocol.messages import AgentStatus, LogMessage, Observation
-from oven_runs.log.standing_alerts import EACH, NEWS, StandingAlerts
+from oven_runs.log.active_alerts import MAX_CHANGES, MAX_PER_AGENT, ActiveAlerts
 
 
 def alert(symptom: str = "confidence_collapse", state: str = "raised", value: float = 0.02) -> Alert:
@@ -25,7 +25,7 @@ def alert(symptom: str = "confidence_collapse", state: str = "raised", value: fl
 
 class AlertReceiver:
     def __init__(self) -> None:
-        self.alerts, self.seq = StandingAlerts(), 0
+        self.alerts, self.seq = ActiveAlerts(), 0
 
     def hear(self, agent: str, body: LogMessage) -> Alert | None:
         self.seq += 1
@@ -43,19 +43,19 @@ def test_a_repeated_alert_is_not_reported() -> None:
     assert receiver.hear("bob", alert()) is not None, "his own"
     assert receiver.hear("amy", alert(state="cleared")) is not None
     assert receiver.hear("amy", alert(state="cleared")) is None
-    assert [agent for agent, _ in receiver.alerts.standing()] == ["bob"]
+    assert [agent for agent, _ in receiver.alerts.active()] == ["bob"]
 
 
 def test_a_flood_of_alerts_does_not_crowd_out_other_agents() -> None:
     receiver = AlertReceiver()
     reports = [receiver.hear("eve", alert(f"s{n}")) for n in range(500)]
-    assert sum(report is not None for report in reports) == NEWS
+    assert sum(report is not None for report in reports) == MAX_CHANGES
     assert receiver.hear("amy", alert()) is not None
     for tick in range(1, 20):
         receiver.tick(tick)
         for n in range(20):
             receiver.hear("eve", alert(f"t{tick}-{n}"))
-    assert len(receiver.alerts.by_agent["eve"]) == EACH and len(receiver.alerts.by_agent["amy"]) == 1
+    assert len(receiver.alerts.by_agent["eve"]) == MAX_PER_AGENT and len(receiver.alerts.by_agent["amy"]) == 1
     receiver.hear("eve", AgentStatus(state="left"))
     assert "eve" not in receiver.alerts.by_agent
 

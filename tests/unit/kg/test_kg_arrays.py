@@ -44,7 +44,7 @@ def listed(arrays: GraphArrays) -> dict[tuple[str, str, str], float]:
     return {
         (arrays.name(node), arrays.relations[rel], arrays.name(dst)): weight
         for node in range(arrays.nodes)
-        for dst, rel, weight in zip(*(column.tolist() for column in arrays.out(node)), strict=True)
+        for dst, rel, weight in zip(*(column.tolist() for column in arrays.outgoing(node)), strict=True)
     }
 
 
@@ -65,7 +65,7 @@ def test_arrays_hold_each_edge_once_in_any_order_of_input(
     backwards = {
         (arrays.name(src), arrays.relations[rel], arrays.name(node)): weight
         for node in range(arrays.nodes)
-        for src, rel, weight in zip(*(column.tolist() for column in arrays.into(node)), strict=True)
+        for src, rel, weight in zip(*(column.tolist() for column in arrays.incoming(node)), strict=True)
     }
     assert backwards == expected
     assert (arrays.dst[arrays.in_edge] == np.repeat(np.arange(arrays.nodes), np.diff(arrays.in_indptr))).all()
@@ -85,7 +85,7 @@ def test_kinds_licences_and_repeated_edges() -> None:
     kinds = [arrays.kind_names[kind] for kind in arrays.kinds]
     assert dict(zip(arrays.names(range(3)), kinds, strict=True)) == {"alone": "", "dam": "thing", "flood": "event"}
     assert arrays.licence == "CC-BY-4.0" and arrays.sha != built([("dam", "SOLVES", "flood", 1.0)]).sha
-    assert arrays.near("dat") == ["alone", "dam", "flood"]
+    assert arrays.similar_names("dat") == ["alone", "dam", "flood"]
     with pytest.raises(KeyError):
         arrays.index("da")
 
@@ -135,7 +135,7 @@ def test_a_written_folder_opens_as_the_same_graph(folder: Path) -> None:
     assert all(not getattr(arrays, name).flags.writeable for name in COLUMNS)
     write(folder.with_name("copy"), arrays)
     assert open_folder(folder.with_name("copy")).sha == arrays.sha
-    with pytest.raises(ConfigError, match="exists already"):
+    with pytest.raises(ConfigError, match="already exists"):
         write(folder, arrays)
     nothing = folder.with_name("nothing")
     write(nothing, Builder().finish())
@@ -170,23 +170,23 @@ def flipped(folder: Path) -> None:
 
 
 BAD: dict[str, tuple[Callable[[Path], Any], str]] = {
-    "no folder": (shutil.rmtree, "is not a graph's folder"),
-    "no index": (lambda f: (f / INDEX).unlink(), "with a graph.json"),
+    "no folder": (shutil.rmtree, "is not a graph folder"),
+    "no index": (lambda f: (f / INDEX).unlink(), "it has no graph.json"),
     "another index": (lambda f: (f / INDEX).write_text("[]"), "is not the index of a graph"),
     "deep index": (lambda f: (f / INDEX).write_text("[" * 100_000), "is not the index of a graph"),
     "another format": (changed_index(format="oven-graph-9"), "in the format oven-graph-1"),
     "billion edges": (changed_index(edges=10**9), "ends at 4 instead of"),
     "more nodes than any": (changed_index(nodes=10**12), "is not the index of a graph"),
     "missing": (lambda f: (f / "rel.npy").unlink(), "No such file"),
-    "cut off": (lambda f: (f / "dst.npy").write_bytes((f / "dst.npy").read_bytes()[:-3]), "cut off"),
+    "cut off": (lambda f: (f / "dst.npy").write_bytes((f / "dst.npy").read_bytes()[:-3]), "is truncated"),
     "a bit": (flipped, "hash differs"),
     "other licence": (changed_index(licence="MIT"), "hash differs"),
     "pickle": (lambda f: (f / "dst.npy").write_bytes(pickle.dumps([1, 2])), "pickles are not read"),
-    "objects": (lambda f: np.save(f / "dst.npy", np.array([1, "a", None, 2], object)), "holds objects"),
-    "floats": (lambda f: np.save(f / "dst.npy", np.ones(4)), "holds float64"),
+    "objects": (lambda f: np.save(f / "dst.npy", np.array([1, "a", None, 2], object)), "contains objects"),
+    "floats": (lambda f: np.save(f / "dst.npy", np.ones(4)), "contains float64"),
     "a pipe": (piped, "not a regular file"),
-    "end": (lambda f: rewritten(f, "dst", np.array([1, 3, 2, 9], "<i4")), "holds 9, which is not from 0 to 3"),
-    "negative end": (lambda f: rewritten(f, "in_src", np.array([1, -3, 2, 0], "<i4")), "holds -3"),
+    "end": (lambda f: rewritten(f, "dst", np.array([1, 3, 2, 9], "<i4")), "contains 9, which is not from 0 to 3"),
+    "negative end": (lambda f: rewritten(f, "in_src", np.array([1, -3, 2, 0], "<i4")), "contains -3"),
     "NaN": (lambda f: rewritten(f, "weight", np.array([1, np.nan, 2, 0], "<f4")), "the weight nan"),
     "negative": (lambda f: rewritten(f, "in_weight", np.array([1, -2, 2, 0], "<f4")), r"the weight -2"),
     "infinite": (lambda f: rewritten(f, "weight", np.array([1, np.inf, 2, 0], "<f4")), "the weight inf"),
@@ -232,6 +232,6 @@ def test_too_little_disk_space_is_reported_before_anything_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=1))
-    with pytest.raises(ConfigError, match="and 1 are free there"):
+    with pytest.raises(ConfigError, match="but 1 are free"):
         write(tmp_path / "graph", built([("a", "r", "b", 1.0)]))
     assert list(tmp_path.iterdir()) == []

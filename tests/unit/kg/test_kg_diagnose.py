@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from oven_core.protocol.graph_requests import DiagnoseRequest, Diagnosis, EvidencePath, Phase, Symptom
 from oven_kg.checked_graph import load
 from oven_kg.graph.knowledge import Knowledge
-from oven_kg.reasoning.diagnosis import LIMIT, diagnose
+from oven_kg.reasoning.diagnosis import MAX_LOG_ODDS, diagnose
 
 GRAPH = load()
-SYMPTOMS = [node.id for node in GRAPH.of_kind("symptom")]
+SYMPTOMS = [node.id for node in GRAPH.nodes_of_kind("symptom")]
 UP, DOWN = "optimizer.lr_scale:up", "optimizer.lr_scale:down"
 
 # Symptoms, phase, a cause that must be among the first two, a change that must never come first.
@@ -128,7 +128,7 @@ def test_the_first_remedy_of_a_collapse_is_a_rollback_with_a_cut() -> None:
 def test_a_tighter_clip_is_no_remedy_for_a_past_outlier() -> None:
     diagnosis = {remedy.id: remedy for remedy in ask("grad_norm_spike", k=50).remedies}
     assert diagnosis["rollback"].score > 2 * diagnosis["tighten_clip"].score
-    assert not any(edge.dst == "outlier_gradient" for edge in GRAPH.out_of("tighten_clip", "SOLVES"))
+    assert not any(edge.dst == "outlier_gradient" for edge in GRAPH.edges_out_of("tighten_clip", "SOLVES"))
 
 
 def test_needs_are_checked_against_the_runs_actuators_and_metrics() -> None:
@@ -196,7 +196,7 @@ def test_every_returned_path_exists_in_the_graph(severities: dict[str, float], p
     diagnosis = ask(*as_symptoms(severities), phase=phase, k=50)
     assert diagnosis.graph == GRAPH.sha
     for remedy in diagnosis.remedies:
-        assert 0 < remedy.score <= LIMIT
+        assert 0 < remedy.score <= MAX_LOG_ODDS
         for path in remedy.paths:
             assert exists(GRAPH, path)
             assert GRAPH.edges[path.edges[0]].dst in severities and GRAPH.edges[path.edges[-1]].src == remedy.id

@@ -26,7 +26,7 @@ from oven_core.protocol.graph_requests import (
 )
 from oven_core.protocol.token_scores import LIMIT, decode, encode, vocabulary_sha
 from oven_kg.checked_graph import load
-from oven_kg.reasoning.curriculum import curriculum, lower_bound, required
+from oven_kg.reasoning.curriculum import curriculum, lower_bound, requirements
 from oven_kg.reasoning.query import query
 from oven_kg.token_prior.label_scores import label_scores
 from oven_kg.token_prior.prior import token_prior
@@ -38,7 +38,7 @@ TOPICS = st.sampled_from("abcdef")
 def shares(mastery: dict[str, tuple[float, float]], *needs: tuple[str, str], **more: object) -> Curriculum:
     rows = [{"topic": topic, "successes": s, "failures": f} for topic, (s, f) in mastery.items()]
     request = CurriculumRequest.model_validate({"mastery": rows, "prerequisites": needs, "floor": 0.1, **more})
-    return curriculum(GRAPH.sha, required(GRAPH), request)
+    return curriculum(GRAPH.sha, requirements(GRAPH), request)
 
 
 def prior(request: TokenPriorRequest) -> TokenPrior:
@@ -135,7 +135,7 @@ def test_a_graphs_prior_scores_its_words_and_states_what_was_measured() -> None:
     [
         ({"counts": (1, 2)}, "vocabulary_sha is ''"),
         ({"counts": (0, 0), "vocabulary_sha": "ab" * 32}, "needs `counts`"),
-        ({"counts": (1, -2), "vocabulary_sha": "ab" * 32}, "0 or more each"),
+        ({"counts": (1, -2), "vocabulary_sha": "ab" * 32}, "at least 0"),
         ({"vocabulary": ("a",), "counts": (1, 2)}, "1 tokens and 2 counts"),
         ({"method": "kg", "counts": (1,), "vocabulary_sha": "ab" * 32}, "needs `vocabulary`"),
         ({"method": "kg", "vocabulary": ("\u0416",)}, "no token of the vocabulary is in a label"),

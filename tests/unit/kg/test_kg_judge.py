@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tests.unit.kg.test_kg_diagnose import GRAPH, SYMPTOMS, exists
 
 from oven_core.protocol.graph_requests import Judgement, JudgeRequest, Symptom
-from oven_kg.reasoning.diagnosis import LIMIT, judge
+from oven_kg.reasoning.diagnosis import MAX_LOG_ODDS, judge
 
 UP, DOWN = "optimizer.lr_scale:up", "optimizer.lr_scale:down"
 RUN = {
@@ -81,7 +81,7 @@ def test_a_remedy_of_several_changes_counts_only_if_the_run_has_all_actuators() 
     assert "with" in whole.supports[0].text and "with" not in part.supports[0].text
 
 
-CHANGES = sorted({change for node in GRAPH.of_kind("remedy") for change in node.changes})
+CHANGES = sorted({change for node in GRAPH.nodes_of_kind("remedy") for change in node.changes})
 
 
 @given(
@@ -94,7 +94,7 @@ def test_only_needs_and_contradictions_bar_and_every_path_exists(
     changes: str, symptoms: list[str], in_flight: list[str], held_out: bool
 ) -> None:
     judgement = ask(changes, *symptoms, in_flight=tuple(in_flight), held_out=held_out)
-    assert -LIMIT <= judgement.log_odds <= LIMIT
+    assert -MAX_LOG_ODDS <= judgement.log_odds <= MAX_LOG_ODDS
     paths = [*judgement.supports, *judgement.objections]
     assert all(exists(GRAPH, path) for path in paths)
     barring = [w for w in paths if GRAPH.edges[w.edges[0]].relation in ("REQUIRES", "CONTRADICTS")]

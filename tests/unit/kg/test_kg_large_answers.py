@@ -13,7 +13,7 @@ from oven_core.errors import ConfigError
 from oven_core.protocol.graph_requests import CurriculumRequest, GraphQuery, QueryAnswer, TokenPriorRequest
 from oven_kg.arrays.builder import Builder
 from oven_kg.arrays.graph_arrays import GraphArrays
-from oven_kg.arrays.word_search import WordSearch, split
+from oven_kg.arrays.word_search import WordSearch, split_words
 from oven_kg.graph.graph_yaml import Edge, Node, Records
 from oven_kg.graph.knowledge import Knowledge
 from oven_kg.reasoning.query import query
@@ -75,7 +75,7 @@ def test_neighbours_and_paths_equal_those_of_the_small_graph(
 @pytest.mark.parametrize(
     ("values", "words"),
     [
-        ({"op": "neighbors", "node": "los"}, "no node 'los'; near it in the alphabet are .*'loss_spike'"),
+        ({"op": "neighbors", "node": "los"}, "no node 'los'; similar names are .*'loss_spike'"),
         ({"op": "path", "node": "loss_spike", "to": "?"}, "no node '\\?'"),
         ({"op": "neighbors", "node": "loss_spike", "relations": ["X"]}, "no relation 'X'; it has NEAR"),
         ({"op": "ppr", "node": "loss_spike", "direction": "in"}, "in the direction both or out"),
@@ -92,7 +92,7 @@ def test_a_search_ranks_by_matching_words_then_by_length(monkeypatch: pytest.Mon
         "Rate_up2", "clip_up2", "loss_up2", "Rate_spike", "Rate_über",
     ]  # fmt: skip
     assert ask(answers, op="search", node="pike").rows == ()
-    monkeypatch.setattr("oven_kg.reasoning.large_query.CANDIDATES", 2)
+    monkeypatch.setattr("oven_kg.reasoning.large_query.MAX_CANDIDATES", 2)
     answer = ask(answers, op="search", node="rate")
     assert [row.node for row in answer.rows] == ["Rate_up2", "Rate_spike"] and answer.more
 
@@ -104,8 +104,8 @@ def test_a_word_is_searched_in_each_name(names: set[str]) -> None:
     builder.declare(sorted(names))
     arrays = builder.finish()
     index = WordSearch(arrays)
-    for word in {word for name in names for word in split(name)}:
-        assert arrays.names(index.nodes(word, 100)) == sorted(name for name in names if word in split(name))
+    for word in {word for name in names for word in split_words(name)}:
+        assert arrays.names(index.nodes(word, 100)) == sorted(name for name in names if word in split_words(name))
 
 
 @settings(max_examples=30, deadline=None)

@@ -23,7 +23,7 @@ from oven_kg.arrays.folder import open_folder
 from oven_kg.arrays.graph_arrays import GraphArrays
 from oven_kg.loaders import input_file, rdf
 from oven_kg.loaders.formats import detect
-from oven_kg.loaders.input_file import Input
+from oven_kg.loaders.input_file import GraphFile
 
 ROOT = Path(__file__).resolve().parents[3]
 EXPECTED = sorted((source, relation.upper(), target, weight) for source, relation, target, weight in TRIPLES)
@@ -55,9 +55,9 @@ def content(arrays: GraphArrays) -> list[tuple[str, str, str, float]]:
 def test_each_format_yields_the_same_graph(name: str, tmp_path: Path) -> None:
     path = tmp_path / f"graph.{SUFFIXES.get(name, name)}"
     WEIGHTED[name](path)
-    assert detect(Input(path)) == name
+    assert detect(GraphFile(path)) == name
     nameless = path.rename(tmp_path / "graph")
-    assert detect(Input(nameless)) == name
+    assert detect(GraphFile(nameless)) == name
     arrays = read_files([nameless], languages="en" if name == "conceptnet" else "").arrays
     assert content(arrays) == EXPECTED and arrays.names(range(arrays.nodes)) == list(NODES)
     if name in ("node-link", "graphml"):
@@ -68,7 +68,7 @@ def test_each_format_yields_the_same_graph(name: str, tmp_path: Path) -> None:
 def test_each_form_of_rdf_yields_the_same_graph(name: str, tmp_path: Path) -> None:
     path = tmp_path / "graph"
     RDF[name](path)
-    assert detect(Input(path)) == name
+    assert detect(GraphFile(path)) == name
     imported = read_files([path])
     assert content(imported.arrays) == [
         (IRI + s.replace(" ", "_"), p.upper(), IRI + o.replace(" ", "_"), 1.0) for s, p, o, _ in sorted(TRIPLES)
@@ -160,7 +160,7 @@ def test_import_and_the_commands_that_read_the_folder(tmp_path: Path, capsys: py
     assert imported["licence"] == "CC-BY-SA-4.0"
     assert "edges         2  1 CAUSES, 1 HELPS" in output(capsys, "info", str(folder))
     assert "3 nodes, 2 edges: sound" in output(capsys, "lint", str(folder))
-    with pytest.raises(ConfigError, match="exists already; name a new folder"):
+    with pytest.raises(ConfigError, match="already exists; choose a new folder"):
         call("kg import", [*args, "--to", str(folder)])
     args = [str(path), "--to", str(tmp_path / "all"), "--licence", "CC0-1.0", "--json"]
     imported = json.loads(output(capsys, "import", *args))
@@ -186,7 +186,7 @@ def test_a_relation_map_for_all_other_relations(tmp_path: Path) -> None:
 def test_cycles_of_requirements_are_refused_or_cut(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "g.csv"
     path.write_text("s,p,o\na,requires,b\nb,requires,a\nb,requires,c\nc,is a,a\n")
-    assert call("kg lint", [str(path)]) == 1 and "REQUIRES goes in a circle: a → b → a" in capsys.readouterr().out
+    assert call("kg lint", [str(path)]) == 1 and "REQUIRES edges form a cycle: a → b → a" in capsys.readouterr().out
     assert "2 requirements on a cycle skipped" in output(
         capsys, "import", str(path), "--to", str(tmp_path / "g"), "--cut-cycles"
     )
@@ -208,7 +208,7 @@ def test_limits_and_wrong_options_are_named(tmp_path: Path, monkeypatch: pytest.
     WEIGHTED["csv"](path)
     with monkeypatch.context() as patched:
         patched.setattr(input_file, "MAX_BYTES", 8)
-        with pytest.raises(ConfigError, match="has more than 8 bytes; import a part of it"):
+        with pytest.raises(ConfigError, match="has more than 8 bytes; import only a part of it"):
             read_files([path])
     with pytest.raises(ConfigError, match="cannot read the graph"):
         read_files([tmp_path / "none.csv"])
@@ -218,7 +218,7 @@ def test_limits_and_wrong_options_are_named(tmp_path: Path, monkeypatch: pytest.
         read_files([path], languages="e n")
     with pytest.raises(ConfigError, match=r"g\.csv is not a ConceptNet file; omit it"):
         read_files([path], languages="en")
-    with pytest.raises(ConfigError, match="no edge is left of 3 rows; select more of them"):
+    with pytest.raises(ConfigError, match="no edges are left of 3 rows; skip fewer of them"):
         read_files([path], min_weight=4.0)
     with pytest.raises(UnknownNameError, match="'causenet' was removed; check out the tag evidence-1"):
         read_files([path], "causenet")

@@ -62,7 +62,7 @@ def test_ranks_equal_the_dense_solution(edges: list[tuple[str, str, str, float]]
     assert np.abs(walk.ranks() - solved(arrays, anywhere)).sum() <= 1e-8
     assert np.abs(walk.ranks(at_one_node) - solved(arrays, at_one_node)).sum() <= 1e-8
     for both in (False, True):
-        nodes, shares = walk.near(seed % arrays.nodes, arrays.nodes, both=both, residue=1e-9)
+        nodes, shares = walk.nearest(seed % arrays.nodes, arrays.nodes, undirected=both, residue=1e-9)
         walk_shares = np.zeros(arrays.nodes)
         walk_shares[nodes] = shares
         assert np.abs(walk_shares - solved(arrays, at_one_node, both)).sum() < 1e-6
@@ -85,7 +85,7 @@ def test_the_nodes_near_a_node_of_a_large_graph_are_the_exact_ones() -> None:
         at_one_node = np.zeros(walk.arrays.nodes)
         at_one_node[start] = 1
         exact = np.argsort(-walk.ranks(at_one_node))[:20]
-        agreed.append(len(set(exact.tolist()) & set(walk.near(start, 20)[0].tolist())) / 20)
+        agreed.append(len(set(exact.tolist()) & set(walk.nearest(start, 20)[0].tolist())) / 20)
     assert np.mean(agreed) >= 0.95
 
 
@@ -101,10 +101,10 @@ def test_paths_and_neighbourhoods_equal_networkxs(
     graph, start = turned(graph, direction), seed % arrays.nodes
     away = dict(nx.single_source_shortest_path_length(graph, start))
     for depth in (1, 2, 5):
-        nodes, distances = paths.within(arrays, start, depth, direction, relations)
+        nodes, distances = paths.nodes_within(arrays, start, depth, direction, relations)
         expected = {node: far for node, far in away.items() if 0 < far <= depth}
         assert dict(zip(nodes.tolist(), distances.tolist(), strict=True)) == expected
-        enough_nodes, _ = paths.within(arrays, start, depth, direction, relations, enough=3)
+        enough_nodes, _ = paths.nodes_within(arrays, start, depth, direction, relations, min_nodes=3)
         assert set(enough_nodes.tolist()) <= set(expected) and len(enough_nodes) >= min(3, len(expected))
     for end in range(arrays.nodes):
         path = paths.shortest_path(arrays, start, end, direction, relations)

@@ -14,7 +14,7 @@ from oven_core.errors import ConfigError
 from oven_core.protocol.messages import Observation, RunEnded, RunStarted
 from oven_core.protocol.operator_messages import OperatorCommand
 from oven_learner.custom_loop import connect
-from oven_learner.rollback.in_memory import Snapshots
+from oven_learner.rollback.memory_snapshots import Snapshots
 from oven_learner.testing import FakeLink
 
 

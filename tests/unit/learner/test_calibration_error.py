@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from sklearn.metrics import brier_score_loss
 from torchmetrics.functional.classification import binary_calibration_error
 
-from oven_learner.rewards.calibration_error import BINS, bin_of, binned, brier, null
+from oven_learner.rewards.calibration_error import BINS, bin_answers, bin_of, brier, null_error
 
 HUNDREDTHS = st.integers(0, 100).map(lambda n: n / 100)
 ANSWERS = st.lists(st.tuples(HUNDREDTHS, st.floats(0, 1, allow_subnormal=False)), min_size=1, max_size=60)
@@ -32,7 +32,7 @@ def brute_force(answers: list[tuple[float, float]]) -> tuple[float, float]:
 
 @given(ANSWERS)
 def test_soft_outcomes_against_brute_force(answers: list[tuple[float, float]]) -> None:
-    bins = binned(*zip(*answers, strict=True))
+    bins = bin_answers(*zip(*answers, strict=True))
     expected, largest = brute_force(answers)
     assert bins.expected_error == pytest.approx(expected, abs=1e-12)
     assert bins.maximum_error == pytest.approx(largest, abs=1e-12)
@@ -45,7 +45,7 @@ def test_hard_outcomes_against_the_libraries(seed: int) -> None:
     rng = np.random.default_rng(seed)
     stated = rng.uniform(0.001, 0.999, 500)  # 1 is a bin of its own in torchmetrics, and in the last one here
     right = (rng.random(500) < stated**1.5).astype(float)
-    bins = binned(stated, right)
+    bins = bin_answers(stated, right)
     preds, target = torch.tensor(stated), torch.tensor(right).long()
     expected = binary_calibration_error(preds, target, n_bins=BINS, norm="l1")
     largest = binary_calibration_error(preds, target, n_bins=BINS, norm="max")
@@ -56,7 +56,7 @@ def test_hard_outcomes_against_the_libraries(seed: int) -> None:
 
 def test_a_confidence_of_1_is_in_the_last_bin_and_hundredths_are_in_the_right_bins() -> None:
     assert bin_of([n / 100 for n in range(101)]).tolist() == [min(n // 10, 9) for n in range(101)]
-    assert binned([1.0, 0.9], [0.0, 1.0]).expected_error == pytest.approx(0.45)
+    assert bin_answers([1.0, 0.9], [0.0, 1.0]).expected_error == pytest.approx(0.45)
     theirs = binary_calibration_error(torch.tensor([1.0, 0.9]), torch.tensor([0, 1]), n_bins=BINS, norm="l1")
     assert float(theirs) == pytest.approx(0.55), "there it is a bin of its own"
 
@@ -66,16 +66,16 @@ def test_the_null_of_a_perfect_forecaster() -> None:
     rng = np.random.default_rng(0)
     spread = rng.random(250)
     for stated in (spread, np.full(250, 0.7)):
-        errors = [binned(stated, rng.random(250) < stated).expected_error for _ in range(2000)]
-        null_errors = null(stated)
+        errors = [bin_answers(stated, rng.random(250) < stated).expected_error for _ in range(2000)]
+        null_errors = null_error(stated)
         assert null_errors.mean == pytest.approx(np.mean(errors), abs=0.002)
         assert null_errors.high == pytest.approx(np.quantile(errors, 0.99), abs=0.012)
-    assert null(np.arange(1, 500, 2) / 500).mean == pytest.approx(0.0625, abs=0.001)
-    assert null(np.full(250, 0.6)).mean == pytest.approx(0.024, abs=0.001)
-    assert null(spread) == null(spread)
+    assert null_error(np.arange(1, 500, 2) / 500).mean == pytest.approx(0.0625, abs=0.001)
+    assert null_error(np.full(250, 0.6)).mean == pytest.approx(0.024, abs=0.001)
+    assert null_error(spread) == null_error(spread)
 
 
 @pytest.mark.parametrize("arguments", [([], []), ([0.5], [0.5, 1]), ([1.5], [1]), ([0.5], [math.nan])])
 def test_values_outside_0_to_1_are_refused(arguments: tuple[list[float], list[float]]) -> None:
     with pytest.raises(ValueError, match=r"confidence"):
-        binned(*arguments)
+        bin_answers(*arguments)

@@ -19,7 +19,7 @@ from oven_learner.hf.attach import attach
 from oven_learner.hf.callback import Attachment
 from oven_learner.link.resume_state import ResumeState
 from oven_learner.optim import snapshot
-from oven_learner.rollback import checkpoint_record, on_disk
+from oven_learner.rollback import checkpoint_record, disk_checkpoints
 from oven_learner.rollback.checkpoint_record import Record
 from oven_learner.testing import FakeLink
 from oven_runs.home import relaunch
@@ -60,11 +60,11 @@ def test_the_newest_checkpoint_is_by_tick_and_not_abandoned(tmp_path: Path) -> N
     assert [path.name for path, _ in checkpoint_record.complete(tmp_path, "r", "1")] == [
         "checkpoint-10", "checkpoint-12", "checkpoint-20"
     ]  # fmt: skip
-    assert checkpoint_record.to_resume(tmp_path, "r", "1") == tmp_path / "checkpoint-12"
+    assert checkpoint_record.checkpoint_to_resume(tmp_path, "r", "1") == tmp_path / "checkpoint-12"
     newest = checkpoint_record.newest(tmp_path, "r", "1", tick=24)
     assert newest is not None and newest[0].name == "checkpoint-20"
     checkpoint_record.abandon(tmp_path, "r", "1", 10, "rolled back")
-    assert checkpoint_record.to_resume(tmp_path, "r", "1") == tmp_path / "checkpoint-10"
+    assert checkpoint_record.checkpoint_to_resume(tmp_path, "r", "1") == tmp_path / "checkpoint-10"
     assert not checkpoint_record.problem(tmp_path / "checkpoint-20"), "whole it is"
 
 
@@ -74,31 +74,31 @@ def test_incomplete_checkpoints_are_skipped(tmp_path: Path) -> None:
     (written(tmp_path, 3) / "model.safetensors").unlink()
     (written(tmp_path, 4) / checkpoint_record.PART).touch()
     (written(tmp_path, 5) / checkpoint_record.RECORD).write_text('{"v": 1')
-    assert checkpoint_record.to_resume(tmp_path, "r", "1") == tmp_path / "checkpoint-1"
+    assert checkpoint_record.checkpoint_to_resume(tmp_path, "r", "1") == tmp_path / "checkpoint-1"
     (tmp_path / "checkpoint-1" / "trainer_state.json").unlink()
     with pytest.raises(ConfigError, match=r"no checkpoint in .* can be resumed"):
-        checkpoint_record.to_resume(tmp_path, "r", "1")
+        checkpoint_record.checkpoint_to_resume(tmp_path, "r", "1")
 
 
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
-        (lambda f: (f / "model.safetensors").write_bytes(b"w"), r"has 1 bytes, and had 64 .*resume from checkpoint-1"),
+        (lambda f: (f / "model.safetensors").write_bytes(b"w"), r"has 1 bytes, but had 64 .*resume from checkpoint-1"),
         (lambda f: (f / "model.safetensors").unlink(), r"model.safetensors is missing; it had 64 bytes"),
         (lambda f: (f / checkpoint_record.PART).touch(), r"was never finished .*; resume from checkpoint-1"),
         (lambda f: (f / checkpoint_record.RECORD).write_text("{"), r"oven.json cannot be read"),
-        (lambda f: written(f.parent, 9, run="calm-otter"), r"is of run 'calm-otter', and this is run 'r': .*--resume"),
-        (lambda f: written(f.parent, 9, model={"w": (4, 3)}), r"another model: w is 4×3 in it and 4×2 in the trainer"),
-        (lambda f: written(f.parent, 9, model={"v": (1,)}), r"v is 1 in it and missing in the trainer; w is missing"),
+        (lambda f: written(f.parent, 9, run="calm-otter"), r"run 'calm-otter', but this is run 'r'; .*--resume"),
+        (lambda f: written(f.parent, 9, model={"w": (4, 3)}), r"another model: w is 4×3 in the checkpoint and 4×2 in"),
+        (lambda f: written(f.parent, 9, model={"v": (1,)}), r"v is 1 in the checkpoint and missing .*; w is missing"),
     ],
 )  # fmt: skip
 def test_an_unusable_checkpoint_names_the_value_and_the_remedy(tmp_path: Path, spoil: Any, message: str) -> None:
     written(tmp_path, 1)
     folder = written(tmp_path, 9)
-    assert checkpoint_record.checked(folder, "r", {"w": (4, 2)}) is not None
+    assert checkpoint_record.read_for_resume(folder, "r", {"w": (4, 2)}) is not None
     spoil(folder)
     with pytest.raises(ConfigError, match=message):
-        checkpoint_record.checked(folder, "r", {"w": (4, 2)})
+        checkpoint_record.read_for_resume(folder, "r", {"w": (4, 2)})
 
 
 def test_a_run_without_progress_is_given_up_with_the_remedy(tmp_path: Path) -> None:
@@ -150,8 +150,8 @@ def test_an_interrupted_save_leaves_no_usable_checkpoint(tmp_path: Path) -> None
         job.train()
     assert (tmp_path / "checkpoint-8" / "model.safetensors").is_file()
     with pytest.raises(ConfigError, match=r"checkpoint-8 was never finished .*; resume from checkpoint-4"):
-        checkpoint_record.checked(tmp_path / "checkpoint-8", "", {})
-    assert checkpoint_record.to_resume(tmp_path, "", "1") == tmp_path / "checkpoint-4"
+        checkpoint_record.read_for_resume(tmp_path / "checkpoint-8", "", {})
+    assert checkpoint_record.checkpoint_to_resume(tmp_path, "", "1") == tmp_path / "checkpoint-4"
 
 
 class Wide(torch.nn.Module):
@@ -172,13 +172,13 @@ def test_another_model_or_a_truncated_file_is_refused_before_training(tmp_path: 
     first.train()
     wider, line = trainer(tmp_path, model=Wide()), FakeLink()
     attach(wider, link=line)
-    with pytest.raises(ConfigError, match=r"another model: body.0.weight is 8×4 in it and 9×4 in the trainer"):
+    with pytest.raises(ConfigError, match=r"body.0.weight is 8×4 in the checkpoint and 9×4 in the trainer"):
         wider.train(resume_from_checkpoint=True)
     assert not line.sent, "nothing was announced"
     (tmp_path / "checkpoint-12" / "optimizer.pt").write_bytes(b"")
     again, line = trainer(tmp_path), FakeLink()
     attach(again, link=line)
-    with pytest.raises(ConfigError, match=r"optimizer.pt has 0 bytes, and had \d+"):
+    with pytest.raises(ConfigError, match=r"optimizer.pt has 0 bytes, but had \d+"):
         again.train(resume_from_checkpoint=str(tmp_path / "checkpoint-12"))
     again.train(resume_from_checkpoint=True)
     assert line.observed()[0].step == 9, "True means the newest that is whole"
@@ -191,7 +191,7 @@ class Disk:
         self.folder, self.output = folder, folder / "out"
         self.charge_rollbacks = False
         monkeypatch.setattr(snapshot, "LIMIT_BYTES", 100)
-        monkeypatch.setattr(on_disk, "seconds_to_write", lambda size, folder: 1e9)  # none comes by itself
+        monkeypatch.setattr(disk_checkpoints, "seconds_to_write", lambda size, folder: 1e9)  # none comes by itself
         monkeypatch.setenv("OVEN_RUN_DIR", str(folder))
         monkeypatch.setenv(relaunch.OFFERED, "1")
 
@@ -218,7 +218,7 @@ def test_a_rollback_by_restart_is_answered_and_resumed(disk: Disk, charged: bool
     receipt, end = line.receipts()[-1], line.sent[-1]
     assert (receipt.actuator, receipt.status, receipt.before, receipt.after) == ("run.rollback", "applied", 10.0, 4.0)
     assert isinstance(end, RunEnded) and (end.reason, end.step) == ("stopped", 4)
-    assert end.detail == "rolled back from step 10 to step 4: goes on from checkpoint-4 in the next incarnation"
+    assert end.detail == "rolled back from step 10 to step 4: continues from checkpoint-4 in the next incarnation"
     assert checkpoint_record.in_folder(disk.output)[-1].name == "checkpoint-8", "what it went back from was not saved"
     before = relaunch.read(disk.folder)
     assert before is not None and (before.step, before.reached, before.trained) == (4, 10, 10)
@@ -275,25 +275,25 @@ def test_without_a_launcher_there_is_no_rollback_by_restart(disk: Disk, monkeypa
 def test_checkpoints_for_rollback_are_taken_regularly_and_only_the_newest_stay(
     disk: Disk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(on_disk, "seconds_to_write", lambda size, folder: 0.0)
+    monkeypatch.setattr(disk_checkpoints, "seconds_to_write", lambda size, folder: 0.0)
     job = trainer(disk.output, max_steps=40)
     line = FakeLink({38: ("run.checkpoint", None)})
     clock = itertools.count(time.monotonic(), 1000)  # what a save took is told by the real one
-    timed = functools.partial(on_disk.OnDisk, clock=lambda: next(clock))
-    monkeypatch.setattr("oven_learner.hf.rollback.OnDisk", timed)
+    timed = functools.partial(disk_checkpoints.DiskCheckpoints, clock=lambda: next(clock))
+    monkeypatch.setattr("oven_learner.hf.rollback.DiskCheckpoints", timed)
     attach(job, link=line)
     job.train()
     records = {path.name: checkpoint_record.read(path) for path in checkpoint_record.in_folder(disk.output)}
     own = [name for name, record in records.items() if record is not None and record.own]
     for_rollback = [name for name, record in records.items() if record is not None and not record.own]
-    assert len(own) == on_disk.KEPT and for_rollback == ["checkpoint-38"]
+    assert len(own) == disk_checkpoints.MAX_CHECKPOINTS and for_rollback == ["checkpoint-38"]
 
 
 def test_a_full_disk_stops_no_training(
     disk: Disk, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(on_disk, "seconds_to_write", lambda size, folder: 0.0)
-    monkeypatch.setattr(on_disk, "FREE_SIZES", 1e18)
+    monkeypatch.setattr(disk_checkpoints, "seconds_to_write", lambda size, folder: 0.0)
+    monkeypatch.setattr(disk_checkpoints, "FREE_SIZES", 1e18)
     job = trainer(disk.output, max_steps=12)
     attach(job, link=FakeLink())
     with caplog.at_level(logging.WARNING, "oven.learner"):
@@ -303,11 +303,13 @@ def test_a_full_disk_stops_no_training(
 
 def test_no_training_resumes_from_another_trainings_checkpoint(tmp_path: Path) -> None:
     written(tmp_path, 8, 8, training="1")
-    assert checkpoint_record.to_resume(tmp_path, "r", "2") is None
-    assert checkpoint_record.to_resume(tmp_path, "s", "2") == tmp_path / "checkpoint-8", "another run's, as ever"
+    assert checkpoint_record.checkpoint_to_resume(tmp_path, "r", "2") is None
+    assert checkpoint_record.checkpoint_to_resume(tmp_path, "s", "2") == tmp_path / "checkpoint-8", (
+        "another run's, as ever"
+    )
     written(tmp_path, 4, 12, training="2")
-    assert checkpoint_record.to_resume(tmp_path, "r", "1") == tmp_path / "checkpoint-8"
-    assert checkpoint_record.to_resume(tmp_path, "r", "2") == tmp_path / "checkpoint-4"
+    assert checkpoint_record.checkpoint_to_resume(tmp_path, "r", "1") == tmp_path / "checkpoint-8"
+    assert checkpoint_record.checkpoint_to_resume(tmp_path, "r", "2") == tmp_path / "checkpoint-4"
     checkpoint_record.abandon(tmp_path, "r", "2", 0, "rolled back")
     assert (
         checkpoint_record.newest(tmp_path, "r", "1") is not None
@@ -362,5 +364,5 @@ def test_latest_means_the_newest_checkpoint_of_this_run(disk: Disk, monkeypatch:
 
 def test_a_missing_checkpoint_lists_those_beside_it(tmp_path: Path) -> None:
     written(tmp_path, 5)
-    with pytest.raises(ConfigError, match=r"there is no checkpoint .*checkpoint-6; beside it there are: checkpoint-5"):
-        checkpoint_record.checked(tmp_path / "checkpoint-6", "r", {})
+    with pytest.raises(ConfigError, match=r"checkpoint-6; checkpoints in the same folder: checkpoint-5"):
+        checkpoint_record.read_for_resume(tmp_path / "checkpoint-6", "r", {})

@@ -18,7 +18,7 @@ from oven_core.protocol.completion_messages import SampledGroup
 from oven_learner.completions.sample import MemberVerdict, Sample, encode_group, group_fields
 from oven_learner.rewards import Committee
 from oven_learner.rewards.calibrated import CalibratedReward
-from oven_learner.rewards.live_judges import Named
+from oven_learner.rewards.member_models import RequestedModel
 from oven_learner.rewards.remote_members import read_reply
 from oven_learner.rewards.scores import Verdict
 from oven_llm.judges.adversarial_controls import Controls
@@ -39,7 +39,7 @@ class RemoteCritic(Unswappable):
         self.member = Member("critic", Judge("critic", scripted, Controls()))
         self.reasons: dict[str, dict[str, str]] = {}
 
-    def ask(self, requests: Sequence[ScoreRequest], members: Mapping[str, Named]) -> dict[str, list[Verdict]]:
+    def ask(self, requests: Sequence[ScoreRequest], members: Mapping[str, RequestedModel]) -> dict[str, list[Verdict]]:
         async def answers() -> list[Verdict]:
             replies = []
             for request in requests:
@@ -85,7 +85,7 @@ def test_the_policys_text_is_shown_with_the_reasons_for_the_judged_text() -> Non
     (by_judge,) = committee.evidence.group_verdicts(0)
     assert by_judge.scores == (0.2, 0.2, 0.0, 0.4)
     assert by_judge.reasons == {written[0]: "so", written[1]: "so", written[3]: "so"}
-    assert committee.evidence.groups[0].written == written
+    assert committee.evidence.groups[0].originals == written
 
 
 texts = st.text(st.characters(codec=None, categories=None), max_size=60)

@@ -23,7 +23,7 @@ from oven_learner.hf.attach import attach
 from oven_learner.hf.knobs.mixture import Mixture
 from oven_learner.link.resume_state import ResumeState
 from oven_learner.optim import snapshot
-from oven_learner.rollback import on_disk
+from oven_learner.rollback import disk_checkpoints
 from oven_learner.testing import FakeLink
 from oven_runs.home import relaunch
 
@@ -101,7 +101,7 @@ def test_a_rollback_by_restart_restores_the_data_and_drops_the_skip(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(snapshot, "LIMIT_BYTES", 100)
-    monkeypatch.setattr(on_disk, "seconds_to_write", lambda size, folder: 1e9)  # none comes by itself
+    monkeypatch.setattr(disk_checkpoints, "seconds_to_write", lambda size, folder: 1e9)  # none comes by itself
     monkeypatch.setenv("OVEN_RUN_DIR", str(tmp_path))
     monkeypatch.setenv(relaunch.OFFERED, "1")
     settings: dict[str, Any] = {"save_strategy": "steps", "save_steps": 4}

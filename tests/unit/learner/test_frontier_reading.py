@@ -51,7 +51,7 @@ def answered(words: Any, frontier: Any, prompt: str, completion: str, top: int) 
     best = logits.log_softmax(-1).topk(top)
     spelt = words.convert_ids_to_tokens(ids)
 
-    def bytes_of(token: int) -> bytes:
+    def token_byte_lengths(token: int) -> bytes:
         return b"" if token == words.eos_token_id else token_bytes(words, words.convert_ids_to_tokens(token))
 
     return Probe(
@@ -61,7 +61,7 @@ def answered(words: Any, frontier: Any, prompt: str, completion: str, top: int) 
             Token(
                 hex=token_bytes(words, piece).hex(),
                 top=tuple(
-                    Alternative(hex=bytes_of(int(token)).hex(), logprob=min(0.0, float(value)))
+                    Alternative(hex=token_byte_lengths(int(token)).hex(), logprob=min(0.0, float(value)))
                     for token, value in zip(best.indices[index], best.values[index], strict=True)
                 ),
             )

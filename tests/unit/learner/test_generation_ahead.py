@@ -22,7 +22,7 @@ from oven_core.protocol.committee_requests import ScoreRequest
 from oven_learner.hf.attach import attach
 from oven_learner.hf.callback import Attachment
 from oven_learner.rewards import Committee
-from oven_learner.rewards.live_judges import Named
+from oven_learner.rewards.member_models import RequestedModel
 from oven_learner.rewards.scores import Verdict
 from oven_learner.testing import FakeLink
 
@@ -47,7 +47,7 @@ class Judges(Unswappable):
         self.held: Callable[[], object] = lambda: None
         """Called before they answer."""
 
-    def ask(self, requests: Sequence[ScoreRequest], members: Mapping[str, Named]) -> dict[str, list[Verdict]]:
+    def ask(self, requests: Sequence[ScoreRequest], members: Mapping[str, RequestedModel]) -> dict[str, list[Verdict]]:
         self.requests.append((self.trainer.state.global_step, tuple(request.prompt for request in requests)))
         self.held()
         verdicts: list[Verdict] = [
@@ -199,7 +199,7 @@ def test_unsupported_trainers_are_refused_generation_ahead(tmp_path: Path) -> No
     trainer, committee = made(tmp_path, Judges(), ahead=1)
     trainer.accelerator.state.num_processes = 2
     try:
-        with pytest.raises(ConfigError, match="supports one process, and this training has 2"):
+        with pytest.raises(ConfigError, match="supports one process, but this training has 2"):
             attach(trainer, committee=committee, link=FakeLink())
     finally:
         trainer.accelerator.state.num_processes = 1

@@ -23,7 +23,7 @@ from oven_learner.client.client import OvenClient
 from oven_learner.link.resume_state import ResumeState, read_resume_state
 from oven_learner.rewards import Committee
 from oven_learner.rewards.judge_knobs import announce_committee
-from oven_learner.rewards.live_judges import LiveJudges, Named
+from oven_learner.rewards.member_models import MemberModels, RequestedModel
 from oven_learner.rewards.scores import Cost, Verdict
 from oven_learner.testing import FakeLink, decision
 from oven_runs.log.committee_view import WEIGHTS
@@ -42,7 +42,7 @@ class Members:
         self.members = members
         self.judges = dict.fromkeys(members, FIRST)
         self.probes: list[tuple[str, JudgeSpec, bool, Future[str]]] = []
-        self.named: list[Mapping[str, Named]] = []
+        self.named: list[Mapping[str, RequestedModel]] = []
         self.health: dict[str, JudgeHealth] = {}
         self.meanwhile: Callable[[], None] | None = None
         """What happens while they are asked."""
@@ -57,7 +57,7 @@ class Members:
     def leave(self, member: str) -> None:
         self.members = tuple(name for name in self.members if name != member)
 
-    def ask(self, requests: Sequence[ScoreRequest], members: Mapping[str, Named]) -> dict[str, list[Verdict]]:
+    def ask(self, requests: Sequence[ScoreRequest], members: Mapping[str, RequestedModel]) -> dict[str, list[Verdict]]:
         self.named.append(members)
         if self.meanwhile is not None:
             self.meanwhile()
@@ -107,7 +107,7 @@ class Run:
         [answer] = [receipt for receipt in self.link.receipts() if receipt.command == command]
         return answer
 
-    def ask(self) -> Mapping[str, Named]:
+    def ask(self) -> Mapping[str, RequestedModel]:
         self.committee(["p", "p"], ["a", "bb"])
         return self.remote.named[-1]
 
@@ -129,11 +129,11 @@ def test_a_successful_probe_adds_a_choice_without_delaying_steps() -> None:
     )
     assert announced.actuator.value == FIRST.identity and announced.actuator.moves_own_metric
     assert receipt == run.receipt(command) and (receipt.status, receipt.after) == ("noop", FIRST.identity)
-    assert run.ask() == {"critic": Named()}, "an offer changes nothing yet"
+    assert run.ask() == {"critic": RequestedModel()}, "an offer changes nothing yet"
     run.link.incoming.append(decision(CRITIC, OTHER.identity, apply_at=5))
     run.step()
     assert (run.link.receipts()[-1].before, run.link.receipts()[-1].after) == (FIRST.identity, OTHER.identity)
-    assert run.ask() == {"critic": Named(OTHER, 1)}
+    assert run.ask() == {"critic": RequestedModel(OTHER, 1)}
     assert run.committee.weights == {"exact": 0.5, "critic": 0.5}, "the weight stays"
 
 
@@ -153,7 +153,7 @@ def test_a_failed_probe_is_refused_and_the_old_judge_stays() -> None:
         "gave no verdict: auth, HTTP 401",
     )
     assert not any(isinstance(message, ActuatorAnnounced) for message in run.link.sent)
-    assert len(run.remote.probes) == 1 and run.ask() == {"critic": Named()}
+    assert len(run.remote.probes) == 1 and run.ask() == {"critic": RequestedModel()}
 
 
 def test_pending_probes_expire_when_the_run_ends() -> None:
@@ -222,7 +222,7 @@ async def test_the_log_alone_brings_back_offers_choices_members_and_weights() ->
     past = await read_resume_state(log, "r", log)
     again = Run("critic", "tone", past=past)
     assert again.committee.weights == run.committee.weights == {"exact": 0.4, "critic": 0.4, "tone": 0.2}
-    assert again.ask() == {"critic": Named(OTHER, 1), "tone": Named()}
+    assert again.ask() == {"critic": RequestedModel(OTHER, 1), "tone": RequestedModel()}
     assert again.actuators.spec(CRITIC).choices == (FIRST.identity, OTHER.identity, OFF), "not what gave no verdict"
 
 
@@ -234,10 +234,10 @@ def test_a_muted_member_is_not_asked_and_the_quorum_does_not_count_it() -> None:
         assert run.committee.quorum == 2 - number
     run.committee(["p", "p"], ["a", "bb"])
     assert run.remote.named == [] and run.committee.last.rewards == [0.1, 0.2], "the rule alone"
-    with pytest.raises(ConfigError, match="only members that are muted would have weight"):
+    with pytest.raises(ConfigError, match="only muted members would have weight"):
         run.committee.set_weights({"exact": 0.0, "critic": 1.0, "adversary": 1.0})
     run.actuators.apply(CRITIC, FIRST.identity)
-    assert run.ask() == {"critic": Named(None, 1)}, "back, and its controls start anew"
+    assert run.ask() == {"critic": RequestedModel(None, 1)}, "back, and its controls start anew"
 
 
 def test_a_new_judge_is_not_blamed_for_its_predecessor() -> None:
@@ -266,11 +266,11 @@ def test_a_new_judge_is_not_blamed_for_its_predecessor() -> None:
 def test_muting_cannot_break_the_quorum() -> None:
     run = Run("critic", quorum=2)
     refused = run.actuators.apply(CRITIC, OFF)
-    assert refused.status == "rejected" and "without critic 1 members would score, and committee.quorum is 2" in (
+    assert refused.status == "rejected" and "without critic, only 1 members would score, but committee.quorum is 2" in (
         refused.reason
     )
     alone = Committee({}, remote=Members("critic"))
-    with pytest.raises(ConfigError, match="critic is the only member with weight that is not muted"):
+    with pytest.raises(ConfigError, match="critic is the only unmuted member with weight"):
         alone.choose_judge("critic", OFF)
     with pytest.raises(ConfigError, match="critic is the only member"):
         alone.remove_member("critic")
@@ -287,37 +287,37 @@ def test_a_member_joins_and_leaves_with_its_share_of_the_weight() -> None:
     announced = [message.actuator for message in run.link.sent if isinstance(message, ActuatorAnnounced)]
     shares = {"exact": 0.4, "critic": 0.4, "tone": 0.2}
     assert [(spec.name, spec.value) for spec in announced] == [(WEIGHTS, shares), ("committee.tone", OTHER.identity)]
-    assert run.ask() == {"critic": Named(), "tone": Named()}
+    assert run.ask() == {"critic": RequestedModel(), "tone": RequestedModel()}
 
     command = run.say("remove", "tone")
     run.step(2)
     assert (run.receipt(command).status, run.receipt(command).after) == ("applied", OFF)
-    assert run.ask() == {"critic": Named()} and run.committee.weights == {"exact": 0.5, "critic": 0.5}
+    assert run.ask() == {"critic": RequestedModel()} and run.committee.weights == {"exact": 0.5, "critic": 0.5}
     spec = run.actuators.spec("committee.tone")
     assert spec.choices == (OFF,), "nothing but off is left of it"
     run.say("add", "tone", judge=FIRST, value=0.5)
     run.step()
     run.remote.probes[1][3].set_result("")
     run.step()
-    assert run.committee.weights["tone"] == 0.5 and run.ask()["tone"] == Named(None, 1)
+    assert run.committee.weights["tone"] == 0.5 and run.ask()["tone"] == RequestedModel(None, 1)
 
 
 @given(st.lists(st.tuples(st.sampled_from(("a", "b")), st.sampled_from(("first", "other", "third", OFF)))))
 def test_requests_name_what_was_chosen_last_and_each_change_starts_anew(words: list[tuple[str, str]]) -> None:
-    judges = LiveJudges({"a": FIRST, "b": None})
+    judges = MemberModels({"a": FIRST, "b": None})
     third = JudgeSpec(provider="compatible", model="m", base_url="http://host/v1")
     chosen = {"a": FIRST.identity, "b": "configured"}
     for member, word in words:
-        before = judges.named([member])[member] if not judges.muted(member) else None
+        before = judges.current([member])[member] if not judges.is_muted(member) else None
         identity = {
             "first": {"a": FIRST.identity, "b": "configured"}[member],
             "other": judges.offer(member, OTHER),
             "third": judges.offer(member, third),
         }.get(word, OFF)
         judges.choose(member, identity)
-        assert judges.active(member) == identity and judges.muted(member) == (identity == OFF)
+        assert judges.active(member) == identity and judges.is_muted(member) == (identity == OFF)
         if identity != OFF:
-            now = judges.named([member])[member]
+            now = judges.current([member])[member]
             assert now.judge is None or now.judge.identity == identity
             same = identity == chosen[member]
             assert before is None or (now == before) == same, "another number for each swap"
@@ -354,7 +354,7 @@ def test_a_member_removed_before_its_answer_does_not_join() -> None:
 
 
 def test_only_an_offered_judge_can_be_chosen() -> None:
-    judges = LiveJudges({"critic": FIRST})
+    judges = MemberModels({"critic": FIRST})
     with pytest.raises(ConfigError, match="is not one of the models of critic, claude/sonnet, off; offer it first"):
         judges.choose("critic", OTHER.identity)
     with pytest.raises(UnknownNameError, match="did you mean 'critic'"):

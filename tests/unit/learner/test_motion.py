@@ -15,7 +15,7 @@ from oven_learner.testing import FakeLink
 from oven_recipes.motion import job
 from oven_recipes.motion.intents import EVALUATED, TRAINED
 from oven_recipes.motion.job import clips, loss, warm
-from oven_recipes.motion.rewards import worth
+from oven_recipes.motion.rewards import weighted_score
 from oven_recipes.motion.settings import MotionSettings, parse_start
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
@@ -46,7 +46,7 @@ def test_a_diffusion_policy_makes_sensible_clips_after_its_warm_up() -> None:
 
     def held_out() -> float:
         torch.manual_seed(0)
-        return float(worth(EVALUATED, policy.sample(EVALUATED, 1).outputs).mean())
+        return float(weighted_score(EVALUATED, policy.sample(EVALUATED, 1).outputs).mean())
 
     noise = held_out()
     warm(policy, settings, (1.0, 1.0), 1)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oven_learner.rollback.in_memory import (
+from oven_learner.rollback.memory_snapshots import (
     CREDIT_S,
     EVERY_TICKS,
     SHARE,
@@ -34,19 +34,19 @@ def test_snapshots_keep_to_their_share_of_time(
         now += passes
         if user:
             now += cost
-            budget.took(now - cost, now, own=False)
+            budget.charge(now - cost, now, own=False)
         elif budget.wait(now) == 0:
             overshoot = max(overshoot, cost - budget.expected)
             now += cost
             ours += cost
-            budget.took(now - cost, now)
+            budget.charge(now - cost, now)
         assert ours <= SHARE * now + credit + max(overshoot, 0.0) + 1e-6 * now
     assert abs(budget.spent - ours) <= 1e-6 * now
 
 
 def test_a_save_by_the_user_is_free_and_delays_the_next() -> None:
     budget = SnapshotTimeBudget(0.0, expected=2.0)
-    budget.took(99.0, 101.0, own=False)
+    budget.charge(99.0, 101.0, own=False)
     assert budget.spent == 0 and budget.wait(102.0) > 98
 
 
@@ -100,12 +100,12 @@ def test_all_ranks_take_snapshots_at_the_same_ticks() -> None:
     for tick in range(400):
         clocks[0].now += 1.0
         clocks[1].now += 7.0
-        due = first.due(tick)
-        assert due == second.due(tick)
+        due = first.is_due(tick)
+        assert due == second.is_due(tick)
         if due:
             for turns, clock in zip((first, second), clocks, strict=True):
-                turns.budget.took(clock.now - 1, clock.now)
-                turns.note_snapshot(tick)
+                turns.budget.charge(clock.now - 1, clock.now)
+                turns.on_snapshot(tick)
     assert not words, "they asked at the same ticks"
 
 
@@ -121,9 +121,11 @@ def test_an_agents_rollback_is_refused_beyond_twice_the_distance() -> None:
     snapshots = Snapshots(lambda: (0, None), lambda _: None)
     for tick in (0, 60, 90):
         snapshots.take(tick)
-    assert not snapshots.too_far(75, 100, exact=False), "40 back instead of 25"
-    assert "from tick 0, 100 ticks back; this request may go back at most 98" in snapshots.too_far(56, 100, exact=False)
-    assert not snapshots.too_far(50, 100, exact=False)
+    assert not snapshots.distance_problem(75, 100, exact=False), "40 back instead of 25"
+    assert "from tick 0, 100 ticks back; this request may go back at most 98" in snapshots.distance_problem(
+        56, 100, exact=False
+    )
+    assert not snapshots.distance_problem(50, 100, exact=False)
 
 
 def test_a_rollback_happens_even_if_it_cannot_be_undone() -> None:

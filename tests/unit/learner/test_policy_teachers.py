@@ -198,7 +198,7 @@ def test_a_full_disk_refuses_the_teacher_and_leaves_no_files(tmp_path: Path) -> 
 def test_preparing_changes_nothing_and_two_of_a_name_are_not_admitted() -> None:
     teachers = taught()
     events: list[str] = []
-    teachers.added = lambda: events.append("added")
+    teachers.on_add = lambda: events.append("added")
     before = random_state.capture()
     first, second = (teachers.prepare("big", config(model=made("gaussian", seed))) for seed in (2, 3))
     assert teachers.names == ("small",) and events == []

@@ -102,10 +102,10 @@ def test_a_text_under_two_names_is_on_one_side_only(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("files", "message"),
     [
-        ({}, r"holds no text in files of up to 1 MB; give a folder of UTF-8 text files"),
-        ({"a__blank": "\n"}, "holds no text"),
-        ({"one": text(1)}, "holds 1 text, none beside another"),
-        ({"a__1": text(1), "b__1": text(2)}, "holds 2 texts, none beside another in its sub-folder"),
+        ({}, r"contains no text in files of up to 1 MB; give a folder of UTF-8 text files"),
+        ({"a__blank": "\n"}, "contains no text"),
+        ({"one": text(1)}, "contains 1 text, each alone in its sub-folder"),
+        ({"a__1": text(1), "b__1": text(2)}, "contains 2 texts, each alone in its sub-folder"),
     ],
 )
 def test_a_corpus_that_cannot_be_split_is_refused(tmp_path: Path, files: dict[str, str], message: str) -> None:
@@ -116,7 +116,7 @@ def test_a_corpus_that_cannot_be_split_is_refused(tmp_path: Path, files: dict[st
 def test_tokens_say_every_byte_and_a_damaged_cache_is_made_anew(tmp_path: Path, folder: Path) -> None:
     parts = parts_of(folder)
     first = tokens.tokenized(parts, 300, tmp_path)
-    lengths = tokens.bytes_of(first.tokenizer)
+    lengths = tokens.token_byte_lengths(first.tokenizer)
     for part in parts:
         for stream, files in ((first.train[part.name], part.train), (first.held_out[part.name], part.held_out)):
             assert int(lengths[stream].sum()) == sum(file.size for file in files)
@@ -149,7 +149,7 @@ def test_bits_per_byte_is_what_a_loop_over_tokens_says(tmp_path: Path, home: Hom
     assert means(metrics)["eval/bits_per_byte"] == pytest.approx(nats / math.log(2) / size, rel=1e-5)
     assert metrics.pop("eval/weight_bits") == 32
     assert set(metrics) == {"eval/bits_per_byte", "eval/bits_per_byte/one", "eval/bits_per_byte/two"}
-    assert metrics == bits_per_byte(model, rows, tokens.bytes_of(words.tokenizer)), "it leaves no trace"
+    assert metrics == bits_per_byte(model, rows, tokens.token_byte_lengths(words.tokenizer)), "it leaves no trace"
     assert model.training
     assert set(job.evaluate()) == {*metrics, "eval/weight_bits"}
 
@@ -223,17 +223,17 @@ def test_any_configuration_makes_a_model(tmp_path: Path, home: Home) -> None:
     assert type(model).__name__ == "GPT2LMHeadModel" and model.get_input_embeddings().weight.shape == (300, 16)
     words = tokens.tokenized(corpus.read(home.corpus, 0.05, 10**7), 300, home.cache)
     predicted = torch.cat([rows[:, 1:].flatten() for rows in held_out_rows(words.held_out, 16, 8).values()])
-    guess = math.log2(300) * len(predicted) / int(tokens.bytes_of(words.tokenizer)[predicted].sum())
+    guess = math.log2(300) * len(predicted) / int(tokens.token_byte_lengths(words.tokenizer)[predicted].sum())
     assert means(job.evaluate())["eval/bits_per_byte"] == pytest.approx(guess, rel=0.05), "it knows nothing yet"
     for wrong, message in (
-        ({**config, "n_positions": 8}, "room for 8 positions, and a row has 16"),
-        ({"model_type": "none-such"}, "not a configuration that transformers knows"),
-        ({"model_type": "vit"}, "make no causal language model"),
+        ({**config, "n_positions": 8}, "supports 8 positions, but a row has 16"),
+        ({"model_type": "none-such"}, "transformers does not know the configuration"),
+        ({"model_type": "vit"}, "do not give a causal language model"),
     ):
         file.write_text(json.dumps(wrong))
         with pytest.raises(ConfigError, match=message):
             home.job(tmp_path, model=file)
-    with pytest.raises(ConfigError, match="a head takes a whole, even number"):
+    with pytest.raises(ConfigError, match="must be a whole, even number"):
         home.job(tmp_path, hidden=15)
 
 

@@ -17,12 +17,12 @@ from oven_core.errors import ConfigError
 from oven_learner.testing import FakeLink
 from oven_recipes.environments.small_functions import TrustedTests, tasks
 from oven_recipes.repair.chat_format import ASSISTANT, END
-from oven_recipes.repair.job import build, lines_of
+from oven_recipes.repair.job import build, count_lines
 from oven_recipes.repair.settings import RepairSettings, parse_start
 from oven_recipes.repair.warm_policy import (
-    OTHERS,
+    CONTEXT_WEIGHT,
     Habits,
-    answers,
+    answer_mask,
     collate,
     demonstration,
     vocabulary,
@@ -60,7 +60,7 @@ def test_the_policys_answers_are_told_from_what_it_reads() -> None:
     words: Any = vocabulary()
     messages = demonstration(tasks(0, 1)[0], Habits(), random.Random(0))
     ids: list[int] = words.apply_chat_template(messages, tokenize=True, return_dict=False)
-    scored = answers(ids, words)
+    scored = answer_mask(ids, words)
     text = words.decode([token for token, answer in zip(ids, scored, strict=True) if answer])
     assert text.count(END) == sum(message["role"] == "assistant" for message in messages)
     assert "<|im_start|>" not in text and text.endswith(f"done{END}") and ASSISTANT not in text
@@ -70,7 +70,7 @@ def test_the_policys_answers_are_told_from_what_it_reads() -> None:
     assert (
         mask[1].sum() == 5
         and weights[1, 5:].sum() == 0
-        and set(weights[0].tolist()) == {1.0, torch.tensor(OTHERS).item()}
+        and set(weights[0].tolist()) == {1.0, torch.tensor(CONTEXT_WEIGHT).item()}
     )
 
 
@@ -103,7 +103,7 @@ def test_a_job_trains_records_each_rollout_and_measures_what_is_held_out(cache: 
     assert "rewards/reward/mean" in logged and "tools/call_frequency" in logged
     traces = list(jsonl.read(tmp_path / "traces.jsonl"))
     assert Counter(trace.policy.step for trace in traces) == {0: 4, 1: 4}
-    assert lines_of(tmp_path / "traces.jsonl") == len({trace.id for trace in traces}) == 8
+    assert count_lines(tmp_path / "traces.jsonl") == len({trace.id for trace in traces}) == 8
     assert {trace.task.split for trace in traces} == {"train"}
 
 
@@ -120,7 +120,7 @@ class TestCollect:
         assert (report["traces"], report["tasks"]) == (3, 2)
         traces = list(jsonl.read(out))
         assert len(traces) == 3 and {trace.task.split for trace in traces} == {"collected"}
-        with pytest.raises(ConfigError, match="exists already"):
+        with pytest.raises(ConfigError, match="already exists"):
             call("traces collect", [str(out)])
 
     @pytest.mark.parametrize(

@@ -18,12 +18,12 @@ from oven_learner.rewards.aggregation import (
     RULES,
     aggregate,
     cautious,
-    penalised,
+    penalised_mean,
     sees_difference,
-    standard,
+    standard_score,
 )
 from oven_learner.rewards.reliability import FLOOR, Reliability
-from oven_learner.rewards.scores import Abstention, checked
+from oven_learner.rewards.scores import Abstention, to_verdict
 
 EQUAL = dict.fromkeys("abcd", 0.25)
 rules = st.sampled_from(sorted(RULES))
@@ -41,7 +41,7 @@ def advantages(rewards: list[float]) -> list[float]:
     """TRL's, scaled by the group."""
     mean = fmean(rewards)
     spread = math.sqrt(fmean((reward - mean) ** 2 for reward in rewards))
-    return [standard(reward, mean, spread) for reward in rewards]
+    return [standard_score(reward, mean, spread) for reward in rewards]
 
 
 @given(group(), rules, st.randoms(use_true_random=False))
@@ -124,17 +124,17 @@ def test_rewards_are_monotone_in_every_judges_score(
 def test_the_reward_is_the_formulas_result_or_that_of_lower_scores(
     scores: dict[str, list[float]], caution: float
 ) -> None:
-    """By search: no other set of caps on the judges' standard scores does better than one cap for all."""
+    """By search: no other set of caps on the judges' standard_score scores does better than one cap for all."""
     seeing = [values for values in scores.values() if sees_difference(values)]
     if not seeing:
         return
     share = 1 / len(seeing)
     z = [(advantages(values)[0], share) for values in seeing]
     value = cautious(z, caution)
-    assert value >= penalised(z, caution)
+    assert value >= penalised_mean(z, caution)
     steps = [k / 4 for k in range(9)]
     for lowered in itertools.product(steps, repeat=len(z)):
-        assert penalised([(x - by, w) for (x, w), by in zip(z, lowered, strict=True)], caution) <= value + 1e-9
+        assert penalised_mean([(x - by, w) for (x, w), by in zip(z, lowered, strict=True)], caution) <= value + 1e-9
 
 
 def test_the_default_rule_holds_against_two_fooled_judges_and_against_a_hostile_one() -> None:
@@ -195,7 +195,7 @@ def test_reliability_falls_with_failed_controls_comes_back_and_outlives_a_resume
 
 @given(st.lists(st.one_of(st.floats(), st.none(), st.booleans(), st.just("0.5"), st.integers()), max_size=4))
 def test_only_finite_numbers_in_0_to_1_are_scores(values: list[object]) -> None:
-    verdict = checked(values)
+    verdict = to_verdict(values)
     fine = all(isinstance(v, int | float) and not isinstance(v, bool) and 0 <= v <= 1 for v in values)
     assert fine != isinstance(verdict, Abstention)
 

@@ -14,7 +14,7 @@ from oven_core.protocol.judge_spec import JudgeSpec
 from oven_learner.actuators import Actuators
 from oven_learner.rewards import Committee
 from oven_learner.rewards.judge_knobs import announce_committee
-from oven_learner.rewards.live_judges import Named
+from oven_learner.rewards.member_models import RequestedModel
 from oven_learner.rewards.remote_members import read_reply
 from oven_learner.rewards.scores import Abstention, Cost, Verdict
 from oven_runs.log.committee_view import WEIGHTS
@@ -47,7 +47,7 @@ class Remote:
     def leave(self, member: str) -> None:
         del self.answers[member]
 
-    def ask(self, requests: Sequence[ScoreRequest], members: Mapping[str, Named]) -> dict[str, list[Verdict]]:
+    def ask(self, requests: Sequence[ScoreRequest], members: Mapping[str, RequestedModel]) -> dict[str, list[Verdict]]:
         self.requests += requests
         return {name: [self.answers[name](request) for request in requests] for name in members}
 
@@ -284,7 +284,7 @@ def test_findings_about_judges_are_logged_once_and_measured(caplog: pytest.LogCa
     assert caplog.text.count("is in quarantine") == caplog.text.count("long texts cut") == 1
     remote.health["judge"] = JudgeHealth()
     judged(committee, ["a", "aa"])
-    assert "no longer so: it is in quarantine" in caplog.text
+    assert "no longer true: it is in quarantine" in caplog.text
 
 
 def test_an_answer_known_to_be_right_goes_out_with_the_request(caplog: pytest.LogCaptureFixture) -> None:

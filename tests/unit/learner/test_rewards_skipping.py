@@ -23,7 +23,7 @@ from oven_core.protocol.operator_messages import OperatorCommand
 from oven_learner.hf.attach import attach
 from oven_learner.rewards import Committee
 from oven_learner.rewards.scores import Verdict
-from oven_learner.rewards.skip_unscored import BY_MICRO_BATCH, BY_ROWS, BY_TOKENS, Skipping
+from oven_learner.rewards.skip_unscored import MICRO_BATCH_MEANS, ROW_MEANS, TOKEN_MEANS, UnscoredSkipping
 from oven_learner.testing import FakeLink
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
@@ -177,13 +177,13 @@ def gradient(trainer: Any, batches: list[dict[str, Any]]) -> torch.Tensor:
 
 def ready(folder: Path, silent: str, **settings: Any) -> Any:
     trainer, committee = grpo(folder, Judge(lambda _, prompt: prompt in silent), **settings)
-    Skipping(trainer, committee)
+    UnscoredSkipping(trainer, committee).install()
     assert trainer.model is not None
     trainer.model.train()
     return trainer
 
 
-@pytest.mark.parametrize("loss_type", BY_TOKENS + BY_ROWS + BY_MICRO_BATCH)
+@pytest.mark.parametrize("loss_type", TOKEN_MEANS + ROW_MEANS + MICRO_BATCH_MEANS)
 @pytest.mark.parametrize("extra", [{}, {"beta": 0.4}, {"beta": 0.4, "num_iterations": 2}, {"scale_rewards": "batch"}])
 def test_the_rest_of_a_batch_trains_as_it_would_alone(tmp_path: Path, loss_type: str, extra: dict[str, Any]) -> None:
     settings = {"loss_type": loss_type, "per_device_train_batch_size": 12} | extra
@@ -199,7 +199,7 @@ def test_the_rest_of_a_batch_trains_as_it_would_alone(tmp_path: Path, loss_type:
     assert not torch.allclose(gradient(whole, [batch_of(whole, "abc")]), expected, rtol=1e-2, atol=1e-5)
 
 
-@pytest.mark.parametrize("loss_type", BY_TOKENS + BY_ROWS)
+@pytest.mark.parametrize("loss_type", TOKEN_MEANS + ROW_MEANS)
 def test_the_rest_of_several_micro_batches_trains_as_it_would_alone(tmp_path: Path, loss_type: str) -> None:
     settings = {"loss_type": loss_type, "beta": 0.4, "per_device_train_batch_size": 4, "gradient_accumulation_steps": 3}
     partly = ready(tmp_path / "partly", "b", **settings)
@@ -299,7 +299,7 @@ def test_reliability_is_restored_from_checkpoints(tmp_path: Path) -> None:
 def test_unsupported_trainers_are_refused(tmp_path: Path) -> None:
     trainer, committee = grpo(tmp_path, Judge())
     with pytest.raises(ConfigError, match="only reward function"):
-        Skipping(trainer, Committee({"other": Judge()}))
+        UnscoredSkipping(trainer, Committee({"other": Judge()}))
     trainer.loss_type = "new"
     with pytest.raises(ConfigError, match="normalisation"):
-        Skipping(trainer, committee)
+        UnscoredSkipping(trainer, committee)

@@ -28,7 +28,7 @@ from oven_core.errors import ConfigError, TeacherRefusedError
 from oven_learner import random_state
 from oven_learner.hf.attach import attach
 from oven_learner.teachers import TeacherConfig, Teachers, memory
-from oven_learner.teachers.memory import Footprint, cheapest_needed, own_bytes
+from oven_learner.teachers.memory import Footprint, fastest_fitting_form, own_bytes
 from oven_learner.testing import FakeLink
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
@@ -222,7 +222,7 @@ def test_a_disk_that_is_known_to_be_too_small_is_not_written_to(
     _, teachers = beside(tmp_path)
     usage = shutil.disk_usage(tmp_path)
     monkeypatch.setattr(shutil, "disk_usage", lambda where: usage._replace(free=1000))
-    with pytest.raises(TeacherRefusedError, match="1,000 are free"):
+    with pytest.raises(TeacherRefusedError, match="only 1,000 bytes are free"):
         teachers.register(config(model=wide(1), strategy="offload"))
 
 
@@ -233,10 +233,10 @@ def test_a_disk_that_is_known_to_be_too_small_is_not_written_to(
         (lambda folder, job: {"model_name": str(folder)}, "cannot be loaded"),
         (lambda folder, job: {"model": wide(1), "tokenizer": str(folder / "words")}, "tokenizer cannot be loaded"),
         (lambda folder, job: {"model": wide(1), "tokenizer": shuffled()}, "Distillation(teacher=…, tokenizer=…)"),
-        (lambda folder, job: {"model": teacher(1, vocabulary=31)}, "31 rows and the policy's 32"),
+        (lambda folder, job: {"model": teacher(1, vocabulary=31)}, "31 rows, but the policy's has 32"),
         (lambda folder, job: {"model": teacher(1, width=512)}, "the limit is 300,000"),
-        (lambda folder, job: {"model": poisoned()}, "log-probability nan"),
-        (lambda folder, job: {"model": with_one_nan()}, "log-probability nan"),
+        (lambda folder, job: {"model": poisoned()}, "probe token is nan"),
+        (lambda folder, job: {"model": with_one_nan()}, "probe token is nan"),
         (lambda folder, job: {"model": job.model}, "shares parameters"),
     ],
     ids=[
@@ -302,7 +302,7 @@ def test_a_hybrid_teacher_is_kept_as_memory_allows_and_that_is_said(
             name = f"with {free:g}"
             teachers.register(config(name, model_name=str(tmp_path / "big"), strategy="hybrid"))
             seen.append(teachers.strategy(name))
-            assert f"teacher {name!r} is kept as {seen[-1]!r}" in caplog.text
+            assert f"teacher {name!r} is stored as {seen[-1]!r}" in caplog.text
     assert seen == ["resident", "8 bits", "4 bits", "offload"]
     with pytest.raises(TeacherRefusedError):
         teachers.register(config("odd", model=poisoned()))
@@ -317,7 +317,7 @@ def test_the_form_that_is_chosen_fits_and_a_faster_one_does_not(
     weights = int(total * share) // width
     size = Footprint(total, weights * width, weights)
     forms = ["resident", "8 bits", "4 bits", "offload"] if quantizable else ["resident", "offload"]
-    form = cheapest_needed(size, room, quantizable=quantizable)
+    form = fastest_fitting_form(size, room, quantizable=quantizable)
     assert form in forms
     assert form == "offload" or size.bytes_as(form) <= room
     assert all(size.bytes_as(faster) > room for faster in forms[: forms.index(form)])  # type: ignore[arg-type]

@@ -188,10 +188,10 @@ def test_without_a_reference_model_neither_is_announced_and_with_one_alone_no_ch
     ("make", "message"),
     [
         (lambda: (teacher(1, width=64), None), "bytes"),
-        (lambda: (teacher(1, vocabulary=40), None), "40 rows and the policy's 32"),
-        (lambda: (teacher(1, vocabulary=31), tokenizer()), "31 rows and the policy's 32"),
+        (lambda: (teacher(1, vocabulary=40), None), "40 rows, but the policy's has 32"),
+        (lambda: (teacher(1, vocabulary=31), tokenizer()), "31 rows, but the policy's has 32"),
         (lambda: (teacher(1), shuffled()), "'a' to 4 instead of 3"),
-        (lambda: (poisoned(), None), "log-probability nan"),
+        (lambda: (poisoned(), None), "probe token is nan"),
     ],
 )
 def test_unsuitable_teachers_are_refused_and_the_old_one_stays(
@@ -299,7 +299,7 @@ def test_the_memory_limit_counts_all_loaded_teachers(tmp_path: Path) -> None:
     teachers.add("a", teacher(1))
     teachers.add("b", teacher(2))
     with pytest.raises(
-        TeacherRefusedError, match=f"makes {3 * teacher_bytes:,} .* limit is {2 * teacher_bytes:,}.*limit_bytes"
+        TeacherRefusedError, match=f"and {3 * teacher_bytes:,} together .* limit is {2 * teacher_bytes:,}.*limit_bytes"
     ):
         teachers.add("c", teacher(3))
     assert (teachers.names, len(teachers), list(teachers.refused)) == (("a", "b", "c"), 2, ["c"])
@@ -317,7 +317,7 @@ def test_invalid_teachers_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UnknownNameError, match="two"):
         teachers.swap("tow")
     job.ref_model = teacher(4)
-    with pytest.raises(ConfigError, match="is not one of"):
+    with pytest.raises(ConfigError, match="is not in the registry"):
         _ = teachers.active
     job.args.sync_ref_model = True
     with pytest.raises(ConfigError, match="sync_ref_model"):

@@ -18,7 +18,7 @@ from oven_recipes.environments.repair import RepairEnvironment
 from oven_recipes.environments.sandboxed_tests import Outcome
 from oven_recipes.environments.small_functions import TrustedTests, tasks
 from oven_recipes.repair.chat_format import END, after_results
-from oven_recipes.repair.job import repair_trainer, rows_of
+from oven_recipes.repair.job import dataset_of, repair_trainer
 from oven_recipes.repair.settings import RepairSettings, parse_start
 from oven_recipes.repair.warm_policy import Habits, demonstration, vocabulary
 from oven_runs.traces.completeness import check
@@ -75,7 +75,7 @@ def recorded(
     )
     trainer.script = script
     trainer.model.train()
-    trainer._generate_and_score_completions([*rows_of(TASKS[:2])] * 2)
+    trainer._generate_and_score_completions([*dataset_of(TASKS[:2])] * 2)
     return traces
 
 

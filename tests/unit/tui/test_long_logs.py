@@ -19,11 +19,11 @@ from oven_runs.access.local_run import LocalRun
 from oven_runs.access.log_sources import LogFile, exported_events, offset_after
 from oven_runs.home.run_folder import Home, RunFolder
 from oven_tui import log_feed as feeds
-from oven_tui.log_feed import Feed
+from oven_tui.log_feed import LogFeed
 from oven_tui.model.monitor_view import MonitorView
-from oven_tui.past import opening
-from oven_tui.past.opening import Opening
-from oven_tui.past.reader import Failed, Fold, Frame, Preview, Progress, Whole, preview, read
+from oven_tui.recording import log_opener
+from oven_tui.recording.log_opener import LogOpener
+from oven_tui.recording.log_reader import Frame, FullLog, Preview, Progress, ReadFailure, ReplayState, preview, read
 
 EVENTS = 700
 
@@ -35,10 +35,10 @@ def signed(tmp_path: Path) -> RunFolder:
     return folder
 
 
-def folded(folder: RunFolder) -> Fold:
+def folded(folder: RunFolder) -> ReplayState:
     *_, whole = read(folder)
-    assert isinstance(whole, Whole)
-    return whole.fold
+    assert isinstance(whole, FullLog)
+    return whole.state
 
 
 def test_a_forged_event_counts_for_nothing_once_all_is_checked(signed: RunFolder) -> None:
@@ -55,8 +55,8 @@ def test_a_forged_event_counts_for_nothing_once_all_is_checked(signed: RunFolder
 def test_a_preview_shows_the_beginning_and_the_end_and_is_marked_as_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name, size in (("HEAD_EVENTS", 30), ("TAIL", 20_000), ("WINDOW", 4000), ("PLACES", 40)):
-        monkeypatch.setattr(f"oven_tui.past.reader.{name}", size)
+    for name, size in (("HEAD_EVENTS", 30), ("TAIL_BYTES", 20_000), ("WINDOW_BYTES", 4000), ("SAMPLE_POSITIONS", 40)):
+        monkeypatch.setattr(f"oven_tui.recording.log_reader.{name}", size)
     folder = Home(tmp_path).create("long", "bench")
     LongLog(folder).write(3000)
     view = preview(folder)
@@ -101,9 +101,9 @@ class Shown:
 async def test_a_long_log_is_shown_as_a_preview_and_then_verified(
     signed: RunFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("oven_tui.past.reader.LONG_BYTES", 1000)
+    monkeypatch.setattr("oven_tui.recording.log_reader.LONG_BYTES", 1000)
     shown = Shown()
-    task = asyncio.create_task(Feed(LocalRun(signed), shown.take, shown.say, shown.show).run())
+    task = asyncio.create_task(LogFeed(LocalRun(signed), shown.take, shown.say, shown.show).run())
     try:
         await shown.until("down")
     finally:
@@ -116,8 +116,8 @@ async def test_a_long_log_is_shown_as_a_preview_and_then_verified(
 async def test_a_damaged_long_log_is_read_once_and_its_fault_said(
     signed: RunFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("oven_tui.past.reader.LONG_BYTES", 1000)
-    monkeypatch.setattr(feeds, "LOOK_S", 0.0)
+    monkeypatch.setattr("oven_tui.recording.log_reader.LONG_BYTES", 1000)
+    monkeypatch.setattr(feeds, "POLL_S", 0.0)
     data = signed.export.read_bytes()
     signed.export.write_bytes(data[: len(data) // 2])
     shown, readings = Shown(), 0
@@ -125,10 +125,10 @@ async def test_a_damaged_long_log_is_read_once_and_its_fault_said(
     async def fails(*_: object, **__: object) -> AsyncGenerator[Frame]:
         nonlocal readings
         readings += 1
-        yield Failed("line 9: the file is cut off")
+        yield ReadFailure("line 9: the file is cut off")
 
-    monkeypatch.setattr(opening, "frames", fails)
-    task = asyncio.create_task(Feed(LocalRun(signed), shown.take, shown.say, shown.show).run())
+    monkeypatch.setattr(log_opener, "frames", fails)
+    task = asyncio.create_task(LogFeed(LocalRun(signed), shown.take, shown.say, shown.show).run())
     try:
         async with asyncio.timeout(60):
             while len(shown.faults) < 5:
@@ -147,8 +147,8 @@ async def test_what_comes_while_a_log_is_checked_is_in_both_views(
     old, new = events[:100], events[100:]
     go_on = asyncio.Event()
 
-    def fold(upto: list[Event]) -> Fold:
-        made = Fold(MonitorView(), Keyring())
+    def fold(upto: list[Event]) -> ReplayState:
+        made = ReplayState(MonitorView(), Keyring())
         for event in upto:
             made.view.feed(made.keyring.verify(event))
         return made
@@ -157,16 +157,16 @@ async def test_what_comes_while_a_log_is_checked_is_in_both_views(
         yield Preview(fold(old).view)
         yield Progress(0.5)
         await go_on.wait()
-        yield Whole(fold(events[:110]))  # the file went on growing
+        yield FullLog(fold(events[:110]))  # the file went on growing
 
-    monkeypatch.setattr(opening, "frames", coming)
+    monkeypatch.setattr(log_opener, "frames", coming)
     shown = Shown()
-    reader = Opening(folder, lambda view, _keyring: shown.show(view), lambda _share: None)
-    await reader.begin(growing=True)
-    assert shown.views[0].run.seq == 100 and reader.under_way
+    reader = LogOpener(folder, lambda view, _keyring: shown.show(view), lambda _share: None)
+    await reader.start(growing=True)
+    assert shown.views[0].run.seq == 100 and reader.is_reading
     reader.add(new)
     go_on.set()
-    await reader.done()
+    await reader.wait()
     assert plain(shown.views[1]) == plain(fold(events).view)
 
 

@@ -16,7 +16,7 @@ from oven_core.mesh.actuator_values import Fault, check_bounds, coerce
 from oven_core.mesh.state_machine import Mesh
 from oven_core.protocol.messages import ActuatorSpec
 from oven_core.protocol.operator_messages import OperatorCommand
-from oven_tui.acting_commands import READS_ONLY
+from oven_tui.acting_app import READ_ONLY_MESSAGE
 from oven_tui.model import consequences
 from oven_tui.model.commands import COMMANDS
 from oven_tui.model.knob_edit import KnobEdit
@@ -37,7 +37,7 @@ async def test_without_control_no_key_acts_and_each_says_why(monkeypatch: pytest
         for command in acting:
             await pilot.press(command.key_names()[0])
             assert len(app.screen_stack) == 1, command
-        assert notices == [READS_ONLY] * len(acting)
+        assert notices == [READ_ONLY_MESSAGE] * len(acting)
         assert "Approve" not in screen_text(app).splitlines()[-1]
 
 
@@ -56,21 +56,21 @@ def test_steps_stay_within_the_bounds_and_change_something(
 
 def test_typed_values_are_used_and_faults_are_explained() -> None:
     edit = KnobEdit(LOG, 1.0)
-    assert all(map(edit.type, "2e1")) and edit.value == 20.0
-    assert not edit.type("h") and not edit.type("enter")
-    edit.type("-")
+    assert all(map(edit.type_character, "2e1")) and edit.value == 20.0
+    assert not edit.type_character("h") and not edit.type_character("enter")
+    edit.type_character("-")
     with pytest.raises(ValueError, match="is not a number"):
         _ = edit.value
-    edit.rub_out()
+    edit.erase()
     edit.move(1)
-    assert edit.value == 22.4 and not edit.typed
+    assert edit.value == 22.4 and not edit.typed_text
     mixed = KnobEdit(MIXED, {"x": 0.5, "y": 0.25, "z": 0.25})
-    mixed.type("2")
+    mixed.type_character("2")
     with pytest.raises(ValueError, match="between 0 and 1"):
         _ = mixed.value
-    mixed.rub_out()
+    mixed.erase()
     for character in "0.8":
-        mixed.type(character)
+        mixed.type_character(character)
     assert mixed.value == pytest.approx({"x": 0.8, "y": 0.1, "z": 0.1})
 
 
@@ -99,18 +99,18 @@ def test_the_state_that_answers_a_preview_is_the_meshs() -> None:
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        ({"action": "hold"}, "Training stops after step 138 of 240"),
-        ({"action": "stop"}, "102 steps are not trained"),
+        ({"action": "hold"}, "Training pauses after step 138 of 240"),
+        ({"action": "stop"}, "with a checkpoint and 102 steps left"),
         (
             {"action": "set", "actuator": LR, "value": 2.0},
             "optimizer.lr_scale 4 → 2 (× 0.5) at the end of",
         ),
         ({"action": "set", "actuator": "run.rollback", "value": 60.0}, "from step 138"),
-        ({"action": "set", "actuator": "run.undo_rollback"}, "Forward again to step"),
+        ({"action": "set", "actuator": "run.undo_rollback"}, "The run returns to step"),
         ({"action": "veto", "of": LR}, "1 of 3 have voted"),
-        ({"action": "mute", "agent": "lr"}, "Votes of lr (2 proposals so far, 2 adopted decisions) are logged"),
-        ({"action": "autonomy", "actuator": LR, "autonomy": "advise"}, "wait for a person's approval"),
-        ({"action": "approve", "of": "nothing"}, "no longer in the monitor's list"),
+        ({"action": "mute", "agent": "lr"}, "votes of lr (2 proposals so far, 2 adopted decisions) are logged"),
+        ({"action": "autonomy", "actuator": LR, "autonomy": "advise"}, "wait for approval"),
+        ({"action": "approve", "of": "nothing"}, "is not in the monitor's list any more"),
     ],
 )
 def test_a_question_names_the_consequence_with_its_numbers(fields: dict[str, Any], words: str) -> None:

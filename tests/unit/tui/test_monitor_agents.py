@@ -7,7 +7,7 @@ from tests.support.mesh_log import LR, RUN, Log, event
 
 from oven_core.protocol.alerts import Alert
 from oven_tui.model.monitor_view import MonitorView
-from oven_tui.widgets.agents import Agents
+from oven_tui.widgets.agents import AgentPanel
 
 QUIET = tuple(f"quiet-{number:02d}" for number in range(11))
 
@@ -18,7 +18,7 @@ def shown(width: int, height: int, *agents: str) -> list[str]:
     view = MonitorView()
     for entry in log.events:
         view.feed(entry)
-    return ["".join(text for text, _ in row) for row in Agents(view).rows(width, height)]
+    return ["".join(text for text, _ in row) for row in AgentPanel(view).rows(width, height)]
 
 
 def test_agents_that_voted_are_listed_first_and_the_others_share_rows() -> None:
@@ -31,7 +31,7 @@ def test_agents_that_voted_are_listed_first_and_the_others_share_rows() -> None:
 def test_on_a_small_screen_agents_that_voted_come_first_and_the_rest_is_counted(height: int) -> None:
     rows = shown(80, height, *QUIET)
     assert len(rows) == height and "zoe" in rows[0]
-    assert rows[-1].startswith(f"and {12 - 3 * (height - 1)} more")
+    assert rows[-1].startswith(f"{12 - 3 * (height - 1)} more")
 
 
 def test_an_agent_that_sees_a_symptom_has_a_row_that_says_so() -> None:
@@ -40,7 +40,7 @@ def test_an_agent_that_sees_a_symptom_has_a_row_that_says_so() -> None:
     view = MonitorView()
     for entry in [*log.events, event(log.events[-1].seq + 1, f"oven.{RUN}.alert.zoe", alert)]:
         view.feed(entry)
-    rows = Agents(view).rows(110, 12)
+    rows = AgentPanel(view).rows(110, 12)
     row = next(row for row in rows if any("zoe" in text for text, _ in row))
     assert ("! kl_runaway ", "bad") in row and any(text.startswith("alert") for text, _ in row)
     assert "kl_runaway: kl 3 is above 0.6" in str(view.entries[-1])

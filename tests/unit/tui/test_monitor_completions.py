@@ -15,10 +15,10 @@ from oven_core.protocol.completion_messages import SampledGroup, StoredGroup
 from oven_core.terminal_text import clean
 from oven_tui.app import MonitorApp
 from oven_tui.model.completion_page import page, summary
-from oven_tui.model.sampled_groups import KEPT, SampledGroups
+from oven_tui.model.sampled_groups import MAX_GROUPS, SampledGroups
 from oven_tui.screens.completions import CompletionScreen
 from oven_tui.widgets.group_page import GroupList, GroupPage
-from oven_tui.widgets.header import About
+from oven_tui.widgets.header import RunFacts
 
 GROUPS = [judged(step, step % 4) for step in (10, 20, 30)]
 
@@ -27,10 +27,10 @@ GROUPS = [judged(step, step % 4) for step in (10, 20, 30)]
 async def pane(
     groups: list[StoredGroup], size: tuple[int, int] = (120, 35)
 ) -> AsyncIterator[tuple[MonitorApp, Pilot[None]]]:
-    app = MonitorApp(About("demo", "grpo", "", ""))
+    app = MonitorApp(RunFacts("demo", "grpo", "", ""))
     async with app.run_test(size=size) as pilot:
         await until(pilot, lambda: app.query(Footer))
-        app.sampled.take(groups)
+        app.sampled.add(groups)
         await pilot.press("c")
         await until(pilot, lambda: isinstance(app.screen, CompletionScreen) and app.screen.query(GroupPage))
         await pilot.pause()
@@ -62,10 +62,10 @@ async def test_it_follows_the_newest_and_goes_back_and_forth() -> None:
         assert listed(app) == [10, 20, 30] and "step 30 (tick 31), group 3 of 4" in words(app)
         assert "critic 0.8: right and short" in words(app) and "exact 1" in words(app)
         assert "style – (deadline)" in words(app) and "reward –" in words(app) and "adv –" in words(app)
-        assert "and 5 more of this group" in words(app)
+        assert "5 more completions of this group" in words(app)
         await pilot.press("k")
         assert "step 20" in words(app)
-        app.sampled.take([StoredGroup(seq=4, time="", group=judged(40))])
+        app.sampled.add([StoredGroup(seq=4, time="", group=judged(40))])
         screen.redraw()
         assert "step 20" in words(app) and listed(app)[-1] == 40  # it no longer follows
         await pilot.press("end")
@@ -100,8 +100,8 @@ async def test_hostile_texts_at_every_size(size: tuple[int, int], beside: bool) 
         assert clean(app.export_screenshot().replace("\n", "")).isprintable()
         await pilot.resize_terminal(101, 30)
         await pilot.pause()
-        assert "996,000 characters are left out" in "".join(
-            text for line in page(hostile(7), 90, beside=False) for text, _ in line
+        assert "996,000 characters omitted" in "".join(
+            text for line in page(hostile(7), 90, side_by_side=False) for text, _ in line
         )
 
 
@@ -111,7 +111,7 @@ async def test_hostile_texts_at_every_size(size: tuple[int, int], beside: bool) 
 def test_every_line_fits_and_is_clean(group: SampledGroup, width: int, beside: bool) -> None:
     from rich.cells import cell_len
 
-    for line in page(group, width, beside=beside):
+    for line in page(group, width, side_by_side=beside):
         text = "".join(text for text, _ in line)
         assert cell_len(text) <= width and clean(text) == text
     assert sum(cell_len(text) for text, _ in summary(group, 28)) == 28
@@ -119,9 +119,9 @@ def test_every_line_fits_and_is_clean(group: SampledGroup, width: int, beside: b
 
 def test_sampled_groups_are_bounded_and_deduplicated() -> None:
     groups = SampledGroups()
-    groups.take(stored(*(judged(step) for step in range(1, KEPT + 11))))
-    groups.take(stored(judged(1)))
-    assert len(groups.groups) == KEPT and groups.groups[-1].group.step == KEPT + 10
+    groups.add(stored(*(judged(step) for step in range(1, MAX_GROUPS + 11))))
+    groups.add(stored(judged(1)))
+    assert len(groups.groups) == MAX_GROUPS and groups.groups[-1].group.step == MAX_GROUPS + 10
     huge = judged(1).model_copy(update={"prompt": judged(1).prompt.model_copy(update={"text": "x" * (9 << 20)})})
-    groups.take([StoredGroup(seq=1000 + n, time="", group=huge) for n in range(3)])
+    groups.add([StoredGroup(seq=1000 + n, time="", group=huge) for n in range(3)])
     assert [group.seq for group in groups.groups] == [1002]

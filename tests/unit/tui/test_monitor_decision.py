@@ -10,7 +10,7 @@ from tests.unit.tui.test_monitor_keys import monitor, screen_text, until
 
 from oven_runs.log.cited_paths import CitedPath, read_path
 from oven_tui.model import decision_chart, path_picture
-from oven_tui.model.decisions import Decided
+from oven_tui.model.decisions import DecisionEntry
 from oven_tui.model.monitor_view import MonitorView
 
 EVENTS = recorded()
@@ -58,13 +58,13 @@ def test_the_forecast_starts_at_the_level_of_the_decision() -> None:
     view = MonitorView()
     for event in EVENTS:
         view.feed(event)
-    entry = next(e for e in view.entries if isinstance(e, Decided) and e.decision.expected_change)
+    entry = next(e for e in view.entries if isinstance(e, DecisionEntry) and e.decision.expected_change)
     rows = decision_chart.chart(view, entry, 90)
     words = plain(rows)
     assert "reward around the decision" in words[0] and "forecast +0.05 in 20 ticks" in words[0]
     assert {len(row) for row in words} == {90}
     assert any(kind == "change" for row in rows[1:-1] for _, kind in row)
-    without = next(e for e in view.entries if isinstance(e, Decided) and not e.decision.target)
+    without = next(e for e in view.entries if isinstance(e, DecisionEntry) and not e.decision.target)
     assert decision_chart.chart(view, without, 90) == []
 
 

@@ -20,21 +20,21 @@ from oven_core.protocol.messages import Decision
 from oven_tui.app import MonitorApp
 from oven_tui.apps.overlay_app import OverlayApp
 from oven_tui.apps.play_app import PlayApp
-from oven_tui.bindings import key_words
+from oven_tui.bindings import key_text
 from oven_tui.model.commands import BY_ID, COMMANDS, Scope
-from oven_tui.model.decisions import Decided
+from oven_tui.model.decisions import DecisionEntry
 from oven_tui.screens.completions import CompletionScreen
 from oven_tui.screens.decision_detail import DecisionScreen
 from oven_tui.screens.help import BOARD, HelpScreen, PaperScreen
 from oven_tui.screens.log_console import ConsoleLines, ConsoleScreen
 from oven_tui.screens.questions import ChoiceScreen, ConfirmScreen, KnobScreen
 from oven_tui.widgets.charts import Chart
-from oven_tui.widgets.decision_list import Decisions
-from oven_tui.widgets.header import About, Header
+from oven_tui.widgets.decision_list import DecisionList
+from oven_tui.widgets.header import Header, RunFacts
 from oven_tui.widgets.run_list import RunList
 
 EVENTS = recorded()
-ABOUT = About("demo", "grpo", "drill:lr-low", "everything was made slow")
+ABOUT = RunFacts("demo", "grpo", "drill:lr-low", "everything was made slow")
 
 
 @asynccontextmanager
@@ -44,8 +44,8 @@ async def monitor(
     app = MonitorApp(ABOUT)
     async with app.run_test(size=size) as pilot:
         await until(pilot, lambda: app.query(Header) and app.query(Footer))
-        app.say("connected", "")
-        app.take(events)
+        app.set_link("connected", "")
+        app.add_events(events)
         app.paint()
         await pilot.pause()
         yield app, pilot
@@ -89,7 +89,7 @@ async def test_a_frozen_view_stays_while_data_arrives_and_end_thaws_it() -> None
     async with monitor(EVENTS[:140]) as (app, pilot):
         await pilot.press("space")
         before = app.query_one(Chart).drawn_rows
-        app.take(EVENTS[140:177])
+        app.add_events(EVENTS[140:177])
         app.paint()
         await until(pilot, lambda: "FROZEN +37" in screen_text(app))
         assert app.query_one(Chart).drawn_rows == before
@@ -100,10 +100,10 @@ async def test_a_frozen_view_stays_while_data_arrives_and_end_thaws_it() -> None
 
 async def test_the_list_follows_its_tail_until_somebody_moves_up() -> None:
     async with monitor(EVENTS[:150]) as (app, pilot):
-        decisions = app.query_one(Decisions)
+        decisions = app.query_one(DecisionList)
         await pilot.press("k")
         here = decisions.cursor
-        app.take(EVENTS[150:])
+        app.add_events(EVENTS[150:])
         app.paint()
         await pilot.pause()
         assert decisions.cursor == here
@@ -115,8 +115,8 @@ async def test_the_list_follows_its_tail_until_somebody_moves_up() -> None:
 
 async def test_enter_opens_the_ballot_with_votes_evidence_and_receipt() -> None:
     async with monitor(EVENTS, (120, 60)) as (app, pilot):
-        decisions = app.query_one(Decisions)
-        first = next(n for n, entry in enumerate(app.view.rows()) if isinstance(entry, Decided))
+        decisions = app.query_one(DecisionList)
+        first = next(n for n, entry in enumerate(app.view.rows()) if isinstance(entry, DecisionEntry))
         decisions.move_to(first)
         await pilot.press("enter")
         await until(pilot, lambda: isinstance(app.screen, DecisionScreen))
@@ -132,7 +132,7 @@ async def test_every_kind_of_entry_opens() -> None:
         kinds = {type(entry): index for index, entry in enumerate(app.view.rows())}
         assert len(kinds) == 3
         for index in kinds.values():
-            app.query_one(Decisions).move_to(index)
+            app.query_one(DecisionList).move_to(index)
             await pilot.press("enter")
             await until(pilot, lambda: isinstance(app.screen, DecisionScreen))
             await pilot.press("escape")
@@ -141,15 +141,15 @@ async def test_every_kind_of_entry_opens() -> None:
 async def test_data_that_arrives_under_a_ballot_is_drawn_behind_it() -> None:
     async with monitor(EVENTS[:150]) as (app, pilot):
         await pilot.press("enter")
-        app.say("reconnecting", "the server went away")
-        app.take(EVENTS[150:])
+        app.set_link("reconnecting", "the server went away")
+        app.add_events(EVENTS[150:])
         app.paint()
         await pilot.press("escape")
         await until(pilot, lambda: "reconnecting" in screen_text(app))
         assert f"tick {app.view.run.tick}" in screen_text(app)
 
 
-BOARDS = (MonitorApp, Decisions, ConsoleLines, RunList, OverlayApp, PlayApp)
+BOARDS = (MonitorApp, DecisionList, ConsoleLines, RunList, OverlayApp, PlayApp)
 PAGES = (ConsoleScreen, CompletionScreen, PaperScreen, HelpScreen, ConfirmScreen, ChoiceScreen, KnobScreen)
 SHOWN = (*BOARDS, *PAGES)
 
@@ -167,14 +167,14 @@ async def test_help_has_every_command_of_the_table_and_the_classes_have_its_bind
         await until(pilot, lambda: isinstance(app.screen, HelpScreen) and "Filter the decisions" in screen_text(app))
         text = screen_text(app)
         for command in COMMANDS:
-            assert command.scope not in BOARD or (command.help in text and key_words(command) in text)
+            assert command.scope not in BOARD or (command.help in text and key_text(command) in text)
         bindings = [b for kind in SHOWN for b in kind.BINDINGS]
         assert {b.id for b in bindings if isinstance(b, Binding)} == set(BY_ID)
 
 
 async def test_y_copies_the_row_as_json_and_vim_keys_move() -> None:
     async with monitor(EVENTS) as (app, pilot):
-        decisions = app.query_one(Decisions)
+        decisions = app.query_one(DecisionList)
         last = decisions.cursor
         await pilot.press("ctrl+u")
         assert decisions.cursor < last
@@ -185,7 +185,7 @@ async def test_y_copies_the_row_as_json_and_vim_keys_move() -> None:
             await pilot.press("y")
             copied = json.loads(app.clipboard)
             assert copied["event"] == entry.seq
-            if isinstance(entry, Decided):
+            if isinstance(entry, DecisionEntry):
                 assert Decision.model_validate(copied["decision"]) == entry.decision
 
 
@@ -194,13 +194,13 @@ async def test_y_copies_the_row_as_json_and_vim_keys_move() -> None:
     [
         ("reconnecting", "reconnecting it is gone"),
         ("refused", "key refused it is gone"),
-        ("no mesh", "no mesh: nothing is decided"),
-        ("unreadable", "log not readable: it is gone"),
+        ("no mesh", "no mesh: no decisions are made"),
+        ("unreadable", "cannot read the log: it is gone"),
         ("down", "stack is down"),
     ],
 )
 async def test_the_monitor_shows_the_state_of_the_connection(link: str, words: str) -> None:
     async with monitor(EVENTS) as (app, pilot):
-        app.say(link, "it is gone")
+        app.set_link(link, "it is gone")
         app.paint()
         await until(pilot, lambda: words in screen_text(app))

@@ -22,7 +22,7 @@ EVENTS = recorded()
 async def test_ascii_shows_nothing_else_on_any_page(size: tuple[int, int]) -> None:
     app = MonitorApp(ABOUT, appearance=Appearance(ascii=True))
     async with app.run_test(size=size) as pilot:
-        app.take(EVENTS)
+        app.add_events(EVENTS)
         app.paint()
         for keys in ((), ("g", "j", "enter"), ("escape", "question_mark"), ("escape", "l")):
             await pilot.press(*keys)
@@ -35,7 +35,7 @@ async def test_no_colour_sends_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_COLOR", "1")
     app = MonitorApp(ABOUT)
     async with app.run_test(size=(100, 30)) as pilot:
-        app.take(EVENTS)
+        app.add_events(EVENTS)
         app.paint()
         await pilot.press("g", "j")
         await pilot.pause()

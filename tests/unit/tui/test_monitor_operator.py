@@ -12,8 +12,8 @@ from tests.unit.tui.test_monitor_view import decided, fold
 from oven_core.protocol.events import Event
 from oven_core.protocol.messages import Decision, Message, Outcome, OutcomeLine, TallyLine
 from oven_core.protocol.operator_messages import CommandAnswer, OperatorCommand
-from oven_tui.model.commands_given import progress_text
-from oven_tui.model.decisions import Decided, Note, matching
+from oven_tui.model.command_progress import progress_text
+from oven_tui.model.decisions import DecisionEntry, Note, matching
 from oven_tui.model.monitor_view import MonitorView
 from oven_tui.screens.decision_detail import content
 
@@ -38,7 +38,7 @@ def decision(number: int, verdict: str, **more: Any) -> tuple[str, Decision]:
     return f"decision.{body.id}", body
 
 
-def paper(entry: Decided) -> str:
+def paper(entry: DecisionEntry) -> str:
     console = Console(width=200, color_system=None)
     with console.capture() as capture:
         console.print(Group(*content(entry)))
@@ -86,6 +86,6 @@ def test_commands_say_what_they_ask_for_and_what_came_of_it() -> None:
     view = view_after(command_message)
     (row,) = [entry for entry in view.entries if isinstance(entry, Note) and entry.command == "c1"]
     assert (row.author, row.text) == ("operator kim", f"set {LR} 0.5: too fast")
-    assert progress_text(view.commands.by_id["c1"]).endswith("the mesh's answer is awaited")
+    assert progress_text(view.commands.by_id["c1"]).endswith("waiting for the mesh's answer")
     view = view_after(command_message, ("answer.000000900001-00", refused))
     assert progress_text(view.commands.by_id["c1"]) == "refused: 0.5 lies outside 1 to 2"

@@ -5,11 +5,11 @@ from __future__ import annotations
 from tests.support.monitor_log import recorded
 
 from oven_tui.app import PANELS, MonitorApp
-from oven_tui.model.braille_chart import Run
+from oven_tui.model.braille_chart import TextRun
 from oven_tui.model.cell_text import row
 from oven_tui.model.monitor_view import MonitorView
 from oven_tui.widgets.base import Lines, Panel
-from oven_tui.widgets.header import About
+from oven_tui.widgets.header import RunFacts
 
 
 class Counts(Lines, Panel):
@@ -21,17 +21,17 @@ class Counts(Lines, Panel):
         super().__init__()
         self.view = view
 
-    def rows(self, width: int, height: int) -> list[list[Run]]:
+    def rows(self, width: int, height: int) -> list[list[TextRun]]:
         return [row(width, [(f"counted {self.view.run.adopted} adopted", "text")])][:height]
 
 
 async def test_a_panel_is_shown_redrawn_and_frozen_with_the_others() -> None:
-    app = MonitorApp(About("demo"), panels=(*PANELS, Counts))
+    app = MonitorApp(RunFacts("demo"), panels=(*PANELS, Counts))
     async with app.run_test(size=(80, 30)) as pilot:
         await pilot.pause()
         assert "counted\u00a00\u00a0adopted" in shown(app)
         app.action_freeze()
-        app.take(recorded())
+        app.add_events(recorded())
         app.paint()
         await pilot.pause()
         assert "counted\u00a00\u00a0adopted" in shown(app)
@@ -42,10 +42,10 @@ async def test_a_panel_is_shown_redrawn_and_frozen_with_the_others() -> None:
 
 
 async def test_a_monitor_without_a_panel_leaves_its_area_empty() -> None:
-    app = MonitorApp(About("demo"), panels=PANELS[2:])
+    app = MonitorApp(RunFacts("demo"), panels=PANELS[2:])
     async with app.run_test(size=(80, 30)):
         assert not app.query("#agents")
-        app.take(recorded())
+        app.add_events(recorded())
         app.paint()
 
 

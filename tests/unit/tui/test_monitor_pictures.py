@@ -12,8 +12,8 @@ from tests.support.monitor_log import recorded
 from oven_core.protocol.events import Event
 from oven_tui.app import MonitorApp
 from oven_tui.appearance import Appearance
-from oven_tui.widgets.decision_list import Decisions
-from oven_tui.widgets.header import About
+from oven_tui.widgets.decision_list import DecisionList
+from oven_tui.widgets.header import RunFacts
 
 PICTURES = Path(__file__).parent / "pictures"
 
@@ -48,13 +48,14 @@ async def picture(
 ) -> None:
     monkeypatch.setattr(MonitorApp, "silent_s", lambda self: 2.0)  # the clock is no part of the picture
     app = MonitorApp(
-        About("demo", "grpo", "drill:lr-low", "everything was made slow"), appearance=Appearance(light=theme == "light")
+        RunFacts("demo", "grpo", "drill:lr-low", "everything was made slow"),
+        appearance=Appearance(light=theme == "light"),
     )
     async with app.run_test(size=size) as pilot:
-        app.say("connected", "")
-        app.take(events)
+        app.set_link("connected", "")
+        app.add_events(events)
         app.paint()
-        app.query_one(Decisions).focus()
+        app.query_one(DecisionList).focus()
         await pilot.press(*keys)
         await pilot.pause()
         while not app.screen_stack[0].query("FooterKey"):  # the footer is made anew after the focus has moved

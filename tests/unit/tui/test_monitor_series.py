@@ -8,7 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from oven_tui.model import braille_chart
-from oven_tui.model.metric_series import BUCKETS, RECENT, Series
+from oven_tui.model.metric_series import EXACT_POINTS, MAX_BUCKETS, Series
 
 ANY = st.floats(allow_nan=True, allow_infinity=True)
 
@@ -23,7 +23,7 @@ def series(values: list[float], stride: int = 1) -> Series:
 def test_a_spike_is_never_lost_however_long_the_run() -> None:
     count = 50_000
     made = series([100.0 if tick == 12_345 else -7.0 if tick == 40_000 else 1.0 for tick in range(count)])
-    assert len(made.buckets) <= BUCKETS
+    assert len(made.buckets) <= MAX_BUCKETS
     columns = made.columns(0, count - 1, 80)
     assert len(columns) == 80
     assert [c.key for c in columns if c.high == 100.0] == [12_345 * 80 // count]
@@ -37,7 +37,7 @@ def test_the_newest_points_are_exact_in_a_long_run() -> None:
     assert all(c.low == c.high for c in columns)
 
 
-@given(st.lists(ANY, max_size=3 * RECENT), st.integers(1, 50), st.integers(1, 90))
+@given(st.lists(ANY, max_size=3 * EXACT_POINTS), st.integers(1, 50), st.integers(1, 90))
 def test_columns_hold_the_least_the_greatest_and_every_value_that_is_no_number(
     values: list[float], stride: int, width: int
 ) -> None:
@@ -59,14 +59,14 @@ STYLES = st.sampled_from(["noisy", "measured", "set"])
 @example(values=[-1.7e308, 1.7e308], style="noisy", width=3, height=2)
 @given(st.lists(ANY, max_size=60), STYLES, st.integers(1, 30), st.integers(1, 9))
 def test_any_values_make_a_chart_of_exactly_its_size(
-    values: list[float], style: braille_chart.Style, width: int, height: int
+    values: list[float], style: braille_chart.CurveStyle, width: int, height: int
 ) -> None:
     columns = series(values).columns(0, max(0, len(values) - 1), width * 2)
     scale = braille_chart.bounds(columns, style)
     assert scale.low < scale.high
     rows = braille_chart.draw(columns, scale, style, {0: braille_chart.Mark("▲", "agent-1")}, width, height)
     assert [sum(len(text) for text, _ in row) for row in rows] == [width] * height
-    assert all(len(braille_chart.label(value)) <= 6 for value in (scale.low, scale.middle(), scale.high))
+    assert all(len(braille_chart.axis_number(value)) <= 6 for value in (scale.low, scale.middle(), scale.high))
 
 
 @given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=50))

@@ -28,7 +28,7 @@ from oven_core.protocol.messages import (
 )
 from oven_core.protocol.operator_messages import OperatorCommand
 from oven_tui.model import monitor_view as limits
-from oven_tui.model.decisions import Decided, Note, matching
+from oven_tui.model.decisions import DecisionEntry, Note, matching
 from oven_tui.model.monitor_view import MonitorView
 
 EVENTS = recorded()
@@ -44,11 +44,11 @@ def fold(events: list[Event]) -> MonitorView:
 def seen(view: MonitorView) -> object:
     """All that is shown, in a form that compares (NaN included)."""
     curves = {name: repr(series.columns(0, 400, 120)) for name, series in view.series.items()}
-    return (curves, view.rows(), view.marks, view.agents, view.run, view.pace_s, view.charted())
+    return (curves, view.rows(), view.marks, view.agents, view.run, view.pace_s, view.curve_names())
 
 
-def decided(view: MonitorView) -> list[Decided]:
-    return [entry for entry in view.entries if isinstance(entry, Decided)]
+def decided(view: MonitorView) -> list[DecisionEntry]:
+    return [entry for entry in view.entries if isinstance(entry, DecisionEntry)]
 
 
 def test_a_decision_is_shown_with_its_votes_evidence_and_receipt() -> None:
@@ -100,7 +100,7 @@ def test_agents_live_fall_silent_and_say_why_they_cannot_fire() -> None:
 
 def test_what_is_charted_is_known_from_the_announcement_before_anything_is_measured() -> None:
     begun = next(n for n, event in enumerate(EVENTS) if isinstance(event.body, RunStarted))
-    assert "reward" in fold(EVENTS[: begun + 1]).charted() or LR in fold(EVENTS[: begun + 1]).charted()
+    assert "reward" in fold(EVENTS[: begun + 1]).curve_names() or LR in fold(EVENTS[: begun + 1]).curve_names()
 
 
 def test_what_is_announced_while_the_run_continues_is_a_note_and_a_curve() -> None:
@@ -114,9 +114,9 @@ def test_what_is_announced_while_the_run_continues_is_a_note_and_a_curve() -> No
     notes = [entry.text for entry in view.entries if isinstance(entry, Note)]
     assert notes[-2:] == [
         "announced loss.sft at step 1: 0 to 1, now 0.25",
-        "ann added 1 prompt to sums at step 1 (1 held): they lag",
+        "ann added 1 prompt to sums at step 1 (1 in total): they lag",
     ]
-    assert view.series["loss.sft"].last == 0.25 and "loss.sft" in view.charted()
+    assert view.series["loss.sft"].last == 0.25 and "loss.sft" in view.curve_names()
 
 
 def test_steps_go_back_after_a_rollback_and_ticks_do_not() -> None:
@@ -226,27 +226,27 @@ def test_nothing_that_can_stand_in_a_log_breaks_it(wires: list[tuple[str, bytes]
         assert view.state(0) in ("waiting", "live", "held", "ended")
     for name in view.agents:
         view.standing(name)
-    for name in view.charted():
+    for name in view.curve_names():
         view.style(name)
     for entry in view.rows():
         matching("agent:lr !step:3 [")(entry)
-        _ = (entry.fate, entry.proposer) if isinstance(entry, Decided) else None
+        _ = (entry.fate, entry.proposer) if isinstance(entry, DecisionEntry) else None
     view.step_at(view.end_tick() or 5)
     view.frozen()
 
 
 def test_names_and_entries_without_end_are_left_out_and_counted() -> None:
     view = MonitorView()
-    metrics = {f"m{n}": 1.0 for n in range(limits.METRICS + 10)}
+    metrics = {f"m{n}": 1.0 for n in range(limits.MAX_METRICS + 10)}
     seen = Observation(incarnation=1, n=1, tick=1, step=1, progress=0, metrics=metrics)
     view.feed(Event.read(1, "oven.r.observation", seen.wire(), NOON))
-    assert (len(view.series), view.left_out) == (limits.METRICS, 10)
-    for n in range(limits.AGENTS + 5):
+    assert (len(view.series), view.omitted_count) == (limits.MAX_METRICS, 10)
+    for n in range(limits.MAX_AGENTS + 5):
         view.feed(Event.read(2 + n, f"oven.r.agent.a{n}", AgentStatus(state="joined").wire(), NOON))
-    assert len(view.agents) == limits.AGENTS
-    for n in range(1000, 1000 + 3 * limits.ENTRIES):
+    assert len(view.agents) == limits.MAX_AGENTS
+    for n in range(1000, 1000 + 3 * limits.MAX_ENTRIES):
         command = OperatorCommand(id=str(n), action="resume")
         view.feed(Event.read(n, "oven.r.operator.ann", command.wire(), NOON))
-    assert len(view.entries) <= limits.ENTRIES + 256
-    assert view.forgotten + len(view.entries) == 3 * limits.ENTRIES
-    assert len(view.marks) <= limits.MARKS
+    assert len(view.entries) <= limits.MAX_ENTRIES + 256
+    assert view.dropped_entries + len(view.entries) == 3 * limits.MAX_ENTRIES
+    assert len(view.marks) <= limits.MAX_MARKS

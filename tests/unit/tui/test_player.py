@@ -26,10 +26,10 @@ from oven_runs.access.log_sources import exported_events
 from oven_runs.home.run_folder import Home, RunFolder
 from oven_tui.apps.play_app import PlayApp
 from oven_tui.model.monitor_view import MonitorView
-from oven_tui.past import reader
-from oven_tui.past.player import Player
-from oven_tui.past.reader import Checkpoint, Frame, Whole, read
-from oven_tui.widgets.header import About
+from oven_tui.recording import log_reader
+from oven_tui.recording.log_reader import Checkpoint, Frame, FullLog, read
+from oven_tui.recording.player import Player
+from oven_tui.widgets.header import RunFacts
 
 
 def plain(value: Any) -> Any:
@@ -71,7 +71,7 @@ def reading(path: Path, checkpoints: int = 0) -> list[Frame]:
 def played(folder: RunFolder) -> Player:
     player = Player(folder)
     for frame in reading(folder.path, 12):
-        player.take(frame)
+        player.add_frame(frame)
     return player
 
 
@@ -88,7 +88,7 @@ def imported(home: Home) -> RunFolder:
 def folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, RunFolder]]:
     home = Home(tmp_path_factory.mktemp("home"))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(reader, "CHUNK_EVENTS", 7)  # short logs with many checkpoints
+        patch.setattr(log_reader, "CHUNK_EVENTS", 7)  # short logs with many checkpoints
         yield {
             "recorded": write_run(home, "recorded", recorded()),
             "imported": imported(home),
@@ -128,7 +128,7 @@ def test_a_position_is_the_first_event_of_its_step_tick_or_decision(folders: dic
     player = played(folders["recorded"])
     events = list(exported_events(folders["recorded"]))
     decisions = [event.seq for event in events if isinstance(event.body, Decision)]
-    assert [d.seq for d in player.decisions] == decisions and player.last[0] == events[-1].seq
+    assert [d.seq for d in player.decisions] == decisions and player.log_end[0] == events[-1].seq
     list(player.to_seq(0))
     for seq in decisions:
         list(player.to_decision(1))
@@ -147,7 +147,7 @@ def test_checkpoints_hold_the_decisions_and_the_end_is_whole(folders: dict[str, 
     frames = reading(folders["recorded"].path, 12)
     assert sum(isinstance(frame, Checkpoint) for frame in frames) > 8
     whole = frames[-1]
-    assert isinstance(whole, Whole) and plain(whole.fold.view) == plain(live(folders["recorded"], 10**9))
+    assert isinstance(whole, FullLog) and plain(whole.state.view) == plain(live(folders["recorded"], 10**9))
 
 
 def test_a_log_that_is_cut_is_played_to_where_it_is_cut(tmp_path: Path) -> None:
@@ -170,7 +170,7 @@ def live_until_cut(folder: RunFolder) -> MonitorView:
 
 
 async def test_the_keys_of_playing(folders: dict[str, RunFolder]) -> None:
-    app = PlayApp(About("recorded"), folders["recorded"], speed=7)
+    app = PlayApp(RunFacts("recorded"), folders["recorded"], speed=7)
     async with app.run_test(size=(120, 35)) as pilot:
 
         async def until(true: Callable[[], object]) -> None:
@@ -178,7 +178,7 @@ async def test_the_keys_of_playing(folders: dict[str, RunFolder]) -> None:
                 while not true():
                     await pilot.pause(0.01)
 
-        await until(lambda: app.player.whole and app.view.run.started is not None)
+        await until(lambda: app.player.fully_read and app.view.run.started is not None)
         await pilot.press("space")
         assert not app.playing and app.player.speed == 8.0
         await pilot.press("t", "4", "2", "enter")

@@ -23,11 +23,11 @@ from oven_runs.home.run_rows import RunRows
 from oven_tui.app import MonitorApp
 from oven_tui.apps.overlay_app import OverlayApp
 from oven_tui.apps.play_app import PlayApp
-from oven_tui.apps.runs_app import Choice, Elsewhere, RunsApp
+from oven_tui.apps.runs_app import RemoteRunRow, RunsApp, RunSelection
 from oven_tui.model.monitor_view import MonitorView
-from oven_tui.model.overlaid_runs import Axis
+from oven_tui.model.overlaid_runs import RunAxis
 from oven_tui.screens.help import HelpScreen
-from oven_tui.widgets.header import About
+from oven_tui.widgets.header import RunFacts
 from oven_tui.widgets.overlay_chart import OverlayChart
 from oven_tui.widgets.run_list import RunList
 
@@ -71,7 +71,7 @@ def text(app: App[Any]) -> str:
 async def test_the_list_is_newest_first_opens_runs_and_overlays_marked_ones(home: Home) -> None:
     app = RunsApp(RunRows(home))
     async with opened(app) as pilot:
-        await until(pilot, lambda: all(row.whole for row in app.query_one(RunList).all))
+        await until(pilot, lambda: all(row.is_complete for row in app.query_one(RunList).all))
         lines = [row for row in text(app).splitlines() if any(name in row for name in ("first", "second", "third"))]
         assert [next(n for n in ("first", "second", "third") if n in row) for row in lines[:3]] == [
             "third",
@@ -85,26 +85,28 @@ async def test_the_list_is_newest_first_opens_runs_and_overlays_marked_ones(home
         await pilot.press("escape", "space", "j", "space")
         assert len(app.query_one(RunList).marked) == 2
         await pilot.press("question_mark")
-        await until(pilot, lambda: isinstance(app.screen, HelpScreen) and "Mark the run for an overlay" in text(app))
+        await until(
+            pilot, lambda: isinstance(app.screen, HelpScreen) and "Mark two to four runs for an overlay" in text(app)
+        )
         app.show_rows()  # new rows come while a page is over the list
         await pilot.press("escape", "enter")
-    assert app.return_value == Choice(("second", "first"), False, ("second", "first"))
+    assert app.return_value == RunSelection(("second", "first"), False, ("second", "first"))
 
 
 async def test_a_run_elsewhere_is_listed_first_and_says_when_it_is_not_reached(home: Home) -> None:
-    elsewhere = Elsewhere(LocalRun(home.find("first")), folded(EVENTS))  # no server answers for it
-    app = RunsApp(RunRows(home), elsewhere=elsewhere)
+    remote_row = RemoteRunRow(LocalRun(home.find("first")), folded(EVENTS))  # no server answers for it
+    app = RunsApp(RunRows(home), remote_row=remote_row)
     async with opened(app, (200, 30)) as pilot:
-        await until(pilot, lambda: "not reached" in text(app))
+        await until(pilot, lambda: "unreachable" in text(app))
         assert app.query_one(RunList).all[0].location and "138/240" in text(app)
 
 
 async def test_an_overlay_has_every_runs_curve_and_says_what_one_has_not_measured() -> None:
     app = OverlayApp((), names=("one", "two"))
     async with opened(app, (160, 45)) as pilot:
-        app.take(0, EVENTS)
-        app.take(1, [event for event in ENDED if "observation" not in event.subject])
-        app.say(1, "down", "")
+        app.add_events(0, EVENTS)
+        app.add_events(1, [event for event in ENDED if "observation" not in event.subject])
+        app.set_link(1, "down", "")
         app.paint()
         await until(pilot, lambda: "not measured" in text(app))
         for word in ("● one", "■ two", "eval/accuracy", "step 0", "completed"):
@@ -117,7 +119,7 @@ async def test_an_overlay_has_every_runs_curve_and_says_what_one_has_not_measure
 
 def test_by_step_the_steps_before_a_rollback_are_omitted() -> None:
     view = folded(EVENTS)  # it goes 15 steps back
-    by_step, by_tick = Axis(view, "step"), Axis(view, "tick")
+    by_step, by_tick = RunAxis(view, "step"), RunAxis(view, "tick")
     assert by_step.end == view.run.step < by_tick.end == view.run.tick
     columns = by_step.columns(view, "reward", 0, view.run.step, 400)
     assert [column.key for column in columns] == sorted({column.key for column in columns})
@@ -133,18 +135,18 @@ SIZES = [(random.Random(7).randint(40, 300), random.Random(n).randint(12, 100)) 
 async def test_many_resizes_end_with_a_complete_screen(make: str, home: Home) -> None:
     folder = home.find("second")
     apps: dict[str, Callable[[], App[Any]]] = {
-        "monitor": lambda: MonitorApp(About("demo")),
+        "monitor": lambda: MonitorApp(RunFacts("demo")),
         "runs": lambda: RunsApp(RunRows(home)),
         "overlay": lambda: OverlayApp((), names=("one", "two", "three", "four")),
-        "play": lambda: PlayApp(About("demo"), folder),
+        "play": lambda: PlayApp(RunFacts("demo"), folder),
     }
     app = apps[make]()
     async with opened(app) as pilot:
         if isinstance(app, MonitorApp) and make == "monitor":
-            app.take(EVENTS)
+            app.add_events(EVENTS)
         if isinstance(app, OverlayApp):
-            app.take(0, EVENTS)
-            app.take(3, ENDED)
+            app.add_events(0, EVENTS)
+            app.add_events(3, ENDED)
         for size in [(40, 12), (300, 100), *SIZES, (38, 9), (8, 3), (39, 20)]:
             await pilot.resize_terminal(*size)
         await until(pilot, lambda: "39x20 cells are too few" in text(app))
@@ -161,10 +163,10 @@ async def test_a_burst_of_ten_thousand_events_with_noise_is_drawn() -> None:
         Event.read(last.seq + n, ("oven.r.vote.lr", "oven.r.observation", "oven.r.x")[n % 3], noise[n % 7], last.time)
         for n in range(1, 10_001)
     ]
-    app = MonitorApp(About("demo"))
+    app = MonitorApp(RunFacts("demo"))
     async with opened(app) as pilot:
-        app.take(EVENTS)
-        app.take(burst)
+        app.add_events(EVENTS)
+        app.add_events(burst)
         await until(pilot, lambda: "10001 malformed" in text(app))
         assert app.view.run.seq == burst[-1].seq
 
@@ -172,12 +174,12 @@ async def test_a_burst_of_ten_thousand_events_with_noise_is_drawn() -> None:
 def test_a_log_cut_in_half_is_shown_as_far_as_it_goes_and_the_remedy_named(tmp_path: Path) -> None:
     from tests.unit.tui.test_player import reading
 
-    from oven_tui.past.reader import Failed, Whole
+    from oven_tui.recording.log_reader import FullLog, ReadFailure
 
     folder = write_run(Home(tmp_path), "cut", EVENTS)
     data = folder.export.read_bytes()
     folder.export.write_bytes(data[: len(data) // 2])
     frames = reading(folder.path)
     whole, failed = frames[-2:]
-    assert isinstance(whole, Whole) and whole.fold.seq > 50 and isinstance(failed, Failed)
+    assert isinstance(whole, FullLog) and whole.state.seq > 50 and isinstance(failed, ReadFailure)
     assert "the file is cut off" in failed.reason and "restore it from a backup" in failed.reason

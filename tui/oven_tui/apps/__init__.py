@@ -1,1 +1,1 @@
-"""The monitor's other applications: the list of runs, an overlay of several runs, and the player of a recorded run."""
+"""The monitor's other applications: the list of runs, the overlay of several runs, and the player of a recorded run."""

@@ -1,7 +1,8 @@
-"""An application that overlays two to four runs, live or ended. Like the monitor, it only reads."""
+"""The application that overlays two to four runs, live or ended. Like the monitor, it only reads."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from functools import partial
@@ -19,7 +20,7 @@ from oven_tui.bindings import bindings
 from oven_tui.model import braille_chart
 from oven_tui.model import overlaid_runs as overlay
 from oven_tui.model.monitor_view import MonitorView
-from oven_tui.model.overlaid_runs import Axis, By, Overlaid
+from oven_tui.model.overlaid_runs import AxisUnit, OverlaidRun, RunAxis
 from oven_tui.screens.help import HelpScreen
 from oven_tui.themed_app import ThemedApp
 from oven_tui.widgets.overlay_chart import Legend, OverlayChart
@@ -27,12 +28,12 @@ from oven_tui.widgets.plot import WINDOWS
 
 CHARTS = 4
 WIDE = 100
-"""Columns from which four charts are shown, two abreast. Below it there are two, one under the other."""
+"""Minimum columns for four charts, two per row. Narrower terminals show two charts, one per row."""
 
 
 class OverlayApp(ThemedApp[None]):
     TITLE = "Oven Controller: overlay"
-    paint_s = 0.25  # rarer than for one run
+    paint_s = 0.25  # slower than for one run
     ENABLE_COMMAND_PALETTE = False
     BINDINGS: ClassVar[list[BindingType]] = bindings("overlay")
 
@@ -42,13 +43,13 @@ class OverlayApp(ThemedApp[None]):
         *,
         names: Sequence[str] = (),
         appearance: Appearance | None = None,
-        by: By = "step",
+        by: AxisUnit = "step",
     ) -> None:
-        """`names` replaces `accesses` in tests, which read the runs themselves and call `take`."""
+        """`names` replaces `accesses` in tests, which pass the events to `add_events`."""
         super().__init__(appearance)
         self.HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (WIDE, "-wide")]
         names = names or [access.run for access in accesses]
-        self.runs = [Overlaid(name, index, MonitorView()) for index, name in enumerate(names)]
+        self.runs = [OverlaidRun(name, index, MonitorView()) for index, name in enumerate(names)]
         self.by = by
         self.pages = self.zoom = 0
         self._accesses = accesses
@@ -67,44 +68,44 @@ class OverlayApp(ThemedApp[None]):
         self.set_interval(1, self.paint)
 
     def _read(self) -> None:
-        from oven_tui.log_feed import Feed  # after the first paint, as in the monitor
+        from oven_tui.log_feed import LogFeed  # imported after the first paint, as in the monitor
 
         for index, access in enumerate(self._accesses):
-            callbacks = (partial(self.take, index), partial(self.say, index), partial(self.show_view, index))
-            self.run_worker(Feed(access, *callbacks).run(), exit_on_error=True)
+            callbacks = (partial(self.add_events, index), partial(self.set_link, index), partial(self.show_view, index))
+            self.run_worker(LogFeed(access, *callbacks).run(), exit_on_error=True)
 
-    def take(self, index: int, events: list[Event]) -> None:
+    def add_events(self, index: int, events: list[Event]) -> None:
         for event in events:
             self.runs[index].view.feed(event)
-        self.soon()
+        self.request_paint()
 
     def show_view(self, index: int, view: MonitorView) -> None:
         self.runs[index].view = view
-        self.soon()
+        self.request_paint()
 
-    def say(self, index: int, link: str, detail: str) -> None:
-        if legend := self.part(Legend):
+    def set_link(self, index: int, link: str, detail: str) -> None:
+        if legend := self.find_widget(Legend):
             legend.links[self.runs[index].name] = (link, detail)
-            self.soon()
+            self.request_paint()
 
     def paint(self) -> None:
-        if (legend := self.part(Legend)) is None:
+        if (legend := self.find_widget(Legend)) is None:
             return
         now = datetime.now(UTC)
         for run in self.runs:
             last_time = run.view.run.last_time
             legend.silent_s[run.name] = max(0.0, (now - last_time).total_seconds()) if last_time else 0.0
         legend.redraw()
-        names = overlay.charted(self.runs)
-        across = 2 if self.size.width >= WIDE else 1
-        shown = 2 * across
-        page = self.pages % max(1, -(-len(names) // shown))
-        axes = {run.name: Axis(run.view, self.by) for run in self.runs}
+        names = overlay.curve_names(self.runs)
+        per_row = 2 if self.size.width >= WIDE else 1
+        per_page = 2 * per_row
+        page = self.pages % max(1, math.ceil(len(names) / per_page))
+        axes = {run.name: RunAxis(run.view, self.by) for run in self.runs}
         first, last = self._window(max(axis.end for axis in axes.values()))
         for index, chart in enumerate(self.screen_stack[0].query(OverlayChart)):
-            position = page * shown + index
-            chart.display = index < shown
-            chart.axis_row = index >= shown - across
+            position = page * per_page + index
+            chart.display = index < per_page
+            chart.axis_row = index >= per_page - per_row
             chart.by, chart.axes, chart.first, chart.last = self.by, axes, first, last
             chart.metric = names[position] if position < len(names) else None
             chart.redraw()
@@ -112,8 +113,8 @@ class OverlayApp(ThemedApp[None]):
     def _window(self, newest: int) -> tuple[int, int]:
         window = WINDOWS[self.zoom]
         if window is None or newest <= window:
-            under_way = any(run.view.run.ended is None for run in self.runs)
-            return 0, braille_chart.span(0, newest, None if under_way else newest)
+            is_running = any(run.view.run.ended is None for run in self.runs)
+            return 0, braille_chart.axis_end(0, newest, None if is_running else newest)
         return newest - window, newest
 
     def action_axis(self) -> None:

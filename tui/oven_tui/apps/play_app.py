@@ -1,5 +1,4 @@
-"""An application that plays a recorded run in the monitor. At each moment it shows what the live monitor showed
-then."""
+"""The application that replays a recorded run in the monitor. It shows what the live monitor showed at the time."""
 
 from __future__ import annotations
 
@@ -16,85 +15,85 @@ from textual.widgets import Footer
 
 from oven_core.errors import OvenError
 from oven_runs.home.run_folder import RunFolder
-from oven_tui.acting_commands import ACTING_KEYS
+from oven_tui.acting_app import ACTING_KEYS
 from oven_tui.app import MonitorApp
 from oven_tui.appearance import Appearance
 from oven_tui.bindings import bindings
-from oven_tui.model.braille_chart import Run
+from oven_tui.model.braille_chart import TextRun
 from oven_tui.model.cell_text import row
-from oven_tui.past.player import SPEEDS, Player
-from oven_tui.past.reader import Failed
+from oven_tui.recording.log_reader import ReadFailure
+from oven_tui.recording.player import SPEEDS, Player
 from oven_tui.screens.help import BOARD, HelpScreen
 from oven_tui.widgets.base import Lines
 from oven_tui.widgets.filter_box import FilterBox
-from oven_tui.widgets.header import About
+from oven_tui.widgets.header import RunFacts
 
-CHECKPOINTS = 128
-"""Checkpoints of a long log. Going back in a log of a million events folds at most 8,000."""
-TURN_S = 0.1
-"""Seconds between two turns of playing."""
-TRACK = 20
-"""Least width of the track, in cells; below it there is none."""
+CHECKPOINT_COUNT = 128
+"""Number of checkpoints in a long log. In a log of a million events, going back replays at most 8,000 events."""
+ADVANCE_S = 0.1
+"""Seconds between updates while playing."""
+MIN_TRACK_CELLS = 20
+"""Minimum width of the track, in cells. If there is less room, the track is hidden."""
 
 
 class PlayBar(Lines):
-    """The bar under a played run: the position in the log, the speed, and the decisions."""
+    """The bar below a replayed run: the position in the log, the speed, and the decisions."""
 
     def __init__(self, player: Player) -> None:
         super().__init__(id="play-bar")
         self.player = player
         self.playing = False
         self.busy = ""
-        """The operation that the player is waiting for; empty if nothing."""
+        """The operation that the user is waiting for; empty if there is none."""
 
-    def rows(self, width: int, height: int) -> list[list[Run]]:
+    def rows(self, width: int, height: int) -> list[list[TextRun]]:
         player = self.player
-        seq, tick, _ = player.last
+        last_seq, last_tick, _ = player.log_end
         run = player.view.run
         glyph, kind = ("▶", "good") if self.playing else ("‖", "warn")
         if not self.playing and player.at_end:
             glyph, kind = "■", "dim"
-        left_part: list[Run] = [(f" {glyph} ", kind), (f"{player.speed:g}× ", "strong")]
-        left_part.append((f" event {run.seq}/{max(seq, run.seq)}  tick {run.tick}/{max(tick, run.tick)}  ", "text"))
-        right: list[Run] = []
+        left_part: list[TextRun] = [(f" {glyph} ", kind), (f"{player.speed:g}× ", "strong")]
+        position = f" event {run.seq}/{max(last_seq, run.seq)}  tick {run.tick}/{max(last_tick, run.tick)}  "
+        left_part.append((position, "text"))
+        right: list[TextRun] = []
         if self.busy:
             right.append((f" {self.busy} ", "warn"))
-        elif not player.whole:
-            right.append((f" reading {player.share:.0%} ", "dim"))
+        elif not player.fully_read:
+            right.append((f" reading {player.share_read:.0%} ", "dim"))
         if run.last_time is not None:
             right.append((f" {run.last_time:%Y-%m-%d %H:%M:%S} ", "dim"))
         room = width - sum(len(text) for text, _ in (*left_part, *right))
-        return [row(width, [*left_part, *(self._track(room - 1) if room > TRACK else [])], right)][:height]
+        return [row(width, [*left_part, *(self._track(room - 1) if room > MIN_TRACK_CELLS else [])], right)][:height]
 
-    def _track(self, width: int) -> list[Run]:
-        """Return a cell per part of the log: before here, here, after, and the decisions."""
-        last = max(1, self.player.last[1], self.player.view.run.tick)
-        here = min(width - 1, self.player.view.run.tick * width // last)
-        cells: list[Run] = [("━", "good" if cell < here else "raw") for cell in range(width)]
+    def _track(self, width: int) -> list[TextRun]:
+        """Return the track: one cell per part of the log, with the current position and the decisions."""
+        last_tick = max(1, self.player.log_end[1], self.player.view.run.tick)
+        current_cell = min(width - 1, self.player.view.run.tick * width // last_tick)
+        cells: list[TextRun] = [("━", "good" if cell < current_cell else "raw") for cell in range(width)]
         for decision in self.player.decisions:
-            cell = min(width - 1, decision.tick * width // last)
-            cells[cell] = ("◆", "good" if cell <= here else "dim")
-        cells[here] = ("●", "strong")
+            cell = min(width - 1, decision.tick * width // last_tick)
+            cells[cell] = ("◆", "good" if cell <= current_cell else "dim")
+        cells[current_cell] = ("●", "strong")
         return [("".join(sign for sign, _ in part), kind) for kind, part in groupby(cells, key=itemgetter(1))]
 
 
 class PlayApp(MonitorApp):
     BINDINGS: ClassVar[list[BindingType]] = bindings("player")
-    acting_keys: ClassVar[dict[str, str]] = {
-        key: title for key, title in ACTING_KEYS.items() if key != "t"
-    }  # "t" goes to a step
+    # In the player, "t" goes to a step.
+    acting_keys: ClassVar[dict[str, str]] = {key: title for key, title in ACTING_KEYS.items() if key != "t"}
 
     def __init__(
-        self, about: About, folder: RunFolder, *, appearance: Appearance | None = None, speed: float = 1.0
+        self, about: RunFacts, folder: RunFolder, *, appearance: Appearance | None = None, speed: float = 1.0
     ) -> None:
-        """`speed` is a multiple of the run's own pace; the nearest of SPEEDS is used."""
+        """`speed` is a multiple of the run's original speed. The nearest of SPEEDS is used."""
         super().__init__(about, appearance=appearance)
         self.player = Player(folder)
-        self.player.speed = min(SPEEDS, key=lambda known: abs(known - speed))
+        self.player.speed = min(SPEEDS, key=lambda choice: abs(choice - speed))
         self.playing = True
-        self._recorded = folder
-        self._turned = time.monotonic()
-        self._going: Iterator[None] | None = None
+        self._folder = folder
+        self._advanced_at = time.monotonic()
+        self._seek: Iterator[None] | None = None
 
     def compose(self) -> ComposeResult:
         for widget in super().compose():
@@ -104,64 +103,64 @@ class PlayApp(MonitorApp):
             yield widget
 
     def on_mount(self) -> None:
-        self.say("connected", "")
-        self.call_after_refresh(self._read_past)
-        self._go(self.player.to_start())
-        self.set_interval(TURN_S, self._turn)
+        self.set_link("connected", "")
+        self.call_after_refresh(self._read_recording)
+        self._start_seek(self.player.to_start())
+        self.set_interval(ADVANCE_S, self._advance)
 
     @work(exit_on_error=True)
-    async def _read_past(self) -> None:
-        from oven_tui.past.reader import frames
+    async def _read_recording(self) -> None:
+        from oven_tui.recording.log_reader import frames
 
-        async for frame in frames(self._recorded, checkpoints=CHECKPOINTS):
-            if isinstance(frame, Failed):
+        async for frame in frames(self._folder, checkpoints=CHECKPOINT_COUNT):
+            if isinstance(frame, ReadFailure):
                 self.notify(frame.reason, severity="error", timeout=20)
-                self.player.whole = True
-            self.player.take(frame)
+                self.player.fully_read = True
+            self.player.add_frame(frame)
 
     def silent_s(self) -> float:
         """Return the seconds since the last event on the player's clock."""
         last, clock = self.view.run.last_time, self.player.clock
         return max(0.0, (clock - last).total_seconds()) if last and clock else 0.0
 
-    def _turn(self) -> None:
-        """Let the time since the last turn pass, or continue towards the requested place."""
+    def _advance(self) -> None:
+        """Play the time since the last update, or continue to the requested position."""
         now = time.monotonic()
-        passed, self._turned = now - self._turned, now
+        elapsed_s, self._advanced_at = now - self._advanced_at, now
         try:
-            if self._going is not None:
-                self._go_on()
-            elif self.playing and self.player.play(min(1.0, passed)) == 0 and self.player.at_end:
-                self.playing = not self.player.whole
+            if self._seek is not None:
+                self._continue_seek()
+            elif self.playing and self.player.play(min(1.0, elapsed_s)) == 0 and self.player.at_end:
+                self.playing = not self.player.fully_read
         except OvenError as error:
-            self.playing, self._going = False, None
+            self.playing, self._seek = False, None
             self.notify(str(error), severity="error", timeout=20)
         self._show()
 
     def _show(self) -> None:
         self.view = self.shown = self.player.view
-        if (bar := self.part(PlayBar)) is not None:
+        if (bar := self.find_widget(PlayBar)) is not None:
             bar.playing = self.playing
-            bar.busy = "going there …" if self._going is not None else ""
+            bar.busy = "seeking …" if self._seek is not None else ""
             self.paint()
             bar.redraw()
 
-    def _go(self, where: Iterator[None]) -> None:
-        self._going = where
-        self._turn()
+    def _start_seek(self, steps: Iterator[None]) -> None:
+        self._seek = steps
+        self._advance()
 
-    def _go_on(self) -> None:
-        """Go a few chunks of the way, so that keys work in between."""
-        until = time.monotonic() + TURN_S / 2
-        assert self._going is not None
-        for _ in self._going:
-            if time.monotonic() > until:
+    def _continue_seek(self) -> None:
+        """Continue to the requested position for a short time, so that the monitor still reacts to keys."""
+        deadline = time.monotonic() + ADVANCE_S / 2
+        assert self._seek is not None
+        for _ in self._seek:
+            if time.monotonic() > deadline:
                 return
-        self._going = None
+        self._seek = None
 
     def action_pause(self) -> None:
         if self.player.at_end and not self.playing:
-            self._go(self.player.to_start())
+            self._start_seek(self.player.to_start())
         self.playing = not self.playing
         self._show()
 
@@ -172,22 +171,22 @@ class PlayApp(MonitorApp):
 
     def action_step(self, by: int) -> None:
         self.playing = False
-        self._go(self.player.to_tick(max(0, self.player.view.run.tick + by)))
+        self._start_seek(self.player.to_tick(max(0, self.player.view.run.tick + by)))
 
     def action_decision(self, by: int) -> None:
         self.playing = False
-        self._go(self.player.to_decision(by))
+        self._start_seek(self.player.to_decision(by))
 
     def action_tenth(self, by: int) -> None:
-        tick = self.player.view.run.tick + by * max(1, self.player.last[1] // 10)
-        self._go(self.player.to_tick(max(0, min(tick, self.player.last[1]))))
+        tick = self.player.view.run.tick + by * max(1, self.player.log_end[1] // 10)
+        self._start_seek(self.player.to_tick(max(0, min(tick, self.player.log_end[1]))))
 
     def action_start(self) -> None:
-        self._go(self.player.to_start())
+        self._start_seek(self.player.to_start())
 
     def action_end(self) -> None:
         self.playing = False
-        self._go(self.player.to_end())
+        self._start_seek(self.player.to_end())
 
     def action_seek(self) -> None:
         self.query_one("#seek", FilterBox).open()
@@ -196,7 +195,7 @@ class PlayApp(MonitorApp):
         if message.box.id == "seek":
             message.box.clear()
             if message.words.isdigit():
-                self._go(self.player.to_step(int(message.words)))
+                self._start_seek(self.player.to_step(int(message.words)))
 
     def action_help(self) -> None:
         self.push_screen(HelpScreen((*BOARD, "player")))

@@ -1,4 +1,4 @@
-"""The list of runs as an application. It returns what to open, and is shown again when that is closed."""
+"""The application with the list of runs. It returns the selected runs, and opens again after they are closed."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from textual.widgets import Footer
 from oven_core.errors import OvenError, reason
 from oven_runs.access.run_access import RunAccess
 from oven_runs.home.run_rows import RunRows
-from oven_runs.log.run_row import RunRow, summarized
+from oven_runs.log.run_row import RunRow, add_summary
 from oven_tui.appearance import Appearance
-from oven_tui.model.braille_chart import Run
+from oven_tui.model.braille_chart import TextRun
 from oven_tui.model.cell_text import ago, row
 from oven_tui.model.monitor_view import MonitorView
 from oven_tui.screens.help import HelpScreen
@@ -24,21 +24,21 @@ from oven_tui.widgets.base import Lines
 from oven_tui.widgets.filter_box import FilterBox
 from oven_tui.widgets.run_list import RunList
 
-LOOK_S = 2.0
-"""Seconds between two looks at the home, or requests for new events. A live log on disk is at most a second behind."""
+POLL_S = 2.0
+"""Seconds between checks of the home folder or requests for new events. A live log on disk is at most 1 s behind."""
 WIDE = 100
-"""Minimum columns for a first line that names what the list does not verify."""
+"""Minimum columns for a first line that explains what the list does not verify."""
 
 
-class Elsewhere:
-    """The row of a run on another machine, from its monitor's view and later events."""
+class RemoteRunRow:
+    """The row of a run on another machine, based on its monitor's view and later events."""
 
     def __init__(self, access: RunAccess, view: MonitorView) -> None:
         self.access, self._view = access, view
         self._fault = ""
 
     async def follow(self, changed: Callable[[], None]) -> None:
-        """Request new events until cancelled, and call `changed` when there were some."""
+        """Request new events until cancelled. Call `changed` after each request."""
         from nats.errors import Error as NatsError
 
         from oven_runs.access.log_sources import batches
@@ -53,11 +53,11 @@ class Elsewhere:
                                 self._view.feed(keyring.verify(event))
                         self._fault = ""
                         changed()
-                        await asyncio.sleep(LOOK_S)
+                        await asyncio.sleep(POLL_S)
             except (OvenError, NatsError, OSError) as error:
                 self._fault = reason(error)
                 changed()
-                await asyncio.sleep(LOOK_S)
+                await asyncio.sleep(POLL_S)
 
     def row(self) -> RunRow:
         run = self._view.run
@@ -68,34 +68,34 @@ class Elsewhere:
             pace_s=self._view.pace_s or None,
             fault=self._fault,
             location=self.access.location,
-            whole=True,
+            is_complete=True,
         )
-        return summarized(row, run)
+        return add_summary(row, run)
 
 
 @dataclass(frozen=True)
-class Choice:
-    """The runs to open: one, two to four as an overlay, or one to play."""
+class RunSelection:
+    """The runs to open: one run, two to four runs as an overlay, or one run to replay."""
 
     runs: tuple[str, ...]
     play: bool = False
     marked: tuple[str, ...] = ()
-    """The marked runs, for when the list is shown again."""
+    """The marked runs, which are restored when the list opens again."""
 
 
-class Summary(Lines):
-    """A line about all runs, or about the run under the cursor."""
+class SummaryLine(Lines):
+    """A line about all runs or about the run under the cursor."""
 
     def __init__(self, *, id: str) -> None:
         super().__init__(id=id)
-        self.left_part: list[Run] = []
-        self.right: list[Run] = []
+        self.left_part: list[TextRun] = []
+        self.right: list[TextRun] = []
 
-    def rows(self, width: int, height: int) -> list[list[Run]]:
+    def rows(self, width: int, height: int) -> list[list[TextRun]]:
         return [row(width, self.left_part, self.right)]
 
 
-class RunsApp(ThemedApp[Choice]):
+class RunsApp(ThemedApp[RunSelection]):
     TITLE = "Oven Controller: runs"
     ENABLE_COMMAND_PALETTE = False
 
@@ -103,61 +103,61 @@ class RunsApp(ThemedApp[Choice]):
         self,
         rows: RunRows,
         *,
-        elsewhere: Elsewhere | None = None,
+        remote_row: RemoteRunRow | None = None,
         appearance: Appearance | None = None,
         cursor: str = "",
         marked: Sequence[str] = (),
     ) -> None:
-        """`elsewhere` is a run on another machine, listed first. `cursor` and `marked` restore the last state."""
+        """`remote_row` is a run on another machine, listed first. `cursor` and `marked` restore the last state."""
         super().__init__(appearance)
         self._source = rows
-        self._elsewhere = elsewhere
+        self._remote_row = remote_row
         self._cursor = cursor
         self._marked = marked
 
     def compose(self) -> ComposeResult:
-        yield Summary(id="runs-summary")
+        yield SummaryLine(id="runs-summary")
         yield RunList()
-        yield Summary(id="run-detail")
+        yield SummaryLine(id="run-detail")
         yield FilterBox("runs", "state:live recipe:grpo run:name !failed", id="filter")
         yield Footer(show_command_palette=False)
 
     def on_mount(self) -> None:
-        self._source.look()
+        self._source.refresh()
         runs = self.screen_stack[0].query_one(RunList)
         runs.marked = list(self._marked)
         runs.focus()
         self.show_rows()
         runs.put_cursor(self._cursor)
         self.run_worker(self._follow(), exit_on_error=True)
-        if self._elsewhere is not None:
-            self.run_worker(self._elsewhere.follow(self.show_rows), exit_on_error=True)
+        if self._remote_row is not None:
+            self.run_worker(self._remote_row.follow(self.show_rows), exit_on_error=True)
 
     async def _follow(self) -> None:
-        """Read new events of all logs, a slice at a time, while the list is open."""
+        """Read new events from all logs while the list is open. Each part is followed by a redraw."""
         while True:
             try:
                 for _ in self._source.advance():
                     self.show_rows()
                     await asyncio.sleep(0)
                 self._source.save()
-                await asyncio.sleep(LOOK_S)
-                await asyncio.to_thread(self._source.look)
+                await asyncio.sleep(POLL_S)
+                await asyncio.to_thread(self._source.refresh)
                 self.show_rows()
             except OvenError as error:
                 self.notify(str(error), severity="error")
-                await asyncio.sleep(LOOK_S)
+                await asyncio.sleep(POLL_S)
 
     def show_rows(self) -> None:
         if not self.screen_stack:
             return
-        rows = [self._elsewhere.row()] if self._elsewhere is not None else []
+        rows = [self._remote_row.row()] if self._remote_row is not None else []
         rows += self._source.rows.values()
         now = datetime.now(UTC)
         live = sum(row.status == "running" for row in rows)
         alerts = sum(len(row.alerts(now)) for row in rows if row.status == "running")
-        unread = sum(not row.whole for row in rows)
-        summary = self.screen_stack[0].query_one("#runs-summary", Summary)
+        unread = sum(not row.is_complete for row in rows)
+        summary = self.screen_stack[0].query_one("#runs-summary", SummaryLine)
         summary.left_part = [(f"{len(rows)} run{'s' * (len(rows) != 1)}", "strong"), (f"  {live} live", "good")]
         summary.left_part += [(f"  {alerts} alert{'s' * (alerts != 1)}", "warn")] if alerts else []
         summary.left_part += [(f"  reading {unread} log{'s' * (unread != 1)} …", "dim")] if unread else []
@@ -167,13 +167,14 @@ class RunsApp(ThemedApp[Choice]):
         self.screen_stack[0].query_one(RunList).show_rows(rows)
 
     def on_run_list_moved(self, message: RunList.Moved) -> None:
-        detail, row = self.screen_stack[0].query_one("#run-detail", Summary), message.row
-        detail.left_part = _about(row, datetime.now(UTC)) if row is not None else []
+        detail, row = self.screen_stack[0].query_one("#run-detail", SummaryLine), message.row
+        detail.left_part = _details(row, datetime.now(UTC)) if row is not None else []
         detail.redraw()
 
     def on_run_list_chosen(self, message: RunList.Chosen) -> None:
         self._source.save()
-        self.exit(Choice(tuple(message.runs), message.play, tuple(self.screen_stack[0].query_one(RunList).marked)))
+        marked = self.screen_stack[0].query_one(RunList).marked
+        self.exit(RunSelection(tuple(message.runs), message.play, tuple(marked)))
 
     def action_filter(self) -> None:
         self.screen_stack[0].query_one(FilterBox).open()
@@ -194,14 +195,14 @@ class RunsApp(ThemedApp[Choice]):
         self.push_screen(HelpScreen(("runs",)))
 
 
-def _about(row: RunRow, now: datetime) -> list[Run]:
-    """Describe the run under the cursor, with details that fit into no column."""
+def _details(row: RunRow, now: datetime) -> list[TextRun]:
+    """Return the details of the run under the cursor that no column shows."""
     silent = row.silent_s(now)
     last_event = f", last event {ago(silent)} ago" if silent is not None else ""
     age = row.age_s(now)
-    old = f", {ago(age)} old" if age is not None else ""
+    age_text = f", {ago(age)} old" if age is not None else ""
     location = f" at {row.location}" if row.location else ""
-    parts: list[Run] = [(row.run, "strong"), (f"{location}  {row.recipe}{old}{last_event}", "dim")]
+    parts: list[TextRun] = [(row.run, "strong"), (f"{location}  {row.recipe}{age_text}{last_event}", "dim")]
     if row.ended:
         parts.append((f"  {row.ended}", "dim"))
     return parts + [("  " + alert, "warn") for alert in row.alerts(now)]

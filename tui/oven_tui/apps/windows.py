@@ -1,5 +1,5 @@
-"""The monitor's windows, one after another: the list of runs, one run, an overlay, a player. Modules that only some
-windows need are imported when those open, so that the first paint of a run does not wait for them."""
+"""Open the monitor's windows one after another: the list of runs, one run, an overlay, or the player. Modules that only
+some windows need are imported when those windows open, so that the first window opens fast."""
 
 from __future__ import annotations
 
@@ -17,47 +17,47 @@ from oven_runs.home.run_folder import Home
 from oven_tui.app import MonitorApp
 from oven_tui.appearance import Appearance
 from oven_tui.model.monitor_view import MonitorView
-from oven_tui.widgets.header import About
+from oven_tui.widgets.header import RunFacts
 
 if TYPE_CHECKING:
     from oven_runs.home.run_rows import RunRows
-    from oven_tui.apps.runs_app import Choice, Elsewhere
+    from oven_tui.apps.runs_app import RemoteRunRow, RunSelection
 
 
 @dataclass
 class Windows:
-    """Opens what the user asks for. The list of runs leads to a run, and back when that is closed."""
+    """The sequence of windows. The user can go from a run to the list of runs, and from there to other runs."""
 
     accesses: Sequence[RunAccess]
-    """The runs to show; without any the list of the home's runs comes first."""
+    """The runs to show first. If empty, the list of runs opens first."""
     home: Path | None
     appearance: Appearance
     speed: float = 1.0
-    """The speed of a played run."""
+    """The speed of a replayed run."""
     control: bool = False
-    """Whether the user may act, as far as the keys allow."""
+    """Whether to enable the commands that act on the run, if the user's key permits them."""
     only_one: bool = False
-    """Whether only one window can open. A browser's driver supports one app per process."""
+    """Whether only one window can open. In a browser, Textual supports one application per process."""
     last_view: MonitorView | None = None
-    """The view of the run that was shown last; None if there was none."""
+    """The view of the last run that was shown; None if there was none."""
     return_code: int = 0
     _app: App[Any] | None = None
-    _over: bool = False
+    _is_over: bool = False
     _rows: RunRows | None = None
-    _elsewhere: Elsewhere | None = None
+    _remote_row: RemoteRunRow | None = None
     _cursor: str = ""
     _marked: Sequence[str] = ()
 
     def exit(self) -> None:
-        """Close the open window and open no other."""
-        self._over = True
+        """Close the open window, and do not open another."""
+        self._is_over = True
         if self._app is not None:
             self._app.exit()
 
     async def run(self, *, play: bool = False) -> None:
         """Run until the user has closed all windows. Raises ConfigError if `play` names a run on another machine."""
-        listed = not self.accesses or await self._open(self.accesses, play)
-        while listed and not self._over:
+        wants_list = not self.accesses or await self._open(self.accesses, play)
+        while wants_list and not self._is_over:
             choice = await self._choose()
             if choice is None:
                 return
@@ -74,31 +74,35 @@ class Windows:
         access = accesses[0]
         self._cursor = access.run
         info = access.info()
-        about = About(access.run, info.recipe, info.start, info.drill)
+        about = RunFacts(access.run, info.recipe, info.start, info.drill)
         if play:
             from oven_tui.apps.play_app import PlayApp
 
-            folder = local_folder(access, "playing a run")
+            folder = local_folder(access, "replaying a run")
             app: MonitorApp = PlayApp(about, folder, appearance=self.appearance, speed=self.speed)
         else:
             app = MonitorApp(about, access, control=self.control, appearance=self.appearance)
         await self._show(app)
         self.last_view = app.view
         if not isinstance(access, LocalRun):
-            from oven_tui.apps.runs_app import Elsewhere
+            from oven_tui.apps.runs_app import RemoteRunRow
 
-            self._elsewhere = Elsewhere(access, app.view)
+            self._remote_row = RemoteRunRow(access, app.view)
         return app.wants_runs
 
-    async def _choose(self) -> Choice | None:
+    async def _choose(self) -> RunSelection | None:
         from oven_runs.home.run_rows import RunRows
         from oven_tui.apps.runs_app import RunsApp
 
-        self._rows = self._rows or RunRows(self._found_home())
+        self._rows = self._rows or RunRows(self._home())
         app = RunsApp(
-            self._rows, elsewhere=self._elsewhere, appearance=self.appearance, cursor=self._cursor, marked=self._marked
+            self._rows,
+            remote_row=self._remote_row,
+            appearance=self.appearance,
+            cursor=self._cursor,
+            marked=self._marked,
         )
-        choice: Choice | None = await self._show(app)
+        choice: RunSelection | None = await self._show(app)
         self._marked = choice.marked if choice is not None else ()
         return choice
 
@@ -107,16 +111,16 @@ class Windows:
         result = await app.run_async()
         self._app = None
         self.return_code = app.return_code or 0
-        self._over = self._over or self.only_one or bool(self.return_code)
+        self._is_over = self._is_over or self.only_one or bool(self.return_code)
         return result
 
-    def _found_home(self) -> Home:
-        first = next((access for access in self.accesses if isinstance(access, LocalRun)), None)
-        if self.home is not None or first is None:
+    def _home(self) -> Home:
+        local_run = next((access for access in self.accesses if isinstance(access, LocalRun)), None)
+        if self.home is not None or local_run is None:
             return Home(self.home)
-        return Home(first.folder.path.parent.parent)
+        return Home(local_run.folder.path.parent.parent)
 
     def _access(self, run: str) -> RunAccess:
-        """Return a run of the list, or of an address. Raises UnknownNameError."""
-        elsewhere = next((access for access in self.accesses if access.run == run), None)
-        return elsewhere or LocalRun(self._found_home().find(run))
+        """Return a run from the command line or from the list. Raises UnknownNameError."""
+        named = next((access for access in self.accesses if access.run == run), None)
+        return named or LocalRun(self._home().find(run))

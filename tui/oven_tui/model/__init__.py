@@ -1,1 +1,1 @@
-"""The monitor's content, without a terminal: views, series, decisions, charts and cells."""
+"""What the monitor shows, independent of the terminal: views, metrics, decisions, charts and texts."""

@@ -1,11 +1,11 @@
-"""Text for a terminal's cells: cleaned of control characters, cut to a width, joined in rows."""
+"""Prepare text for the terminal: remove control characters, cut it to a width in cells, and join it to rows."""
 
 from __future__ import annotations
 
 from rich.cells import cell_len, chop_cells, set_cell_size
 
 from oven_core.terminal_text import clean
-from oven_tui.model.braille_chart import Run
+from oven_tui.model.braille_chart import TextRun
 from oven_tui.model.decisions import Fate
 
 GLYPHS = "●■▲◆★✚▼♦"
@@ -20,11 +20,11 @@ FATES: dict[Fate, tuple[str, str, str]] = {
     "advised": ("?", "to approve", "warn"),
     "approved": ("✓", "approved", "dim"),
 }
-"""Fate → glyph, words, kind of text."""
+"""Fate → glyph, label, kind of text."""
 
 
 def fit(text: str, width: int) -> str:
-    """Return exactly `width` cells: padded, or cut with an ellipsis."""
+    """Pad the text to `width` cells, or cut it with an ellipsis."""
     text = clean(text)
     if cell_len(text) > width:
         return set_cell_size(text, width - 1) + "…" if width > 0 else ""
@@ -32,13 +32,13 @@ def fit(text: str, width: int) -> str:
 
 
 def clip(text: str, width: int) -> str:
-    """Return at most `width` cells."""
+    """Cut the text to at most `width` cells."""
     text = clean(text)
     return text if cell_len(text) <= width else fit(text, width)
 
 
 def wrapped(line: str, width: int) -> list[str]:
-    """Return a clean line in parts of at most `width` cells, broken at a space near the end."""
+    """Split a clean line into parts of at most `width` cells, if possible at spaces."""
     parts: list[str] = []
     while cell_len(line) > width:
         part = chop_cells(line, width)[0] or line[:1]
@@ -50,30 +50,30 @@ def wrapped(line: str, width: int) -> list[str]:
     return [*parts, line]
 
 
-def glyph(index: int) -> Run:
-    """Return an agent's sign by its position among the agents. Either its shape or its colour is enough."""
+def glyph(index: int) -> TextRun:
+    """Return the sign and colour of the agent at this position. Sign or colour alone is enough to recognise it."""
     return GLYPHS[index % len(GLYPHS)], f"agent-{index % COLOURS}"
 
 
-def row(width: int, left_part: list[Run], right: list[Run] | None = None) -> list[Run]:
-    """Return one row of exactly `width` cells. The right part stays whole, the left part is cut."""
+def row(width: int, left_part: list[TextRun], right: list[TextRun] | None = None) -> list[TextRun]:
+    """Join two parts to a row of exactly `width` cells. The left part is cut if there is not enough room."""
     right = [(clean(text), kind) for text, kind in right or []]
     room = width - sum(cell_len(text) for text, _ in right)
     if room < 0:
         right, room = [(fit("".join(text for text, _ in right), width), right[0][1])], 0
-    made: list[Run] = []
+    cells: list[TextRun] = []
     for text, kind in left_part:
         text = clip(text, room)
         if text:
-            made.append((text, kind))
+            cells.append((text, kind))
         room -= cell_len(text)
         if room <= 0:
             break
-    return [*made, (" " * max(0, room), "blank"), *right]
+    return [*cells, (" " * max(0, room), "blank"), *right]
 
 
 def ago(seconds: float) -> str:
-    """Return a duration in the largest unit that fits."""
+    """Format a duration in its largest suitable unit."""
     seconds = max(0.0, seconds)
     if seconds < 60:
         return f"{seconds:.0f} s"

@@ -1,4 +1,4 @@
-"""The page of one sampled group: its prompt, and its completions below one another or side by side."""
+"""Lay out the page of one sampled group: its prompt, and its completions below one another or side by side."""
 
 from __future__ import annotations
 
@@ -10,70 +10,70 @@ from oven_runs.log.sampled_text import (
     BAR_CELLS,
     MISSING,
     bar,
-    greatest_advantage,
+    max_abs_advantage,
     member_line,
     number,
     signed,
     text_lines,
 )
-from oven_tui.model.braille_chart import Run
+from oven_tui.model.braille_chart import TextRun
 from oven_tui.model.cell_text import clip, row, wrapped
 
-Line = list[Run]
-COLUMN = 20
-"""Fewest cells of a completion next to others."""
+Line = list[TextRun]
+MIN_COLUMN = 20
+"""Minimum cells of a completion next to others."""
 GAP = 2
-WIDE, NARROW_BAR = 50, 4
-"""Cells of a completion from which on its bar is as long as elsewhere, and cells of each half of a shorter one."""
+MIN_FULL_BAR, HALF_BAR = 50, 4
+"""Minimum cells of a completion with a bar of full length, and the cells of each half of a shorter bar."""
 
 
-def page(group: SampledGroup, width: int, *, beside: bool) -> list[Line]:
-    """Return the page's lines, each at most `width` cells. `beside`: show as many completions side by side as fit."""
+def page(group: SampledGroup, width: int, *, side_by_side: bool) -> list[Line]:
+    """Return the page's lines, each at most `width` cells. `side_by_side` puts as many completions in a row as fit."""
     lines: list[Line] = [[("prompt", "title")]]
     lines += _text(text_lines(group.prompt), width, "text")
-    columns = max(1, (width + GAP) // (COLUMN + GAP)) if beside else 1
+    columns = max(1, (width + GAP) // (MIN_COLUMN + GAP)) if side_by_side else 1
     columns = min(columns, max(1, len(group.completions)))
-    each = (width - GAP * (columns - 1)) // columns
-    blocks = [_completion(group, index, completion, each) for index, completion in enumerate(group.completions)]
+    column_width = (width - GAP * (columns - 1)) // columns
+    blocks = [_completion(group, index, completion, column_width) for index, completion in enumerate(group.completions)]
     for start in range(0, len(blocks), columns):
         lines.append([])
-        lines += _abreast(blocks[start : start + columns], each)
+        lines += _columns(blocks[start : start + columns], column_width)
     if not blocks:
         lines += [[], [(clip("no completions", width), "dim")]]
     if group.left_out:
-        lines += [[], [(clip(f"and {group.left_out} more of this group, which are not shown", width), "dim")]]
+        lines += [[], [(clip(f"{group.left_out} more completions of this group are not shown", width), "dim")]]
     return [line if line else [("", "blank")] for line in lines]
 
 
 def summary(group: SampledGroup, width: int) -> Line:
-    """Return one row of the list: the step, the group's position, and the mean and range of its rewards."""
-    known = [completion.reward for completion in group.completions if completion.reward is not None]
-    worth = f"{number(min(known))}…{number(max(known))}" if known else MISSING
+    """Return the group's row in the list: its step, its position in the step, and the range of its rewards."""
+    rewards = [completion.reward for completion in group.completions if completion.reward is not None]
+    reward_range = f"{number(min(rewards))}…{number(max(rewards))}" if rewards else MISSING
     left_part: Line = [(f"{group.step:>6} ", "strong"), (f"{group.group + 1}/{group.groups} ", "dim")]
-    return row(width, left_part, [(worth, "text" if known else "dim")])
+    return row(width, left_part, [(reward_range, "text" if rewards else "dim")])
 
 
 def _completion(group: SampledGroup, index: int, completion: ShownCompletion, width: int) -> list[Line]:
     kind = "dim" if completion.advantage is None else "bad" if completion.advantage < 0 else "good"
-    cells = BAR_CELLS if width >= WIDE else NARROW_BAR
-    drawn = bar(completion.advantage, greatest_advantage(group), cells)
+    cells = BAR_CELLS if width >= MIN_FULL_BAR else HALF_BAR
+    advantage_bar = bar(completion.advantage, max_abs_advantage(group), cells)
     head: Line = [(f"{index + 1} ", "title"), (f"reward {number(completion.reward):<6} ", "strong")]
-    head += [(f"adv {signed(completion.advantage):<6} ", kind), (drawn, kind)]
+    head += [(f"adv {signed(completion.advantage):<6} ", kind), (advantage_bar, kind)]
     return [row(width, head), *_text(text_lines(completion), width, "text"), *_members(group, index, width)]
 
 
 def _members(group: SampledGroup, index: int, width: int) -> Iterator[Line]:
-    """Return those without a reason together, then each with its reason."""
-    members = [(member_line(member, index), bool(member.reasons)) for member in group.members]
-    if short := " · ".join(words for words, reasoned in members if not reasoned):
-        yield from _text([short], width, "dim")
-    for words, reasoned in members:
-        if reasoned:
-            yield from _text([words], width, "dim")
+    """Yield the scores of the committee's members. Members without reasons share lines."""
+    without_reasons = [member_line(member, index) for member in group.members if not member.reasons]
+    if without_reasons:
+        yield from _text([" · ".join(without_reasons)], width, "dim")
+    for member in group.members:
+        if member.reasons:
+            yield from _text([member_line(member, index)], width, "dim")
 
 
-def _abreast(blocks: Sequence[list[Line]], width: int) -> Iterator[Line]:
-    for rows in zip_longest(*blocks, fillvalue=list[Run]()):
+def _columns(blocks: Sequence[list[Line]], width: int) -> Iterator[Line]:
+    for rows in zip_longest(*blocks, fillvalue=list[TextRun]()):
         line: Line = []
         for index, cells in enumerate(rows):
             last = index == len(rows) - 1

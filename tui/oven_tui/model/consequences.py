@@ -1,4 +1,4 @@
-"""A command's consequence in one sentence with figures, for the confirmation."""
+"""Describe the consequence of a command in one sentence with figures, for its confirmation."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from oven_core.mesh.actuator_values import number
 from oven_core.protocol.actuator_names import CHECKPOINT, HOLD, ROLLBACK, STOP, UNDO
 from oven_core.protocol.messages import ActuatorSpec, Decision, Receipt
 from oven_core.protocol.operator_messages import OperatorCommand
-from oven_runs.log.run_summary import text
+from oven_runs.log.run_summary import format_value
 from oven_tui.model.cell_text import ago
-from oven_tui.model.decisions import Decided
+from oven_tui.model.decisions import DecisionEntry
 from oven_tui.model.monitor_view import MonitorView
 
 
 def remaining(view: MonitorView, tick: int) -> str:
-    """Return how long it is until a tick, in steps and in time: "12 steps (about 3 min)"."""
+    """Return the steps and time until a tick, such as "12 steps (about 3 min)"."""
     steps = max(0, tick - view.run.tick)
     time = f" (about {ago(steps * view.pace_s)})" if view.pace_s and not view.run.held else ""
-    held = ", while the run is held: no step passes" if view.run.held else ""
+    held = " after the run is resumed" if view.run.held else ""
     return f"{steps} step{'' if steps == 1 else 's'}{time}{held}"
 
 
@@ -42,60 +42,62 @@ def sentence(view: MonitorView, command: OperatorCommand) -> str:
         case "mute" | "unmute" | "trust" | "distrust":
             return _agent(view, command)
         case action:
-            return f"Gives the command {action}."
+            return f"Sends the command {action}."
 
 
 def _of_run(view: MonitorView, action: str) -> str:
     run = view.run
-    most = run.max_steps
-    position = f"step {run.step}" + (f" of {most}" if most else "")
+    max_steps = run.max_steps
+    position = f"step {run.step}" + (f" of {max_steps}" if max_steps else "")
     match action:
         case "hold":
             pace = f" (a step takes {ago(view.pace_s)})" if view.pace_s >= 1 else ""
-            return f"Training stops after {position}{pace}, and waits until it is resumed. Nothing is lost."
+            return f"Training pauses after {position}{pace} until it is resumed. Nothing is lost."
         case "resume":
-            held = f"Training continues after {position}. It is held: {run.held}"
-            return held if run.held else f"Training is at {position}."
+            if run.held:
+                return f"Training continues after {position}. The reason for the hold: {run.held}"
+            return f"Training is at {position} and is not held."
         case _:
-            untrained = f": {most - run.step} steps are not trained" if most and most > run.step else ""
+            remaining_steps = f" and {max_steps - run.step} steps left" if max_steps and max_steps > run.step else ""
             return (
-                f"The run ends after {position}, with a checkpoint{untrained}. "
-                "`oven-controller up --resume` continues it; the monitor cannot."
+                f"The run ends after {position}, with a checkpoint{remaining_steps}. "
+                "Only `oven-controller up --resume` can continue it."
             )
 
 
 def _approval(view: MonitorView, subject: str) -> str:
     entry = advice(view, subject)
     if entry is None:
-        return f"The decision {subject} is no longer in the monitor's list; the mesh says what becomes of it."
+        return f"The decision {subject} is not in the monitor's list any more; the mesh will report its state."
     decision = entry.decision
-    backed = [line.agent for line in decision.tally if line.stance in ("propose", "for") and line.weight]
-    by = f", as {_listed(backed)} proposed" if backed else ""
-    snapshot = " A snapshot is taken first: it is risky." if decision.snapshot_first else ""
-    now = view.run.knobs.get(decision.actuator)
-    moved = "" if now == decision.before or now is None else f" It was advised when {text(decision.before)} was set."
-    change = changed(decision.actuator, now if now is not None else decision.before, decision.value)
-    return f"{change} at the end of the next step{by}; it {countdown(view, decision)}.{snapshot}{moved}"
+    supporters = [line.agent for line in decision.tally if line.stance in ("propose", "for") and line.weight]
+    source = f", as proposed by {_name_list(supporters)}" if supporters else ""
+    snapshot = " Because the change is risky, a snapshot is taken first." if decision.snapshot_first else ""
+    value = view.run.knobs.get(decision.actuator)
+    if value is None:
+        value = decision.before
+    note = "" if value == decision.before else f" When it was advised, the value was {format_value(decision.before)}."
+    change = change_text(decision.actuator, value, decision.value)
+    return f"{change} at the end of the next step{source}; it {countdown(view, decision)}.{snapshot}{note}"
 
 
 def _veto(view: MonitorView, subject: str) -> str:
-    ballot = view.open.get(subject) or next(
-        (candidate for candidate in view.open.values() if candidate.opened.actuator == subject), None
-    )
+    on_actuator = (ballot for ballot in view.open.values() if ballot.opened.actuator == subject)
+    ballot = view.open.get(subject) or next(on_actuator, None)
     if ballot is not None:
         opened = ballot.opened
         return (
-            f"The ballot on {opened.actuator} (→ {text(opened.proposal)}, opened by {opened.opened_by}; "
-            f"{len(ballot.votes)} of {len(opened.eligible)} have voted) is rejected at once. "
-            f"It would close in {remaining(view, opened.closes_at_tick)}."
+            f"The ballot on {opened.actuator} (→ {format_value(opened.proposal)}, opened by {opened.opened_by}; "
+            f"{len(ballot.votes)} of {len(opened.eligible)} have voted) is rejected immediately. "
+            f"Otherwise it would close in {remaining(view, opened.closes_at_tick)}."
         )
     entry = advice(view, subject)
     if entry is None:
-        return f"{subject} is neither open nor advised any more; the mesh will say why."
+        return f"{subject} is not an open ballot or pending advice any more; the mesh will report why."
     decision = entry.decision
     return (
-        f"The advice {changed(decision.actuator, decision.before, decision.value)} cannot be approved any more; "
-        f"{decision.actuator} stays at {text(view.run.knobs.get(decision.actuator))}."
+        f"The advice {change_text(decision.actuator, decision.before, decision.value)} can no longer be approved; "
+        f"{decision.actuator} stays at {format_value(view.run.knobs.get(decision.actuator))}."
     )
 
 
@@ -107,74 +109,76 @@ def _setting(view: MonitorView, command: OperatorCommand) -> str:
         case name if name == UNDO:
             last = last_rollback(view)
             if last is None:
-                return "Takes the last rollback back; the log has none that was carried out, so it will be refused."
+                return "Undoes the last rollback. The log has no applied rollback, so the mesh will refuse this."
             return (
-                f"Forward again to step {text(last.before)}, which the rollback at tick {last.tick} left for step "
-                f"{text(last.after)}; the {max(0, step - int(number(last.after) or 0))} steps since are thrown away."
+                f"The run returns to step {format_value(last.before)}, where it was before the rollback at tick "
+                f"{last.tick}. "
+                f"The {max(0, step - int(number(last.after) or 0))} steps since then are discarded."
             )
         case name if name == CHECKPOINT:
-            return f"A checkpoint is written after step {step}; training waits for it and is not changed."
+            return f"A checkpoint is written after step {step}. Training waits for it and then continues unchanged."
         case name if name in (HOLD, STOP):
             return _of_run(view, "hold" if name == HOLD else "stop")
         case name:
             spec = spec_of(view, name)
             if spec is not None and spec.kind == "action":
-                return f"{name} is done at the end of the next step."
-            risky = ", after a snapshot: it is risky" if spec is not None and spec.risky else ""
-            return f"{changed(name, view.run.knobs.get(name), command.value)} at the end of the next step{risky}."
+                return f"{name} runs at the end of the next step."
+            snapshot = ", after a snapshot because it is risky" if spec is not None and spec.risky else ""
+            change = change_text(name, view.run.knobs.get(name), command.value)
+            return f"{change} at the end of the next step{snapshot}."
 
 
 def _rollback(view: MonitorView, command: OperatorCommand) -> str:
     tick, step = number(command.value), view.run.step
     if tick is None:
-        return f"The run goes back from step {step} to the newest snapshot; the steps since are trained again."
-    to = view.step_at(int(tick))
-    lost = max(0, step - to)
-    time = f", about {ago(lost * view.pace_s)} of training" if view.pace_s else ""
+        return f"The run rolls back from step {step} to the newest snapshot. Later steps are trained again."
+    target_step = view.step_at(int(tick))
+    lost_steps = max(0, step - target_step)
+    time = f" (about {ago(lost_steps * view.pace_s)})" if view.pace_s else ""
     return (
-        f"The run goes back from step {step} to the newest snapshot from tick {int(tick)} (step {to}) or before: "
-        f"{lost} steps or more are trained again{time}."
+        f"The run rolls back from step {step} to the newest snapshot up to tick {int(tick)} (step {target_step}). "
+        f"At least {lost_steps} steps are trained again{time}."
     )
 
 
 def _autonomy(view: MonitorView, command: OperatorCommand) -> str:
-    what = command.actuator or "every actuator"
-    meaning = {
-        "observe": "agents' decisions on it are logged and not carried out",
-        "advise": "agents' decisions on it wait for a person's approval",
-        "auto": "agents' decisions on it are carried out",
+    scope = command.actuator or "every actuator"
+    effect = {
+        "observe": "are logged but not applied",
+        "advise": "wait for approval",
+        "auto": "are applied",
     }[command.autonomy or "auto"]
-    return f"From now on {meaning}: {what}, {level(view, command.actuator)} so far."
+    return f"From now on, agents' decisions on {scope} {effect}. The level is now {level(view, command.actuator)}."
 
 
 def _agent(view: MonitorView, command: OperatorCommand) -> str:
     agent, name = view.run.agents.get(command.agent), command.agent
-    spoke = f"{agent.proposals} proposals so far, {agent.backed} adopted decisions" if agent else "not heard yet"
-    where = _listed(command.actuators) if command.actuators else "every actuator"
+    record = f"{agent.proposals} proposals so far, {agent.backed} adopted decisions" if agent else "no messages yet"
+    scope = _name_list(command.actuators) if command.actuators else "every actuator"
     match command.action:
         case "mute":
-            return f"Votes of {name} ({spoke}) are logged and scored from now on, and do not count."
+            return f"From now on, votes of {name} ({record}) are logged and scored but do not count."
         case "unmute":
-            return f"Votes of {name} ({spoke}) count again from the next ballot on."
+            return f"Votes of {name} ({record}) count again from the next ballot on."
         case "trust":
-            return f"Votes of {name} ({spoke}) can decide and veto from the next tally on: {where}."
+            return f"From the next tally on, votes of {name} ({record}) can decide and veto changes of {scope}."
         case _:
-            return f"{name} ({spoke}) is on probation: its votes neither decide nor veto: {where}."
+            return f"{name} ({record}) is put on probation: its votes cannot decide or veto changes of {scope}."
 
 
-def changed(name: str, before: object, value: object) -> str:
-    """Return a change with its size: "optimizer.lr_scale 1 → 0.5 (× 0.5)"."""
+def change_text(name: str, before: object, value: object) -> str:
+    """Return a change with its size, such as "optimizer.lr_scale 1 → 0.5 (× 0.5)"."""
     old, new = number(before), number(value)  # type: ignore[arg-type]
     size = f" (× {new / old:.3g})" if old and new is not None and new != old else ""
-    return f"{name} {text(before)} → {text(value)}{size}"  # type: ignore[arg-type]
+    return f"{name} {format_value(before)} → {format_value(value)}{size}"  # type: ignore[arg-type]
 
 
 def level(view: MonitorView, actuator: str) -> str:
-    """Return the autonomy in force: the operators' setting, or the rules'."""
+    """Return the autonomy in force, from the operators' commands or otherwise from the run's rules."""
     run = view.run
-    own_level = run.autonomy.get(actuator) or run.autonomy.get("")
-    if own_level:
-        return own_level
+    operator_level = run.autonomy.get(actuator) or run.autonomy.get("")
+    if operator_level:
+        return operator_level
     return run.started.rules.autonomy_for(actuator) if run.started else "auto"
 
 
@@ -182,18 +186,18 @@ def spec_of(view: MonitorView, actuator: str) -> ActuatorSpec | None:
     return next((spec for spec in view.run.specs if spec.name == actuator), None)
 
 
-def advice(view: MonitorView, subject: str) -> Decided | None:
-    """Return the newest advised decision with that id or on that actuator."""
-    decided = (entry for entry in reversed(view.entries) if isinstance(entry, Decided))
+def advice(view: MonitorView, subject: str) -> DecisionEntry | None:
+    """Return the newest advice with this id or on this actuator."""
+    decided = (entry for entry in reversed(view.entries) if isinstance(entry, DecisionEntry))
     advised = (entry for entry in decided if entry.decision.verdict == "advised")
     return next((entry for entry in advised if subject in (entry.decision.id, entry.decision.actuator)), None)
 
 
 def last_rollback(view: MonitorView) -> Receipt | None:
-    receipts = (entry.receipt for entry in reversed(view.entries) if isinstance(entry, Decided) and entry.receipt)
+    receipts = (entry.receipt for entry in reversed(view.entries) if isinstance(entry, DecisionEntry) and entry.receipt)
     return next((r for r in receipts if r.actuator == ROLLBACK and r.status == "applied"), None)
 
 
-def _listed(names: list[str] | tuple[str, ...]) -> str:
-    shown = ", ".join(names[:4])
-    return shown + (f" and {len(names) - 4} more" if len(names) > 4 else "")
+def _name_list(names: list[str] | tuple[str, ...]) -> str:
+    more = f" and {len(names) - 4} more" if len(names) > 4 else ""
+    return ", ".join(names[:4]) + more

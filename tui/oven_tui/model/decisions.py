@@ -1,4 +1,4 @@
-"""The rows of the decision list (decisions, open ballots and notes), and the filter over them."""
+"""The entries of the decision list (decisions, open ballots and notes), and their filter."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ Fate: TypeAlias = Literal["pending", "applied", "noop", "failed", "rejected", "w
 
 
 @dataclass(frozen=True, slots=True)
-class Decided:
-    """A decision with its votes, and its receipt and outcome once they arrive."""
+class DecisionEntry:
+    """A decision with its votes. Its receipt and outcome are added when they arrive."""
 
     seq: int
     step: int
@@ -42,14 +42,14 @@ class Decided:
 
     @property
     def proposer(self) -> str:
-        """The agent that opened the ballot, or the first proposer in the tally."""
+        """Return the agent that opened the ballot, or otherwise the first proposer in the tally."""
         if self.opened is not None:
             return self.opened.opened_by
         return next((line.agent for line in self.decision.tally if line.stance == "propose"), "")
 
 
 @dataclass(frozen=True, slots=True)
-class Open:
+class OpenBallot:
     """An open ballot, with the votes so far."""
 
     seq: int
@@ -60,49 +60,49 @@ class Open:
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """An operator's action, a notice of an agent, or the learner's start, end or announcement."""
+    """A note about an operator's command, an agent's notice, or the learner's start, end or announcement."""
 
     seq: int
     step: int
     author: str
     text: str
     command: str = ""
-    """The id of the operator's command (oven_tui.model.commands_given)."""
+    """The id of the operator's command (oven_tui.model.command_progress)."""
 
 
-Entry: TypeAlias = Decided | Open | Note
+Entry: TypeAlias = DecisionEntry | OpenBallot | Note
 
 
 def label(entry: Entry) -> str:
-    """Return the name of the row for messages to the user."""
+    """Return the entry's name for messages to the user."""
     match entry:
-        case Decided():
+        case DecisionEntry():
             return f"decision {entry.decision.id}"
-        case Open():
+        case OpenBallot():
             return f"ballot {entry.opened.id}"
         case Note():
             return f"event {entry.seq}"
 
 
 def tick_of(entry: Entry) -> int | None:
-    """Return the tick at which a decision took effect or closed, or a ballot opened; None for a note."""
+    """Return the tick at which a decision took effect or a ballot opened; None for a note."""
     match entry:
-        case Decided():
+        case DecisionEntry():
             return entry.receipt.tick if entry.receipt is not None else entry.decision.tick
-        case Open():
+        case OpenBallot():
             return entry.opened.tick
         case Note():
             return None
 
 
 def as_json(entry: Entry, command: Mapping[str, Any] | None = None) -> str:
-    """Return the row as one JSON object with the logged messages. `command` is the result of an operator's command."""
+    """Return the entry with its logged messages as JSON. `command` is the result of an operator's command."""
     row: dict[str, Any] = {"event": entry.seq, "step": entry.step}
     match entry:
-        case Decided():
+        case DecisionEntry():
             row |= {"fate": entry.fate, "decision": entry.decision, "ballot": entry.opened, "receipt": entry.receipt}
             row |= {"outcome": entry.outcome, "votes": entry.votes}
-        case Open():
+        case OpenBallot():
             row |= {"ballot": entry.opened, "votes": entry.votes}
         case Note():
             row |= {"author": entry.author, "text": entry.text, **({"result": command} if command else {})}
@@ -116,9 +116,9 @@ def matching(words: str) -> Callable[[Entry], bool]:
 
 def _agents(entry: Entry) -> str:
     match entry:
-        case Decided():
+        case DecisionEntry():
             return " ".join(line.agent for line in entry.decision.tally if line.stance != "silent")
-        case Open():
+        case OpenBallot():
             return " ".join((entry.opened.opened_by, *entry.votes))
         case Note():
             return entry.author
@@ -126,9 +126,9 @@ def _agents(entry: Entry) -> str:
 
 def _actuator(entry: Entry) -> str:
     match entry:
-        case Decided():
+        case DecisionEntry():
             return entry.decision.actuator
-        case Open():
+        case OpenBallot():
             return entry.opened.actuator
         case Note():
             return ""
@@ -136,9 +136,9 @@ def _actuator(entry: Entry) -> str:
 
 def _text(entry: Entry) -> str:
     match entry:
-        case Decided():
+        case DecisionEntry():
             return " ".join((entry.decision.actuator, entry.fate, _agents(entry), entry.decision.reason))
-        case Open():
+        case OpenBallot():
             return f"{entry.opened.actuator} open {_agents(entry)}"
         case Note():
             return f"{entry.author} {entry.text}"

@@ -1,4 +1,4 @@
-"""A knob's new value while the user types it or moves it on the knob's scale."""
+"""Edit a knob's value: the user types it or moves it in steps on the knob's scale."""
 
 from __future__ import annotations
 
@@ -9,87 +9,89 @@ from typing import Final
 from oven_core.mesh.actuator_values import number, shares
 from oven_core.protocol.messages import ActuatorSpec, Value
 
-PER_DECADE: Final = 20
-"""Steps of a logarithmic scale per factor of ten: one step is a factor of 1.12."""
-NEAR: Final = 0.05
-"""Share of a step within which a value counts as on a mark, for instance after rounding to DIGITS."""
-PER_RANGE: Final = 100
-"""Steps of a linear scale between its bounds. Without bounds one step is PART of the value."""
-PART: Final = 0.05
-SHARE: Final = 0.05
-"""Share of a mixture that one step moves."""
+STEPS_PER_DECADE: Final = 20
+"""Steps of a logarithmic scale per factor of ten. One step is a factor of 1.12."""
+TOLERANCE: Final = 0.05
+"""Share of a step within which a value counts as being on a mark, for example after rounding."""
+STEPS_PER_RANGE: Final = 100
+"""Steps of a linear scale between its bounds."""
+UNBOUNDED_STEP: Final = 0.05
+"""Size of a step without bounds, as a share of the value."""
+MIXTURE_STEP: Final = 0.05
+"""Change of a mixture's component per step."""
 DIGITS: Final = 3
-"""Significant digits of a value reached by steps."""
+"""Significant digits of a value after a step."""
 
 
 @dataclass
 class KnobEdit:
-    """The state of the choice for one knob. `before` is the value in force; None if it is not known."""
+    """The new value of one knob while the user edits it."""
 
     spec: ActuatorSpec
     before: Value
-    moved: Value = None
-    """The value that the steps reached."""
-    typed: str = ""
-    """The typed text, which has precedence if there is any."""
+    """The value in force; None if unknown."""
+    moved_value: Value = None
+    """The value after moving in steps."""
+    typed_text: str = ""
+    """The typed text. If there is any, it takes precedence."""
     component: int = 0
-    """The component of a mixture that steps move."""
+    """Index of the mixture's component to edit."""
 
     def __post_init__(self) -> None:
-        self.moved = self.before if self.before is not None else self._least()
+        self.moved_value = self.before if self.before is not None else self._start_value()
 
     @property
     def value(self) -> Value:
-        """Return the value to set. Raises ValueError with the reason if the typed text is not a value."""
-        if not self.typed:
-            return self.moved
+        """Return the new value. Raises ValueError if the typed text is not a valid value."""
+        if not self.typed_text:
+            return self.moved_value
         try:
-            number = float(self.typed)
+            typed_number = float(self.typed_text)
         except ValueError:
-            raise ValueError(f"{self.typed!r} is not a number") from None
+            raise ValueError(f"{self.typed_text!r} is not a number") from None
         if self.spec.kind == "simplex":
-            if not 0 <= number <= 1:
-                raise ValueError(f"{self.typed!r} is not a share: a share lies between 0 and 1")
-            now = shares(self.moved)
-            return self._shifted(now, number - now[self.spec.choices[self.component]])
-        return number
+            if not 0 <= typed_number <= 1:
+                raise ValueError(f"{self.typed_text!r} is not a share: it must be between 0 and 1")
+            current = shares(self.moved_value)
+            return self._shift(current, typed_number - current[self.spec.choices[self.component]])
+        return typed_number
 
-    def type(self, character: str) -> bool:
-        """Type a character and return whether it was accepted. Only characters of a number are, and none if the knob
-        has named choices."""
+    def type_character(self, character: str) -> bool:
+        """Type a character and return whether it was accepted. Only characters of numbers are accepted, and none for a
+        knob with named choices."""
         if self.spec.kind == "choice" or len(character) != 1 or character not in "0123456789.e+-":
             return False
-        self.typed += character
+        self.typed_text += character
         return True
 
-    def rub_out(self) -> None:
-        self.typed = self.typed[:-1]
+    def erase(self) -> None:
+        self.typed_text = self.typed_text[:-1]
 
     def move(self, steps: int) -> None:
-        """Move by steps on the knob's scale, within its bounds. The start is the typed text if it is a value."""
+        """Move the value by steps on the knob's scale, within its bounds. A valid typed value is the start."""
         try:
-            begin = self.value
+            start = self.value
         except ValueError:
-            begin = self.moved
-        self.typed = ""
+            start = self.moved_value
+        self.typed_text = ""
         match self.spec.kind:
             case "scalar":
-                self.moved = self._stepped(number(begin), steps)
+                self.moved_value = self._step(number(start), steps)
             case "choice":
                 names = self.spec.choices
-                index = names.index(begin) if isinstance(begin, str) and begin in names else 0
-                self.moved = names[(index + steps) % len(names)] if names else begin
+                index = names.index(start) if isinstance(start, str) and start in names else 0
+                self.moved_value = names[(index + steps) % len(names)] if names else start
             case "simplex":
-                self.moved = self._shifted(shares(begin), steps * SHARE)
+                self.moved_value = self._shift(shares(start), steps * MIXTURE_STEP)
             case _:
-                self.moved = begin
+                self.moved_value = start
 
     def pick(self, by: int) -> None:
         if self.spec.choices:
             self.component = (self.component + by) % len(self.spec.choices)
 
     def position(self, value: float | None) -> float | None:
-        """Return a value's position between the bounds, 0 to 1 on the knob's scale; None without bounds or a number."""
+        """Return a value's position between the bounds, from 0 to 1; None without bounds or a number."""
         low, high = self.spec.low, self.spec.high
         if value is None or low is None or high is None or high <= low:
             return None
@@ -99,43 +101,45 @@ class KnobEdit:
             share = (value - low) / (high - low)
         return min(1.0, max(0.0, share))
 
-    def _stepped(self, value: float | None, steps: int) -> Value:
+    def _step(self, value: float | None, steps: int) -> Value:
         low, high = self.spec.low, self.spec.high
         if value is None:
-            return self.moved
+            return self.moved_value
         if self.spec.scale == "log" and value > 0:
-            wanted = 10 ** ((_mark(value, steps) + steps) / PER_DECADE)
+            target = 10 ** ((_mark(value, steps) + steps) / STEPS_PER_DECADE)
         elif low is not None and high is not None:
-            wanted = value + steps * (high - low) / PER_RANGE
+            target = value + steps * (high - low) / STEPS_PER_RANGE
         else:
-            wanted = value + steps * (abs(value) * PART or PART)
-        wanted = _rounded(wanted, value, low, high)
-        wanted = wanted if low is None else max(low, wanted)
-        return wanted if high is None else min(high, wanted)
+            target = value + steps * (abs(value) * UNBOUNDED_STEP or UNBOUNDED_STEP)
+        target = _rounded(target, value, low, high)
+        if low is not None:
+            target = max(low, target)
+        return target if high is None else min(high, target)
 
-    def _shifted(self, before: dict[str, float], by: float) -> Value:
-        """Return the mixture with the chosen share moved by `by`. The others change in proportion."""
+    def _shift(self, before: dict[str, float], by: float) -> Value:
+        """Return the mixture after changing the selected component by `by`. The others change in proportion."""
         names = self.spec.choices
         if not names or set(before) != set(names):
-            return self.moved
+            return self.moved_value
         low, high = self.spec.low or 0.0, self.spec.high if self.spec.high is not None else 1.0
         name = names[self.component]
         others = {component: before[component] for component in names if component != name}
-        room = math.fsum(others.values())
+        others_sum = math.fsum(others.values())
         if not others:
             return dict(before)
-        most = min(high, 1 - low * len(others))
-        share = round(min(most, max(low, before[name] + by)), 9)
+        max_share = min(high, 1 - low * len(others))
+        share = round(min(max_share, max(low, before[name] + by)), 9)
         rest = 1 - share
-        if room > 0:
-            shares = {component: max(low, part * rest / room) for component, part in others.items()}
+        if others_sum > 0:
+            scaled = {component: max(low, part * rest / others_sum) for component, part in others.items()}
         else:
-            shares = {component: rest / len(others) for component in others}
-        total = math.fsum(shares.values())
-        shares = {component: part * rest / total if total else part for component, part in shares.items()}
-        return {component: share if component == name else shares[component] for component in names}
+            scaled = {component: rest / len(others) for component in others}
+        total = math.fsum(scaled.values())
+        scaled = {component: part * rest / total if total else part for component, part in scaled.items()}
+        return {component: share if component == name else scaled[component] for component in names}
 
-    def _least(self) -> Value:
+    def _start_value(self) -> Value:
+        """Return a valid value for a knob whose value is unknown."""
         match self.spec.kind:
             case "scalar":
                 return self.spec.low if self.spec.low is not None else self.spec.high
@@ -148,18 +152,18 @@ class KnobEdit:
 
 
 def _mark(value: float, steps: int) -> int:
-    """Return the logarithmic mark of a value; between two marks, the one behind it."""
-    position = PER_DECADE * math.log10(value)
-    near = round(position)
-    if abs(position - near) < NEAR:
-        return near
+    """Return the logarithmic mark of a value, or between two marks the one to start from."""
+    position = STEPS_PER_DECADE * math.log10(value)
+    nearest = round(position)
+    if abs(position - nearest) < TOLERANCE:
+        return nearest
     return math.floor(position) if steps > 0 else math.ceil(position)
 
 
-def _rounded(wanted: float, before: float, low: float | None, high: float | None) -> float:
-    """Round to DIGITS, unless that gives the start value."""
-    if not wanted or not math.isfinite(wanted):
-        return wanted
-    scale = max(abs(wanted), (high - low) / PER_RANGE if low is not None and high is not None else 0.0)
-    short = round(wanted, DIGITS - 1 - math.floor(math.log10(scale)))
-    return short if short != before else wanted
+def _rounded(target: float, start: float, low: float | None, high: float | None) -> float:
+    """Round to DIGITS, unless the result is the start value."""
+    if not target or not math.isfinite(target):
+        return target
+    scale = max(abs(target), (high - low) / STEPS_PER_RANGE if low is not None and high is not None else 0.0)
+    rounded = round(target, DIGITS - 1 - math.floor(math.log10(scale)))
+    return rounded if rounded != start else target

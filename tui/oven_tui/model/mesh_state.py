@@ -1,7 +1,7 @@
-"""The mesh's state from the log, to show its answer to a command before the command is sent.
+"""Rebuild the mesh's state from the log, to show its answer to a command before the command is sent.
 
-The mesh's own classes store the state and compute the answers (oven_core.mesh). Decisions come from the log and are not
-computed, so the fold costs the monitor almost nothing. State that only a tally needs is skipped.
+The mesh's own classes (oven_core.mesh) store the state and compute the answers. Decisions are read from the log, not
+computed again, so this costs the monitor almost nothing. State that only a tally needs is skipped.
 """
 
 from __future__ import annotations
@@ -31,23 +31,23 @@ from oven_core.protocol.messages import (
 )
 from oven_core.protocol.operator_messages import OperatorCommand
 
-ASKS = "you"
-"""The asker's name in the mesh's sentences."""
+OPERATOR = "you"
+"""The operator's name in the mesh's answers."""
 
 
 class MeshState:
-    """Add the log's events in order."""
+    """The mesh's state after the events that were passed to `feed`, in order."""
 
     def __init__(self) -> None:
         self.state = State()
         self.ballots: dict[str, Ballot] = {}
-        self.whole = True
-        """Whether the state includes every event. A preview of a long log omits some, and then there are no answers."""
+        self.is_complete = True
+        """Whether the state includes every event. The preview of a long log omits some, so it has no answers."""
         self._seq = 0
 
     def feed(self, event: Event) -> None:
         state = self.state
-        self.whole = self.whole and event.seq == self._seq + 1
+        self.is_complete = self.is_complete and event.seq == self._seq + 1
         self._seq = event.seq
         body = event.body
         if isinstance(body, LearnerMessage) and not state.is_new(body):
@@ -81,25 +81,26 @@ class MeshState:
                 pass
 
     def reply(self, command: OperatorCommand) -> Reply | None:
-        """Return the mesh's answer now; None if the learner would answer, or if events are missing. Changes nothing."""
-        if not self.whole:
+        """Return the mesh's answer to a command, without changing the state. Return None if the learner would answer
+        it, or if events are missing."""
+        if not self.is_complete:
             return None
-        return operator_commands.respond(self._copy(), self.ballots, ASKS, command)
+        return operator_commands.respond(self._copy(), self.ballots, OPERATOR, command)
 
     def ruling(self, actuator: str, value: Value) -> Ruling | None:
-        """Return the guardrails' ruling on the value after a passed vote, which a person's command overrides. None for
-        a value that the actuator does not accept, or if events are missing."""
+        """Return the guardrails' ruling if agents voted for this value. An operator's command overrides it. Return None
+        if the actuator does not accept the value, or if events are missing."""
         spec = self.state.specs.get(actuator)
-        if spec is None or not self.whole:
+        if spec is None or not self.is_complete:
             return None
-        shaped_value = coerce(spec, value)
-        if isinstance(shaped_value, Fault) or check_bounds(spec, shaped_value):
+        coerced = coerce(spec, value)
+        if isinstance(coerced, Fault) or check_bounds(spec, coerced):
             return None
-        way = direction(self.state.effective.get(actuator), shaped_value)
-        return guardrails.rule(self.state, spec, Tally(True, shaped_value, way, (), ""))
+        change_direction = direction(self.state.effective.get(actuator), coerced)
+        return guardrails.rule(self.state, spec, Tally(True, coerced, change_direction, (), ""))
 
     def _copy(self) -> State:
-        """Return a copy that an answer may change."""
+        """Copy the state, because computing an answer changes it."""
         state = copy(self.state)
         state.autonomy, state.muted = dict(state.autonomy), set(state.muted)
         state.advised, state.close_reasons = dict(state.advised), dict(state.close_reasons)

@@ -1,7 +1,7 @@
-"""One metric over a whole run, in bounded memory, without losing a spike.
+"""Store one metric over a whole run in bounded memory, without losing spikes.
 
-Ticks fall into buckets that each store the lowest, the highest and the last value. When there are too many buckets,
-they become twice as wide and neighbours merge. The newest points are stored exactly, for a closer look.
+Ticks are grouped into buckets that store their minimum, maximum and last value. When there are too many buckets, their
+width doubles and neighbours are merged. The newest points are also stored exactly.
 """
 
 from __future__ import annotations
@@ -12,19 +12,17 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-BUCKETS = 1024
-RECENT = 512
+MAX_BUCKETS = 1024
+EXACT_POINTS = 512
 EMA_POINTS = 20
-WAITING = 256
-"""The most points that wait to be put into buckets. A paint finds few; a long log is folded in large pieces."""
+MAX_WAITING = 256
+"""Maximum points that wait to be added to buckets. Adding them in batches makes reading a long log faster."""
 
 
 @dataclass(slots=True)
 class Bucket:
-    """Values that share a key: a tick, a tick divided by the width of a bucket, or a column of a chart.
-
-    `low > high` if nothing finite was measured; `broken` counts NaN and infinities.
-    """
+    """The values of one tick, of a range of ticks, or of one column of a chart, which the key identifies. `low > high`
+    means that there is no finite value. `broken` counts NaN and infinities."""
 
     key: int
     low: float = math.inf
@@ -34,7 +32,7 @@ class Bucket:
     broken: int = 0
 
     def __reduce__(self) -> tuple[type[Bucket], tuple[float, ...]]:
-        """Pickle faster than by default: a checkpoint of a run has tens of thousands."""
+        """Pickle faster than by default, because a checkpoint of a run contains tens of thousands of buckets."""
         return Bucket, (self.key, self.low, self.high, self.last, self.smooth, self.broken)
 
     def with_key(self, key: int) -> Bucket:
@@ -62,45 +60,43 @@ class Bucket:
 
 
 def columns(buckets: Iterable[Bucket], first: int, last: int, width: int, span: int = 1) -> list[Bucket]:
-    """Return the buckets of `span` ticks each between two ticks, merged to at most `width` columns."""
+    """Merge the buckets between two ticks to at most `width` columns. Each bucket is `span` ticks wide."""
     if width < 1 or last < first:
         return []
     scale = width / (last - first + 1)
-    made: list[Bucket] = []
+    merged: list[Bucket] = []
     for bucket in buckets:
         tick = bucket.key * span
         if tick > last or tick + span <= first:
             continue
         x = min(width - 1, int((max(tick, first) - first) * scale))
-        if made and made[-1].key == x:
-            made[-1].merge(bucket)
+        if merged and merged[-1].key == x:
+            merged[-1].merge(bucket)
         else:
-            made.append(bucket.with_key(x))
-    return made
+            merged.append(bucket.with_key(x))
+    return merged
 
 
 class Series:
-    """Add (tick, value) in the log's order, and read columns. `last` is the newest value, finite or not.
-
-    Up to WAITING points wait until the next read, because a point in a batch costs a third.
-    """
+    """The values of one metric. Add points in the log's order, and read them as columns of a chart. New points wait
+    until the next read, because a batch of points takes a third of the time."""
 
     def __init__(self) -> None:
         self.waiting: list[tuple[int, float]] = []
-        """Points that are not in buckets yet. Code that appends to it directly, which is cheaper than `add`, calls
-        `settle` after at most some hundred points."""
+        """Points that are not in buckets yet. Appending to it directly is faster than `add`, but then the caller must
+        call `settle` after at most a few hundred points."""
         self._count = 0
         self._last = math.nan
         self._last_tick = 0
         self._smooth = math.nan
         self._span = 1
         self._buckets: list[Bucket] = []
-        self._recent: deque[tuple[int, float, float]] = deque(maxlen=RECENT)
+        self._recent: deque[tuple[int, float, float]] = deque(maxlen=EXACT_POINTS)
 
     def add(self, tick: int, value: float) -> None:
-        """Add a point. A tick below the last one counts as the last one: the x-axis never goes back."""
+        """Add a point. A tick below the last one is replaced by the last one, so the x-axis never goes back."""
         self.waiting.append((tick, value))
-        if len(self.waiting) >= WAITING:
+        if len(self.waiting) >= MAX_WAITING:
             self.settle()
 
     @property
@@ -125,6 +121,7 @@ class Series:
         return self._buckets
 
     def settle(self) -> None:
+        """Move the waiting points to buckets."""
         waiting = self.waiting
         if not waiting:
             return
@@ -142,13 +139,13 @@ class Series:
             if tick // span != bucket.key:
                 bucket = Bucket(tick // span)
                 self._buckets.append(bucket)
-                if len(self._buckets) > BUCKETS:
+                if len(self._buckets) > MAX_BUCKETS:
                     self._widen()
                     span, bucket = self._span, self._buckets[-1]
             if not finite:
                 bucket.broken += 1
                 continue
-            if value < bucket.low:  # Bucket.add without the call, which would double the time of a long log
+            if value < bucket.low:  # Bucket.add inlined, because the calls would double the time for a long log
                 bucket.low = value
             if value > bucket.high:
                 bucket.high = value
@@ -169,7 +166,7 @@ class Series:
         self._buckets = merged
 
     def columns(self, first: int, last: int, width: int) -> list[Bucket]:
-        """Return the ticks `first` to `last` on `width` columns, without the empty ones."""
+        """Return the ticks from `first` to `last` in at most `width` columns. Empty columns are omitted."""
         buckets, span = self._source(first)
         return columns(buckets, first, last, width, span)
 
@@ -179,9 +176,10 @@ class Series:
         return [bucket.with_key(bucket.key * span) for bucket in buckets]
 
     def _source(self, first: int) -> tuple[list[Bucket], int]:
-        """Return buckets and their width: exact points if the recent ones reach back far enough."""
+        """Return the buckets from `first` on, and their width. Use the exact points if they go back far enough."""
         self.settle()
-        if not self._recent or not (self._recent[0][0] < first or self.count <= RECENT):
+        has_exact_points = self.count <= EXACT_POINTS or (bool(self._recent) and self._recent[0][0] < first)
+        if not self._recent or not has_exact_points:
             return self._buckets, self._span
         points = []
         for tick, value, smooth in self._recent:
@@ -190,7 +188,7 @@ class Series:
         return points, 1
 
     def value_at(self, tick: int) -> float:
-        """Return the last value measured up to a tick, to the width of a bucket; NaN before the first."""
+        """Return the last finite value up to a tick, to the precision of a bucket; NaN if there is none."""
         buckets = self.buckets
-        upto = bisect_right(buckets, tick, key=lambda bucket: bucket.key * self._span)
-        return next((bucket.last for bucket in reversed(buckets[:upto]) if math.isfinite(bucket.last)), math.nan)
+        end = bisect_right(buckets, tick, key=lambda bucket: bucket.key * self._span)
+        return next((bucket.last for bucket in reversed(buckets[:end]) if math.isfinite(bucket.last)), math.nan)

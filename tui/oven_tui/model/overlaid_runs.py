@@ -1,4 +1,4 @@
-"""An overlay of two to four runs: their metrics on one axis, by step or by tick, with a glyph and a colour each."""
+"""Combine two to four runs in an overlay. Their metrics share an axis, and each run has its own glyph and colour."""
 
 from __future__ import annotations
 
@@ -8,55 +8,55 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from oven_tui.model.braille_chart import Run, Style
+from oven_tui.model.braille_chart import CurveStyle, TextRun
 from oven_tui.model.cell_text import glyph
 from oven_tui.model.metric_series import Bucket, columns
 from oven_tui.model.monitor_view import MonitorView
 
-MOST = 4
-"""The most runs in an overlay. More curves in one chart cannot be distinguished."""
-By: TypeAlias = Literal["step", "tick"]
-"""The x-axis: steps compare what was trained on, ticks what was measured, rolled-back steps included."""
+MAX_RUNS = 4
+"""Maximum runs in an overlay. More curves in one chart could not be distinguished."""
+AxisUnit: TypeAlias = Literal["step", "tick"]
+"""Unit of the x-axis. Ticks count all measurements, including those of steps that were rolled back."""
 
 
 @dataclass
-class Overlaid:
-    """One run of an overlay. It keeps its position, and with it its glyph and its colour."""
+class OverlaidRun:
+    """One run of an overlay. Its index, and so its glyph and colour, stay the same."""
 
     name: str
     index: int
     view: MonitorView
 
     @property
-    def sign(self) -> Run:
+    def sign(self) -> TextRun:
         return glyph(self.index)
 
 
-class Axis:
-    """The positions of a run's ticks on the shared axis, made for each paint."""
+class RunAxis:
+    """The positions of a run's ticks on the shared axis. It is created for each paint."""
 
-    def __init__(self, view: MonitorView, by: By) -> None:
-        self._by = by
+    def __init__(self, view: MonitorView, by: AxisUnit) -> None:
+        self._unit = by
         points = view.steps.points() if by == "step" else []
         self._ticks = [point.key for point in points]
         self._steps = [int(point.last) if math.isfinite(point.last) else 0 for point in points]
         self.end = view.run.step if by == "step" else view.run.tick
-        """The run's newest position on the axis."""
+        """The newest position of the run on the axis."""
 
     def position(self, tick: int) -> int:
-        """Return a tick's step, that of the last observation up to it; or the tick itself."""
-        if self._by == "tick" or not self._ticks:
+        """Return the position of a tick: the tick itself, or the step of the last observation up to it."""
+        if self._unit == "tick" or not self._ticks:
             return tick
         index = bisect_right(self._ticks, tick) - 1
         return self._steps[max(0, index)]
 
     def columns(self, view: MonitorView, metric: str, first: int, last: int, width: int) -> list[Bucket]:
-        """Return a metric from `first` to `last` on `width` columns. By step, steps that a rollback discarded are
-        omitted: later values take their place."""
+        """Return a metric from `first` to `last` in at most `width` columns. On an axis of steps, values that a
+        rollback discarded are replaced by later ones."""
         series = view.series.get(metric)
         if series is None:
             return []
-        if self._by == "tick":
+        if self._unit == "tick":
             return series.columns(first, last, width)
         buckets: list[Bucket] = []
         for bucket in series.points():
@@ -70,13 +70,12 @@ class Axis:
         return columns(buckets, first, last, width)
 
 
-def charted(runs: Sequence[Overlaid]) -> list[str]:
-    """Return all curves of any run: in the order of the first run, and those that several runs have first."""
-    names = list(dict.fromkeys(name for run in runs for name in run.view.charted()))
-    have = {name: sum(name in run.view.series for run in runs) for name in names}
-    return sorted(names, key=lambda name: -(have[name] > 1))
+def curve_names(runs: Sequence[OverlaidRun]) -> list[str]:
+    """Return the names of all curves. Metrics that several runs have come first."""
+    names = list(dict.fromkeys(name for run in runs for name in run.view.curve_names()))
+    return sorted(names, key=lambda name: sum(name in run.view.series for run in runs) < 2)
 
 
-def style(runs: Sequence[Overlaid], metric: str) -> Style:
-    """Return the style in the first run that has the metric."""
+def style(runs: Sequence[OverlaidRun], metric: str) -> CurveStyle:
+    """Return the metric's style in the first run that has it."""
     return next((run.view.style(metric) for run in runs if metric in run.view.series), "noisy")

@@ -1,4 +1,4 @@
-"""A picture of a path through the knowledge graph: symptom, cause and remedy in boxes, with their relations."""
+"""Draw a path through the knowledge graph: boxes with symptom, cause and remedy, and the relations between them."""
 
 from __future__ import annotations
 
@@ -6,50 +6,50 @@ from rich.cells import cell_len
 
 from oven_core.terminal_text import clean
 from oven_runs.log.cited_paths import CitedPath
-from oven_tui.model.braille_chart import Run
+from oven_tui.model.braille_chart import TextRun
 from oven_tui.model.cell_text import clip, wrapped
 
 ROLES = {"against": ("against", "bad"), "chosen": ("why this plan", "title"), "for": ("for", "good"), "": ("", "dim")}
-"""Role of a path → its name, kind of text."""
-ARM = 3
-"""Cells of line on either side of a relation's name."""
+"""Role of a path → label, kind of text."""
+LINE_CELLS = 3
+"""Length of the lines before and after the name of a relation."""
 
-Rows = list[list[Run]]
+Rows = list[list[TextRun]]
 
 
 def picture(path: CitedPath, width: int) -> Rows:
-    """Return the boxes in one line if they fit, otherwise below one another, with the path's sources below them."""
-    drawn = _across(path) if _wide(path) <= width else _down(path)
-    return [*drawn, *_ground(path, width)]
+    """Return the boxes in one row if they fit, or below one another, followed by the path's sources."""
+    boxes = _horizontal(path) if _horizontal_width(path) <= width else _vertical(path)
+    return [*boxes, *_sources(path, width)]
 
 
 def _hops(path: CitedPath) -> list[tuple[str, str, str, str]]:
-    """Return each node's name and kind of text, and the relation and edge that lead to it. The remedy stands out."""
+    """Return the name and kind of text of each node, and the relation and edge that lead to it."""
     relations = ["", *(relation.lower().replace("_", " ") for relation in path.relations)]
     kinds = ["text"] * (len(path.nodes) - 1) + ["change"]
     edges = ["", *path.edges, *[""] * len(path.nodes)]
     return list(zip(path.nodes, kinds, relations, edges, strict=False))
 
 
-def _wide(path: CitedPath) -> int:
-    return sum(
-        cell_len(node) + 4 + (2 * ARM + 4 + cell_len(words) if words else 0) for node, _, words, _ in _hops(path)
-    )
+def _horizontal_width(path: CitedPath) -> int:
+    boxes = sum(cell_len(node) + 4 for node, _, _, _ in _hops(path))
+    lines = sum(2 * LINE_CELLS + 4 + cell_len(relation) for _, _, relation, _ in _hops(path) if relation)
+    return boxes + lines
 
 
-def _across(path: CitedPath) -> Rows:
-    """Return boxes in a line. The arrows show which node has the effect."""
-    line = "─" * ARM
-    before, behind = (f"◂{line} ", f" {line}─") if path.backwards else (f"─{line} ", f" {line}▸")
-    top: list[Run] = []
-    middle: list[Run] = []
-    bottom: list[Run] = []
-    for node, kind, words, edge in _hops(path):
-        if words:
-            arm = f"{before}{words}{behind}"
-            top.append((" " * cell_len(arm), "blank"))
-            middle.append((arm, "line"))
-            bottom.append((clip(edge, cell_len(arm)).center(cell_len(arm)), "dim"))
+def _horizontal(path: CitedPath) -> Rows:
+    """Return the boxes in one row. The arrows point from cause to effect."""
+    line = "─" * LINE_CELLS
+    start, end = (f"◂{line} ", f" {line}─") if path.backwards else (f"─{line} ", f" {line}▸")
+    top: list[TextRun] = []
+    middle: list[TextRun] = []
+    bottom: list[TextRun] = []
+    for node, kind, relation, edge in _hops(path):
+        if relation:
+            arrow = f"{start}{relation}{end}"
+            top.append((" " * cell_len(arrow), "blank"))
+            middle.append((arrow, "line"))
+            bottom.append((clip(edge, cell_len(arrow)).center(cell_len(arrow)), "dim"))
         side = "─" * (cell_len(node) + 2)
         top.append((f"╭{side}╮", "dim"))
         middle += [("│ ", "dim"), (node, kind), (" │", "dim")]
@@ -57,20 +57,22 @@ def _across(path: CitedPath) -> Rows:
     return [top, middle, bottom]
 
 
-def _down(path: CitedPath) -> Rows:
+def _vertical(path: CitedPath) -> Rows:
     arrow = "▴" if path.backwards else "▾"
     rows: Rows = []
-    for node, kind, words, edge in _hops(path):
-        rows += [[(f"  {arrow} {words}", "line"), (f"  {edge}", "dim")]] if words else []
+    for node, kind, relation, edge in _hops(path):
+        if relation:
+            rows.append([(f"  {arrow} {relation}", "line"), (f"  {edge}", "dim")])
         rows.append([(node, kind)])
     return rows
 
 
-def _ground(path: CitedPath, width: int) -> Rows:
+def _sources(path: CitedPath, width: int) -> Rows:
+    """Return the lines with the path's grade, sources and remark."""
     role, kind = ROLES[path.role]
     parts = [f"grade {path.grade}" if path.grade else "", ", ".join(path.sources), path.remark]
     cited = f"cited by {', '.join(path.agents)}" if path.agents else ""
     words = "; ".join(part for part in (*parts, cited) if part)
-    head: list[Run] = [(f"{role}: ", kind)] if role else []
-    first, *more = wrapped(clean(words), max(8, width - cell_len(role) - 2)) or [""]
-    return [[*head, (first, "dim")], *([("  " + line, "dim")] for line in more)]
+    head: list[TextRun] = [(f"{role}: ", kind)] if role else []
+    first, *other_lines = wrapped(clean(words), max(8, width - cell_len(role) - 2)) or [""]
+    return [[*head, (first, "dim")], *([("  " + line, "dim")] for line in other_lines)]

@@ -1,4 +1,4 @@
-"""The sampled groups of the monitor: the newest, each once, and those that pass a filter."""
+"""Store the newest sampled groups for the monitor, without duplicates, and filter them."""
 
 from __future__ import annotations
 
@@ -7,32 +7,32 @@ from collections.abc import Callable, Iterable, Iterator
 from oven_core.protocol.completion_messages import SampledGroup, StoredGroup
 from oven_tui.model.word_filter import word_filter
 
-KEPT = 256
-"""Groups in memory. A training of an hour has fewer."""
-KEPT_CHARACTERS = 16 << 20
-"""Characters of all their texts; beyond it the oldest groups are dropped."""
+MAX_GROUPS = 256
+"""Maximum groups in memory. A training of one hour has fewer."""
+MAX_CHARACTERS = 16 << 20
+"""Maximum characters of all their texts. The oldest groups are dropped first."""
 
 
 class SampledGroups:
-    """Groups in the order of the stream, oldest first."""
+    """The newest sampled groups, oldest first."""
 
     def __init__(self) -> None:
         self.groups: list[StoredGroup] = []
         self._characters = 0
 
-    def take(self, groups: Iterable[StoredGroup]) -> None:
-        """Add groups, some of which may be known already."""
-        last = self.groups[-1].seq if self.groups else 0
-        fresh = [group for group in groups if group.seq > last]
-        if not fresh:
+    def add(self, groups: Iterable[StoredGroup]) -> None:
+        """Add groups. Known groups are ignored."""
+        last_seq = self.groups[-1].seq if self.groups else 0
+        new_groups = [group for group in groups if group.seq > last_seq]
+        if not new_groups:
             return
-        self.groups += fresh
-        self._characters += sum(_characters(stored.group) for stored in fresh)
-        while len(self.groups) > 1 and (len(self.groups) > KEPT or self._characters > KEPT_CHARACTERS):
+        self.groups += new_groups
+        self._characters += sum(_characters(stored.group) for stored in new_groups)
+        while len(self.groups) > 1 and (len(self.groups) > MAX_GROUPS or self._characters > MAX_CHARACTERS):
             self._characters -= _characters(self.groups.pop(0).group)
 
-    def shown(self, words: str) -> list[StoredGroup]:
-        """Return the groups that pass a filter with the fields `step:`, `member:` and `prompt:`."""
+    def matching(self, words: str) -> list[StoredGroup]:
+        """Return the groups that pass a filter, which supports the fields `step:`, `member:` and `prompt:`."""
         fields: dict[str, Callable[[StoredGroup], str]] = {
             "member": lambda stored: "\n".join(member.member for member in stored.group.members),
             "prompt": lambda stored: stored.group.prompt.text,

@@ -1,4 +1,4 @@
-"""Filters by words: regular expressions that must all match, each in the whole text or in one field."""
+"""Filter items by words. All words must match, each in the whole text or in one field."""
 
 from __future__ import annotations
 
@@ -16,11 +16,9 @@ def word_filter(
     fields: Mapping[str, Callable[[Item], str]] | None = None,
     step: Callable[[Item], int] | None = None,
 ) -> Callable[[Item], bool]:
-    """Return a filter for `words`, all of which must match.
-
-    A word is a regular expression that is searched in `text`, `FIELD:EXPRESSION`, or with `step` also `step:N`,
-    `step:N-M`, `step:N-` or `step:-M`. `!` before a word negates it. An invalid expression is matched literally.
-    """
+    """Return a filter for `words`, all of which must match. A word is a regular expression to search for in `text`, or
+    `FIELD:EXPRESSION`. If `step` is given, it can also be `step:N`, `step:N-M`, `step:N-` or `step:-M`. `!` negates a
+    word. An invalid expression is matched literally."""
     tests = [_test(word, text, fields or {}, step) for word in words.split() if word != "!"]
     return lambda item: all(test(item) for test in tests)
 
@@ -31,16 +29,18 @@ def _test(
     fields: Mapping[str, Callable[[Item], str]],
     step: Callable[[Item], int] | None,
 ) -> Callable[[Item], bool]:
-    inverse, word = word.startswith("!"), word.removeprefix("!")
-    name, colon, rest = word.partition(":")
-    if step is not None and name == "step" and (span := re.fullmatch(r"(?=.*\d)(\d*)(-?)(\d*)", rest)):
+    is_negated, word = word.startswith("!"), word.removeprefix("!")
+    name, colon, expression = word.partition(":")
+    if step is not None and name == "step" and (span := re.fullmatch(r"(?=.*\d)(\d*)(-?)(\d*)", expression)):
         first = int(span[1] or 0)
-        last = int(span[3]) if span[3] else math.inf if span[2] else first
-        return lambda item: (first <= step(item) <= last) != inverse
+        last: float = first
+        if span[2]:
+            last = int(span[3]) if span[3] else math.inf
+        return lambda item: (first <= step(item) <= last) != is_negated
     if colon and name in fields:
-        text, word = fields[name], rest
+        text, word = fields[name], expression
     pattern = _pattern(word)
-    return lambda item: bool(pattern.search(text(item))) != inverse
+    return lambda item: bool(pattern.search(text(item))) != is_negated
 
 
 def _pattern(text: str) -> re.Pattern[str]:

@@ -1,1 +1,1 @@
-"""Screens above the dashboard: decisions, help, questions, knobs, completions and the console."""
+"""Screens that open over the dashboard: decisions, help, questions, knobs, completions and the console."""

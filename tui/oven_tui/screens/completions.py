@@ -1,4 +1,4 @@
-"""The page of sampled completions: a list of sampled groups, and the chosen group."""
+"""The page of sampled completions: a list of sampled groups, and the selected group in full."""
 
 from __future__ import annotations
 
@@ -19,31 +19,31 @@ from oven_tui.screens.help import HelpScreen
 from oven_tui.widgets.filter_box import FilterBox
 from oven_tui.widgets.group_page import GroupList, GroupPage
 
-Source: TypeAlias = Callable[[], AsyncIterator[list[StoredGroup]]]
+GroupSource: TypeAlias = Callable[[], AsyncIterator[list[StoredGroup]]]
 """Yields stored and new groups. Raises OvenError if there are none."""
 
 
-SLIM = 72
-"""Columns below which the list of groups is hidden. Its keys still work."""
+MIN_LIST_COLUMNS = 72
+"""Minimum columns for the list of groups. In narrower terminals it is hidden, but its keys still work."""
 
 
 class CompletionScreen(ModalScreen[None]):
-    """Follows the newest group until the user moves to another."""
+    """The page of sampled completions. It follows the newest group until the user selects another."""
 
     BINDINGS: ClassVar[list[BindingType]] = bindings("completions")
 
-    def __init__(self, groups: SampledGroups, source: Source | None) -> None:
-        """`source`: reads the groups; None in tests, which fill `groups`."""
+    def __init__(self, groups: SampledGroups, source: GroupSource | None) -> None:
+        """`source` reads the groups. It is None in tests, which fill `groups`."""
         super().__init__()
         self._groups, self._source = groups, source
         self._filter = ""
-        self._follows, self._beside = True, False
-        self._chosen = 0  # a sequence of the stream
-        self._message = "no sample yet: one comes every few steps"
+        self._follows_newest, self._side_by_side = True, False
+        self._selected_seq = 0  # sequence number of the selected group
+        self._message = "no sample yet; there is one every few steps"
 
     def on_resize(self) -> None:
-        """A narrow terminal has room for one of the two."""
-        self.set_class(self.size.width < SLIM, "-slim")
+        """Hide the list in a narrow terminal."""
+        self.set_class(self.size.width < MIN_LIST_COLUMNS, "-slim")
 
     def compose(self) -> ComposeResult:
         with Container(id="sampled"):
@@ -58,61 +58,61 @@ class CompletionScreen(ModalScreen[None]):
         if self._source is not None:
             self.run_worker(self._read(self._source), exit_on_error=True)
 
-    async def _read(self, source: Source) -> None:
+    async def _read(self, source: GroupSource) -> None:
         try:
             async for groups in source():
-                self._groups.take(groups)
+                self._groups.add(groups)
                 self.redraw()
-            self._message = "the stack is down; it kept no sample"
+            self._message = "the stack is down, and it stored no samples"
         except (OvenError, OSError) as error:
             self._message = str(error)
         self.redraw()
 
     def redraw(self) -> None:
-        rows = self._groups.shown(self._filter)
-        if self._follows and rows:
-            self._chosen = rows[-1].seq
+        rows = self._groups.matching(self._filter)
+        if self._follows_newest and rows:
+            self._selected_seq = rows[-1].seq
         cursor = self._cursor(rows)
-        message = "nothing matches; escape shows all" if self._filter and self._groups.groups else self._message
+        message = "nothing matches; press escape to show all" if self._filter and self._groups.groups else self._message
         self.query_one(GroupList).show(rows, cursor)
-        self.query_one(GroupPage).show(rows[cursor] if rows else None, self._beside, message)
+        self.query_one(GroupPage).show(rows[cursor] if rows else None, self._side_by_side, message)
 
     def _cursor(self, rows: Sequence[StoredGroup]) -> int:
-        """Return the position of the chosen group, or of the next one that passes the filter."""
-        return next((number for number, stored in enumerate(rows) if stored.seq >= self._chosen), len(rows) - 1)
+        """Return the position of the selected group, or of the next group that passes the filter."""
+        return next((number for number, stored in enumerate(rows) if stored.seq >= self._selected_seq), len(rows) - 1)
 
-    def _choose(self, index: int) -> None:
-        """Show the group at a position of the list; at the end follow the newest."""
-        if rows := self._groups.shown(self._filter):
+    def _select(self, index: int) -> None:
+        """Show the group at a position of the list. At the end of the list, follow the newest group."""
+        if rows := self._groups.matching(self._filter):
             index = max(0, min(index, len(rows) - 1))
-            self._chosen, self._follows = rows[index].seq, index == len(rows) - 1
+            self._selected_seq, self._follows_newest = rows[index].seq, index == len(rows) - 1
             self.redraw()
 
     def action_step(self, by: int) -> None:
-        self._choose(self._cursor(self._groups.shown(self._filter)) + by)
+        self._select(self._cursor(self._groups.matching(self._filter)) + by)
 
     def action_first(self) -> None:
-        self._choose(0)
+        self._select(0)
 
     def on_group_list_moved(self) -> None:
-        self._choose(self.query_one(GroupList).cursor)
+        self._select(self.query_one(GroupList).cursor)
 
     def action_newest(self) -> None:
-        self._follows = True
+        self._follows_newest = True
         self.redraw()
 
-    def action_beside(self) -> None:
-        self._beside = not self._beside
+    def action_side_by_side(self) -> None:
+        self._side_by_side = not self._side_by_side
         self.redraw()
 
     def action_copy(self) -> None:
-        if (stored := self.query_one(GroupList).chosen()) is not None:
+        if (stored := self.query_one(GroupList).selected()) is not None:
             self.app.copy_to_clipboard(stored.model_dump_json())
-            self.app.notify(f"step {stored.group.step}: copied as JSON", timeout=3)
+            self.app.notify(f"copied step {stored.group.step} as JSON", timeout=3)
 
     def action_scroll(self, pages: int) -> None:
-        shown = self.query_one(GroupPage)
-        shown.scroll_relative(y=pages * max(1, shown.size.height - 1), animate=False, force=True)
+        page = self.query_one(GroupPage)
+        page.scroll_relative(y=pages * max(1, page.size.height - 1), animate=False, force=True)
 
     def action_help(self) -> None:
         self.app.push_screen(HelpScreen(("completions",)))

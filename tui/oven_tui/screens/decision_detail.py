@@ -1,4 +1,4 @@
-"""A screen with one decision in full: votes and weights, reason, evidence, receipt and outcome."""
+"""The page with one decision in full: votes and weights, reason, evidence, receipt and outcome."""
 
 from __future__ import annotations
 
@@ -15,21 +15,22 @@ from textual.widgets import Static
 from oven_core.protocol.messages import Outcome, TallyLine, Vote
 from oven_core.terminal_text import clean
 from oven_runs.log.cited_paths import cited_paths, read_path
-from oven_runs.log.run_summary import text, verdict_text
+from oven_runs.log.run_summary import format_value, verdict_text
 from oven_tui.bindings import key_line
-from oven_tui.model import decision_chart, path_picture
+from oven_tui.model import decision_chart
 from oven_tui.model.cell_text import FATES
-from oven_tui.model.decisions import Decided, Entry, Note, Open
+from oven_tui.model.decisions import DecisionEntry, Entry, Note, OpenBallot
 from oven_tui.model.monitor_view import MonitorView
+from oven_tui.model.path_picture import picture
 from oven_tui.screens.help import PaperScreen
-from oven_tui.widgets.base import Drawing
+from oven_tui.widgets.base import Picture
 
 
 class DecisionScreen(PaperScreen):
-    """Shows one decision, open ballot or note in full."""
+    """The page of one decision, open ballot or note."""
 
     def __init__(self, entry: Entry, view: MonitorView | None = None) -> None:
-        """`view` provides the metric that judges the decision."""
+        """`view` contains the metric that judges the decision."""
         super().__init__()
         self._entry, self._view = entry, view
 
@@ -38,53 +39,51 @@ class DecisionScreen(PaperScreen):
             paper.border_title = clean(heading(self._entry))
             paper.border_subtitle = key_line("paper")
             yield Static(Group(*content(self._entry)))
-            if isinstance(self._entry, Decided):
+            if isinstance(self._entry, DecisionEntry):
                 yield from self._pictures(self._entry)
             if votes := _votes(self._entry):
                 yield Static(Group(*votes))
 
-    def _pictures(self, entry: Decided) -> Iterator[Widget]:
-        """Yield charts of the metric around the decision and of the graph's paths that votes cite."""
+    def _pictures(self, entry: DecisionEntry) -> Iterator[Widget]:
+        """Yield a chart of the metric around the decision, and pictures of the graph paths that votes cite."""
         view = self._view
         if view is not None and decision_chart.chart(view, entry, 80):
             yield Static("")
-            yield Drawing(lambda width: decision_chart.chart(view, entry, width), id="decision-chart")
+            yield Picture(lambda width: decision_chart.chart(view, entry, width), id="decision-chart")
         if paths := cited_paths(entry.votes):
-            yield Static(Group(_section("The knowledge graph")))
-            yield Drawing(
-                lambda width: [row for path in paths for row in path_picture.picture(path, width)], id="paths"
-            )
+            yield Static(Group(_section("Knowledge graph")))
+            yield Picture(lambda width: [row for path in paths for row in picture(path, width)], id="paths")
 
 
 def heading(entry: Entry) -> str:
     match entry:
         case Note():
             return entry.author
-        case Open():
+        case OpenBallot():
             return f"open ballot on {entry.opened.actuator}"
-        case Decided():
+        case DecisionEntry():
             decision = entry.decision
             return f"{decision.actuator}: {verdict_text(decision.verdict, decision.reason)}"
 
 
 def content(entry: Entry) -> list[RenderableType]:
-    """Return the facts of the entry, without charts and votes."""
+    """Return the facts of the entry. Charts and votes follow separately."""
     match entry:
         case Note():
             return [Text(clean(entry.text)), _row("logged", f"event {entry.seq}, at step {entry.step}")]
-        case Open():
+        case OpenBallot():
             return _open_ballot(entry)
-        case Decided():
+        case DecisionEntry():
             return _decision(entry)
 
 
-def _open_ballot(entry: Open) -> list[RenderableType]:
+def _open_ballot(entry: OpenBallot) -> list[RenderableType]:
     opened = entry.opened
     waiting = [name for name in opened.eligible if name not in entry.votes]
     return [
-        _row("proposal", f"{text(opened.proposal)} by {opened.opened_by}"),
+        _row("proposal", f"{format_value(opened.proposal)} by {opened.opened_by}"),
         _row("opened", f"at tick {opened.tick}, closes at tick {opened.closes_at_tick}"),
-        _row("not heard yet", ", ".join(waiting) or "none"),
+        _row("not voted", ", ".join(waiting) or "none"),
     ]
 
 
@@ -92,9 +91,9 @@ def _votes(entry: Entry) -> list[RenderableType]:
     match entry:
         case Note():
             return []
-        case Open():
+        case OpenBallot():
             return [part for name, vote in sorted(entry.votes.items()) for part in _vote(name, vote)]
-        case Decided():
+        case DecisionEntry():
             parts: list[RenderableType] = [_section("Tally"), _tally(entry.decision.tally)]
             if silent := [line.agent for line in entry.decision.tally if line.stance == "silent"]:
                 parts.append(Text(clean(f"silent: {', '.join(silent)}"), style="dim"))
@@ -106,42 +105,41 @@ def _votes(entry: Entry) -> list[RenderableType]:
             return parts
 
 
-def _decision(entry: Decided) -> list[RenderableType]:
+def _decision(entry: DecisionEntry) -> list[RenderableType]:
     decision = entry.decision
-    change = f"{text(decision.before)} → {text(decision.value)}"
+    change = f"{format_value(decision.before)} → {format_value(decision.value)}"
     parts: list[RenderableType] = [
-        _row("asked for" if decision.verdict == "rejected" else "merged value", change),
-        _row(
-            "decided", f"at tick {decision.tick} (step {entry.step}), decision {decision.id}, ballot {decision.ballot}"
-        ),
+        _row("proposal" if decision.verdict == "rejected" else "merged value", change),
+        _row("decided", f"tick {decision.tick} (step {entry.step}), decision {decision.id}, ballot {decision.ballot}"),
     ]
     if decision.verdict == "adopted":
-        risky = ", after a snapshot: it is risky" if decision.snapshot_first else ""
-        due = f"from tick {decision.apply_at_tick}, lapses after tick {decision.expires_at_tick}{risky}"
-        parts += [_row("in force", due), _row("receipt", _receipt(entry))]
+        snapshot = ", after a snapshot because it is risky" if decision.snapshot_first else ""
+        period = f"from tick {decision.apply_at_tick}, lapses after tick {decision.expires_at_tick}{snapshot}"
+        parts += [_row("in force", period), _row("receipt", _receipt(entry))]
     if decision.verdict == "advised":
         parts.append(_row("approve", f"oven-controller approve {decision.id}" if not entry.approved else "approved"))
     if entry.outcome is not None:
         parts += [_row("outcome", _outcome(entry.outcome))]
-    return [*parts, _section("Why"), Text(clean(decision.reason))]
+    return [*parts, _section("Reason"), Text(clean(decision.reason))]
 
 
-def _receipt(entry: Decided) -> str:
+def _receipt(entry: DecisionEntry) -> str:
     receipt = entry.receipt
     if receipt is None:
         return "none yet"
-    change = f"{text(receipt.before)} → {text(receipt.after)}, read back at step {receipt.step} (tick {receipt.tick})"
-    why = f": {receipt.reason}" if receipt.reason else ""
-    return f"{FATES[entry.fate][0]} {receipt.status}  {change}{why}"
+    values = f"{format_value(receipt.before)} → {format_value(receipt.after)}"
+    change = f"{values}, confirmed at step {receipt.step} (tick {receipt.tick})"
+    reason = f": {receipt.reason}" if receipt.reason else ""
+    return f"{FATES[entry.fate][0]} {receipt.status}  {change}{reason}"
 
 
 def _outcome(outcome: Outcome) -> str:
     if not outcome.scored or outcome.gain is None:
         return f"{outcome.target}: not scored, {outcome.reason}"
     forecast = f", forecast {outcome.forecast:+.3g}" if outcome.forecast is not None else ""
-    moved = ", ".join(f"{line.agent} {line.before:.2f} → {line.after:.2f}" for line in outcome.lines)
+    reputations = ", ".join(f"{line.agent} {line.before:.2f} → {line.after:.2f}" for line in outcome.lines)
     outcome_text = f"{outcome.target} {outcome.gain:+.3g}{forecast}; {outcome.reason}"
-    return outcome_text + (f"; {moved}" if moved else "")
+    return outcome_text + (f"; {reputations}" if reputations else "")
 
 
 def _tally(lines: tuple[TallyLine, ...]) -> Table:
@@ -154,11 +152,11 @@ def _tally(lines: tuple[TallyLine, ...]) -> Table:
         if line.stance == "silent":
             continue
         mark = " (shadow)" if line.shadow else " (newcomer)" if line.newcomer else ""
-        cells = (line.agent, line.stance + mark, text(line.value), *_figures(line))
+        cells = (line.agent, line.stance + mark, format_value(line.value), *_figures(line))
         table.add_row(*(Text(clean(cell)) for cell in cells), style="dim" if not line.weight else "")
     for name, side in (("for", ("propose", "for")), ("against", ("against",))):
         weight = sum(line.weight for line in lines if line.stance in side)
-        table.add_row(Text("together"), Text(name), "", "", "", f"{weight:.3g}", style="bold")
+        table.add_row(Text("total"), Text(name), "", "", "", f"{weight:.3g}", style="bold")
     return table
 
 
@@ -167,10 +165,10 @@ def _figures(line: TallyLine) -> tuple[str, str, str]:
 
 
 def _vote(name: str, vote: Vote) -> list[RenderableType]:
-    stance = f"{vote.stance} {text(vote.value)}" if vote.value is not None else vote.stance
+    stance = f"{vote.stance} {format_value(vote.value)}" if vote.value is not None else vote.stance
     parts: list[RenderableType] = [
         _section(f"{name}: {stance}"),
-        Text(clean(vote.rationale) or "no reason was given"),
+        Text(clean(vote.rationale) or "no reason given"),
     ]
     if vote.target:
         parts.append(_row("expects", f"{vote.target} {vote.expected_change:+.3g} within {vote.horizon} ticks"))

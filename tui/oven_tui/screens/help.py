@@ -1,4 +1,4 @@
-"""Pages to read, and the help: the keys, from the table of commands, and the dashboard's signs."""
+"""The help page, which explains keys, filters and signs, and the base class of text pages."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ from textual.containers import VerticalScroll
 from textual.screen import ModalScreen
 from textual.widgets import Static
 
-from oven_tui.bindings import bindings, key_line, key_words
+from oven_tui.bindings import bindings, key_line, key_text
 from oven_tui.model.cell_text import FATES
 from oven_tui.model.commands import COMMANDS, GROUPS, Scope, commands_in
 
 LINES = 3
 """Rows per key press."""
 SIGNS = (
-    ("⣀⠤⠒", "dots dim: as measured, the least and greatest of each column; bright: moving average over 20 points"),
-    ("×", "not a number, or infinite: the curve has a gap there"),
-    ("┊", "a decision came into force; its head is the sign of the agent that proposed it"),
+    ("⣀⠤⠒", "dim: minimum and maximum of the measured values per column; bright: moving average over 20 points"),
+    ("×", "not a number, or infinite; the curve has a gap there"),
+    ("┊", "a decision took effect; the sign at the top is that of the agent that proposed it"),
     ("⚑", "an operator's command"),
     *((sign, f"decision {words}") for sign, words, _ in FATES.values()),
 )
 
 BOARD: Final[tuple[Scope, ...]] = ("monitor", "decisions")
-"""The monitor's own scopes."""
+"""The scopes of the monitor itself."""
 
 
 class PaperScreen(ModalScreen[None]):
-    """The base of read-only pages, which a key closes. The content is in a container with the id `paper`."""
+    """Base class of text pages, which a key closes. The content is in a container with the id `paper`."""
 
     BINDINGS: ClassVar[list[BindingType]] = bindings("paper")
 
@@ -45,7 +45,7 @@ class HelpScreen(PaperScreen):
     BINDINGS: ClassVar[list[BindingType]] = bindings("help")
 
     def __init__(self, scopes: Sequence[Scope] = BOARD) -> None:
-        """`scopes` are those whose commands are shown. If two have a key, the later one's command is shown."""
+        """`scopes` selects the commands. If two scopes use the same key, the later scope takes precedence."""
         super().__init__()
         self._scopes = scopes
 
@@ -53,9 +53,7 @@ class HelpScreen(PaperScreen):
         signs = _grid()
         for sign, meaning in SIGNS:
             signs.add_row(Text(sign, style="bold"), Text(meaning))
-        filters = Text(
-            "agent:NAME  actuator:NAME  step:N-M  or any words, as regular expressions; ! before one turns it round"
-        )
+        filters = Text("agent:NAME  actuator:NAME  step:N-M  or words, which are regular expressions; ! negates a word")
         with VerticalScroll(id="paper") as paper:
             paper.border_title = "help"
             paper.border_subtitle = key_line("paper")
@@ -63,15 +61,15 @@ class HelpScreen(PaperScreen):
 
 
 def _keys(scopes: Sequence[Scope]) -> list[RenderableType]:
-    """Return every command of these scopes with its keys, under the heading of its group."""
+    """Return the commands of these scopes with their keys, grouped under headings."""
     parts: list[RenderableType] = []
-    owner = {key: command for scope in scopes for command in commands_in(scope) for key in command.key_names()}
-    active = {command.id for command in owner.values()}
+    by_key = {key: command for scope in scopes for command in commands_in(scope) for key in command.key_names()}
+    active = {command.id for command in by_key.values()}
     for group in GROUPS:
         grid = _grid()
         for command in COMMANDS:
             if command.group == group and command.id in active:
-                grid.add_row(Text(key_words(command), style="bold"), Text(command.help))
+                grid.add_row(Text(key_text(command), style="bold"), Text(command.help))
         if grid.row_count:
             parts += [_head(group), grid]
     return parts

@@ -1,4 +1,4 @@
-"""The console: the output of a run's processes as it is written to their logs."""
+"""The console page, which shows the process logs of a run as they are written."""
 
 from __future__ import annotations
 
@@ -17,36 +17,36 @@ from textual.strip import Strip
 from textual.widgets import Footer, Static
 
 from oven_tui.bindings import bindings
-from oven_tui.model.braille_chart import Run
+from oven_tui.model.braille_chart import TextRun
 from oven_tui.model.cell_text import fit, glyph, row
-from oven_tui.model.console import ALL, Console
+from oven_tui.model.console import ALL, ConsoleBuffer
 from oven_tui.screens.help import HelpScreen
-from oven_tui.widgets.base import PAINTS, Painted
+from oven_tui.widgets.base import PAINT_CLASSES, PaintMixin
 from oven_tui.widgets.filter_box import FilterBox
 
-LOOK_S = 0.5
-"""Seconds between two reads of the files while the console is open."""
-TAIL: Final = 128 * 1024
-"""Bytes of a file to read at first, because a log may have gigabytes."""
-AT_ONCE: Final = 256 * 1024
-"""Bytes of a file to read at a time. Output of a faster process is skipped."""
-LONGEST: Final = 8192
-"""Bytes without an end of line after which they count as a line."""
-PROCESS = 16
-"""Cells of a process's name."""
-ASIDE = 20
-"""Cells by which a key moves the text sideways."""
+POLL_S = 0.5
+"""Seconds between reads of the log files while the console is open."""
+TAIL_BYTES: Final = 128 * 1024
+"""Bytes at the end of a file to read first, because a log may have gigabytes."""
+MAX_READ_BYTES: Final = 256 * 1024
+"""Maximum bytes of a file to read at a time. If a process writes more, the older part is skipped."""
+MAX_LINE_BYTES: Final = 8192
+"""Maximum length of a line in bytes. Longer lines are split."""
+PROCESS_CELLS = 16
+"""Width of the process names in cells."""
+SIDEWAYS_CELLS = 20
+"""Cells by which a key scrolls long lines sideways."""
 
 
 class ProcessLogs:
-    """The tails of a run's process logs. Call `read` from time to time, outside of painting, because it reads files."""
+    """The tails of a run's process logs. Call `read` regularly, in a thread because it reads files."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._files: dict[str, _Tail] = {}
 
     def read(self) -> list[tuple[str, list[str]]]:
-        """Return (process, new lines) by name; nothing without a folder of logs, or if none can be read."""
+        """Return the new lines of each process, sorted by process. Unreadable files are skipped."""
         output = []
         with contextlib.suppress(OSError):
             for path in sorted(self._folder.glob("*.log")):
@@ -58,65 +58,65 @@ class ProcessLogs:
 
 
 class _Tail:
-    """One file. A file that became shorter is read from the start."""
+    """The tail of one file. If the file becomes shorter, it is read again from its start."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._offset: int | None = None
-        self._rest = b""
+        self._incomplete_line = b""
 
     def read(self) -> Iterator[str]:
         with self._path.open("rb") as file:
             size = file.seek(0, 2)
             if self._offset is None or size < self._offset:
-                self._offset, self._rest = max(0, size - TAIL), b""
-                cut = self._offset > 0
+                self._offset, self._incomplete_line = max(0, size - TAIL_BYTES), b""
+                is_cut = self._offset > 0
             else:
-                cut = size - self._offset > AT_ONCE
-                self._offset = size - AT_ONCE if cut else self._offset
+                is_cut = size - self._offset > MAX_READ_BYTES
+                self._offset = size - MAX_READ_BYTES if is_cut else self._offset
             file.seek(self._offset)
-            piece = file.read(size - self._offset)
-            self._offset += len(piece)
-        *lines, self._rest = (self._rest + piece).split(b"\n")
-        if cut and lines:
-            del lines[0]  # its beginning is missing
-        if len(self._rest) > LONGEST:
-            lines.append(self._rest)
-            self._rest = b""
+            new_bytes = file.read(size - self._offset)
+            self._offset += len(new_bytes)
+        *lines, self._incomplete_line = (self._incomplete_line + new_bytes).split(b"\n")
+        if is_cut and lines:
+            del lines[0]  # the beginning of the first line is missing
+        if len(self._incomplete_line) > MAX_LINE_BYTES:
+            lines.append(self._incomplete_line)
+            self._incomplete_line = b""
         for line in lines:
             yield line.decode(errors="replace")
 
 
-class ConsoleLines(Painted, ScrollView, can_focus=True):
-    """A list that draws only visible rows, the newest last. It follows the newest until the user moves up."""
+class ConsoleLines(PaintMixin, ScrollView, can_focus=True):
+    """The list of lines, the newest last. It follows the newest line until the user scrolls up."""
 
-    COMPONENT_CLASSES: ClassVar[set[str]] = PAINTS
+    COMPONENT_CLASSES: ClassVar[set[str]] = PAINT_CLASSES
     BINDINGS: ClassVar[list[BindingType]] = bindings("console")
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, buffer: ConsoleBuffer) -> None:
         super().__init__(id="console-lines")
-        self._written = console
-        self._aside = 0
-        self._follows = True
-        self._forgotten = 0
+        self._buffer = buffer
+        self._indent = 0
+        self._follows_newest = True
+        self._dropped_lines = 0
 
     def redraw(self) -> None:
-        lines = self._written.lines()
+        lines = self._buffer.lines()
         self.virtual_size = Size(self.size.width, len(lines))
-        if self._follows:
+        if self._follows_newest:
             self.scroll_to(y=len(lines), animate=False, force=True)
-        elif gone := self._written.forgotten - self._forgotten:  # the lines moved up
-            self.scroll_to(y=max(0, self.scroll_offset.y - gone), animate=False, force=True)
-        self._forgotten = self._written.forgotten
+        elif dropped_count := self._buffer.dropped_lines - self._dropped_lines:  # the remaining lines moved up
+            self.scroll_to(y=max(0, self.scroll_offset.y - dropped_count), animate=False, force=True)
+        self._dropped_lines = self._buffer.dropped_lines
         self.refresh()
 
     def on_resize(self) -> None:
         self.redraw()
 
     def on_mouse_scroll_up(self) -> None:
-        self._follows = False
+        self._follows_newest = False
 
-    def action_lines(self, by: int) -> None:
+    def action_move(self, by: int) -> None:
         self._move(self.scroll_offset.y + by)
 
     def action_page(self, by: int) -> None:
@@ -126,48 +126,48 @@ class ConsoleLines(Painted, ScrollView, can_focus=True):
         self._move(0)
 
     def action_last(self) -> None:
-        self._follows = True
+        self._follows_newest = True
         self.redraw()
 
-    def action_aside(self, by: int) -> None:
-        self._aside = max(0, self._aside + by * ASIDE)
+    def action_sideways(self, by: int) -> None:
+        self._indent = max(0, self._indent + by * SIDEWAYS_CELLS)
         self.refresh()
 
     def _move(self, y: int) -> None:
         last = max(0, self.virtual_size.height - self.size.height)
-        self._follows = y >= last
+        self._follows_newest = y >= last
         self.scroll_to(y=max(0, min(y, last)), animate=False, force=True)
 
     def render_line(self, y: int) -> Strip:
-        lines, number = self._written.lines(), y + self.scroll_offset.y
+        lines, number = self._buffer.lines(), y + self.scroll_offset.y
         width = self.scrollable_content_region.width
         if number >= len(lines):
-            hint = "no line matches; escape shows all" if self._written.filter else "nothing was written yet"
+            hint = "no line matches; press escape to show all" if self._buffer.filter else "no output yet"
             return self.strip(row(width, [(hint, "dim")] if not lines and number == 0 else []))
         line = lines[number]
-        runs: list[Run] = []
-        if self._written.process == ALL:
-            index = self._written.processes.index(line.process)
+        runs: list[TextRun] = []
+        if self._buffer.process == ALL:
+            index = self._buffer.processes.index(line.process)
             sign, colour = glyph(index)
-            runs = [(f"{sign} ", colour), (fit(line.process, PROCESS) + " ", "dim")]
-        return self.strip(row(width, [*runs, (line.text[self._aside :], line.kind)]))
+            runs = [(f"{sign} ", colour), (fit(line.process, PROCESS_CELLS) + " ", "dim")]
+        return self.strip(row(width, [*runs, (line.text[self._indent :], line.kind)]))
 
 
 class ConsoleScreen(ModalScreen[None]):
     BINDINGS: ClassVar[list[BindingType]] = bindings("console_page")
 
-    def __init__(self, console: Console, logs: ProcessLogs | None) -> None:
-        """Both arguments outlive the page, so that lines and filter remain when it is opened again. `logs` is None if
-        they are on another machine."""
+    def __init__(self, buffer: ConsoleBuffer, logs: ProcessLogs | None) -> None:
+        """Both arguments outlive the page, so that lines and filter are still there when it opens again. `logs` is None
+        if the process logs are on another machine."""
         super().__init__(id="console")
-        self._written = console
+        self._buffer = buffer
         self._logs = logs
-        self._lines = ConsoleLines(console)
+        self._lines = ConsoleLines(buffer)
 
     def compose(self) -> ComposeResult:
         yield Static(id="console-title", markup=False)
         if self._logs is None:
-            yield Static("The process logs are on the machine that runs it, in the run's folder under logs/.")
+            yield Static("The process logs are on the run's machine, in its folder under logs/.")
         yield self._lines
         yield FilterBox("lines", "ERROR !httpx: words in a line", id="line-filter", stays=True)
         yield Footer(show_command_palette=False)
@@ -182,21 +182,21 @@ class ConsoleScreen(ModalScreen[None]):
         while True:
             output = await asyncio.to_thread(logs.read)
             for process, lines in output:
-                self._written.feed(process, lines)
+                self._buffer.feed(process, lines)
             if output:
                 self._redraw()
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(POLL_S)
 
     def _redraw(self) -> None:
-        console, shown = self._written, len(self._written.lines())
-        names = "all processes" if console.process == ALL else console.process
-        words = f"{shown} lines" + (f" match {console.filter!r}" if console.filter else "")
-        gone = f", {console.forgotten} older ones were let go" if console.forgotten else ""
-        self.query_one("#console-title", Static).update(f" {names}: {words}{gone}")
+        buffer, line_count = self._buffer, len(self._buffer.lines())
+        process = "all processes" if buffer.process == ALL else buffer.process
+        matches = f" match {buffer.filter!r}" if buffer.filter else ""
+        dropped = f", {buffer.dropped_lines} older lines were dropped" if buffer.dropped_lines else ""
+        self.query_one("#console-title", Static).update(f" {process}: {line_count} lines{matches}{dropped}")
         self._lines.redraw()
 
     def action_process(self, by: int) -> None:
-        self._written.turn(by)
+        self._buffer.next_process(by)
         self._redraw()
 
     def action_filter(self) -> None:
@@ -210,7 +210,7 @@ class ConsoleScreen(ModalScreen[None]):
             self.dismiss()
 
     def on_filter_box_changed(self, message: FilterBox.Changed) -> None:
-        self._written.filter = message.words
+        self._buffer.filter = message.words
         self._redraw()
 
     def on_filter_box_closed(self) -> None:

@@ -1,1 +1,1 @@
-"""Widgets of the dashboard. Each draws a MonitorView and changes nothing."""
+"""The dashboard's widgets. Each draws a MonitorView without changing it."""

@@ -1,4 +1,4 @@
-"""Base classes of the widgets: rows of styled text, redrawn where they differ, and panels."""
+"""Base classes of the widgets: rows of styled text, lists with a cursor, pictures and panels."""
 
 from __future__ import annotations
 
@@ -14,65 +14,66 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 from textual.widget import Widget
 
-from oven_tui.model.braille_chart import Run
+from oven_tui.model.braille_chart import TextRun
 from oven_tui.model.cell_text import COLOURS, row
 from oven_tui.model.monitor_view import MonitorView
 
 TEXT = ("blank", "text", "dim", "strong", "title", "good", "warn", "bad", "drill", "cursor", "cross")
 DOTS = ("line", "raw", "broken", "change")
 KINDS = (*TEXT, *DOTS)
-PAINTS = {f"paint--{kind}" for kind in (*KINDS, *(f"agent-{n}" for n in range(COLOURS)))}
-"""A component class for each kind of text (styles.tcss)."""
+PAINT_CLASSES = {f"paint--{kind}" for kind in (*KINDS, *(f"agent-{n}" for n in range(COLOURS)))}
+"""The component classes for all kinds of text. Their styles are in styles.tcss."""
 
 Row = TypeVar("Row")
 
 if TYPE_CHECKING:
     _Base = Widget
 else:
-    _Base = object  # as a Widget it would stand before the other base and hide that one's defaults
+    _Base = object  # a Widget here would override defaults of the other base class
 
 
-class Painted(_Base):
-    """Mixin for a widget with the component classes PAINTS: turns runs of text into strips."""
+class PaintMixin(_Base):
+    """Mixin that converts styled texts to strips. The widget needs the component classes PAINT_CLASSES."""
 
     def notify_style_update(self) -> None:
         super().notify_style_update()
         self._paints: dict[str, Style] = {}
 
     def paint(self, kind: str) -> Style:
-        """Return the style of a kind, kept until the theme changes. Textual forgets it with every refresh."""
+        """Return the style of a kind of text. It is cached until the theme changes; Textual's cache is shorter."""
         if kind not in self._paints:
             self._paints[kind] = self.get_component_rich_style(f"paint--{kind}")
         return self._paints[kind]
 
-    def strip(self, runs: list[Run], *, picked: bool = False) -> Strip:
-        chosen = self.paint("cursor")
-        over = Style(bgcolor=chosen.bgcolor, reverse=chosen.reverse) if picked else Style.null()
-        return Strip([Segment(text, self.paint(kind) + over) for text, kind in runs])
+    def strip(self, runs: list[TextRun], *, is_selected: bool = False) -> Strip:
+        """Return the styled texts as a strip, with the cursor's background if selected."""
+        cursor = self.paint("cursor")
+        overlay = Style(bgcolor=cursor.bgcolor, reverse=cursor.reverse) if is_selected else Style.null()
+        return Strip([Segment(text, self.paint(kind) + overlay) for text, kind in runs])
 
 
 class Panel(_Base):
-    """The last base of a widget that shows a part of the view. The application sets `view` and calls `redraw`."""
+    """Mixin for a panel of the dashboard, as the last base class. The application sets `view` and calls `redraw`."""
 
     view: MonitorView
 
     @abstractmethod
     def redraw(self) -> None:
-        """Draw what changed in the view since the last call."""
+        """Draw the changes since the last call."""
 
 
-class Lines(Painted, Widget):
-    """Redraws row by row, so that only differences go to the terminal."""
+class Lines(PaintMixin, Widget):
+    """A widget with rows of text. Only changed rows are sent to the terminal."""
 
-    COMPONENT_CLASSES: ClassVar[set[str]] = PAINTS
+    COMPONENT_CLASSES: ClassVar[set[str]] = PAINT_CLASSES
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
-        self.drawn_rows: list[list[Run]] = []
+        self.drawn_rows: list[list[TextRun]] = []
 
     @abstractmethod
-    def rows(self, width: int, height: int) -> list[list[Run]]:
-        """Return the content: a list of runs per row."""
+    def rows(self, width: int, height: int) -> list[list[TextRun]]:
+        """Return the content as rows of styled texts."""
 
     def redraw(self) -> None:
         width, height = self.content_size
@@ -82,9 +83,9 @@ class Lines(Painted, Widget):
         if len(before) != len(self.drawn_rows):
             self.refresh()
             return
-        changed = [y for y, (old, new) in enumerate(zip(before, self.drawn_rows, strict=True)) if old != new]
-        if changed:
-            self.refresh(*(Region(0, y, width, 1) for y in changed))
+        changed_rows = [y for y, (old, new) in enumerate(zip(before, self.drawn_rows, strict=True)) if old != new]
+        if changed_rows:
+            self.refresh(*(Region(0, y, width, 1) for y in changed_rows))
 
     def on_resize(self) -> None:
         self.drawn_rows = []
@@ -96,29 +97,29 @@ class Lines(Painted, Widget):
         return self.strip(self.drawn_rows[y])
 
 
-class Drawing(Lines):
-    """A picture in a page that scrolls: as high as its rows are at the page's width."""
+class Picture(Lines):
+    """A picture on a page. Its height is the number of its rows at the page's width."""
 
-    DEFAULT_CSS = "Drawing { height: auto; }"
+    DEFAULT_CSS = "Picture { height: auto; }"
 
-    def __init__(self, draw: Callable[[int], list[list[Run]]], *, id: str | None = None) -> None:
-        """`draw` makes the rows for a width."""
+    def __init__(self, draw: Callable[[int], list[list[TextRun]]], *, id: str | None = None) -> None:
+        """`draw` returns the rows for a width."""
         super().__init__(id=id)
         self._draw = draw
 
     def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
         return len(self._draw(width))
 
-    def rows(self, width: int, height: int) -> list[list[Run]]:
+    def rows(self, width: int, height: int) -> list[list[TextRun]]:
         return [row(width, runs) for runs in self._draw(width)]
 
 
-class RowList(Painted, ScrollView, Generic[Row], can_focus=True):
-    """A list with a cursor. Only visible rows are drawn."""
+class RowList(PaintMixin, ScrollView, Generic[Row], can_focus=True):
+    """A list with a cursor, which draws only the visible rows."""
 
-    COMPONENT_CLASSES: ClassVar[set[str]] = PAINTS
+    COMPONENT_CLASSES: ClassVar[set[str]] = PAINT_CLASSES
     head_rows = 0
-    """Rows above the first one of the list."""
+    """Number of heading rows above the list."""
 
     def __init__(self, *, id: str) -> None:
         super().__init__(id=id)
@@ -126,22 +127,23 @@ class RowList(Painted, ScrollView, Generic[Row], can_focus=True):
         self.cursor = 0
 
     @abstractmethod
-    def line(self, item: Row, width: int) -> list[Run]:
-        """Return the text of one row."""
+    def line(self, item: Row, width: int) -> list[TextRun]:
+        """Return one row."""
 
     def hint(self) -> str:
+        """Return the text for an empty list."""
         return ""
 
-    def head(self, width: int) -> list[Run]:
+    def head(self, width: int) -> list[TextRun]:
         return []
 
     def show(self, rows: Sequence[Row], cursor: int) -> None:
-        """Show these rows, with the cursor on one of them."""
+        """Show these rows with the cursor at a position."""
         self.shown_rows, self.cursor = rows, max(0, min(cursor, len(rows) - 1))
         self.on_resize()
         self.refresh()
 
-    def chosen(self) -> Row | None:
+    def selected(self) -> Row | None:
         return self.shown_rows[self.cursor] if self.cursor < len(self.shown_rows) else None
 
     def move_to(self, cursor: int) -> None:
@@ -186,5 +188,5 @@ class RowList(Painted, ScrollView, Generic[Row], can_focus=True):
             return self.strip(self.head(width))
         if number >= len(self.shown_rows):
             return self.strip(row(width, [(self.hint(), "dim")] if number == 0 else []))
-        picked = number == self.cursor and (self.has_focus or not self.can_focus)
-        return self.strip(self.line(self.shown_rows[number], width), picked=picked)
+        is_selected = number == self.cursor and (self.has_focus or not self.can_focus)
+        return self.strip(self.line(self.shown_rows[number], width), is_selected=is_selected)

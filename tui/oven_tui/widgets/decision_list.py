@@ -1,5 +1,4 @@
-"""The panel of decisions: a list that renders only visible rows, the newest last. It follows the newest until the user
-moves up."""
+"""The panel of decisions: a list with the newest decision last. It follows the newest until the user moves up."""
 
 from __future__ import annotations
 
@@ -12,27 +11,27 @@ from textual.message import Message
 
 from oven_core.protocol.messages import Decision
 from oven_runs.log.command_result import CommandResult
-from oven_runs.log.run_summary import text
+from oven_runs.log.run_summary import format_value
 from oven_tui.bindings import bindings
-from oven_tui.model.braille_chart import Run
+from oven_tui.model.braille_chart import TextRun
 from oven_tui.model.cell_text import FATES, fit, glyph, row
-from oven_tui.model.commands_given import object_of, progress_text, sign_of, value_of
+from oven_tui.model.command_progress import progress_text, stage_text, subject_text, value_text
 from oven_tui.model.consequences import countdown, remaining
-from oven_tui.model.decisions import Decided, Entry, Note, Open, as_json, label, matching, tick_of
+from oven_tui.model.decisions import DecisionEntry, Entry, Note, OpenBallot, as_json, label, matching, tick_of
 from oven_tui.model.monitor_view import MonitorView
 from oven_tui.widgets.base import Panel, RowList
 
 AGENT, ACTUATOR, CHANGE, FATE = 16, 19, 15, 13
-"""Cells of the columns."""
-ALL = 9 + AGENT + ACTUATOR + CHANGE + FATE + 4
-"""Cells of step, sign, columns and the gaps between them."""
-SHORT_AGENT, SHORT_CHANGE = 12, 9
-"""Cells to which two of the columns shrink on a list that is narrower."""
-WORDS = 12
-"""Cells below which the reason is only on the decision's page: the start of a word says nothing."""
+"""Width of the columns in cells."""
+FULL_WIDTH = 9 + AGENT + ACTUATOR + CHANGE + FATE + 4
+"""Width of a row without the reason, with all columns at full width."""
+MIN_AGENT, MIN_CHANGE = 12, 9
+"""Minimum width of the two columns that shrink in a narrow list."""
+MIN_REASON_CELLS = 12
+"""Minimum cells for a part of the reason. If there is less room, only the decision's page shows it."""
 
 
-class Decisions(RowList[Entry], Panel):
+class DecisionList(RowList[Entry], Panel):
     BINDINGS: ClassVar[list[BindingType]] = bindings("decisions")
 
     class Chosen(Message):
@@ -41,173 +40,175 @@ class Decisions(RowList[Entry], Panel):
             self.entry = entry
 
     class Moved(Message):
-        """Another row is chosen."""
+        """The cursor has moved to another row."""
 
     def __init__(self, view: MonitorView) -> None:
         super().__init__(id="decisions")
         self.view = view
         self.filter = ""
-        self.follows = True
-        self._drawn: tuple[object, ...] = ()
-        self._watched = ""
+        self.follows_newest = True
+        self._drawn_key: tuple[object, ...] = ()
+        self._pinned_command = ""
         self.border_title = "decisions"
 
     def redraw(self) -> None:
-        """Show the view's present list. Costs nothing if the list did not change."""
-        counts_down = self.view.run.tick if self.view.open or self.view.run.advised else 0
-        drawn = (id(self.view), self.view.list_version(), self.filter, tuple(self.view.agents), counts_down)
-        if drawn == self._drawn:
+        """Show the view's current list. Do nothing if the list has not changed."""
+        countdown_tick = self.view.run.tick if self.view.open or self.view.run.advised else 0
+        content_key = (id(self.view), self.view.list_version(), self.filter, tuple(self.view.agents), countdown_tick)
+        if content_key == self._drawn_key:
             return
-        self._drawn = drawn
-        here = self.chosen()
+        self._drawn_key = content_key
+        selected_entry = self.selected()
         rows = self.view.rows()
         if self.filter:
             rows = list(filter(matching(self.filter), rows))
-        cursor = len(rows) - 1 if self.follows else self.cursor
-        if not self.follows and here is not None:
-            cursor = _place_of(_name(here), rows, cursor)
-        if (watched := _place_of(self._watched, rows, -1)) >= 0:
-            cursor, self.follows = watched, False
+        cursor = len(rows) - 1 if self.follows_newest else self.cursor
+        if not self.follows_newest and selected_entry is not None:
+            cursor = _index_of(_name(selected_entry), rows, cursor)
+        if (pinned_row := _index_of(self._pinned_command, rows, -1)) >= 0:
+            cursor, self.follows_newest = pinned_row, False
         self.show(rows, cursor)
         run = self.view.run
-        shown = f", {len(rows)} shown by {self.filter!r}" if self.filter else ""
+        filter_text = f", {len(rows)} match {self.filter!r}" if self.filter else ""
         counts = run.decision_counts()
         if self.view.preview:
-            counts = "the newest; those before are being read"
-        self.border_title = f"decisions: {counts}, {len(self.view.open)} open{shown}"
+            counts = "only the newest until the log is read"
+        self.border_title = f"decisions: {counts}, {len(self.view.open)} open{filter_text}"
 
     @property
-    def chosen_tick(self) -> int | None:
-        """The tick at which the chosen row took effect, closed or opened; None while the list follows the newest."""
-        entry = None if self.follows else self.chosen()
+    def selected_tick(self) -> int | None:
+        """Return the tick of the selected row; None while the list follows the newest."""
+        entry = None if self.follows_newest else self.selected()
         return tick_of(entry) if entry is not None else None
 
-    def stand_on(self, command: str) -> None:
-        """Stay on a command's row, despite newer rows, until it is released or the user moves."""
-        self._watched = command
+    def pin_to(self, command: str) -> None:
+        """Keep the cursor on a command's row, despite newer rows, until `unpin` or until the user moves it."""
+        self._pinned_command = command
 
-    def stands_on(self, command: str) -> bool:
-        """Return whether a command's row is visible because the list stays on it."""
-        return self._watched == command and _place_of(command, self.shown_rows, -1) >= 0
+    def is_pinned_to(self, command: str) -> bool:
+        """Return whether the cursor is pinned to this command's row."""
+        return self._pinned_command == command and _index_of(command, self.shown_rows, -1) >= 0
 
-    def leave(self, command: str) -> None:
-        """Follow the newest again, if the list still stays there."""
-        if self._watched == command:
+    def unpin(self, command: str) -> None:
+        """Follow the newest row again, if the cursor is still pinned to this command."""
+        if self._pinned_command == command:
             self.tail()
 
     def tail(self) -> None:
-        self.follows = True
+        self.follows_newest = True
         self.action_last()
 
     def action_half(self, by: int) -> None:
         self.move_to(self.cursor + by * max(1, self.size.height // 2))
 
     def action_copy(self) -> None:
-        """Copy the row as JSON to the terminal's clipboard, over ssh too."""
-        if (entry := self.chosen()) is not None:
+        """Copy the row as JSON to the terminal's clipboard, which also works over ssh."""
+        if (entry := self.selected()) is not None:
             result = self.view.commands.by_id.get(entry.command) if isinstance(entry, Note) else None
             self.app.copy_to_clipboard(as_json(entry, result.fields() if result is not None else None))
-            self.app.notify(f"{label(entry)}: copied as JSON", timeout=3)
+            self.app.notify(f"copied {label(entry)} as JSON", timeout=3)
 
     def action_open(self) -> None:
-        if (entry := self.chosen()) is not None:
+        if (entry := self.selected()) is not None:
             self.post_message(self.Chosen(entry))
 
     def move_to(self, cursor: int) -> None:
-        self._watched = ""
+        self._pinned_command = ""
         super().move_to(cursor)
-        self.follows = self.cursor >= len(self.shown_rows) - 1
+        self.follows_newest = self.cursor >= len(self.shown_rows) - 1
         self.post_message(self.Moved())
 
     def hint(self) -> str:
-        return "nothing matches; escape shows all" if self.filter else "no decision yet"
+        return "nothing matches; press escape to show all" if self.filter else "no decision yet"
 
-    def line(self, item: Entry, width: int) -> list[Run]:
+    def line(self, item: Entry, width: int) -> list[TextRun]:
         match item:
             case Note() if (result := self.view.commands.by_id.get(item.command)) is not None:
                 return self._command(item, result, width)
             case Note():
-                words: list[Run] = [(f"{item.author}: {item.text}", "dim")]
-                return row(width, [(f"{item.step:>5}  ", "dim"), *words])
-            case Open():
+                return row(width, [(f"{item.step:>5}  ", "dim"), (f"{item.author}: {item.text}", "dim")])
+            case OpenBallot():
                 opened = item.opened
                 closes = remaining(self.view, opened.closes_at_tick)
                 votes = f"{len(item.votes)} of {len(opened.eligible)} have voted; closes in {closes}"
-                change = f"→ {text(opened.proposal)}"
+                change = f"→ {format_value(opened.proposal)}"
                 return self._ballot(item, opened.opened_by, opened.actuator, change, ("◌ open", "warn"), votes, width)
-            case Decided():
+            case DecisionEntry():
                 decision = item.decision
-                change = f"{text(decision.before)} → {text(decision.value)}"
+                change = f"{format_value(decision.before)} → {format_value(decision.value)}"
                 if item.receipt and item.fate == "applied":
-                    change = f"{text(item.receipt.before)} → {text(item.receipt.after)}"
-                sign, words_, kind = FATES[item.fate]
-                why = item.receipt.reason if item.receipt and item.receipt.reason else decision.reason
+                    change = f"{format_value(item.receipt.before)} → {format_value(item.receipt.after)}"
+                sign, words, kind = FATES[item.fate]
+                reason = item.receipt.reason if item.receipt and item.receipt.reason else decision.reason
                 if item.fate == "advised":
-                    sign, words_, kind, why = self._advice(decision, why)
-                fate = (f"{sign} {words_}", kind)
-                if (under_way := self.view.commands.under_way(decision.id)) is not None:
-                    fate, why = sign_of(under_way), f"{under_way.command.action}: {progress_text(under_way)}"
-                return self._ballot(item, item.proposer, decision.actuator, change, fate, why, width)
+                    sign, words, kind, reason = self._advice(decision, reason)
+                fate = (f"{sign} {words}", kind)
+                if (result := self.view.commands.newest_unfinished(decision.id)) is not None:
+                    fate, reason = stage_text(result), f"{result.command.action}: {progress_text(result)}"
+                return self._ballot(item, item.proposer, decision.actuator, change, fate, reason, width)
 
-    def _advice(self, decision: Decision, why: str) -> tuple[str, str, str, str]:
-        """Return sign, words, kind of text, and the time left for approval."""
+    def _advice(self, decision: Decision, reason: str) -> tuple[str, str, str, str]:
+        """Return sign, label, kind of text, and the reason with the time left for approval."""
         if self.view.run.advised.get(decision.actuator) is not decision:
-            return "–", "set aside", "dim", why
+            return "–", "superseded", "dim", reason
         lapsed = self.view.run.lapsed(decision)
         sign, words, kind = ("–", "lapsed", "dim") if lapsed else FATES["advised"]
-        return sign, words, kind, f"{countdown(self.view, decision)}; {why}"
+        return sign, words, kind, f"{countdown(self.view, decision)}; {reason}"
 
-    def _command(self, note: Note, result: CommandResult, width: int) -> list[Run]:
-        command, why = result.command, progress_text(result)
-        on = result.decision.actuator if command.subject_id and result.decision is not None else object_of(command)
-        what = " ".join(part for part in (command.action, value_of(command)) if part)
-        why += f" ({command.reason})" if command.reason and command.reason not in why else ""
-        author = (note.author.removeprefix("operator "), "strong")
-        return _columns(
-            note.step, ("⚑", "warn"), author, on or "the run", (what, "strong"), sign_of(result), why, width
-        )
+    def _command(self, note: Note, result: CommandResult, width: int) -> list[TextRun]:
+        command, reason = result.command, progress_text(result)
+        subject = subject_text(command)
+        if command.subject_id and result.decision is not None:
+            subject = result.decision.actuator
+        action = " ".join(part for part in (command.action, value_text(command)) if part)
+        reason += f" ({command.reason})" if command.reason and command.reason not in reason else ""
+        sign, author, change = ("⚑", "warn"), (note.author.removeprefix("operator "), "strong"), (action, "strong")
+        return _columns(note.step, sign, author, subject or "the run", change, stage_text(result), reason, width)
 
     def _ballot(
-        self, entry: Decided | Open, agent: str, actuator: str, change: str, fate: Run, why: str, width: int
-    ) -> list[Run]:
+        self, entry: Entry, agent: str, actuator: str, change: str, fate: TextRun, reason: str, width: int
+    ) -> list[TextRun]:
         sign = glyph(self.view.agents.index(agent)) if agent in self.view.agents else (" ", "dim")
-        quiet = isinstance(entry, Decided) and entry.fate in ("rejected", "would set")
-        words = (agent, "dim" if quiet else "text")
-        return _columns(entry.step, sign, words, actuator, (change, "dim" if quiet else "strong"), fate, why, width)
+        has_no_effect = isinstance(entry, DecisionEntry) and entry.fate in ("rejected", "would set")
+        name = (agent, "dim" if has_no_effect else "text")
+        change_cell = (change, "dim" if has_no_effect else "strong")
+        return _columns(entry.step, sign, name, actuator, change_cell, fate, reason, width)
 
 
-def _columns(step: int, sign: Run, who: Run, on: str, what: Run, fate: Run, why: str, width: int) -> list[Run]:
+def _columns(
+    step: int, sign: TextRun, name: TextRun, actuator: str, change: TextRun, fate: TextRun, reason: str, width: int
+) -> list[TextRun]:
     name_width, change_width = _widths(width)
-    cells: list[Run] = [
+    cells: list[TextRun] = [
         (f"{step:>5}  ", "dim"),
         (f"{sign[0]} ", sign[1]),
-        (fit(who[0], name_width) + " ", who[1]),
-        (fit(on, ACTUATOR) + " ", who[1] if who[1] == "dim" else "text"),
-        (fit(what[0], change_width) + " ", what[1]),
+        (fit(name[0], name_width) + " ", name[1]),
+        (fit(actuator, ACTUATOR) + " ", name[1] if name[1] == "dim" else "text"),
+        (fit(change[0], change_width) + " ", change[1]),
         (fit(fate[0], FATE) + " ", fate[1]),
     ]
     room = width - sum(cell_len(words) for words, _ in cells)
-    return row(width, [*cells, (why, "dim")] if room >= WORDS or cell_len(why) <= room else cells)
+    return row(width, [*cells, (reason, "dim")] if room >= MIN_REASON_CELLS or cell_len(reason) <= room else cells)
 
 
 def _widths(width: int) -> tuple[int, int]:
-    """Return the cells of the agent's name and of the change for a list's width."""
-    missing = max(0, ALL - width)
-    change = max(SHORT_CHANGE, CHANGE - missing)
-    return max(SHORT_AGENT, AGENT - max(0, missing - (CHANGE - change))), change
+    """Return the widths of the columns with the agent's name and the change."""
+    missing = max(0, FULL_WIDTH - width)
+    change = max(MIN_CHANGE, CHANGE - missing)
+    return max(MIN_AGENT, AGENT - max(0, missing - (CHANGE - change))), change
 
 
-def _place_of(name: str, rows: Sequence[Entry], default: int) -> int:
-    """Return the position of the newest row with that name, which is the same for a ballot and its decision."""
+def _index_of(name: str, rows: Sequence[Entry], default: int) -> int:
+    """Return the position of the newest row with this name. A ballot and its decision have the same name."""
     newest_first = range(len(rows) - 1, -1, -1) if name else ()
     return next((number for number in newest_first if _name(rows[number]) == name), default)
 
 
 def _name(entry: Entry) -> str:
     match entry:
-        case Decided():
+        case DecisionEntry():
             return entry.decision.ballot or entry.decision.id
-        case Open():
+        case OpenBallot():
             return entry.opened.id
         case Note():
             return entry.command or str(entry.seq)

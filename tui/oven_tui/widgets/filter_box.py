@@ -1,4 +1,4 @@
-"""An input line for a filter, opened over the footer."""
+"""An input line for a filter, which opens over the footer."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from textual.widgets import Input, Static
 
 
 class FilterBox(Horizontal):
-    """Posts `Changed` with every letter, and `Closed` when the user leaves it."""
+    """An input line for a filter. It posts `Changed` on every change, and `Closed` when the user closes it."""
 
     class Changed(Message):
         def __init__(self, box: FilterBox, words: str) -> None:
@@ -20,10 +20,10 @@ class FilterBox(Horizontal):
         """The user pressed Enter."""
 
     class Closed(Message):
-        """The user left the filter."""
+        """The user closed the filter."""
 
     def __init__(self, subject: str, example: str, *, id: str, stays: bool = False) -> None:
-        """`stays`: keep showing the box while it filters, because nothing else on the screen shows the filter."""
+        """`stays` keeps the box visible while it filters, for screens that show the filter nowhere else."""
         super().__init__(id=id, classes="filter")
         self._subject, self._stays = subject, stays
         self._input = Input(placeholder=example, select_on_focus=False, compact=True)
@@ -38,10 +38,10 @@ class FilterBox(Horizontal):
 
     def clear(self) -> bool:
         """Clear the filter and close it. Return whether there was anything to clear."""
-        was_used = bool(self._input.value.strip()) or self.has_class("-open")
+        was_active = bool(self._input.value.strip()) or self.has_class("-open")
         self._input.value = ""
         self._close()
-        return was_used
+        return was_active
 
     def on_input_changed(self, message: Input.Changed) -> None:
         message.stop()

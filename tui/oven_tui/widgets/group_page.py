@@ -1,4 +1,4 @@
-"""Widgets for sampled groups: a list with a row for each, and a page with one in full."""
+"""Widgets for sampled groups: a list of all groups, and a page with one group in full."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from oven_core.protocol.completion_messages import StoredGroup
 from oven_runs.log.sampled_text import heading
 from oven_tui.model.cell_text import clip, row
 from oven_tui.model.completion_page import Line, page, summary
-from oven_tui.widgets.base import PAINTS, Painted, RowList
+from oven_tui.widgets.base import PAINT_CLASSES, PaintMixin, RowList
 
 
 class GroupList(RowList[StoredGroup], can_focus=False):
-    """A row for each sampled group, the newest last."""
+    """The list of sampled groups, the newest last."""
 
     BORDER_TITLE = "sampled steps"
 
@@ -32,24 +32,24 @@ class GroupList(RowList[StoredGroup], can_focus=False):
         return summary(item.group, width)
 
 
-class GroupPage(Painted, ScrollView, can_focus=True):
-    """One group in full. Only visible lines are drawn."""
+class GroupPage(PaintMixin, ScrollView, can_focus=True):
+    """The page with one group in full, which draws only the visible lines."""
 
-    COMPONENT_CLASSES: ClassVar[set[str]] = PAINTS
+    COMPONENT_CLASSES: ClassVar[set[str]] = PAINT_CLASSES
 
     def __init__(self) -> None:
         super().__init__(id="group")
         self._stored: StoredGroup | None = None
         self._message = "waiting for the first sample"
-        self._beside = False
+        self._side_by_side = False
         self._lines: list[Line] = []
 
-    def show(self, stored: StoredGroup | None, beside: bool, message: str) -> None:
-        moved = stored is None or self._stored is None or stored.seq != self._stored.seq
-        self._stored, self._beside, self._message = stored, beside, message
+    def show(self, stored: StoredGroup | None, side_by_side: bool, message: str) -> None:
+        is_other_group = stored is None or self._stored is None or stored.seq != self._stored.seq
+        self._stored, self._side_by_side, self._message = stored, side_by_side, message
         self.border_title = heading(stored.group, stored.time) if stored else "completions"
         self._lay_out()
-        if moved:
+        if is_other_group:
             self.scroll_to(y=0, animate=False, force=True)
 
     def on_resize(self) -> None:
@@ -65,7 +65,9 @@ class GroupPage(Painted, ScrollView, can_focus=True):
             return
         stored = self._stored
         self._lines = (
-            page(stored.group, width, beside=self._beside) if stored else [[(clip(self._message, width), "dim")]]
+            page(stored.group, width, side_by_side=self._side_by_side)
+            if stored
+            else [[(clip(self._message, width), "dim")]]
         )
         self.virtual_size = Size(width, len(self._lines))
         self.refresh()

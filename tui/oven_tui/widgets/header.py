@@ -1,4 +1,4 @@
-"""The header's three rows: the run and its state, its progress, and its results."""
+"""The header, with three rows: the run and its state, its progress, and its results."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from rich.cells import cell_len
 
 from oven_core.protocol.messages import Value
-from oven_runs.log.open_advice import is_near_end, remaining, waiting
-from oven_runs.log.run_summary import text
-from oven_tui.model.braille_chart import Run
+from oven_runs.log.open_advice import format_remaining, is_near_end, pending_advice
+from oven_runs.log.run_summary import format_value
+from oven_tui.model.braille_chart import TextRun
 from oven_tui.model.cell_text import ago, row
 from oven_tui.model.monitor_view import MonitorView
 from oven_tui.widgets.base import Lines
@@ -19,8 +19,8 @@ STATES = {"live": ("●", "good"), "held": ("‖", "warn"), "stalled": ("◌", "
 
 
 @dataclass(frozen=True)
-class About:
-    """Facts from the run's folder that the log does not have."""
+class RunFacts:
+    """Facts about a run from its folder, which the log does not contain."""
 
     run: str
     recipe: str = ""
@@ -29,37 +29,36 @@ class About:
 
 
 class Header(Lines):
-    def __init__(self, about: About, view: MonitorView) -> None:
+    def __init__(self, about: RunFacts, view: MonitorView) -> None:
         super().__init__(id="header")
         self.about = about
         self.view = view
         self.link = ("connecting", "")
         self.silent_s = 0.0
-        self.behind: int | None = None
-        """Events since the view was frozen; None while it is not."""
+        self.events_behind: int | None = None
+        """Number of events since the display was frozen; None if it is not frozen."""
 
-    def rows(self, width: int, height: int) -> list[list[Run]]:
+    def rows(self, width: int, height: int) -> list[list[TextRun]]:
         return [self._identity_row(width), self._progress_row(width), self._results_row(width)][:height]
 
-    def _identity_row(self, width: int) -> list[Run]:
+    def _identity_row(self, width: int) -> list[TextRun]:
         about, run = self.about, self.view.run
         recipe = run.started.recipe if run.started else about.recipe
-        left_part: list[Run] = [(about.run, "strong"), (f"  {recipe}", "text")]
+        left_part: list[TextRun] = [(about.run, "strong"), (f"  {recipe}", "text")]
         if about.drill:
             left_part += [("  ", "blank"), (f" DRILL {about.start.removeprefix('drill:')} ", "drill")]
         elif about.start:
             left_part.append((f"  start {about.start}", "dim"))
         return row(width, left_part, [("  ", "blank"), *self._state(), ("  ", "blank"), *self._connection()])
 
-    def _state(self) -> list[Run]:
+    def _state(self) -> list[TextRun]:
         state = self.view.state(self.silent_s)
         if self.link[0] in ("down", "checking past") and state != "ended":
             return [("■ stack is down", "bad")]
         glyph, kind = STATES.get(state, ("○", "dim"))
         if state == "ended" and self.view.run.ended:
-            return [
-                (f"{glyph} {self.view.run.ended.reason}", "bad" if self.view.run.ended.reason == "failed" else kind)
-            ]
+            reason = self.view.run.ended.reason
+            return [(f"{glyph} {reason}", "bad" if reason == "failed" else kind)]
         words = f"{glyph} {state}"
         if state == "live":
             words += f", {ago(self.silent_s)} ago"
@@ -67,13 +66,13 @@ class Header(Lines):
             words += f" for {ago(self.silent_s)}"
         return [(words, kind)]
 
-    def _connection(self) -> list[Run]:
+    def _connection(self) -> list[TextRun]:
         name, detail = self.link
         if name in ("connected", "down"):
             return []
         words = {
-            "no mesh": "no mesh: nothing is decided",
-            "unreadable": f"log not readable: {detail}",
+            "no mesh": "no mesh: no decisions are made",
+            "unreadable": f"cannot read the log: {detail}",
             "reconnecting": f"reconnecting {detail}",
             "refused": f"key refused {detail}",
             "checking": f"preview; checking the log {detail}",
@@ -81,7 +80,7 @@ class Header(Lines):
         }.get(name, name)
         return [(words[: max(20, self.content_size.width // 2)], "warn"), (" ", "blank")]
 
-    def _progress_row(self, width: int) -> list[Run]:
+    def _progress_row(self, width: int) -> list[TextRun]:
         run = self.view.run
         words = f" {run.progress:.0%}  step {run.step}{f'/{run.max_steps}' if run.max_steps else ''}  tick {run.tick}"
         if self.view.pace_s > 0 and run.ended is None:
@@ -90,41 +89,41 @@ class Header(Lines):
             words += f"  held: {run.held}"
         if run.ended_with:
             words += f"  {run.ended_with}"
-        right: list[Run] = [(f" FROZEN +{self.behind} ", "drill")] if self.behind is not None else []
+        right: list[TextRun] = [(f" FROZEN +{self.events_behind} ", "drill")] if self.events_behind is not None else []
         bar = min(40, max(10, width // 4))
-        done = round(bar * run.progress)
-        return row(width, [("━" * done, "good"), ("─" * (bar - done), "raw"), (words, "text")], right)
+        filled = round(bar * run.progress)
+        return row(width, [("━" * filled, "good"), ("─" * (bar - filled), "raw"), (words, "text")], right)
 
-    def _results_row(self, width: int) -> list[Run]:
+    def _results_row(self, width: int) -> list[TextRun]:
         run, left_part = self.view.run, []
         if name := run.target():
-            start, now = run.first[name], run.metrics[name]
+            start, current = run.first[name], run.metrics[name]
             left_part += [
                 (f"{name} ", "dim"),
-                (f"{start:.3f} → {now:.3f}", "strong"),
-                (f" ({now - start:+.3f})  ", "text"),
+                (f"{start:.3f} → {current:.3f}", "strong"),
+                (f" ({current - start:+.3f})  ", "text"),
             ]
         counts = run.decision_counts()
-        left_part.append((counts, "text") if not self.view.preview else ("its decisions are being read", "dim"))
-        right: list[Run] = []
-        if (advised := waiting(run)) and is_near_end(advised[0], run.tick):
-            left_over = remaining(advised[0], run.tick, self.view.pace_s)
-            right = [(f"  ? {advised[0].actuator} lapses in {left_over}", "warn")]
-        for count, words in ((run.malformed, "malformed"), (self.view.left_out, "left out")):
+        left_part.append((counts, "text") if not self.view.preview else ("reading its decisions", "dim"))
+        right: list[TextRun] = []
+        if (advised := pending_advice(run)) and is_near_end(advised[0], run.tick):
+            time_left = format_remaining(advised[0], run.tick, self.view.pace_s)
+            right = [(f"  ? {advised[0].actuator} lapses in {time_left}", "warn")]
+        for count, words in ((run.malformed, "malformed"), (self.view.omitted_count, "omitted")):
             right += [(f"  {count} {words}", "warn")] if count else []
         room = width - sum(cell_len(words) for words, _ in (*left_part, *right))
         return row(width, [*left_part, *_knobs(run.changed_knobs(), room)], right)
 
 
-def _knobs(turned: Sequence[tuple[str, Value]], room: int) -> list[Run]:
+def _knobs(changed_knobs: Sequence[tuple[str, Value]], room: int) -> list[TextRun]:
     """Return the changed knobs with their values, as many as fit, and the number of the others."""
-    runs: list[Run] = []
-    for index, (name, value) in enumerate(turned):
-        cells = (f"  {name} ", text(value))
-        more = len(turned) - index - 1
+    runs: list[TextRun] = []
+    for index, (name, value) in enumerate(changed_knobs):
+        cells = (f"  {name} ", format_value(value))
+        more = len(changed_knobs) - index - 1
         if sum(map(cell_len, cells)) + (len(f"  +{more}") if more else 0) > room:
             knobs = f"{more + 1} knob{'s' * (more > 0)}"
-            rest = f"  +{knobs}" if runs else f"  {knobs} turned"
+            rest = f"  +{knobs}" if runs else f"  {knobs} changed"
             return [*runs, (rest if len(rest) <= room else "", "dim")]
         runs += [(cells[0], "dim"), (cells[1], "text")]
         room -= sum(map(cell_len, cells))

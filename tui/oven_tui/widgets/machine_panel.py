@@ -1,4 +1,4 @@
-"""The panel of speed and machine: the newest values of the metrics that the run's learner publishes."""
+"""The panel with the speed and the machine's load, from the newest values that the learner published."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from typing import Final
 from rich.cells import cell_len
 from textual.geometry import Size
 
-from oven_tui.model.braille_chart import Run
+from oven_tui.model.braille_chart import TextRun
 from oven_tui.model.cell_text import row, wrapped
 from oven_tui.model.monitor_view import MonitorView
 from oven_tui.widgets.base import Lines, Panel
 
 PARTS: Final = ("generate", "reward", "train", "optimizer", "evaluate")
-"""Parts of a step (`time/<part>`), in their order."""
+"""Parts of a step, in order. Each has a metric `time/<part>`."""
 SIGNS: Final = dict(zip(PARTS, "▓▒█░▞", strict=True))
-BAR: Final = 30
-"""Cells of the bar of a step's parts."""
-LEAST_BAR: Final = 8
-OLD_TICKS: Final = 50
-"""Ticks without a measurement after which a part no longer belongs to the step: an evaluation is occasional."""
+MAX_BAR: Final = 30
+"""Maximum width of the bar with a step's parts, in cells."""
+MIN_BAR: Final = 8
+MAX_AGE_TICKS: Final = 50
+"""Ticks without a measurement after which a value is not shown any more."""
 
 
 class MachinePanel(Lines, Panel):
-    """The machine's measurements, one per row. Without measurements there is no heading either."""
+    """The panel with speed and machine load. It is hidden while there are no measurements."""
 
     def __init__(self, view: MonitorView) -> None:
         super().__init__(id="machine")
@@ -39,25 +39,25 @@ class MachinePanel(Lines, Panel):
         rows = len(_rows(self.view, max(1, self.content_size.width)))
         if rows != self._rows_drawn:
             self._rows_drawn = rows
-            self.set_class(rows > 0, "-said")
+            self.set_class(rows > 0, "-measured")
             self.refresh(layout=True)
         super().redraw()
 
-    def rows(self, width: int, height: int) -> list[list[Run]]:
+    def rows(self, width: int, height: int) -> list[list[TextRun]]:
         return [row(width, runs) for runs in _rows(self.view, width)[:height]]
 
 
-def _rows(view: MonitorView, width: int) -> list[list[Run]]:
-    """Return the rows; none if nothing was measured."""
-    values = {
-        name: series.last
-        for name, series in view.series.items()
-        if name.startswith(("time/", "machine/")) or name in ("tokens_per_s", "step_time")
-        if series.count and math.isfinite(series.last) and view.run.tick - series.last_tick <= OLD_TICKS
-    }
+def _rows(view: MonitorView, width: int) -> list[list[TextRun]]:
+    """Return the rows; empty if nothing was measured."""
+    values = {}
+    for name, series in view.series.items():
+        if not name.startswith(("time/", "machine/")) and name not in ("tokens_per_s", "step_time"):
+            continue
+        if series.count and math.isfinite(series.last) and view.run.tick - series.last_tick <= MAX_AGE_TICKS:
+            values[name] = series.last
     if "time/evaluate" in values and view.series["time/evaluate"].last_tick < view.run.tick - 1:
         del values["time/evaluate"]
-    rows: list[list[Run]] = []
+    rows: list[list[TextRun]] = []
     for part in (_speed(values), _machine(values), *_parts(values, width)):
         if rows and cell_len("".join(text for text, _ in (*rows[-1], *part))) <= width:
             rows[-1] += part
@@ -66,9 +66,9 @@ def _rows(view: MonitorView, width: int) -> list[list[Run]]:
     return rows
 
 
-def _speed(values: dict[str, float]) -> list[Run]:
+def _speed(values: dict[str, float]) -> list[TextRun]:
     step = values.get("time/step", values.get("step_time"))
-    runs: list[Run] = []
+    runs: list[TextRun] = []
     if step is not None:
         runs += [("step ", "dim"), (_seconds(step), "strong"), ("  ", "blank")]
     if (tokens := values.get("tokens_per_s")) is not None:
@@ -78,31 +78,32 @@ def _speed(values: dict[str, float]) -> list[Run]:
     return runs
 
 
-def _parts(values: dict[str, float], width: int) -> list[list[Run]]:
-    """Return a bar of the step's parts and their shares in words. Unmeasured time stays white."""
-    whole = values.get("time/step")
-    spent = {part: values[f"time/{part}"] for part in PARTS if f"time/{part}" in values}
-    if not whole or not spent:
+def _parts(values: dict[str, float], width: int) -> list[list[TextRun]]:
+    """Return a bar with the parts of a step, and their shares as text. The rest of the bar is unmeasured time."""
+    step = values.get("time/step")
+    seconds = {part: values[f"time/{part}"] for part in PARTS if f"time/{part}" in values}
+    if not step or not seconds:
         return []
-    rest = max(0.0, 1 - sum(spent.values()) / whole)
-    words = "  ".join(
-        (*(f"{SIGNS[part]} {part} {took / whole:.0%}" for part, took in spent.items()), f"· other {rest:.0%}")
-    )
-    long = min(BAR, width - cell_len(words) - 2)
-    if long < LEAST_BAR:
+    shares = {part: duration / step for part, duration in seconds.items()}
+    other_share = max(0.0, 1 - sum(shares.values()))
+    labels = [f"{SIGNS[part]} {part} {share:.0%}" for part, share in shares.items()]
+    words = "  ".join([*labels, f"· other {other_share:.0%}"])
+    bar_width = min(MAX_BAR, width - cell_len(words) - 2)
+    if bar_width < MIN_BAR:
         return [[(line, "dim")] for line in wrapped(words, width)]
-    bar = "".join(SIGNS[part] * round(long * min(1.0, took / whole)) for part, took in spent.items())
-    return [[(bar[:long].ljust(long, "·") + "  ", "line"), (words, "dim")]]
+    bar = "".join(SIGNS[part] * round(bar_width * min(1.0, share)) for part, share in shares.items())
+    return [[(bar[:bar_width].ljust(bar_width, "·") + "  ", "line"), (words, "dim")]]
 
 
-def _machine(values: dict[str, float]) -> list[Run]:
-    runs: list[Run] = []
-    if (memory := values.get("machine/memory_gib")) is not None:
-        runs += [("learner ", "dim"), (f"{memory:.2f} GiB  ", "text")]
+def _machine(values: dict[str, float]) -> list[TextRun]:
+    runs: list[TextRun] = []
+    if (learner_memory := values.get("machine/memory_gib")) is not None:
+        runs += [("learner ", "dim"), (f"{learner_memory:.2f} GiB  ", "text")]
     for index in range(64):
-        used, use = (values.get(f"machine/gpu{index}_{what}") for what in ("memory_gib", "use"))
-        if used is not None and use is not None:
-            runs += [(f"GPU {index} ", "dim"), (f"{use:.0%} {used:.1f} GiB  ", "text")]
+        memory = values.get(f"machine/gpu{index}_memory_gib")
+        use = values.get(f"machine/gpu{index}_use")
+        if memory is not None and use is not None:
+            runs += [(f"GPU {index} ", "dim"), (f"{use:.0%} {memory:.1f} GiB  ", "text")]
     return runs
 
 
@@ -113,7 +114,7 @@ def _seconds(value: float) -> str:
 
 
 def _short(value: float) -> str:
-    """Return a count in at most five characters."""
+    """Format a number in at most five characters."""
     for unit, size in (("M", 1e6), ("k", 1e3)):
         if value >= size:
             return f"{value / size:.3g}{unit}"

@@ -1,15 +1,15 @@
-"""The charts of an overlay: one metric each with a curve per run, and a legend with a row per run."""
+"""The charts of an overlay, with one curve per run, and a legend with one row per run."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
 
-from oven_runs.log.run_summary import text
+from oven_runs.log.run_summary import format_value
 from oven_tui.model import overlaid_runs as overlay
-from oven_tui.model.braille_chart import Bounds, Mark, Run, averaged, bounds, label, plot
+from oven_tui.model.braille_chart import Bounds, Mark, TextRun, averaged, axis_number, bounds, plot
 from oven_tui.model.cell_text import fit, row
-from oven_tui.model.overlaid_runs import Axis, By, Overlaid
+from oven_tui.model.overlaid_runs import AxisUnit, OverlaidRun, RunAxis
 from oven_tui.widgets.base import Lines
 from oven_tui.widgets.plot import Plot
 
@@ -17,15 +17,15 @@ NAME = 24
 
 
 class OverlayChart(Plot):
-    def __init__(self, runs: Sequence[Overlaid], *, id: str) -> None:
+    def __init__(self, runs: Sequence[OverlaidRun], *, id: str) -> None:
         super().__init__(id=id)
         self.runs = runs
-        self.by: By = "step"
+        self.by: AxisUnit = "step"
         self.first, self.last = 0, 30
-        self.axes: Mapping[str, Axis] = {}
+        self.axes: Mapping[str, RunAxis] = {}
 
-    def plotted(self, metric: str, width: int, height: int) -> tuple[Bounds, list[list[Run]]]:
-        """Return the plotted curves. If curves meet in a cell, the later run is in front."""
+    def plot_rows(self, metric: str, width: int, height: int) -> tuple[Bounds, list[list[TextRun]]]:
+        """Return the chart's bounds and rows. If curves meet in a cell, the later run is in front."""
         style, curves = overlay.style(self.runs, metric), []
         for run in reversed(self.runs):
             columns = self.axes[run.name].columns(run.view, metric, self.first, self.last, width * 2)
@@ -33,8 +33,8 @@ class OverlayChart(Plot):
         scale = bounds([column for _, columns in curves for column in columns], style)
         return scale, plot(curves, scale, style, self._marks(width), width, height)
 
-    def figures(self, metric: str, scale: Bounds | None) -> list[Run]:
-        runs: list[Run] = [("log ", "dim")] if scale and scale.log else []
+    def figures(self, metric: str, scale: Bounds | None) -> list[TextRun]:
+        runs: list[TextRun] = [("log ", "dim")] if scale and scale.log else []
         for run in self.runs:
             series = run.view.series.get(metric)
             sign, colour = run.sign
@@ -42,14 +42,14 @@ class OverlayChart(Plot):
             if series is None or not series.count:
                 runs.append(("not measured", "dim"))
             else:
-                runs.append((label(series.last), "strong" if math.isfinite(series.last) else "broken"))
+                runs.append((axis_number(series.last), "strong" if math.isfinite(series.last) else "broken"))
         return [*runs, (" ", "blank")]
 
     def axis_labels(self) -> tuple[str, str, str]:
         return f"{self.by} {self.first}", str((self.first + self.last) // 2), str(self.last)
 
     def _marks(self, inner: int) -> dict[int, Mark]:
-        """Return the decisions that took effect, at the chart's head, with their run's sign."""
+        """Return a mark for each decision that took effect, with the sign of its run."""
         marks: dict[int, Mark] = {}
         for run in reversed(self.runs):
             axis = self.axes[run.name]
@@ -64,19 +64,19 @@ class OverlayChart(Plot):
 
 
 class Legend(Lines):
-    """A row per run: its sign, name, state, progress and results."""
+    """A legend with each run's sign, name, state, progress and results."""
 
-    def __init__(self, runs: Sequence[Overlaid]) -> None:
+    def __init__(self, runs: Sequence[OverlaidRun]) -> None:
         super().__init__(id="legend")
         self.runs = runs
         self.links: dict[str, tuple[str, str]] = {}
         self.silent_s: dict[str, float] = {}
 
-    def rows(self, width: int, height: int) -> list[list[Run]]:
+    def rows(self, width: int, height: int) -> list[list[TextRun]]:
         names = min(NAME, max(len(run.name) for run in self.runs))
         return [self._run(width, run, names) for run in self.runs][:height]
 
-    def _run(self, width: int, overlaid: Overlaid, names: int) -> list[Run]:
+    def _run(self, width: int, overlaid: OverlaidRun, names: int) -> list[TextRun]:
         view, (sign, colour) = overlaid.view, overlaid.sign
         run = view.run
         link, detail = self.links.get(overlaid.name, ("connecting", ""))
@@ -85,9 +85,9 @@ class Legend(Lines):
             state = "stack is down"
         elif run.ended is not None:
             state = run.ended.reason
-        left_part: list[Run] = [(f" {sign} ", colour), (fit(overlaid.name, names) + "  ", "strong")]
+        left_part: list[TextRun] = [(f" {sign} ", colour), (fit(overlaid.name, names) + "  ", "strong")]
         if link == "unreadable":
-            return row(width, [*left_part, (f"log not readable: {detail}", "bad")])
+            return row(width, [*left_part, (f"cannot read the log: {detail}", "bad")])
         if not run.seq:
             return row(width, [*left_part, (f"{link} …", "dim")])
         left_part.append((f"{state}  step {run.step}{f'/{run.max_steps}' if run.max_steps else ''}  ", "text"))
@@ -95,5 +95,5 @@ class Legend(Lines):
             left_part.append((f"{name} {run.first[name]:.3f} → {run.metrics[name]:.3f}  ", "text"))
         left_part.append((run.decision_counts(), "dim"))
         for knob, value in run.changed_knobs():
-            left_part.append((f"  {knob} {text(value)}", "dim"))
+            left_part.append((f"  {knob} {format_value(value)}", "dim"))
         return row(width, left_part, [(f"{run.malformed} malformed ", "warn")] if run.malformed else None)

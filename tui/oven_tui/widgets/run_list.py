@@ -1,4 +1,4 @@
-"""The list of runs: a table that renders only visible rows, the newest run first."""
+"""The list of runs, the newest run first. It draws only the visible rows."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from textual.message import Message
 
 from oven_runs.log.run_row import RunRow
 from oven_tui.bindings import bindings
-from oven_tui.model.braille_chart import Run
+from oven_tui.model.braille_chart import TextRun
 from oven_tui.model.cell_text import glyph
 from oven_tui.model.run_table import heading, line, matching
 from oven_tui.widgets.base import RowList
 
-MARKED = 4
-"""Maximum marked runs: as many as an overlay shows."""
+MAX_MARKED = 4
+"""Maximum marked runs, which is the maximum of an overlay."""
 
 
 class RunList(RowList[RunRow]):
@@ -26,7 +26,7 @@ class RunList(RowList[RunRow]):
     head_rows = 1
 
     class Chosen(Message):
-        """Runs to open: one, or several as an overlay."""
+        """The user selected one run, or several runs for an overlay."""
 
         def __init__(self, runs: Sequence[str], *, play: bool = False) -> None:
             super().__init__()
@@ -34,7 +34,7 @@ class RunList(RowList[RunRow]):
             self.play = play
 
     class Moved(Message):
-        """The cursor is on another row, or its row has changed."""
+        """The cursor has moved, or its row has changed."""
 
         def __init__(self, row: RunRow | None) -> None:
             super().__init__()
@@ -47,15 +47,18 @@ class RunList(RowList[RunRow]):
         self.marked: list[str] = []
 
     def show_rows(self, rows: Sequence[RunRow]) -> None:
-        """Show new rows. The cursor stays on its run."""
-        here = self.chosen()
+        """Show these rows. The cursor stays on its run."""
+        selected_run = self.selected()
         self.all = list(rows)
-        names = {row.run for row in rows}
-        self.marked = [name for name in self.marked if name in names]
-        shown = list(filter(matching(self.filter, datetime.now(UTC)), rows))
-        same = (number for number, row in enumerate(shown) if here is not None and row.run == here.run)
-        self.show(shown, next(same, self.cursor))
-        self.post_message(self.Moved(self.chosen()))
+        existing = {row.run for row in rows}
+        self.marked = [name for name in self.marked if name in existing]
+        matching_rows = list(filter(matching(self.filter, datetime.now(UTC)), rows))
+        names = [row.run for row in matching_rows]
+        if selected_run is not None and selected_run.run in names:
+            self.show(matching_rows, names.index(selected_run.run))
+        else:
+            self.show(matching_rows, self.cursor)
+        self.post_message(self.Moved(self.selected()))
 
     def put_cursor(self, run: str) -> None:
         names = [run_row.run for run_row in self.shown_rows]
@@ -64,39 +67,39 @@ class RunList(RowList[RunRow]):
 
     def move_to(self, cursor: int) -> None:
         super().move_to(cursor)
-        self.post_message(self.Moved(self.chosen()))
+        self.post_message(self.Moved(self.selected()))
 
     def action_open(self) -> None:
         if len(self.marked) > 1:
             self.post_message(self.Chosen(self.marked))
-        elif (chosen := self.chosen()) is not None:
-            self.post_message(self.Chosen([chosen.run]))
+        elif (run := self.selected()) is not None:
+            self.post_message(self.Chosen([run.run]))
 
     def action_play(self) -> None:
-        if (chosen := self.chosen()) is not None:
-            self.post_message(self.Chosen([chosen.run], play=True))
+        if (run := self.selected()) is not None:
+            self.post_message(self.Chosen([run.run], play=True))
 
     def action_mark(self) -> None:
-        if (chosen := self.chosen()) is None:
+        if (run := self.selected()) is None:
             return
-        name = chosen.run
+        name = run.run
         if name in self.marked:
             self.marked.remove(name)
-        elif len(self.marked) < MARKED:
+        elif len(self.marked) < MAX_MARKED:
             self.marked.append(name)
         else:
-            self.app.notify(f"{MARKED} runs are marked, as many as an overlay shows", severity="warning")
+            self.app.notify(f"an overlay can show at most {MAX_MARKED} runs", severity="warning")
         self.refresh()
 
-    def head(self, width: int) -> list[Run]:
-        return heading(width, self._name_cells())
+    def head(self, width: int) -> list[TextRun]:
+        return heading(width, self._longest_name())
 
     def hint(self) -> str:
-        return "nothing matches; escape shows all" if self.filter else "no runs"
+        return "nothing matches; press escape to show all" if self.filter else "no runs"
 
-    def line(self, item: RunRow, width: int) -> list[Run]:
+    def line(self, item: RunRow, width: int) -> list[TextRun]:
         sign = glyph(self.marked.index(item.run))[0] if item.run in self.marked else ""
-        return line(item, datetime.now(UTC), width, self._name_cells(), marked=sign)
+        return line(item, datetime.now(UTC), width, self._longest_name(), mark=sign)
 
-    def _name_cells(self) -> int:
+    def _longest_name(self) -> int:
         return max((cell_len(run_row.run) for run_row in self.shown_rows), default=0)

@@ -1,1 +1,1 @@
-"""Modules of the sandboxed child. To start fast, they import only the standard library, frames.py and each other."""
+"""The sandbox's child process. To start fast, it imports only the standard library and frames.py."""

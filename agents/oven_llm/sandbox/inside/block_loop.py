@@ -1,4 +1,4 @@
-"""The child's main loop. It confines the process, then serves requests until the host closes the pipe."""
+"""The child's main loop, which confines the process and then serves requests until the host closes the pipe."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ from oven_llm.sandbox import frames
 from oven_llm.sandbox.inside import lockdown
 from oven_llm.sandbox.inside.captured_output import CapturedOutput, OutputBudget
 from oven_llm.sandbox.inside.host_link import (
-    Answered,
+    AnsweredExit,
     HostLink,
     final_function,
     host_function,
     redirect_standard_streams,
 )
 
-OWN_FOLDER = __file__.rpartition("/")[0]
-"""This folder. Its frames are removed from tracebacks because they do not help the code's author."""
+CHILD_FOLDER = __file__.rpartition("/")[0]
+"""This folder. Frames from its files are removed from tracebacks, because they do not help the code's author."""
 
 
-class NoMoreModules:
-    """The last import finder in a profile without file access. It rejects imports that no other finder resolves."""
+class RejectingFinder:
+    """The last import finder in a profile without files. It explains that a module is not available."""
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> None:
         """Raise ModuleNotFoundError."""
         raise ModuleNotFoundError(
-            f"No module named {name!r} in the sandbox, which has the standard library's for text, numbers and data",
+            f"No module named {name!r} in the sandbox, which has standard modules for text, numbers and data only",
             name=name,
         )
 
 
-class Blocks:
+class BlockRunner:
     """Runs code blocks in one `__main__` namespace and reports how each block ended."""
 
     def __init__(self, link: HostLink, setup: dict[str, Any]) -> None:
@@ -53,7 +53,7 @@ class Blocks:
         self._namespace["FINAL"] = final_function(link, setup["answer_bytes"])
 
     def assign(self, kind: int, payload: bytes) -> dict[str, Any]:
-        """Assign a variable and return the content of DONE. `payload` is the name, a zero byte, then text or JSON."""
+        """Assign a variable and return the content of DONE. `payload`: the name, a zero byte, then text or JSON."""
         end = payload.index(b"\0")
         name, value = payload[:end].decode(), memoryview(payload)[end + 1 :]
         try:
@@ -65,13 +65,13 @@ class Blocks:
 
     def run(self, number: int, code: str) -> dict[str, Any]:
         """Run a block and return the content of DONE: `ended`, `dropped`, and `error` if it failed."""
-        self._budget.renew()
+        self._budget.reset()
         sys.stdin, sys.stdout, sys.stderr = io.StringIO(), self._out, self._err
         name = f"<block {number}>"
         try:
             exec(compile(code, name, "exec", dont_inherit=True), self._namespace)
             outcome = {"ended": "completed"}
-        except Answered:
+        except AnsweredExit:
             outcome = {"ended": "completed"}
         except BaseException as error:
             outcome = {"ended": "error", "error": self._write_traceback(error, code, name)}
@@ -86,7 +86,7 @@ class Blocks:
             report = traceback.TracebackException.from_exception(error)
             for part in (report, report.__cause__, report.__context__):
                 if part is not None and part.stack is not None:
-                    part.stack[:] = [frame for frame in part.stack if not frame.filename.startswith(OWN_FOLDER)]
+                    part.stack[:] = [frame for frame in part.stack if not frame.filename.startswith(CHILD_FOLDER)]
             self._err.write("".join(report.format()))
             return "".join(report.format_exception_only()).strip().splitlines()[-1][:500]
         except BaseException:  # formatting failed or ran out of memory
@@ -102,12 +102,12 @@ def serve(requests: int, replies: int, lifeline: int) -> None:
     for name in setup["modules"]:
         importlib.import_module(name)
     if "random" in sys.modules:
-        sys.modules["random"].seed(0)  # a resumed run draws the same numbers again
+        sys.modules["random"].seed(0)  # so that a resumed run draws the same numbers
     sys.path[:] = setup["path"]
     if not setup["path"]:
         sys.meta_path[:] = [finder for finder in sys.meta_path if finder is not importlib.machinery.PathFinder]
-        sys.meta_path.append(NoMoreModules())
-    blocks = Blocks(link, setup)
+        sys.meta_path.append(RejectingFinder())
+    runner = BlockRunner(link, setup)
     gc.collect()
     gc.freeze()  # exclude the imported modules from later collections
     kernel = lockdown.Kernel(setup["numbers"])
@@ -115,19 +115,19 @@ def serve(requests: int, replies: int, lifeline: int) -> None:
     lockdown.limit_resources(setup["resources"])
     try:
         lockdown.lock(kernel, setup["landlock"], bytes.fromhex(setup["program"]))
-        lockdown.prove(kernel)
+        lockdown.verify(kernel)
     except lockdown.LockdownError as error:
         link.send(frames.READY, str(error).encode())
         return
     if not setup["path"] and "ctypes" not in setup["modules"]:
         for name in [name for name in sys.modules if name.partition(".")[0] in ("ctypes", "_ctypes")]:
-            del sys.modules[name]  # code that finds it another way still meets the kernel's rules
+            del sys.modules[name]  # the kernel's rules still apply if code gets it in another way
     link.send(frames.READY)
     while True:
         kind, payload = link.receive()
         if kind == frames.RUN:
             number, _, code = payload.partition(b"\0")
-            outcome = blocks.run(int(number), code.decode("utf-8", "surrogatepass"))
+            outcome = runner.run(int(number), code.decode("utf-8", "surrogatepass"))
         else:
-            outcome = blocks.assign(kind, payload)
+            outcome = runner.assign(kind, payload)
         link.send(frames.DONE, frames.encode(outcome))

@@ -6,9 +6,9 @@ import io
 from collections.abc import Callable
 from typing import Final
 
-EAGER: Final = 64
+IMMEDIATE_WRITES: Final = 64
 """Number of writes per block that are sent immediately, so that the output of a killed block shows its progress."""
-PIECE: Final = 4096
+CHUNK_BYTES: Final = 4096
 """Bytes to collect before each later send."""
 
 
@@ -19,8 +19,8 @@ def cut(text: str, limit: int) -> tuple[bytes, int]:
     data = text[:limit].encode(errors="backslashreplace")  # a character takes at least one byte
     if len(data) <= limit and len(text) <= limit:
         return data, 0
-    whole = data[:limit].decode(errors="ignore")
-    return whole.encode(), max(0, len(text) - len(whole))
+    prefix = data[:limit].decode(errors="ignore")
+    return prefix.encode(), max(0, len(text) - len(prefix))
 
 
 class OutputBudget:
@@ -28,11 +28,11 @@ class OutputBudget:
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self.renew()
+        self.reset()
 
-    def renew(self) -> None:
+    def reset(self) -> None:
         """Start a new block."""
-        self.remaining, self.dropped, self.eager = self._limit, 0, EAGER
+        self.remaining, self.dropped, self.immediate_writes = self._limit, 0, IMMEDIATE_WRITES
 
 
 class CapturedOutput(io.TextIOBase):
@@ -41,7 +41,7 @@ class CapturedOutput(io.TextIOBase):
     def __init__(self, send: Callable[[bytes], None], budget: OutputBudget) -> None:
         super().__init__()
         self._send, self._budget = send, budget
-        self._pieces: list[bytes] = []
+        self._chunks: list[bytes] = []
         self._size = 0
 
     @property
@@ -60,15 +60,15 @@ class CapturedOutput(io.TextIOBase):
         if not data:
             return len(text)
         budget.remaining -= len(data)
-        self._pieces.append(data)
+        self._chunks.append(data)
         self._size += len(data)
-        if self._size >= PIECE or (budget.eager > 0 and "\n" in text):
-            budget.eager -= 1
+        if self._size >= CHUNK_BYTES or (budget.immediate_writes > 0 and "\n" in text):
+            budget.immediate_writes -= 1
             self.flush()
         return len(text)
 
     def flush(self) -> None:
-        if self._pieces:
-            data = b"".join(self._pieces)
-            self._pieces, self._size = [], 0
+        if self._chunks:
+            data = b"".join(self._chunks)
+            self._chunks, self._size = [], 0
             self._send(data)

@@ -1,4 +1,4 @@
-"""The sandboxed child's connection to the host: exchanges frames, calls host functions and sends the answer."""
+"""The sandboxed child's connection to the host, for frames, calls of host functions and the answer."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 from oven_llm.sandbox import frames
-from oven_llm.sandbox.frames import FRAME_BYTES, HEADER, FrameError, frame
+from oven_llm.sandbox.frames import HEADER, MAX_FRAME_BYTES, FrameError, frame
 
-PIECE, LARGE = 1 << 16, 1 << 20
-"""Bytes per read. Buffers above 128 KiB cost a system call each, which only pays off for large frames."""
+CHUNK_BYTES, LARGE_CHUNK_BYTES = 1 << 16, 1 << 20
+"""Bytes per read. Buffers above 128 KiB cost a system call each, which pays off only for large frames."""
 
 
 class HostLink:
@@ -22,7 +22,7 @@ class HostLink:
         """`requests` and `replies` are file descriptors."""
         self._requests, self._replies = requests, replies
         self._buffer = bytearray()
-        self._exit = os._exit  # code in the sandbox may replace the one in `os`
+        self._exit = os._exit  # code in the sandbox may replace `os._exit`
 
     def send(self, kind: int, payload: bytes = b"") -> None:
         """Send a frame, without buffering. Raises FrameError if it is too long."""
@@ -34,43 +34,43 @@ class HostLink:
         """Return the kind and payload of the next frame."""
         buffer = self._buffer
         while len(buffer) < HEADER.size:
-            buffer += self._read(PIECE)
+            buffer += self._read(CHUNK_BYTES)
         kind, length = HEADER.unpack_from(buffer)
-        if length > FRAME_BYTES:
+        if length > MAX_FRAME_BYTES:
             self._exit(3)
         end = HEADER.size + length
         while len(buffer) < end:
-            buffer += self._read(max(PIECE, min(end - len(buffer), LARGE)))
+            buffer += self._read(max(CHUNK_BYTES, min(end - len(buffer), LARGE_CHUNK_BYTES)))
         payload = bytes(memoryview(buffer)[HEADER.size : end])
         del buffer[:end]
         return kind, payload
 
     def _read(self, size: int) -> bytes:
-        piece = os.read(self._requests, size)
-        if not piece:
+        chunk = os.read(self._requests, size)
+        if not chunk:
             self._exit(0)
-        return piece
+        return chunk
 
 
 class HostError(RuntimeError):
     """A host function failed. The message comes from the host."""
 
 
-class Answered(BaseException):
-    """Ends a block after FINAL. The host receives the answer before this is raised, so no `except` can lose it."""
+class AnsweredExit(BaseException):
+    """Ends a block after FINAL. The answer has been sent by then, so it does not matter if code catches this."""
 
 
-def host_function(link: HostLink, name: str, longest: int) -> Callable[..., Any]:
+def host_function(link: HostLink, name: str, max_bytes: int) -> Callable[..., Any]:
     """Return a function that calls the host function `name`. It raises TypeError for arguments that JSON cannot
-    represent, ValueError above `longest` bytes of JSON, and HostError if the host function fails."""
+    represent, ValueError above `max_bytes` bytes of JSON, and HostError if the host function fails."""
 
     def call(*args: object, **kwargs: object) -> Any:
         try:
             data = frames.encode({"name": name, "args": args, "kwargs": kwargs})
         except FrameError as error:
-            raise TypeError(f"{name}() takes values that JSON can hold: {error}") from None
-        if len(data) > longest:
-            raise ValueError(f"{name}() got {len(data)} bytes of arguments; {longest} are the maximum: shorten them")
+            raise TypeError(f"{name}() requires JSON values: {error}") from None
+        if len(data) > max_bytes:
+            raise ValueError(f"{name}() got {len(data)} bytes of arguments; the limit is {max_bytes}: shorten them")
         link.send(frames.CALL, data)
         kind, reply = link.receive()
         if kind == frames.FAILED:
@@ -81,22 +81,24 @@ def host_function(link: HostLink, name: str, longest: int) -> Callable[..., Any]
     return call
 
 
-def final_function(link: HostLink, longest: int) -> Callable[[object], NoReturn]:
-    """Return FINAL, which sends the answer and raises Answered. It raises TypeError for an answer that JSON cannot
-    represent, and ValueError above `longest` bytes. The host counts both."""
+def final_function(link: HostLink, max_bytes: int) -> Callable[[object], NoReturn]:
+    """Return FINAL, which sends the answer and raises AnsweredExit. It raises TypeError for an answer that JSON cannot
+    represent, and ValueError above `max_bytes` bytes. The host counts both."""
 
     def FINAL(answer: object) -> NoReturn:
-        """Give the answer, and end."""
+        """Return the answer to the host and end the block."""
         try:
             data = frames.encode(answer)
         except FrameError as error:
             link.send(frames.REFUSED, str(error)[:300].encode(errors="backslashreplace"))
-            raise TypeError(f"FINAL takes what JSON can hold: {error}") from None
-        if len(data) > longest:
-            link.send(frames.REFUSED, f"{len(data)} bytes, where {longest} are the maximum".encode())
-            raise ValueError(f"FINAL takes {longest} bytes of JSON; this answer has {len(data)}: shorten it")
+            raise TypeError(f"FINAL requires a JSON value: {error}") from None
+        if len(data) > max_bytes:
+            link.send(frames.REFUSED, f"it has {len(data)} bytes; the limit is {max_bytes}".encode())
+            raise ValueError(
+                f"FINAL accepts at most {max_bytes} bytes of JSON; this answer has {len(data)}: shorten it"
+            )
         link.send(frames.FINAL, data)
-        raise Answered
+        raise AnsweredExit
 
     return FINAL
 

@@ -19,7 +19,7 @@ SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC = 1, 1
 LANDLOCK_RULE_PATH_BENEATH: Final = 1
 F_SETSIG: Final = 10
 CAPABILITY_VERSION: Final = 0x20080522
-"""_LINUX_CAPABILITY_VERSION_3: two words for each set."""
+"""_LINUX_CAPABILITY_VERSION_3, which has two words per set."""
 AF_INET, SOCK_DGRAM = 2, 2
 AT_FDCWD: Final = -100
 
@@ -28,8 +28,8 @@ class LockdownError(Exception):
     """A restriction could not be set or has no effect."""
 
 
-class _Program(ctypes.Structure):
-    """struct sock_fprog."""
+class _FilterProgram(ctypes.Structure):
+    """The C structure sock_fprog."""
 
     _fields_ = (("length", ctypes.c_ushort), ("filter", ctypes.c_void_p))
 
@@ -59,14 +59,14 @@ class Kernel:
 
 
 def die_with_host(lifeline: int) -> None:
-    """Have the kernel kill this process when the other end of the pipe `lifeline` is closed, whatever code runs."""
+    """Have the kernel kill this process when the host closes the other end of the pipe `lifeline`."""
     fcntl.fcntl(lifeline, fcntl.F_SETOWN, os.getpid())
     fcntl.fcntl(lifeline, F_SETSIG, signal.SIGKILL)
     fcntl.fcntl(lifeline, fcntl.F_SETFL, fcntl.fcntl(lifeline, fcntl.F_GETFL) | os.O_ASYNC)
 
 
 def limit_resources(limits: dict[str, int]) -> None:
-    """Set soft and hard limits, by the name after RLIMIT_."""
+    """Set soft and hard limits. `limits`: values by the name after RLIMIT_."""
     for name, value in limits.items():
         kind = getattr(resource, f"RLIMIT_{name}")
         hard = resource.getrlimit(kind)[1]
@@ -77,7 +77,7 @@ def limit_resources(limits: dict[str, int]) -> None:
 def lock(kernel: Kernel, landlock: dict[str, Any] | None, program: bytes) -> None:
     """Drop capabilities, and apply the Landlock rules and the seccomp program. Raises LockdownError."""
     if (threads := len(os.listdir("/proc/self/task"))) != 1:
-        raise LockdownError(f"{threads} threads already run; a module of the profile started them")
+        raise LockdownError(f"{threads} threads are running; a module of the profile started them")
     try:
         kernel.prctl(PR_SET_DUMPABLE, 0)
         kernel.call("capset", struct.pack("<Ii", CAPABILITY_VERSION, 0), bytes(24))
@@ -85,24 +85,24 @@ def lock(kernel: Kernel, landlock: dict[str, Any] | None, program: bytes) -> Non
         if landlock is not None:
             _restrict_paths(kernel, bytes.fromhex(landlock["ruleset"]), landlock["grants"])
         code = ctypes.create_string_buffer(program, len(program))
-        prog = _Program(len(program) // 8, ctypes.cast(code, ctypes.c_void_p))
-        kernel.call("seccomp", SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC, ctypes.byref(prog))
+        filter_program = _FilterProgram(len(program) // 8, ctypes.cast(code, ctypes.c_void_p))
+        kernel.call("seccomp", SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC, ctypes.byref(filter_program))
     except OSError as error:
-        raise LockdownError(f"the kernel refuses: {error.strerror}") from None
+        raise LockdownError(f"the kernel refused a restriction: {error.strerror}") from None
 
 
 def _restrict_paths(kernel: Kernel, ruleset: bytes, grants: list[tuple[str, int]]) -> None:
-    rules = kernel.call("landlock_create_ruleset", ruleset, len(ruleset), 0)
+    ruleset_fd = kernel.call("landlock_create_ruleset", ruleset, len(ruleset), 0)
     for path, rights in grants:
         folder = os.open(path, os.O_PATH | os.O_CLOEXEC)
-        kernel.call("landlock_add_rule", rules, LANDLOCK_RULE_PATH_BENEATH, struct.pack("<Qi", rights, folder), 0)
+        kernel.call("landlock_add_rule", ruleset_fd, LANDLOCK_RULE_PATH_BENEATH, struct.pack("<Qi", rights, folder), 0)
         os.close(folder)
-    kernel.call("landlock_restrict_self", rules, 0)
-    os.close(rules)
+    kernel.call("landlock_restrict_self", ruleset_fd, 0)
+    os.close(ruleset_fd)
 
 
-def prove(kernel: Kernel) -> None:
-    """Try calls that must fail now. Raises LockdownError if one works: a kernel may ignore a filter."""
+def verify(kernel: Kernel) -> None:
+    """Try calls that must fail now. Raises LockdownError if one succeeds, because a kernel may ignore a filter."""
     attempts: tuple[tuple[str, tuple[Any, ...]], ...] = (
         ("openat", (AT_FDCWD, b"/etc", os.O_RDONLY, 0)),
         ("openat", (AT_FDCWD, b"/proc/self/mem", os.O_RDWR, 0)),
@@ -117,4 +117,4 @@ def prove(kernel: Kernel) -> None:
         except OSError as error:
             if error.errno in (errno.EPERM, errno.EACCES):
                 continue
-        raise LockdownError(f"{name} still works in the sandbox")
+        raise LockdownError(f"the system call {name} still works in the sandbox")

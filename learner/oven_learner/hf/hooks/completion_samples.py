@@ -106,4 +106,4 @@ def _function_sample(
 def _committee_sample(evidence: Evidence, rewards: Sequence[float | None], index: int, size: int) -> Sample:
     group = evidence.groups[index]
     group_rewards = rewards[index * size : (index + 1) * size]
-    return Sample(group.prompt, group.as_written, group_rewards, evidence.group_verdicts(index))
+    return Sample(group.prompt, group.original_completions, group_rewards, evidence.group_verdicts(index))

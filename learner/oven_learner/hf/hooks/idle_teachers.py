@@ -15,7 +15,7 @@ from oven_core.protocol.messages import MetricSpec
 from oven_learner.hf.hooks.step_hooks import StepEnd, StepHook
 from oven_learner.ranks import Ranks
 from oven_learner.teachers import Teachers
-from oven_learner.teachers.registry import teaching
+from oven_learner.teachers.reference_model import open_teacher
 
 PREFIX = "kl/"
 
@@ -88,7 +88,7 @@ class IdleTeachers(StepHook):
         with torch.no_grad(), torch.random.fork_rng(devices=[ids.device] if ids.is_cuda else []):
             policy = log_probs(model)  # (B, C)
             for name, teacher in idle.items():
-                with teaching(self._trainer, teacher) as teacher_model:
+                with open_teacher(self._trainer, teacher) as teacher_model:
                     r = log_probs(teacher_model) - policy
                 kl = (torch.exp(r) - r - 1) * mask
                 sums = torch.stack([kl.sum(), mask.sum().to(kl.dtype)])

@@ -20,7 +20,7 @@ from oven_learner.optim.lr_scale import LearningRateScale
 from oven_learner.ranks import Ranks
 from oven_learner.rewards.committee import Committee
 from oven_learner.rewards.generation_ahead import STEPS_AHEAD, GenerationAhead
-from oven_learner.rewards.skip_unscored import Skipping
+from oven_learner.rewards.skip_unscored import UnscoredSkipping
 
 log = logging.getLogger("oven.learner")
 
@@ -134,7 +134,10 @@ class CommitteeScores(StepHook):
         if committee.ahead and not ahead:
             log.warning("committee.ahead: 1 has no effect, because the committee has no remote members to wait for")
         self._ahead = GenerationAhead(trainer, committee) if ahead else None
-        self._skipping = Skipping(trainer, committee)
+        if self._ahead is not None:
+            self._ahead.install()
+        self._skipping = UnscoredSkipping(trainer, committee)
+        self._skipping.install()
 
     def begin(self, ranks: Ranks) -> None:
         self._skipping.begin()

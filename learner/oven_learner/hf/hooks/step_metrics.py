@@ -14,7 +14,7 @@ from oven_core.protocol.messages import MetricSpec
 from oven_learner.client.client import OvenClient
 from oven_learner.hf.hooks.step_hooks import StepEnd, StepHook
 from oven_learner.ranks import Ranks
-from oven_learner.teachers.registry import has_reference
+from oven_learner.teachers.reference_model import has_reference
 
 STEP: Final = "time/step"
 CONTROLLER: Final = "time/controller"

@@ -1,4 +1,4 @@
-"""Rollback by restart: a new process resumes from one of the trainer's own checkpoints."""
+"""Rollback by restart, where a new process resumes from one of the trainer's own checkpoints."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from oven_learner.rollback import checkpoint_record
-from oven_learner.rollback.in_memory import SnapshotSchedule, SnapshotTimeBudget
+from oven_learner.rollback.memory_snapshots import SnapshotSchedule, SnapshotTimeBudget
 from oven_learner.rollback.rollback_protocol import Snapshot
 from oven_runs.home import relaunch
 from oven_runs.home.relaunch import Relaunch
@@ -21,16 +21,15 @@ from oven_runs.home.relaunch import Relaunch
 log = logging.getLogger("oven.learner")
 
 PROBE_BYTES = 32 * 1024 * 1024
-"""Size of a test file, written once at the start to estimate the cost of the first save on this disk under this
-load."""
-KEPT = 2
-"""Number of checkpoints for rollback to keep. Checkpoints that a user or agent requested are never removed."""
+"""Bytes of a test file. It is written once at the start, to estimate the cost of the first save."""
+MAX_CHECKPOINTS = 2
+"""Maximum number of scheduled checkpoints. Checkpoints that a user or an agent requested are never removed."""
 FREE_SIZES = 1.5
-"""Free space required for another checkpoint, in multiples of the last one's size."""
+"""Minimum free space for another checkpoint, as a multiple of the size of the last one."""
 
 
 def seconds_to_write(size: int, folder: Path) -> float:
-    """Estimate the time to write `size` bytes to the folder, by writing a part. Infinite if this fails."""
+    """Estimate the seconds to write `size` bytes to the folder, by writing a part. Infinite if this fails."""
     part = min(max(size, 1), PROBE_BYTES)
     file = folder / "oven.probe"
     noise = os.urandom(min(part, 1024 * 1024))
@@ -43,7 +42,7 @@ def seconds_to_write(size: int, folder: Path) -> float:
             out.flush()
             os.fsync(out.fileno())
     except OSError as error:
-        log.warning("no checkpoint for rollback: %s cannot be written to (%s)", folder, error)
+        log.warning("no checkpoints for rollback: cannot write to %s (%s)", folder, error)
         return math.inf
     finally:
         with contextlib.suppress(OSError):
@@ -51,11 +50,13 @@ def seconds_to_write(size: int, folder: Path) -> float:
     return (time.monotonic() - began) * size / part
 
 
-class OnDisk:
-    """Checkpoints that the trainer saves between two steps when `ask` requests one. Saves for rollback alone take at
-    most `in_memory.SHARE` of wall time."""
+class DiskCheckpoints:
+    """Checkpoints for rollback, which the trainer saves between two steps after a call of `request_save`.
 
-    undoes = False
+    Scheduled checkpoints take at most `memory_snapshots.SHARE` of wall time.
+    """
+
+    can_undo = False
 
     def __init__(
         self,
@@ -66,109 +67,109 @@ class OnDisk:
         training: str,
         size: int,
         fresh: bool,
-        ask: Callable[[], object],
+        request_save: Callable[[], object],
         progress: Callable[[], tuple[int, int]],
         leader: bool = True,
         clock: Callable[[], float] = time.monotonic,
         share: Callable[[Any], Any] = lambda value: value,
     ) -> None:
         """Args:
-        training: which training of its script this is.
-        size: the approximate bytes of the first checkpoint.
-        fresh: the run began without a checkpoint, so that its script can start from the beginning.
-        progress: returns (step, gradient steps so far).
+        training: number of the training in its script.
+        size: approximate bytes of the first checkpoint.
+        fresh: whether the run started without a checkpoint, so that its script can start over.
+        progress: function that returns (step, gradient steps so far).
         leader: whether this is rank 0, which reads and writes.
-        share: returns rank 0's argument on every rank.
+        share: function that returns rank 0's argument on every rank.
         """
         self._output, self._run, self._training, self._run_folder = output, run, training, run_folder
         self._size, self._fresh = size, fresh
-        self._ask, self._progress = ask, progress
+        self._request_save, self._progress = request_save, progress
         self._leader, self._share = leader, share
         began = clock()
         self.budget = SnapshotTimeBudget(began, expected=seconds_to_write(size, output) if leader else 0.0)
         self._schedule = SnapshotSchedule(self.budget, clock, share)
 
     def take_if_due(self, tick: int) -> None:
-        if self._schedule.due(tick) and self._share(self._has_room()):
-            self._ask()
+        if self._schedule.is_due(tick) and self._share(self._has_space()):
+            self._request_save()
 
     def take(self, tick: int) -> None:
-        """Do nothing: the client itself asks the trainer to save."""
+        """Do nothing, because the client itself asks the trainer to save."""
 
     def ensure(self, tick: int) -> None:
-        """Check that there is a checkpoint. A save that takes minutes cannot precede every risky change. Raises
-        LookupError if there is none."""
+        """Raise LookupError if there is no checkpoint. A new one could take minutes, too long before a risky change."""
         self._on_leader(lambda: self._choose(tick))
 
     def saved(self, folder: Path, tick: int, began: float, ended: float, *, own: bool) -> None:
         """Record that the trainer has saved a checkpoint. Called on every rank; rank 0 removes old ones."""
-        self.budget.took(began, ended, own=own)
-        self._schedule.note_snapshot(tick)
+        self.budget.charge(began, ended, own=own)
+        self._schedule.on_snapshot(tick)
         record = checkpoint_record.read(folder)
         if record is not None:
             self._size = sum(record.files.values())
         if self._leader:
-            self._tidy()
+            self._remove_old()
 
-    def _tidy(self) -> None:
-        """Remove the checkpoints for rollback except the newest KEPT, and those that a rollback made obsolete."""
-        for_rollback = []
+    def _remove_old(self) -> None:
+        """Remove scheduled checkpoints that a rollback discarded, and all but the newest MAX_CHECKPOINTS."""
+        scheduled = []
         for path in checkpoint_record.in_folder(self._output):
             if checkpoint_record.problem(path):
                 continue
             record = checkpoint_record.read(path)
             is_ours = record is not None and (record.run, record.training) == (self._run, self._training)
             if record is not None and is_ours and record.own:
-                for_rollback.append((not record.abandoned, record.tick, path))
-        removed = sorted(for_rollback, reverse=True)[KEPT:] + [entry for entry in for_rollback if not entry[0]]
-        for is_current, _, path in removed:
-            log.debug("removes %s%s", path, "" if is_current else ", which a rollback left behind")
+                scheduled.append((not record.abandoned, record.tick, path))
+        obsolete = sorted(scheduled, reverse=True)[MAX_CHECKPOINTS:] + [entry for entry in scheduled if not entry[0]]
+        for is_current, _, path in obsolete:
+            log.debug("removing %s%s", path, "" if is_current else ", which a rollback discarded")
             shutil.rmtree(path, ignore_errors=True)
 
-    def too_far(self, tick: int, now: int, *, exact: bool) -> str:
+    def distance_problem(self, tick: int, now: int, *, exact: bool) -> str:
         """Accept any distance, because checkpoints are rare."""
         return ""
 
     def restore(self, tick: int, now: int) -> Snapshot:
-        """Request the restart. This process trains no further step."""
+        """Request a restart from a checkpoint. This process then stops training."""
         return self._on_leader(lambda: self._request_restart(tick))
 
     def undo(self) -> Snapshot:
-        raise LookupError("what a rollback left is not kept on disk")
+        """Raise LookupError, because the state before a rollback is not saved."""
+        raise LookupError("a rollback on disk cannot be undone, because the state before it is not saved")
 
     def abandon(self, after_tick: int, now: int) -> None:
-        """Mark checkpoints after that tick, because a rollback to a copy in memory has discarded their steps."""
-        why = f"the run was rolled back from tick {now} to tick {after_tick}"
+        """Mark the checkpoints after that tick, because a rollback in memory has discarded their steps."""
+        reason = f"the run was rolled back from tick {now} to tick {after_tick}"
         try:
             if self._leader:
-                checkpoint_record.abandon(self._output, self._run, self._training, after_tick, why)
+                checkpoint_record.abandon(self._output, self._run, self._training, after_tick, reason)
         except OSError as error:
-            log.warning("checkpoints of what was rolled back still count (%s)", error)
+            log.warning("checkpoints of discarded steps could not be marked and still count: %s", error)
 
     def _request_restart(self, tick: int) -> Snapshot:
-        chosen = self._choose(tick)
+        snapshot = self._choose(tick)
         reached, trained = self._progress()
-        why = f"rolled back from step {reached} to step {chosen.step}: {chosen.restart}"
-        target = {"checkpoint": chosen.state, "training": self._training, "step": chosen.step}
-        relaunch.write(self._run_folder, Relaunch(**target, reached=reached, trained=trained, reason=why))
-        checkpoint_record.abandon(self._output, self._run, self._training, chosen.tick, why)
-        return chosen
+        reason = f"rolled back from step {reached} to step {snapshot.step}: {snapshot.restart}"
+        target = {"checkpoint": snapshot.state, "training": self._training, "step": snapshot.step}
+        relaunch.write(self._run_folder, Relaunch(**target, reached=reached, trained=trained, reason=reason))
+        checkpoint_record.abandon(self._output, self._run, self._training, snapshot.tick, reason)
+        return snapshot
 
     def _choose(self, tick: int) -> Snapshot:
         newest = checkpoint_record.newest(self._output, self._run, self._training, tick)
         if newest is not None:
             path, record = newest
-            how = f"goes on from {path.name} in the next incarnation"
-            return Snapshot(record.tick, record.step, str(path.absolute()), how)
+            restart = f"continues from {path.name} in the next incarnation"
+            return Snapshot(record.tick, record.step, str(path.absolute()), restart)
         if self._fresh:
-            return Snapshot(0, 0, relaunch.START, "begins anew in the next incarnation")
-        raise LookupError(f"no complete checkpoint from tick {tick} or before in {self._output}")
+            return Snapshot(0, 0, relaunch.START, "starts over in the next incarnation")
+        raise LookupError(f"there is no complete checkpoint from tick {tick} or before in {self._output}")
 
-    def _on_leader(self, look: Callable[[], Snapshot]) -> Snapshot:
+    def _on_leader(self, function: Callable[[], Snapshot]) -> Snapshot:
         """Return rank 0's result on every rank. If rank 0 fails, every rank raises its error."""
         outcome: Snapshot | Exception | None
         try:
-            outcome = look() if self._leader else None
+            outcome = function() if self._leader else None
         except Exception as error:
             outcome = error
         outcome = self._share(outcome)
@@ -177,7 +178,7 @@ class OnDisk:
         assert outcome is not None
         return outcome
 
-    def _has_room(self) -> bool:
+    def _has_space(self) -> bool:
         try:
             free = shutil.disk_usage(self._output).free
         except OSError as error:
@@ -185,6 +186,6 @@ class OnDisk:
             return False
         if free < FREE_SIZES * self._size:
             sizes = free / 1e9, self._output, self._size / 1e9
-            log.warning("no checkpoint for rollback: %.3g GB are free in %s, and one takes %.3g GB", *sizes)
+            log.warning("no checkpoint for rollback: %.3g GB are free in %s, but it needs %.3g GB", *sizes)
             return False
         return True

@@ -1,0 +1,156 @@
+"""The models that each remote member can use, and a committee's interface to its remote members.
+
+The models of a member are the choices of the knob `committee.<member>`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias
+
+from oven_core.errors import ConfigError, UnknownNameError
+from oven_core.protocol.committee_requests import JudgeHealth, ScoreRequest
+from oven_core.protocol.judge_spec import OFF, JudgeSpec
+from oven_learner.rewards.scores import Cost, Verdict
+
+CONFIGURED = "configured"
+"""Identity of a member's configured model if the committee does not know it."""
+Answers: TypeAlias = dict[str, list[Verdict]]
+"""Member → its verdicts, one per group."""
+
+
+@dataclass(frozen=True, slots=True)
+class RequestedModel:
+    """The model that a request names. A `judge` of None means the configured model."""
+
+    judge: JudgeSpec | None = None
+    swap: int = 0
+
+
+class MemberClient(Protocol):
+    """A committee's interface to its remote members, implemented by `RemoteMembers`."""
+
+    @property
+    def members(self) -> tuple[str, ...]:
+        """Names of the members."""
+
+    @property
+    def deadline_s(self) -> float:
+        """Seconds to wait for an answer."""
+
+    @property
+    def judges(self) -> Mapping[str, JudgeSpec]:
+        """Member → its configured model, if known."""
+
+    @property
+    def health(self) -> dict[str, JudgeHealth]:
+        """Member → the latest report on its judge, if it sent one."""
+
+    def ask(self, requests: Sequence[ScoreRequest], members: Mapping[str, RequestedModel]) -> Answers:
+        """Return each member's verdicts on the requests, in the same order, by the given model."""
+
+    def probe(self, member: str, model: JudgeSpec, *, joins: bool = False) -> Future[str]:
+        """Send another model a test question. The result is empty if it returned a verdict, otherwise the reason."""
+
+    def join(self, member: str) -> None:
+        """Add a member."""
+
+    def leave(self, member: str) -> None:
+        """Remove a member."""
+
+    def take_reasons(self, member: str, group: str) -> Mapping[str, str]:
+        """Return the member's reasons by completion id for a group of its last requests, and forget them."""
+
+    def take_cost(self) -> Cost:
+        """Return the cost since the last call."""
+
+    def close(self) -> None:
+        """Close the connection."""
+
+
+@dataclass(slots=True)
+class _Member:
+    """The models of one remote member."""
+
+    models: dict[str, JudgeSpec | None]
+    """Identity → model, in the order of the choices. None means the configured model."""
+    active: str
+    """Identity of the current model, or OFF."""
+    swap_count: int
+    configured: JudgeSpec | None
+
+
+class MemberModels:
+    """The current and alternative models of each remote member.
+
+    After a choice, later requests name the new model. `members` maps names to configured models, or None if unknown.
+    Methods raise UnknownNameError for an unknown member.
+    """
+
+    def __init__(self, members: Mapping[str, JudgeSpec | None]) -> None:
+        self._members: dict[str, _Member] = {}
+        for member, model in members.items():
+            self.add(member, model)
+
+    def add(self, member: str, model: JudgeSpec | None) -> None:
+        """Add a member with its configured model."""
+        identity = model.identity if model is not None else CONFIGURED
+        is_returning = member in self._members  # a higher count resets its state
+        swap_count = self._members[member].swap_count + 1 if is_returning else 0
+        self._members[member] = _Member({identity: None}, identity, swap_count, model)
+
+    def leave(self, member: str) -> None:
+        """Remove a member. OFF becomes its only choice."""
+        entry = self._member(member)
+        entry.models, entry.active = {}, OFF
+
+    @property
+    def members(self) -> tuple[str, ...]:
+        """Names of the members."""
+        return tuple(self._members)
+
+    def active(self, member: str) -> str:
+        """Return the identity of the member's model, or OFF."""
+        return self._member(member).active
+
+    def choices(self, member: str) -> tuple[str, ...]:
+        """Return the member's choices, including OFF."""
+        return (*self._member(member).models, OFF)
+
+    def is_muted(self, member: str) -> bool:
+        """Whether this is a remote member that is off."""
+        return member in self._members and self._members[member].active == OFF
+
+    def current(self, members: Sequence[str]) -> dict[str, RequestedModel]:
+        """Return the model that requests to each member must name."""
+        entries = {member: self._members[member] for member in members}
+        return {
+            member: RequestedModel(entry.models[entry.active], entry.swap_count) for member, entry in entries.items()
+        }
+
+    def choose(self, member: str, identity: str) -> None:
+        """Choose the member's model, starting with the next batch. Raises ConfigError if it is not a choice."""
+        entry = self._member(member)
+        if identity != OFF and identity not in entry.models:
+            raise ConfigError(
+                f"{identity!r} is not one of the models of {member}, {', '.join(self.choices(member))}; offer it "
+                f"first: `oven-controller judge swap {member} …`"
+            )
+        if identity != entry.active:
+            entry.active = identity
+            entry.swap_count += identity != OFF  # unmuting also counts
+
+    def offer(self, member: str, model: JudgeSpec) -> str:
+        """Add the model to the choices, and return its identity. It replaces a model with the same identity, because
+        the key may differ."""
+        entry = self._member(member)
+        if model != entry.configured:  # requests do not need to name the configured model
+            entry.models[model.identity] = model
+        return model.identity
+
+    def _member(self, member: str) -> _Member:
+        if member not in self._members:
+            raise UnknownNameError("committee member", member, self._members)
+        return self._members[member]

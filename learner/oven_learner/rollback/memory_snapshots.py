@@ -1,0 +1,244 @@
+"""Snapshots of a run in memory for rollback, and their schedule.
+
+Older snapshots are further apart, and the first one is always kept. All ranks take them at the same ticks. The time
+budget is a token bucket (the meter of RFC 2697, with seconds instead of bytes). Seconds accrue at `SHARE` of wall time,
+and a snapshot is due when the balance covers its expected cost. A snapshot that takes longer than expected leaves a
+debt, which must be paid off first. So over any run, snapshots take at most `SHARE` of the time, plus the initial credit
+and one misjudged snapshot.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Callable
+from typing import Any
+
+from oven_core.errors import reason
+from oven_learner.rollback.rollback_protocol import Checkpoints, Snapshot
+
+log = logging.getLogger("oven.learner")
+
+LEVELS, SNAPSHOTS_PER_LEVEL = 6, 3
+"""Number of levels, and of snapshots per level. The newest three of every 1st, 2nd, 4th … 32nd snapshot are kept. So
+with one every EVERY_TICKS, for 300 ticks there is always one at most 1.8 times as far back as requested."""
+MAX_SNAPSHOTS = SNAPSHOTS_PER_LEVEL + 2 * (LEVELS - 1)
+"""Maximum number of snapshots, in addition to the first one and the state before the last rollback."""
+CREDIT_S = 0.1
+"""Seconds that may be spent at the start without waiting, so that a run that fails early can be rolled back."""
+EVERY_TICKS = 5
+"""Minimum ticks between snapshots. They are further apart if a snapshot costs more than its share of these steps."""
+TOLERANCE = 2 * EVERY_TICKS
+"""Ticks by which a rollback may exceed its limit."""
+MAX_CLOCK_TICKS = 100
+"""Maximum ticks between readings of the clock, because the first step of a run says little about the others."""
+SHARE = 0.02
+"""Maximum share of wall time for snapshots in memory, and for scheduled checkpoints."""
+SAVED_SNAPSHOTS = 2.0
+"""Maximum savings of the budget, in snapshots, to avoid many snapshots after an hour on hold."""
+
+
+class Snapshots:
+    """Snapshots at the start of a run and then every few ticks. The first one is never dropped.
+
+    All of them together cost at most `SHARE` of wall time, plus CREDIT_S.
+    """
+
+    can_undo = True
+
+    def __init__(
+        self,
+        take: Callable[[], tuple[int, Any]],
+        restore: Callable[[Any], None],
+        *,
+        credit: float = CREDIT_S,
+        clock: Callable[[], float] = time.monotonic,
+        share: Callable[[Any], Any] = lambda value: value,
+    ) -> None:
+        """`take` returns (step, state) with copies that training cannot change, and `restore` restores a state.
+        `credit` is in seconds. With infinite credit, a snapshot is taken every EVERY_TICKS at any cost. `share` returns
+        rank 0's argument on every rank."""
+        self._take_state, self._restore_state = take, restore
+        self.disk: Checkpoints | None = None
+        """Checkpoints for a process that replaces a killed one, if there are any."""
+        self.budget = SnapshotTimeBudget(clock(), credit=credit)
+        self._schedule = SnapshotSchedule(self.budget, clock, share)
+        self._first: Snapshot | None = None
+        self._recent: dict[int, Snapshot] = {}
+        """Number → recent snapshot, in order."""
+        self._before_rollback: Snapshot | None = None
+        self._count = 0
+
+    def use_clock_of_leader(self, share: Callable[[Any], Any]) -> None:
+        """Use rank 0's clock on every rank. `share` returns rank 0's argument on every rank."""
+        self._schedule.share = share
+
+    def take_if_due(self, tick: int) -> None:
+        if self._first is None or self._schedule.is_due(tick):
+            self.take(tick)
+        if self.disk is not None:
+            self.disk.take_if_due(tick)
+
+    def take(self, tick: int) -> int:
+        """Take a snapshot, and return its step."""
+        snapshot = self._copy(tick)
+        if self._first is None:
+            self._first = snapshot
+        else:
+            self._add(snapshot)
+        self._schedule.on_snapshot(tick)
+        return snapshot.step
+
+    def _copy(self, tick: int) -> Snapshot:
+        began = self._schedule.clock()
+        step, state = self._take_state()
+        self.budget.charge(began, self._schedule.clock())
+        return Snapshot(tick, step, state)
+
+    def _add(self, snapshot: Snapshot) -> None:
+        """Add a snapshot, and drop those that no level needs."""
+        self._count += 1
+        snapshots = {**self._recent, self._count: snapshot}
+        needed_numbers: set[int] = set()
+        for level in range(LEVELS):
+            level_numbers = [number for number in snapshots if number % 2**level == 0]
+            needed_numbers.update(level_numbers[-SNAPSHOTS_PER_LEVEL:])
+        self._recent = {number: entry for number, entry in snapshots.items() if number in needed_numbers}
+
+    def ensure(self, tick: int) -> None:
+        self.take(tick)
+
+    def distance_problem(self, tick: int, now: int, *, exact: bool) -> str:
+        """Return why the rollback would go back too far.
+
+        The limit is the requested distance for an operator, twice that for an agent, plus TOLERANCE ticks.
+        """
+        ticks = [snapshot.tick for snapshot in self._all()]
+        target = max((snapshot_tick for snapshot_tick in ticks if snapshot_tick <= tick), default=tick)
+        max_distance = (now - tick) * (1 if exact else 2) + TOLERANCE
+        if tick > now or now - target <= max_distance:
+            return ""
+        return (
+            f"the newest snapshot from tick {tick} or before is from tick {target}, {now - target} ticks back; this "
+            f"request may go back at most {max_distance}; choose the tick of a snapshot: {', '.join(map(str, ticks))}"
+        )
+
+    def restore(self, tick: int, now: int) -> Snapshot:
+        """Restore the newest snapshot taken at or before `tick`, and drop later ones.
+
+        A copy of the current state is kept until the next rollback. Raises LookupError if no snapshot is that old.
+        """
+        old_enough = [snapshot for snapshot in self._all() if snapshot.tick <= tick]
+        if not old_enough:
+            raise LookupError(
+                f"there is no snapshot from tick {tick} or before; the oldest is from tick "
+                f"{self._first.tick if self._first else '–'}"
+            )
+        self._before_rollback = self._copy_for_undo(now)
+        snapshot = self._go_to(old_enough[-1])
+        if self.disk is not None:
+            self.disk.abandon(snapshot.tick, now)
+        return snapshot
+
+    def _all(self) -> list[Snapshot]:
+        return [*([self._first] if self._first else []), *self._recent.values()]
+
+    def _copy_for_undo(self, now: int) -> Snapshot | None:
+        """Copy the current state. If this fails, the rollback continues but cannot be undone."""
+        try:
+            return self._copy(now)
+        except Exception as error:
+            log.warning("this rollback cannot be undone, because the state could not be copied: %s", reason(error))
+            return None
+
+    def undo(self) -> Snapshot:
+        """Restore the state before the last rollback, and drop snapshots taken since. Raises LookupError if there is no
+        copy of that state."""
+        if self._before_rollback is None:
+            raise LookupError("there is no rollback to undo: none since the start, already undone, or not copied")
+        snapshot, self._before_rollback = self._before_rollback, None
+        self._go_to(snapshot)
+        self._add(snapshot)
+        return snapshot
+
+    def _go_to(self, snapshot: Snapshot) -> Snapshot:
+        self._restore_state(snapshot.state)
+        self._recent = {n: entry for n, entry in self._recent.items() if entry.tick <= snapshot.tick}
+        return snapshot
+
+
+class SnapshotTimeBudget:
+    """A time budget for snapshots. All times are in seconds on one monotonic clock."""
+
+    def __init__(self, now: float, *, expected: float = 0.0, credit: float = 0.0) -> None:
+        """`expected` is the expected cost of the first snapshot. `credit` may be spent at the start."""
+        self.expected = expected
+        self.spent = 0.0
+        """Seconds spent on snapshots so far, without those on request."""
+        self.copies = 0
+        """Number of these snapshots."""
+        self._balance = self._credit = credit
+        self._accrued_until = now
+
+    def wait(self, now: float) -> float:
+        """Return the seconds until a snapshot is due, or 0 if it is due."""
+        self._accrue(now)
+        return max(0.0, self.expected - self._balance) / SHARE
+
+    def charge(self, began: float, ended: float, *, own: bool = True) -> None:
+        """Charge a snapshot. One on request (not `own`) is free, but the next one is due a full interval later."""
+        self._accrue(ended)
+        cost = max(0.0, ended - began)
+        if own:
+            self.spent += cost
+            self._balance -= cost
+            self.copies += 1
+        else:
+            self._balance = min(self._balance, 0.0)
+        self.expected = max(cost, self.spent / self.copies if self.copies else 0.0)
+
+    def _accrue(self, now: float) -> None:
+        max_balance = max(self._credit, self._balance, SAVED_SNAPSHOTS * self.expected)
+        self._balance = min(max_balance, self._balance + SHARE * max(0.0, now - self._accrued_until))
+        self._accrued_until = max(self._accrued_until, now)
+
+
+class SnapshotSchedule:
+    """A schedule, in ticks, for reading the clock and taking snapshots.
+
+    All ranks read the clock at the same ticks and use rank 0's clock. Otherwise a rank could lack a snapshot that
+    another one has.
+    """
+
+    def __init__(
+        self,
+        budget: SnapshotTimeBudget,
+        clock: Callable[[], float] = time.monotonic,
+        share: Callable[[Any], Any] = lambda value: value,
+    ) -> None:
+        """`share` returns rank 0's argument on every rank (oven_learner.ranks)."""
+        self.budget, self.clock = budget, clock
+        self.share = share
+        self._start: tuple[int, float] | None = None
+        """Tick and time of the first call."""
+        self._next_tick = 0
+        """Tick at which to read the clock again."""
+
+    def is_due(self, tick: int) -> bool:
+        """Whether to take a snapshot at this tick."""
+        if self._start is None:
+            self._start = (tick, self.clock())
+        if tick < self._next_tick:
+            return False
+        wait_s = self.budget.wait(self.clock())
+        ticks_passed, seconds_passed = tick - self._start[0], self.clock() - self._start[1]
+        ticks = 1
+        if ticks_passed and seconds_passed:
+            ticks = math.ceil(min(MAX_CLOCK_TICKS, wait_s / (seconds_passed / ticks_passed)))
+        is_due, self._next_tick = self.share((wait_s == 0, tick + max(1 if wait_s else EVERY_TICKS, ticks)))
+        return bool(is_due)
+
+    def on_snapshot(self, tick: int) -> None:
+        """Wait at least EVERY_TICKS until the next snapshot."""
+        self._next_tick = max(self._next_tick, tick + EVERY_TICKS)

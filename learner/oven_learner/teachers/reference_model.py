@@ -1,0 +1,39 @@
+"""Access to the reference model of a TRL trainer's policy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from accelerate.utils import is_peft_model
+
+
+def has_adapter(trainer: Any) -> bool:
+    """Whether the policy is a PEFT model. Its base model is then always available as a reference."""
+    return bool(is_peft_model(trainer.model))
+
+
+def has_reference(trainer: Any) -> bool:
+    """Whether a GRPOTrainer has a reference model, regardless of its β."""
+    return trainer.ref_model is not None or has_adapter(trainer)
+
+
+@contextmanager
+def open_reference(trainer: Any) -> Iterator[Any]:
+    """Yield the reference model for scoring, chosen as in TRL 1.16 (`_generate_and_score_completions`)."""
+    with open_teacher(trainer, trainer.ref_model) as model:
+        yield model
+
+
+@contextmanager
+def open_teacher(trainer: Any, model: Any) -> Iterator[Any]:
+    """Yield a teacher's model for scoring. None means the policy without its adapter."""
+    if model is not None:
+        yield model
+        return
+    from trl.trainer.utils import use_adapter
+
+    policy = trainer.accelerator.unwrap_model(trainer.model)
+    with use_adapter(policy, adapter_name="ref" if "ref" in policy.peft_config else None):
+        yield policy

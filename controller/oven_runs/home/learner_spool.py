@@ -1,4 +1,4 @@
-"""The learner's spool (spool.jsonl): messages that the log has not confirmed yet, saved until they are appended.
+"""Save the learner's messages that the log has not confirmed yet in the spool (spool.jsonl), until they are appended.
 
 The learner's link creates and locks the file while it runs, and removes it once the log has every message. If the file
 exists without a lock, the log lacks messages. Its first line has the number of messages that the file should contain.
@@ -85,7 +85,7 @@ class SpoolContent:
     lost: int = 0
     """Number of messages that should be in it but are not intact."""
     unknown: bool = False
-    """Whether the learner died, by SIGKILL or with its machine, before it could write how many messages were unsent."""
+    """Whether the learner died, by SIGKILL or with its machine, before it could write its unsent messages."""
 
     @property
     def empty(self) -> bool:
@@ -110,7 +110,7 @@ class SpoolContent:
             end = ", including the run's end" if self.end else ""
             parts.append(f"{len(self.messages)} messages of the learner ({self.observations} observations{end})")
         if self.lost:
-            parts.append(f"{self.lost} that are lost")
+            parts.append(f"{self.lost} lost messages")
         if self.unknown:
             parts.append("an unknown number of the learner's last messages (it was killed before it could save them)")
         return " and ".join(parts)
@@ -127,8 +127,8 @@ class Spool:
 
     @classmethod
     def lock(cls, folder: Path, run: str, *, create: bool = False, wait_s: float = 1.0) -> Spool | None:
-        """Lock the file; None if another process holds it for longer than `wait_s`, or if there is none and `create` is
-        false. Raises ConfigError if the file belongs to another run, OSError if it cannot be created."""
+        """Lock the file. Return None if another process holds it for longer than `wait_s`, or if there is no file and
+        `create` is false. Raises ConfigError if the file belongs to another run, OSError if it cannot be created."""
         deadline = time.monotonic() + wait_s
         while True:
             try:
@@ -137,7 +137,7 @@ class Spool:
                 return None
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                if _is_same_file(descriptor, folder / NAME):  # it was not removed meanwhile
+                if _is_same_file(descriptor, folder / NAME):  # the file was not removed in the meantime
                     return cls(folder, run, descriptor, _read(folder / NAME, run))
             except BlockingIOError:
                 if time.monotonic() > deadline:
@@ -155,17 +155,17 @@ class Spool:
         os.ftruncate(self._descriptor, 0)
         os.pwrite(self._descriptor, self._head(None, 0), 0)
         if hasattr(os, "posix_fallocate"):
-            with contextlib.suppress(OSError):  # the space that is free later has to be enough
+            with contextlib.suppress(OSError):  # without a reservation, the free disk space has to be enough later
                 os.posix_fallocate(self._descriptor, 0, RESERVED_BYTES)
         os.fsync(self._descriptor)
         self.content = SpoolContent()
 
     def save(self, messages: Sequence[SpooledMessage]) -> int:
-        """Write the messages after those in the file. Returns how many are on the disk. Raises OSError."""
+        """Append the messages to the file. Return the number of messages that are now on the disk. Raises OSError."""
         expected, lost = (*self.content.messages, *messages), self.content.lost
         os.pwrite(self._descriptor, self._head(len(expected) + lost, lost), 0)
         offset, written = HEAD_BYTES, 0
-        with contextlib.suppress(OSError):  # e.g. a full disk: the first line says how many there should be
+        with contextlib.suppress(OSError):  # e.g. a full disk; the first line has the number of expected messages
             for message in expected:
                 line = message.line()
                 if os.pwrite(self._descriptor, line, offset) < len(line):
@@ -196,7 +196,7 @@ class Spool:
             self._descriptor = -1
 
     def _head(self, messages: int | None, lost: int) -> bytes:
-        """Return the first line. `messages` counts the lost ones, too; None: unknown."""
+        """Return the first line. `messages` includes the lost messages, and is None if unknown."""
         head = json.dumps({"spool": 1, "run": self._run, "messages": messages, "lost": lost}).encode()
         return head.ljust(HEAD_BYTES - 1) + b"\n"
 
@@ -213,8 +213,8 @@ def locked_spool(folder: Path, run: str, wait_s: float = 1.0) -> Iterator[Spool 
 
 
 def read_spool(folder: Path, run: str) -> SpoolContent:
-    """Return the messages that are missing now; none while a learner holds the lock. Raises ConfigError as `Spool.lock`
-    does."""
+    """Return the messages that the log lacks now; none while a learner holds the lock. Raises ConfigError like
+    `Spool.lock`."""
     try:
         descriptor = os.open(folder / NAME, os.O_RDONLY)
     except FileNotFoundError:
@@ -250,7 +250,7 @@ async def append_missing(bus: Bus, run: str, messages: Iterable[SpooledMessage])
 def _read(path: Path, run: str) -> SpoolContent:
     with path.open("rb") as file:
         first = file.readline(HEAD_BYTES + 1)
-        if not first:  # created this moment
+        if not first:  # the file was created just now
             return SpoolContent()
         try:
             head = json.loads(first)
@@ -258,7 +258,7 @@ def _read(path: Path, run: str) -> SpoolContent:
         except (ValueError, KeyError, TypeError) as error:
             raise ConfigError(
                 f"{path} is damaged: its first line does not say which run its messages belong to; move it away to "
-                "give them up"
+                "discard them"
             ) from error
         if owner != run:
             raise ConfigError(

@@ -1,8 +1,8 @@
 """Copy the log to log.jsonl during the run, one line per event, as a backup of the store.
 
-It runs in a process that follows the log anyway. The file is flushed now and then but not forced to the disk, because
-the store is authoritative and this file is only the backup. If the file already exists, its lines are first compared
-with the events. So the same class can continue a file, complete it, and find its differences from the store.
+The mirror runs in a process that follows the log anyway. The file is flushed regularly but not forced to the disk,
+because the store is authoritative and this file is only the backup. If the file already exists, its lines are first
+compared with the events. So the same class can continue a file, complete it, and find differences from the store.
 """
 
 from __future__ import annotations
@@ -18,13 +18,12 @@ FLUSH_BYTES = 1 << 20
 
 
 class Mirror:
-    """A growing copy of the log. Pass the unverified events to `take` in order. If a failing disk stopped the writing,
-    `fault` is the reason."""
+    """A growing copy of the log. Pass the unverified events to `add` in order. If writing fails, `fault` says why."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.seq = 0
-        """Sequence of the last event passed to `take`."""
+        """Sequence of the last event passed to `add`."""
         self.fault = ""
         self.renamed_file: Path | None = None
         """The old file that differed from the store, under its new name."""
@@ -95,16 +94,16 @@ class Mirror:
             self._file = -1
 
     def _exists(self, seq: int, line: bytes) -> bool:
-        """Whether the existing file has this line. Lines are written from its end or its first difference on."""
+        """Whether the existing file has this line. Later lines are written after its end or its first difference."""
         assert self._existing is not None
         for existing in self._existing:
             if not existing.endswith(b"\n"):
-                break  # incomplete: the writer was killed
+                break  # the line is incomplete, because the writer was killed
             if existing == line:
                 self._end += len(existing)
                 return True
             if _seq(existing) >= seq:
-                self._set_aside(seq)
+                self._rename_existing(seq)
                 return False
             self._end += len(existing)  # an event that the store no longer has
         self._existing.close()
@@ -112,13 +111,13 @@ class Mirror:
         os.ftruncate(self._file, self._end)
         return False
 
-    def _set_aside(self, seq: int) -> None:
+    def _rename_existing(self, seq: int) -> None:
         """Rename the file, and start a new one with the lines that agree with the store."""
         assert self._existing is not None
         number = 1
-        while (aside := self.path.with_name(f"{self.path.stem}.differs-{number}.jsonl")).exists():
+        while (new_path := self.path.with_name(f"{self.path.stem}.differs-{number}.jsonl")).exists():
             number += 1
-        self.path.rename(aside)
+        self.path.rename(new_path)
         os.close(self._file)
         self._file = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o644)
         self._existing.seek(0)
@@ -127,7 +126,7 @@ class Mirror:
             os.pwrite(self._file, chunk, offset)
             remaining, offset = remaining - len(chunk), offset + len(chunk)
         self._existing.close()
-        self._existing, self.renamed_file, self.first_difference = None, aside, seq
+        self._existing, self.renamed_file, self.first_difference = None, new_path, seq
 
     def _fail(self, error: OSError) -> None:
         self.fault = error.strerror or str(error)
@@ -138,7 +137,7 @@ class Mirror:
 
 
 def _seq(line: bytes) -> int:
-    """Return the sequence of a line's event; for any other line a number larger than all sequences."""
+    """Return the sequence of a line's event, or a number larger than all sequences for an invalid line."""
     try:
         return int(line[: line.index(b",")].rpartition(b" ")[2])
     except ValueError:

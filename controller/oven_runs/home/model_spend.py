@@ -29,8 +29,8 @@ JUDGES: Final = "judges"
 ROUNDING_USD: Final = 1e-9
 """Maximum rounding difference in US dollars between two sums of the same costs in different order."""
 
-BUSY_S: Final = 5.0
-"""Timeout in seconds for the lock of another process's transaction, which takes under a millisecond."""
+LOCK_TIMEOUT_S: Final = 5.0
+"""Timeout in seconds for another process's lock on the file. A transaction takes less than a millisecond."""
 
 _FIELDS = "calls, unanswered, unpriced, input_tokens, output_tokens, usd"
 _COLUMNS = (
@@ -51,9 +51,9 @@ class Spend:
     calls: int = 0
     """Number of calls that were or may have been billed."""
     unanswered: int = 0
-    """Number of those without known usage, counted at their maximum cost."""
+    """Number of these calls without known usage. They are counted at their maximum cost."""
     unpriced: int = 0
-    """Number of those to models with an unknown price, so that their US dollars are missing."""
+    """Number of these calls to models with an unknown price. Their cost in US dollars is not included."""
     input_tokens: int = 0
     output_tokens: int = 0
     usd: float = 0.0
@@ -71,10 +71,9 @@ class Refused:
     """The reason why a call is refused."""
 
     cap: str
-    """The setting and how much of it is used, for people."""
+    """The cap's setting and how much of it is used, as a sentence."""
     final: bool
-    """Whether later calls are refused too. Otherwise calls under way have reserved the rest and may release some of
-    it."""
+    """Whether later calls will be refused too. If not, running calls have reserved the rest and may release some."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +82,7 @@ class Cap:
 
     limits: BudgetSettings
     setting: str
-    """The cap's name for people, as in a settings file."""
+    """The cap's name in a settings file, for messages."""
     scope: str = ""
     """The account that it limits, together with the accounts below it; empty for all accounts."""
 
@@ -115,8 +114,8 @@ class ModelSpend:
         except (sqlite3.Error, OSError) as error:
             setting = caps[0].setting if caps else "the budget"
             raise ConfigError(
-                f"what was spent on models cannot be read: {path} ({error}); restore the file, or remove it to count "
-                f"from zero, and then lower {setting} by what was spent"
+                f"the spending on models cannot be read from {path} ({error}); restore the file, or remove it to start "
+                f"counting at zero, and then lower {setting} by the amount already spent"
             ) from error
 
     @property
@@ -124,12 +123,12 @@ class ModelSpend:
         """Whether any cap is set."""
         return bool(self._caps)
 
-    def hold(self, account: str, greatest: Spend) -> int | Refused:
+    def hold(self, account: str, max_cost: Spend) -> int | Refused:
         """Reserve a call's maximum cost and return the reservation's number for `book`. Raises sqlite3.Error."""
         with self._transaction():
-            if refused := self._refused(account, greatest):
-                return refused
-            row = (account, *astuple(greatest))
+            if refusal := self._refusal(account, max_cost):
+                return refusal
+            row = (account, *astuple(max_cost))
             number = self._file.execute("INSERT INTO held VALUES (NULL, ?, ?, ?, ?, ?, ?, ?)", row).lastrowid
         assert number is not None
         return number
@@ -142,24 +141,24 @@ class ModelSpend:
                 self._book(cost, row[0])
 
     def spent(self, scope: str = "") -> dict[str, Spend]:
-        """Return the spending of each account within `scope`, without calls under way. Raises sqlite3.Error."""
+        """Return the spending of each account within `scope`, without running calls. Raises sqlite3.Error."""
         with self._lock:
             return _spent(self._file, scope)
 
     def close(self) -> None:
         self._file.close()
 
-    def _refused(self, account: str, greatest: Spend) -> Refused | None:
+    def _refusal(self, account: str, max_cost: Spend) -> Refused | None:
         caps = [cap for cap in self._caps if cap.applies_to(account)]
         if not caps:
             return None
         booked, held = _by_account(self._file, "spent"), _by_account(self._file, "held")
         for cap in caps:
             spent = sum((spend for name, spend in booked.items() if cap.applies_to(name)), Spend())
-            under_way = sum((spend for name, spend in held.items() if cap.applies_to(name)), Spend())
-            for final, used in ((True, spent), (False, spent + under_way)):
-                if exceeded := _exceeded(cap, used, greatest):
-                    return Refused(exceeded, final)
+            reserved = sum((spend for name, spend in held.items() if cap.applies_to(name)), Spend())
+            for final, used in ((True, spent), (False, spent + reserved)):
+                if exceeded_limit := _exceeded_limit(cap, used, max_cost):
+                    return Refused(exceeded_limit, final)
         return None
 
     def _book(self, cost: Spend, account: str) -> None:
@@ -173,7 +172,7 @@ class ModelSpend:
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[None]:
-        """Run a transaction that takes the write lock first, so that two processes cannot reserve the same rest."""
+        """Run a transaction that takes the write lock first, so that two processes cannot reserve the same amount."""
         with self._lock:
             self._file.execute("BEGIN IMMEDIATE")
             try:
@@ -185,13 +184,13 @@ class ModelSpend:
 
 
 def open_database(path: Path | None, tables: str) -> sqlite3.Connection:
-    """Open a SQLite file in autocommit, with `tables`; None: one in memory. Threads that share it need a lock.
+    """Open a SQLite file in autocommit mode, and create `tables`. If `path` is None, use memory.
 
-    Raises sqlite3.Error; DatabaseError itself if it is damaged.
+    Threads that share the connection need a lock. Raises sqlite3.Error, and DatabaseError if the file is damaged.
     """
-    file = sqlite3.connect(path or ":memory:", timeout=BUSY_S, isolation_level=None, check_same_thread=False)
+    file = sqlite3.connect(path or ":memory:", timeout=LOCK_TIMEOUT_S, isolation_level=None, check_same_thread=False)
     try:
-        # NORMAL: what a process wrote is there when it dies; a power cut may lose the last moments.
+        # With NORMAL, data survives the death of the process, but a power cut may lose the last writes.
         file.executescript(f"PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL; {tables}")
         (result,) = file.execute("PRAGMA quick_check(1)").fetchone()
         if result != "ok":
@@ -203,14 +202,14 @@ def open_database(path: Path | None, tables: str) -> sqlite3.Connection:
 
 
 def read_spend(run: Path, scope: str = "") -> dict[str, Spend]:
-    """Return the spending of each account within `scope` in the run with this folder, without calls under way; empty
-    without a file. Raises ConfigError if the file cannot be read."""
+    """Return the spending of each account within `scope` in the run's folder, without running calls; empty without a
+    file. Raises ConfigError if the file cannot be read."""
     path = run / NAME
     if not path.exists():
         return {}
     try:
         address = f"{path.absolute().as_uri()}?mode=ro"
-        with contextlib.closing(sqlite3.connect(address, uri=True, timeout=BUSY_S)) as file:
+        with contextlib.closing(sqlite3.connect(address, uri=True, timeout=LOCK_TIMEOUT_S)) as file:
             return _spent(file, scope)
     except sqlite3.Error as error:
         raise ConfigError(f"{path} cannot be read ({error})") from error
@@ -229,8 +228,8 @@ def _by_account(file: sqlite3.Connection, table: str) -> dict[str, Spend]:
     return {account: Spend(*sums) for account, *sums in rows}
 
 
-def _exceeded(cap: Cap, used: Spend, more: Spend) -> str:
-    """Return the limit that `more` would exceed, for people; empty for none."""
+def _exceeded_limit(cap: Cap, used: Spend, more: Spend) -> str:
+    """Describe the limit that `more` would exceed; empty if there is none."""
     limits, setting = cap.limits, cap.setting
     if limits.usd is not None and used.usd + more.usd > limits.usd + ROUNDING_USD:
         return f"{setting}.usd is {limits.usd:g}, {used.usd:.4g} is used and a call may cost {more.usd:.2g}"

@@ -1,4 +1,4 @@
-"""A frontier model's answers to a fixed set of prompts, which are fetched once and then read by the learner.
+"""Store a frontier model's answers to a fixed set of prompts. They are fetched once, and the learner reads them.
 
     runs/<run>/probes/<key>.json          the answers, with alternatives to each token; only the owner may read it
     runs/<run>/probes/<key>.begin.json    the policy's first measurement, by training
@@ -19,7 +19,7 @@ from oven_core.errors import ConfigError, reason
 from oven_core.files import read_file, write_atomic
 
 FOLDER = "probes"
-MOST_PROMPTS = 512
+MAX_PROMPTS = 512
 """Maximum prompts in a set. Each measurement of the policy uses all of them, and the provider charges for each."""
 PROMPTS_BYTES = 8 << 20
 """Maximum bytes of a file of prompts."""
@@ -81,7 +81,7 @@ def path(run_folder: Path, key: str) -> Path:
 def read_prompts(file: Path) -> tuple[str, ...]:
     """Read one prompt per line, or one object with "prompt" per line of a .jsonl file. Empty lines are skipped.
 
-    Raises ConfigError if the file cannot be read, or has no prompts, duplicates, or more than MOST_PROMPTS.
+    Raises ConfigError if the file cannot be read, or has no prompts, duplicates, or more than MAX_PROMPTS.
     """
     try:
         text = read_file(file, "the prompts of committee.frontier", PROMPTS_BYTES).decode()
@@ -93,8 +93,8 @@ def read_prompts(file: Path) -> tuple[str, ...]:
             prompts.append(_prompt(file, number, line) if file.suffix == ".jsonl" else line)
     if not prompts:
         raise ConfigError(f"{file} has no prompts; write one per line")
-    if len(prompts) > MOST_PROMPTS:
-        raise ConfigError(f"{file} has {len(prompts):,} prompts, but at most {MOST_PROMPTS} are allowed: use fewer")
+    if len(prompts) > MAX_PROMPTS:
+        raise ConfigError(f"{file} has {len(prompts):,} prompts, but at most {MAX_PROMPTS} are allowed: use fewer")
     if len(set(prompts)) < len(prompts):
         raise ConfigError(f"{file} has a duplicate prompt; remove one of them")
     return tuple(prompts)
@@ -118,7 +118,7 @@ def write(run_folder: Path, key: str, probe_set: ProbeSet) -> None:
 
 
 def read(run_folder: Path, key: str) -> ProbeSet | None:
-    """Return the set, or None if it was not fetched yet. Raises ConfigError for a damaged file."""
+    """Return the set, or None if it has not been fetched yet. Raises ConfigError for a damaged file."""
     file = path(run_folder, key)
     if not file.exists():
         return None

@@ -1,4 +1,4 @@
-"""Rollbacks that restart the learner: the request file that it writes, and a limit on repeated restarts.
+"""Restart the learner for a rollback: the request file that it writes, and a limit on repeated restarts.
 
 If a model is too large to copy in memory, or is split over several ranks, it rolls back to a checkpoint on disk in a
 new process. The learner writes `relaunch.json` into the run's folder and exits with `EXIT_CODE`. `up` and `run --`
@@ -18,18 +18,18 @@ from oven_core.errors import ConfigError, reason
 from oven_core.files import write_atomic
 
 EXIT_CODE = 75
-"""EX_TEMPFAIL of sysexits.h: nothing is wrong, try again. Slurm requeues jobs with an exit code in slurm.conf's
-RequeueExit. Some launchers change it (torchrun exits with 1), so readers rely on the file instead."""
+"""EX_TEMPFAIL of sysexits.h, which means "try again". Slurm requeues jobs with an exit code in slurm.conf's
+RequeueExit. Some launchers change the code (torchrun exits with 1), so readers rely on the file instead."""
 OFFERED = "OVEN_RELAUNCH"
-"""Set for the learner if its launcher restarts it. Otherwise it announces no rollback by a restart."""
+"""Environment variable that tells the learner that its launcher restarts it. Otherwise it offers no such rollback."""
 RESUME_FROM = "OVEN_RESUME_FROM"
 """Environment variable of the learner: a checkpoint's folder, `LATEST`, or `START`."""
 LATEST = "latest"
 """The run's newest complete checkpoint, or the start if there is none."""
 START = "start"
 """The beginning of the script, without a checkpoint."""
-IN_A_ROW = 3
-"""Number of restarts without progress after which a person has to intervene."""
+MAX_RESTARTS = 3
+"""Number of restarts without progress after which an operator has to intervene."""
 
 
 class Relaunch(BaseModel):
@@ -51,7 +51,7 @@ def path_in(folder: Path) -> Path:
 
 
 def write(folder: Path, relaunch: Relaunch) -> None:
-    """Ask for a restart. Raises OSError."""
+    """Request a restart. Raises OSError."""
     write_atomic(path_in(folder), relaunch.model_dump_json(indent=1) + "\n")
 
 
@@ -77,15 +77,15 @@ def done(folder: Path) -> None:
 class LearnerRelaunch:
     """Counts the learner's restarts in one stack. Call `again` each time the learner exits."""
 
-    def __init__(self, folder: Path, resume_command: str, tell: Callable[[str], None]) -> None:
-        """`resume_command` is the command to continue later. `tell` receives lines for people."""
-        self._folder, self._resume_command, self._tell = folder, resume_command, tell
+    def __init__(self, folder: Path, resume_command: str, report: Callable[[str], None]) -> None:
+        """`resume_command` is the command that continues the run later. `report` receives lines for the user."""
+        self._folder, self._resume_command, self._report = folder, resume_command, report
         self._training, self._in_a_row, self._furthest = "", 0, -1
         self._handled = self._read()  # from an earlier stack; the first learner continues from it
 
     def again(self) -> str | None:
-        """Return where the learner should continue, as in RESUME_FROM; None if it did not ask for a restart. A learner
-        that ended before it could continue from an earlier request does not ask again."""
+        """Return the checkpoint to continue from, as in RESUME_FROM; None if the learner did not request a restart. A
+        request that was handled before does not count again."""
         request = self._read()
         if request is None or request == self._handled:
             return None
@@ -94,19 +94,19 @@ class LearnerRelaunch:
             self._training, self._furthest = request.training, -1
         self._in_a_row = 1 if request.reached > self._furthest else self._in_a_row + 1
         self._furthest = max(self._furthest, request.reached)
-        if self._in_a_row > IN_A_ROW:
-            self._tell(
-                f"{IN_A_ROW} rollbacks in a row got no further than step {self._furthest}: the learner "
+        if self._in_a_row > MAX_RESTARTS:
+            self._report(
+                f"{MAX_RESTARTS} rollbacks in a row got no further than step {self._furthest}: the learner "
                 f"is not restarted. When you have found the cause, `{self._resume_command}` continues from "
                 f"{request.checkpoint}"
             )
             return None
-        self._tell(f"{request.reason}; the learner is restarted")
+        self._report(f"{request.reason}; the learner is restarted")
         return request.checkpoint
 
     def _read(self) -> Relaunch | None:
         try:
             return read(self._folder)
         except ConfigError as error:
-            self._tell(str(error))
+            self._report(str(error))
             return None

@@ -37,8 +37,8 @@ def _last_written(folder: RunFolder) -> float:
     return max(times, default=0.0)
 
 
-def refuse_live(folders: Sequence[RunFolder]) -> None:
-    """Raise ConfigError if any of the runs is up or is a link."""
+def check_removable(folders: Sequence[RunFolder]) -> None:
+    """Raise ConfigError if any of the runs is up or its folder is a link."""
     for folder in folders:
         if folder.path.is_symlink():
             raise ConfigError(
@@ -59,16 +59,16 @@ def disk_usage(folder: RunFolder) -> int:
             try:
                 total += os.lstat(os.path.join(parent, name)).st_blocks * 512
             except OSError:
-                continue  # the file was removed meanwhile
+                continue  # the file was removed in the meantime
     return total
 
 
 def remove(folder: RunFolder) -> None:
-    """Remove a run with its folder. Raises StoreInUseError, ProcessError if something cannot be removed."""
+    """Remove a run and its folder. Raises StoreInUseError, and ProcessError if a file cannot be removed."""
     try:
         with folder.hold():
-            # The lock file is in use until it is released, and NFS keeps such files. run.json goes last, so that an
-            # interrupted removal is still listed.
+            # The lock file is removed after its release, because NFS keeps open files. run.json is removed last, so
+            # that a run whose removal was interrupted is still listed.
             entries = [entry for entry in os.scandir(folder.path) if entry.name != LOCK]
             for entry in sorted(entries, key=lambda entry: entry.name == INFO):
                 if entry.is_dir(follow_symlinks=False):

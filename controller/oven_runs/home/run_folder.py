@@ -1,4 +1,4 @@
-"""`$OVEN_HOME` (default `.oven/`): one folder per run with everything that belongs to it, and a shared cache.
+"""Access to the run folders in `$OVEN_HOME` (default `.oven/`): one folder per run, and a shared cache.
 
     runs/<run>/run.json      recipe, address and status        runs/<run>/logs/<process>.log
     runs/<run>/config.json   its resolved settings             runs/<run>/checkpoints/
@@ -6,8 +6,8 @@
     runs/<run>/spool.jsonl   learner messages that are not in the log yet
     .gitignore               with `*`, so that no key gets into a repository
 
-A process id on disk proves nothing, because another process may have the same id by now. A run counts as running while
-a process holds the lock on its folder. The kernel releases the lock when that process ends.
+A run counts as running while a process holds the lock on its folder. The kernel releases the lock when that process
+ends. A process id on disk would not be enough, because another process may have the same id later.
 """
 
 from __future__ import annotations
@@ -141,8 +141,8 @@ class RunFolder:
         return not (self._info.exists() and self.info().mirrored)
 
     def missing_messages(self) -> str:
-        """Return a sentence about the learner's messages that the log lacks, as far as known; empty if there are none.
-        Raises ConfigError if the spool belongs to another run."""
+        """Return a sentence about messages of the learner that are known to be missing from the log; empty if there are
+        none. Raises ConfigError if the spool belongs to another run."""
         spooled, lost = (
             learner_spool.read_spool(self.path, self.run),
             learner_spool.permanently_lost(self.path, self.run),
@@ -151,11 +151,11 @@ class RunFolder:
         if not spooled.empty:
             sentences.append(f"the log lacks {spooled.summary()}; see {self.path / learner_spool.NAME}")
         if lost:
-            sentences.append(f"the log lacks {lost} messages of the learner for good: the spool that held them was cut")
+            sentences.append(f"{lost} messages of the learner are permanently lost: the spool was truncated")
         return "; ".join(sentences)
 
     def has_store(self) -> bool:
-        """Whether an embedded server's store exists, from which the log can be read."""
+        """Whether the store of an embedded server exists."""
         return (self.server.folder / "store").exists()
 
     def is_locked(self) -> bool:
@@ -183,7 +183,7 @@ class RunFolder:
                     break
                 except BlockingIOError:
                     if attempt == 4:
-                        raise StoreInUseError(self._in_use(os.pread(descriptor, 64, 0) == _READER)) from None
+                        raise StoreInUseError(self._in_use_error(os.pread(descriptor, 64, 0) == _READER)) from None
                     time.sleep(0.02)  # another process may only have checked whether it is locked
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, _READER if reading else b"", 0)
@@ -191,8 +191,8 @@ class RunFolder:
         finally:
             os.close(descriptor)
 
-    def _in_use(self, reader: bool) -> str:
-        if reader:
+    def _in_use_error(self, by_reader: bool) -> str:
+        if by_reader:
             return (
                 f"the store of run {self.run!r} is being read by another command, which writes {self.export.name}; "
                 "try again when it has ended"
@@ -205,7 +205,7 @@ class RunFolder:
     def add_user(
         self, role: Role, name: str, agents: Sequence[str] | None = None, *, completions: bool | None = None
     ) -> Path:
-        """Make a key for `name`, under a lock that other commands respect. Returns its file."""
+        """Create a key for `name`, under a lock that other commands respect. Return the key file."""
         with self._users_locked():
             return self.server.add_user(role, name, agents, completions=completions)
 
@@ -222,7 +222,7 @@ class RunFolder:
             yield
 
     def credentials(self, role: Role, name: str = "") -> Path | None:
-        """Return the key file of a role: the embedded server's, or the one from --creds (one file, or a folder)."""
+        """Return the key file of a role, from the embedded server or from --creds (one file, or a folder)."""
         name = name or role
         info = self.info()
         if info.embedded:
@@ -254,8 +254,8 @@ class Home:
         self.cache = self.path / "cache"
 
     def runs(self, skip: Skip = ignore) -> list[RunFolder]:
-        """Return all runs, newest first. A folder without a readable run.json does not count, nor hide the others.
-        `skip` is called with each run that only another user may read."""
+        """Return all runs, newest first. Folders without a readable run.json are ignored. `skip` is called with each
+        run that only another user may read."""
         created: dict[RunFolder, str] = {}
         try:
             for entry in (self.path / "runs").iterdir():
@@ -275,9 +275,11 @@ class Home:
         return sorted(created, key=lambda folder: (created[folder], folder.run), reverse=True)
 
     def find(self, run: str | None, *, running: bool = False) -> RunFolder:
-        """Return the run `run`; without a name the one that is up, else (unless `running`) the newest.
-        Raises UnknownNameError, ConfigError if several are up or none is suitable, and PermissionError if only another
-        user may read the run."""
+        """Return the run with this name. Without one, return the only run that is up, or the newest unless `running`.
+
+        Raises UnknownNameError, ConfigError if several runs are up or there is no run, and PermissionError if only
+        another user may read the run.
+        """
         skipped: dict[str | None, PermissionError] = {}
         runs = self.runs(skipped.__setitem__)
         if run in skipped:
@@ -296,8 +298,8 @@ class Home:
         if len(live) == 1:
             return live[0]
         if live:
-            names_of_live = ", ".join(folder.run for folder in live)
-            raise ConfigError(f"several runs are running: {names_of_live}; name one of them, e.g. --run {live[0].run}")
+            live_names = ", ".join(folder.run for folder in live)
+            raise ConfigError(f"several runs are running: {live_names}; name one of them, e.g. --run {live[0].run}")
         if running:
             raise ConfigError("no run is running; `oven-controller up` starts one, `oven-controller runs` lists all")
         if not runs and skipped:
@@ -328,7 +330,7 @@ class Home:
         for name in candidates:
             folder = RunFolder(self.path / "runs" / name)
             try:
-                self._make()
+                self._create_home()
                 self.cache.mkdir(exist_ok=True)
                 folder.path.mkdir()
                 for inner in (folder.logs, folder.checkpoints):
@@ -342,8 +344,8 @@ class Home:
                 raise self._unusable(error) from error
         raise self._name_in_use(candidates[-1])
 
-    def _make(self) -> None:
-        """Create the home, with a .gitignore because it holds keys (unless it exists), and its folder for runs."""
+    def _create_home(self) -> None:
+        """Create the home and its folder for runs, unless they exist. A new home gets a .gitignore to protect keys."""
         if not self.path.exists():
             self.path.mkdir(parents=True, exist_ok=True)
             with contextlib.suppress(FileExistsError), (self.path / ".gitignore").open("x") as out:

@@ -1,8 +1,8 @@
 """Build the list of runs in a home, with one row per run, and cache it on disk.
 
 A row is computed from a digest of the run's log.jsonl. It is cached in `cache/run-rows.json` with the file's size and
-modification time, so that reopening the list reads only the logs that changed. Signatures are not checked: opening the
-run does that.
+modification time, so that reopening the list reads only the logs that changed. Signatures are checked only when a run
+is opened.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from oven_runs.log.run_summary import RunSummary
 
 SLICE_BYTES: Final = 1 << 20
 """Maximum bytes read per call. They take about 20 ms, so that a monitor can react to keys in between."""
-NEWEST: Final = 20
-"""Number of observations for computing the pace."""
+PACE_OBSERVATIONS: Final = 20
+"""Number of newest observations from which the pace is computed."""
 CACHE: Final = "run-rows.json"
 NO_START: Final = "its log does not contain the start of a run"
 _TYPE: Final = re.compile(rb'"type": "(Vote|StepClosed|AgentStatus)"')
@@ -54,17 +54,17 @@ class LogDigest:
 
     def _begin(self) -> None:
         self.summary = RunSummary()
-        """A fold over the lines that were not skipped."""
+        """Summary of the lines that were not skipped."""
         self.complete = False
         """Whether the whole file was read. Until then, counts cover part of it."""
         self.unread = 0
         """Number of unreadable lines."""
-        self.times: deque[datetime] = deque(maxlen=NEWEST)
+        self.times: deque[datetime] = deque(maxlen=PACE_OBSERVATIONS)
         """Times of the newest observations."""
         self._offset = 0
 
     def advance(self) -> bool:
-        """Read up to SLICE_BYTES more. Returns whether there is more. Raises OSError if there is no file."""
+        """Read up to SLICE_BYTES more. Return whether there is more to read. Raises OSError if there is no file."""
         with self._path.open("rb", buffering=0) as file:
             stat = os.fstat(file.fileno())
             if (stat.st_dev, stat.st_ino) != self._identity or stat.st_size < self._offset:
@@ -74,7 +74,7 @@ class LogDigest:
             data = file.read(SLICE_BYTES)
         end = data.rfind(b"\n") + 1
         if not end and len(data) == SLICE_BYTES:
-            end = len(data)  # no valid line is so long
+            end = len(data)  # no valid line is this long
         for line in data[:end].splitlines():
             if not _TYPE.search(line, 0, _HEAD):
                 self._take(line)
@@ -110,7 +110,7 @@ class _Cache(BaseModel):
 
 
 class RunRows:
-    """The rows of all runs in a home. `look` finds new runs, and `advance` reads their logs in slices."""
+    """The rows of all runs in a home. `refresh` finds new runs, and `advance` reads their logs in slices."""
 
     def __init__(self, home: Home) -> None:
         self._home = home
@@ -124,8 +124,8 @@ class RunRows:
         with contextlib.suppress(OSError, ValidationError):
             self._cache = _Cache.model_validate_json(self._cache_file.read_bytes())
 
-    def look(self) -> None:
-        """Find all runs and their status, from one file and a lock each. Raises ConfigError if the home is unusable."""
+    def refresh(self) -> None:
+        """Find all runs and their status without reading their logs. Raises ConfigError if the home is unusable."""
         folders = self._home.runs()
         self._folders = {folder.run: folder for folder in folders}
         self.rows = {folder.run: self._with_status(folder) for folder in folders}
@@ -138,12 +138,12 @@ class RunRows:
         )
 
     def advance(self) -> Iterator[RunRow]:
-        """Yield rows as they change, live runs first, until no log has anything new."""
-        order = sorted(self._folders.values(), key=lambda folder: self.rows[folder.run].status != "running")
-        for folder in order:
-            more = self._changed(folder)
-            while more:
-                row, more = self._read(folder)
+        """Yield rows as they change, live runs first, until all logs have been read."""
+        folders = sorted(self._folders.values(), key=lambda folder: self.rows[folder.run].status != "running")
+        for folder in folders:
+            has_more = self._has_changed(folder)
+            while has_more:
+                row, has_more = self._read(folder)
                 if row != self.rows.get(folder.run):
                     self.rows[folder.run] = row
                     yield row
@@ -173,7 +173,7 @@ class RunRows:
         self._versions[folder.run] = cached.version
         return cached.row
 
-    def _changed(self, folder: RunFolder) -> bool:
+    def _has_changed(self, folder: RunFolder) -> bool:
         row = self.rows[folder.run]
         try:
             return not row.is_complete or _version(folder.export) != self._versions.get(folder.run)
@@ -181,21 +181,23 @@ class RunRows:
             return not row.fault and row.status != "running"
 
     def _read(self, folder: RunFolder) -> tuple[RunRow, bool]:
-        """Read one more slice. Returns the row and whether there is more."""
+        """Read one more slice of the log. Return the row and whether there is more to read."""
         row = self.rows[folder.run]
         digest = self._digests.setdefault(folder.run, LogDigest(folder.export))
         try:
             version = _version(folder.export)
-            more = digest.advance()
+            has_more = digest.advance()
         except FileNotFoundError:
-            hint = "open the run to read it from its store" if folder.has_store() else "the run ended before it had one"
+            hint = (
+                "open the run to read it from its store" if folder.has_store() else "the run ended before it wrote one"
+            )
             return replace(row, fault=f"no log.jsonl yet; {hint}", is_complete=True), False
         except (OSError, OvenError) as error:
             return replace(row, fault=reason(error), is_complete=True), False
         self._versions[folder.run] = version
-        if not more and row.status != "running":
+        if not has_more and row.status != "running":
             del self._digests[folder.run]  # only its row is needed from now on
-        return _row(row, digest), more
+        return _row(row, digest), has_more
 
 
 def _row(row: RunRow, digest: LogDigest) -> RunRow:

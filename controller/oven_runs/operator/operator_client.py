@@ -1,4 +1,4 @@
-"""A client for operators: it logs commands and waits for the responses of the mesh and the learner."""
+"""Send operators' commands to a run, and wait for the responses of the mesh and the learner."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from oven_runs.access.run_access import RunAccess
 from oven_runs.log.command_result import CommandResult
 
 RETRY_S: Final = 0.1
-LOOK_S: Final = 0.5
+CHECK_S: Final = 0.5
 """Seconds between two checks that the run is up, because a killed learner sends no message."""
-LOGGED_S: Final = 5.0
+LOG_TIMEOUT_S: Final = 5.0
 """Default timeout in seconds for logging a command, which does not need to wait for a step."""
-HISTORY_S: Final = 1.0
+HISTORY_TIMEOUT_S: Final = 1.0
 """Timeout in seconds for reading the log through a mesh, so that a hung mesh does not block a command."""
 PACE_EVENTS: Final = 512
 """Number of events before the command to search for the length of the newest step."""
 BOUNDARIES: Final = 2
-"""Step boundaries to wait for: the learner applies a command at the first, and a resulting decision at the second."""
+"""Number of step boundaries to wait for. The learner applies a command at the first, and its decision at the second."""
 MIN_WAIT_S: Final = 5.0
 """Minimum wait in seconds. If steps take milliseconds, two of them are too short for the mesh."""
 SETTLE_S: Final = 1.0
@@ -41,14 +41,14 @@ SETTLE_S: Final = 1.0
 STILL_S: Final = 60.0
 """Maximum seconds to wait for a step to end. No step ends if the run is held or stuck, or the learner is gone."""
 LONG_STEPS: Final = 3.0
-"""Maximum wait as a multiple of the newest step's length, if longer than STILL_S. Long steps do not mean stuck."""
+"""Maximum wait as a multiple of the newest step's length, if that is longer than STILL_S."""
 
 
 class ReceiptWait:
-    """How long a command waits for its receipt: a number of step boundaries, or a time limit. Times are in seconds."""
+    """The time that a command waits for its receipt: a number of step boundaries, or a time limit in seconds."""
 
     def __init__(self, now: float, limit_s: float | None = None) -> None:
-        """`limit_s` is the user's time limit; None to wait for steps."""
+        """`limit_s` is the user's time limit, or None to wait for steps."""
         self._start = self._last_boundary = now
         self._limit_s = limit_s
         self._tick: int | None = None
@@ -68,7 +68,7 @@ class ReceiptWait:
 
     @property
     def deadline(self) -> float:
-        """Return when to give up. Each completed step moves the deadline."""
+        """Time at which the wait ends. Each completed step moves the deadline."""
         if self._limit_s is not None:
             return self._start + self._limit_s
         if self.waits_for_step:
@@ -94,15 +94,14 @@ class _Pending:
 
     result: CommandResult
     wait: ReceiptWait
-    changed: Callable[[CommandResult], object]
-    news: asyncio.Event = field(default_factory=asyncio.Event)
+    on_change: Callable[[CommandResult], object]
+    message_received: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 class OperatorClient:
     """A connection as an operator. Several commands can be pending at a time.
 
-    It listens to messages on their way into the log, because a hold has to work without the mesh and its `history`.
-    The keyring verifies them.
+    The client listens to live messages and verifies them with the keyring, because a hold has to work without a mesh.
     """
 
     def __init__(self, bus: Bus, access: RunAccess, keyring: Keyring) -> None:
@@ -114,17 +113,17 @@ class OperatorClient:
     @classmethod
     @contextlib.asynccontextmanager
     async def connect(cls, access: RunAccess) -> AsyncIterator[OperatorClient]:
-        """Connect. Raises RefusedError if the key may not command, BusError if no server answers."""
+        """Connect. Raises RefusedError if the key may not send commands, BusError if no server answers."""
         subjects = names.Subjects(access.run)
         async with access.connect("operator") as bus:
             client = cls(bus, access, await access.live_keyring(bus))
             settled = (subjects.decision("*"), subjects.answer("*"), subjects.receipt, subjects.run)
             for subject in (*settled, subjects.observation):
-                await bus.subscribe(subject, client._hear)
+                await bus.subscribe(subject, client._on_message)
             await bus.flush()
             yield client
 
-    async def _hear(self, message: Msg) -> None:
+    async def _on_message(self, message: Msg) -> None:
         if not self._pending:
             return
         event = Event.from_message(0, message.subject, message.data, UNKNOWN, message.headers)
@@ -134,8 +133,8 @@ class OperatorClient:
                 if pending.result.logged:
                     pending.wait.boundary(body.tick, _now())
             elif pending.result.feed(body):
-                pending.changed(pending.result)
-            pending.news.set()
+                pending.on_change(pending.result)
+            pending.message_received.set()
 
     async def carry_out(
         self,
@@ -146,22 +145,22 @@ class OperatorClient:
         changed: Callable[[CommandResult], object] = lambda _: None,
         ended: Callable[[], bool] = lambda: False,
     ) -> CommandResult:
-        """Log the command and wait for its result, for `limit_s` seconds or as ReceiptWait says, or until the run ends.
+        """Log the command and wait for its result, until the limit (see ReceiptWait) or until the run ends.
 
-        `result`, if passed, is filled in. `changed` is called after every change to it. `ended` says whether the run
-        ended, in addition to what its log and its folder say. Raises ConfigError before the training has started, and
+        `result`, if passed, is filled in. `changed` is called after every change to it. `ended` is a further check for
+        the run's end, in addition to its log and folder. Raises ConfigError before the training has started, and
         BusError if the command does not get into the log in time.
         """
         await self._check_started()
         result = result if result is not None else CommandResult(self._run, command)
         pending = self._pending[command.id] = _Pending(result, ReceiptWait(_now(), limit_s), changed)
         try:
-            result.logged = await self._log(command, limit_s if limit_s is not None else LOGGED_S)
+            result.logged = await self._log(command, limit_s if limit_s is not None else LOG_TIMEOUT_S)
             changed(result)
             await self._wait(pending, ended)
-            if not result.is_final:  # messages were missed if the connection was lost and restored meanwhile
+            if not result.is_final:  # messages may have been missed while the connection was lost
                 with contextlib.suppress(BusError, TimeoutError):
-                    async with asyncio.timeout(HISTORY_S):
+                    async with asyncio.timeout(HISTORY_TIMEOUT_S):
                         for event in await history(self.bus, self._run, result.logged):
                             result.feed(self._keyring.verify(event).body)
             result.waited = pending.wait.waited()
@@ -171,12 +170,12 @@ class OperatorClient:
         return result
 
     async def _check_started(self) -> None:
-        """Raise ConfigError if the log does not contain the run's start yet, because every earlier command is void.
-        Without a mesh, only the log's readers can tell, so the command is sent."""
+        """Raise ConfigError if the log does not contain the run's start yet, because earlier commands have no effect.
+        Without a mesh this cannot be checked, so the command is sent."""
         if self._started:
             return
         with contextlib.suppress(BusError):
-            async for batch in batches(self.bus, self._run, timeout_s=HISTORY_S):
+            async for batch in batches(self.bus, self._run, timeout_s=HISTORY_TIMEOUT_S):
                 self._started = any(isinstance(event.body, RunStarted) for event in batch)
                 if self._started:
                     return
@@ -186,24 +185,24 @@ class OperatorClient:
             )
 
     async def _wait(self, pending: _Pending, ended: Callable[[], bool]) -> None:
-        """Wait until the result is final, the run ended, or the wait is over. If no step ends, check once how long
+        """Wait until the result is final, the run ended, or the deadline passed. If no step ends, look up once how long
         earlier steps took."""
-        pace_known, result = False, pending.result
+        is_pace_known, result = False, pending.result
         while not (result.is_final or result.run_ended):
-            pending.news.clear()
+            pending.message_received.clear()
             if ended() or not self._up():
                 result.run_ended = True
                 return
             remaining_s = pending.wait.deadline - _now()
             if remaining_s <= 0:
-                if pace_known or not pending.wait.waits_for_step:
+                if is_pace_known or not pending.wait.waits_for_step:
                     return
-                pace_known = True
+                is_pace_known = True
                 pending.wait.set_pace(await self._step_s(pending.result.logged))
                 continue
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(min(remaining_s, LOOK_S)):
-                    await pending.news.wait()
+                async with asyncio.timeout(min(remaining_s, CHECK_S)):
+                    await pending.message_received.wait()
 
     async def _step_s(self, logged: int) -> float:
         """Return the length in seconds of the newest step before an event of the log; 0 if unknown."""
@@ -215,7 +214,7 @@ class OperatorClient:
         return (times[-1] - times[-2]).total_seconds() if len(times) > 1 else 0.0
 
     async def _log(self, command: OperatorCommand, limit_s: float) -> int:
-        """Append the command and return its sequence. Raises RefusedError if the key may not command, BusError."""
+        """Append the command and return its sequence. Raises BusError, or RefusedError if the key is not allowed to."""
         cause, deadline = "no answer", _now() + limit_s
         subject = names.Subjects(self._run).operator(self._by)
         while _now() < deadline:
@@ -225,18 +224,18 @@ class OperatorClient:
             except BusError as error:
                 if any("permissions violation" in line.lower() for line in self.bus.errors):
                     raise RefusedError(
-                        f"the key of {self.bus.name!r} may not {command.action}: it is not an operator's of this run; "
-                        "ask for one by `oven-controller creds add NAME --operator`"
+                        f"the key of {self.bus.name!r} may not {command.action}: it is not an operator's key for this "
+                        "run; ask for one, which `oven-controller creds add NAME --operator` creates"
                     ) from error
                 cause = str(error)
                 await asyncio.sleep(RETRY_S)
             except TimeoutError:
                 break
-        raise BusError(f"{command.action} is not in the log after {limit_s:g} s ({cause})")
+        raise BusError(f"{command.action} was not logged within {limit_s:g} s ({cause})")
 
 
 def new_command(action: str, **fields: Any) -> OperatorCommand:
-    """Return a command with a new id. Raises ConfigError that names an invalid value."""
+    """Return a command with a new id. Raises ConfigError for an invalid value."""
     try:
         return OperatorCommand.model_validate({"id": uuid.uuid4().hex, "action": action, **fields})
     except ValidationError as error:
@@ -251,8 +250,8 @@ async def execute_command(
     limit_s: float | None = None,
     ended: Callable[[], bool] = lambda: False,
 ) -> CommandResult:
-    """Log one command over its own connection and wait for its result, as `carry_out` does. Raises RefusedError if the
-    key may not command, BusError if the command does not get into the log in time."""
+    """Send one command over its own connection and wait for its result, as `carry_out` does. Raises RefusedError if the
+    key may not send commands, BusError if the command does not get into the log in time."""
     async with OperatorClient.connect(access) as client:
         return await client.carry_out(command, limit_s, ended=ended)
 

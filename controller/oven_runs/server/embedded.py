@@ -1,4 +1,4 @@
-"""The embedded nats-server: the real binary on loopback with JetStream, and its configuration.
+"""Configure and run the embedded nats-server, which listens on loopback and stores the log with JetStream.
 
 A server that other machines can reach uses the same configuration with users, and preferably TLS.
 """
@@ -33,8 +33,8 @@ MAX_PAYLOAD = 1024 * 1024
 MAX_FILE = 8 << 30
 _PORTS = range(15_000, 32_000)
 _used_ports: set[int] = set()  # ports that this process chose before
-SUBSCRIPTIONS = 1024
-"""Maximum per connection. The learner has one per group that a remote judge is scoring. Agents have a few."""
+MAX_SUBSCRIPTIONS = 1024
+"""Maximum subscriptions per connection. The learner has one per group that a remote judge is scoring."""
 
 
 class User(BaseModel):
@@ -54,8 +54,10 @@ _USERS = TypeAdapter(list[User])
 
 
 class ServerFolder:
-    """A server's files in the run's folder: `users.json`, the `nats.conf` made from it, the store, and `creds/`.
-    `creds/` has the keys, and a `keys.json` with the public keys of all signers."""
+    """A server's files in the run's folder: `users.json`, `nats.conf`, the store, and `creds/`.
+
+    `creds/` contains the keys, and a `keys.json` with the public keys of all signers.
+    """
 
     def __init__(self, folder: Path, run: str) -> None:
         self.folder = folder
@@ -132,14 +134,14 @@ class ServerFolder:
         """
         if not self.users() and not tls.is_loopback(host):
             raise ConfigError(
-                f"{host}:{port} can be reached from other machines, and without users the server would let anybody "
-                "vote, decide and delete; add users first (`oven-controller creds server` does), or use 127.0.0.1"
+                f"{host}:{port} can be reached from other machines, and a server without users would let anyone vote, "
+                "decide and delete; add users first with `oven-controller creds server`, or use 127.0.0.1"
             )
         conf: dict[str, Any] = {
             "server_name": f"oven-{self.run}",
             "listen": f"{host}:{port}",
             "max_payload": MAX_PAYLOAD,
-            "max_subscriptions": SUBSCRIPTIONS,
+            "max_subscriptions": MAX_SUBSCRIPTIONS,
             "write_deadline": "2s",
             "jetstream": {"store_dir": str(store or self.folder / "store"), "max_mem": 64 << 20, "max_file": MAX_FILE},
             "authorization": {"users": self._permissions(), "timeout": 2},
@@ -187,7 +189,7 @@ class ServerFolder:
 
 
 def save_conf(path: Path, conf: dict[str, Any]) -> None:
-    """Write a server's configuration, which holds secrets. nats-server reads JSON, but not its `\\u` escapes."""
+    """Write a server's configuration, which contains secrets. nats-server reads JSON, but not its `\\u` escapes."""
     write_secret(path, json.dumps(conf, indent=1, ensure_ascii=False).encode())
 
 
@@ -259,8 +261,8 @@ def binary() -> str:
 def free_port() -> int:
     """Return a free port, a different one on every call.
 
-    The system uses ports from 32768 up for outgoing connections. Such a connection could take the port before the
-    server starts, or while it is down. Ports are random, because forked processes would count up from the same one.
+    The ports are below 32768, because the system uses higher ports for outgoing connections, which could occupy a port
+    while the server is down. They are random, because forked processes would count up from the same port.
     """
     for _ in range(2 * len(_PORTS)):
         port = secrets.choice(_PORTS)

@@ -227,7 +227,7 @@ async def test_the_limit_of_calls_holds_across_restarts(tmp_path: Path) -> None:
         (tmp_path / NAME).write_text("two" * 100)
         async with playing(Tuner(), tmp_path, endpoint) as run:
             run.ticks(1)
-            assert "what was spent on models cannot be read" in str(run.messages) and "remove it" in str(run.messages)
+            assert "the spending on models cannot be read" in str(run.messages) and "remove it" in str(run.messages)
 
 
 async def test_without_a_model_or_key_the_tuner_cannot_fire(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

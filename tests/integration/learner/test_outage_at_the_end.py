@@ -141,7 +141,7 @@ def test_with_a_full_disk_the_number_of_missing_messages_is_reported(stack: Stac
     numbers = [event.body.n for event in events if isinstance(event.body, LearnerMessage)]
     [end] = [event.body for event in events if isinstance(event.body, RunEnded)]
     assert numbers == sorted(set(numbers)) and len(numbers) + content.lost == end.n
-    assert (code, "for good: the spool that held them was cut" in output) == (
+    assert (code, "permanently lost: the spool was truncated" in output) == (
         3 if content.lost else 0,
         bool(content.lost),
     )

@@ -87,7 +87,7 @@ def test_a_damaged_spending_file_stops_the_start_with_a_remedy(tmp_path: Path, c
     spend(tmp_path).close()
     (tmp_path / NAME).write_bytes(content)
     if content:
-        with pytest.raises(ConfigError, match=r"remove it to count from zero, and then lower committee\.budget"):
+        with pytest.raises(ConfigError, match=r"remove it to start counting at zero, and then lower committee\.budget"):
             spend(tmp_path)
         with pytest.raises(ConfigError, match="cannot be read"):
             read_spend(tmp_path)

@@ -44,7 +44,7 @@ def test_each_node_has_the_users_a_store_and_the_others(tmp_path: Path, capsys: 
 @pytest.mark.parametrize(
     ("nodes", "message"),
     [
-        (NODES[:4], "a cluster of 2 servers cannot lose one of them"),
+        (NODES[:4], "a cluster cannot have 2 servers"),
         ([*NODES[:4], "--node", "c"], "--node c is not HOST:PORT"),
         (NODES, "there is no"),
     ],

@@ -30,7 +30,7 @@ def home(tmp_path: Path) -> Home:
 
 def read(home: Home) -> dict[str, RunRow]:
     rows = RunRows(home)
-    rows.look()
+    rows.refresh()
     list(rows.advance())
     rows.save()
     return rows.rows

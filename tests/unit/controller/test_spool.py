@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tests.support.own_home import invoke
 from tests.support.replayed import a_run, left_behind
 
-from oven_core.bus.log import Entry
+from oven_core.bus.log_client import Entry
 from oven_core.errors import ConfigError
 from oven_core.protocol.messages import RunEnded
 from oven_learner.link import spool as spooling
@@ -72,7 +72,7 @@ def test_a_cut_file_gives_its_whole_lines_and_the_number_of_lost_ones(
     content = read_spool(folder, "r")
     whole = data[:size].count(b"\n") - 1
     assert content.messages == tuple(batch[:whole]) and content.lost == 9 - whole
-    assert (f"{content.lost} that are lost" in content.summary()) == bool(content.lost)
+    assert (f"{content.lost} lost messages" in content.summary()) == bool(content.lost)
 
 
 def test_an_altered_line_counts_as_lost(tmp_path: Path) -> None:

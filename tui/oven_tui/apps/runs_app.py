@@ -123,7 +123,7 @@ class RunsApp(ThemedApp[RunSelection]):
         yield Footer(show_command_palette=False)
 
     def on_mount(self) -> None:
-        self._source.look()
+        self._source.refresh()
         runs = self.screen_stack[0].query_one(RunList)
         runs.marked = list(self._marked)
         runs.focus()
@@ -142,7 +142,7 @@ class RunsApp(ThemedApp[RunSelection]):
                     await asyncio.sleep(0)
                 self._source.save()
                 await asyncio.sleep(POLL_S)
-                await asyncio.to_thread(self._source.look)
+                await asyncio.to_thread(self._source.refresh)
                 self.show_rows()
             except OvenError as error:
                 self.notify(str(error), severity="error")

@@ -42,8 +42,8 @@ class Workspace:
         return hashlib.sha256(data).hexdigest()[:16]
 
     def list_files(self, folder: str) -> str:
-        """Return the paths under a folder, one per line. An empty name means the repository. Raises ToolError if it does
-        not exist."""
+        """Return the paths under a folder, one per line. An empty name means the repository. Raises ToolError for an
+        unknown folder."""
         inside = _normalised(folder) if folder not in ("", ".", "/") else ""
         matches = [
             path for path in sorted(self._files) if not inside or path.startswith(f"{inside}/") or path == inside

@@ -22,7 +22,7 @@ from oven_agents.sdk.alternative_plans import UnsentMessage
 from oven_agents.sdk.session import Session
 from oven_core.bus.connection import PATIENT_S, Bus
 from oven_core.bus.nats_client import InlineMessage
-from oven_core.cancellation import call_at_end
+from oven_core.cancellation import on_termination
 from oven_core.errors import BusError, ProcessError, UnknownNameError
 from oven_core.protocol import names
 from oven_core.protocol.alerts import Alert
@@ -136,7 +136,7 @@ async def host(
         stop.set()
         wake.set()
 
-    call_at_end(request_stop)
+    on_termination(request_stop)
     inbox: deque[Event] = deque()
     contexts = tracing.Contexts()
     keyring = Keyring(pin)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from oven_core.errors import ConfigError, reason
-from oven_core.files import longest_csv_field
+from oven_core.files import csv_field_limit
 
 MAX_FIELD_CHARACTERS = min(sys.maxsize, 2**24)
 """Maximum characters in a CSV field. The csv module's limit of 131,072 is too low for some encyclopedia articles."""
@@ -21,7 +21,7 @@ def rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[str, dict[str, An
     """Yield each row of a .csv, .tsv or .jsonl file, or of the list in a .json file, with its location. TSV has no
     quoting, as in GLUE. Raises ConfigError for a row without one of `columns`, and for a truncated file."""
     try:
-        with longest_csv_field(MAX_FIELD_CHARACTERS):
+        with csv_field_limit(MAX_FIELD_CHARACTERS):
             for where, row in _records(path):
                 if not isinstance(row, dict) or None in row or any(row.get(column) is None for column in columns):
                     raise ConfigError(

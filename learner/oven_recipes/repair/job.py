@@ -96,18 +96,18 @@ def repair_trainer(
     quiet_libraries()
     tests = tests or SandboxedTests()
     model, tokenizer = warm_policy(settings, seed if policy_seed is None else policy_seed, cache, tests)
-    chosen = settings.tasks(f"training {seed}", settings.train_tasks) if instances is None else list(instances)
-    if not chosen:
+    tasks = settings.tasks(f"training {seed}", settings.train_tasks) if instances is None else list(instances)
+    if not tasks:
         raise ConfigError("there is no task to attempt; give at least one instance")
     recorder = Recorder(
-        environment or local_environments(chosen, tests), sink or _discard, split=split, name="repair", first=first
+        environment or local_environments(tasks, tests), sink or _discard, split=split, name="repair", first=first
     )
     trainer = trainer_class(
         model=model,
         processing_class=tokenizer,
         reward_funcs=[recorder.reward],
         args=GRPOConfig(**(_arguments(settings, start.learning_rate, seed, workdir) | arguments)),
-        train_dataset=dataset_of(chosen),
+        train_dataset=dataset_of(tasks),
         environment_factory=recorder.environment,
     )
     recorder.bind(trainer)

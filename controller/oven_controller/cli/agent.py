@@ -163,7 +163,7 @@ def _describe(name: str) -> dict[str, Any]:
 
 def _describe_installed() -> list[dict[str, Any]]:
     agents = []
-    for name, point in plugins.points("agents").items():
+    for name, point in plugins.find_plugins("agents").items():
         try:
             agents.append(_agent_fields(name, point.load(), point.value))
         except Exception as error:  # a broken agent must not hide the others

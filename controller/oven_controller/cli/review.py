@@ -66,7 +66,7 @@ def review(
     rules = rules_set(overrides or ())
     knobs = parse_knobs(knob or [])
     chosen_agents = [name for names in agent or () for name in names.split(",") if name]
-    change = _start_change(rules, knobs, assume, chosen_agents or list(plugins.points("agents")))
+    change = _start_change(rules, knobs, assume, chosen_agents or list(plugins.find_plugins("agents")))
     with open_log(source, parse_renames(rename or []), knobs) as log:
 
         def notes(start: RunStarted) -> list[str]:

@@ -101,7 +101,7 @@ class _Stack:
             self.out(f"run {self.folder.run}, bus {url}, folder {short_path(self.folder.path)}")
             if self.folder.keys() is None:
                 self.out("events are not signed, because signing needs a key for each role (see `creds server`)")
-            trust = tls.trusting(self.settings.tls_ca) if self.settings.tls_ca else None
+            trust = tls.trust_file(self.settings.tls_ca) if self.settings.tls_ca else None
             if self.settings.nats and (warning := await exposure_warning(url, self.settings.tls_ca, trust)):
                 self.out(f"warning: {warning}")
             async with Bus.connect(url, self._credentials(), name="admin", trust=trust) as bus:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from oven_core.errors import OvenError, UnknownNameError, reason
 from oven_core.protocol.judge_spec import actuator_of, member_of
-from oven_core.protocol.operator_messages import JUDGES, TO_LEARNER, OperatorCommand
+from oven_core.protocol.operator_messages import JUDGES, LEARNER_ACTIONS, OperatorCommand
 from oven_learner.actuators import Actuators, Applied, Status
 from oven_learner.client.run_actions import Run
 
@@ -84,10 +84,8 @@ class Commands:
         return probed
 
     def apply_judge_commands(self, offers: Iterable[ProbedOffer]) -> list[str]:
-        """Apply judge commands, and return the names of the changed actuators.
-
-        Call `answer` once those actuators are announced.
-        """
+        """Apply judge commands, and return the names of the changed actuators. Call `answer` once those actuators are
+        announced."""
         changed_names: list[str] = []
         for offer in offers:
             command, name, why = offer.command, offer.command.actuator, offer.refusal
@@ -119,7 +117,7 @@ class Commands:
         self._probed.clear()
         for order in late_orders:
             is_open = isinstance(order, OperatorCommand) and order.id not in self.seen_ids
-            if isinstance(order, OperatorCommand) and is_open and order.action in TO_LEARNER:
+            if isinstance(order, OperatorCommand) and is_open and order.action in LEARNER_ACTIONS:
                 self._answer(order, EXPIRED)
 
     def _answer(self, command: OperatorCommand, applied: Applied) -> None:

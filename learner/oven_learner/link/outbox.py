@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from oven_core.bus.log import Entry
+from oven_core.bus.log_client import Entry
 from oven_core.telemetry.span import Span
 from oven_learner.link.link_interface import MessageFactory
 
@@ -46,10 +46,8 @@ tracking such tuples. Tracking a hundred thousand objects would delay the traini
 
 class LearnerOutbox:
     """Three queues with a common order: unbuilt messages, observations, and messages that are never dropped.
-
     `in_flight` contains the messages that `take` has returned last. They may already be in the log, so they are never
-    dropped. `take` returns them again until `settle` removes them.
-    """
+    dropped. `take` returns them again until `settle` removes them."""
 
     def __init__(self, build: Callable[[MessageFactory], QueuedMessage], max_bytes: int = MAX_WAITING_BYTES) -> None:
         """`build` builds a message. If it raises, the error is logged and the message is omitted."""
@@ -87,10 +85,8 @@ class LearnerOutbox:
         return BUILD_BATCH
 
     def take(self) -> list[QueuedMessage]:
-        """Return the oldest messages, at most MAX_BATCH and about MAX_BATCH_BYTES.
-
-        Further calls return the same messages until they are settled.
-        """
+        """Return the oldest messages, at most MAX_BATCH and about MAX_BATCH_BYTES. Further calls return the same
+        messages until they are settled."""
         if not self.in_flight:
             messages: list[QueuedMessage] = []
             size = 0

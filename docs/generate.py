@@ -30,7 +30,7 @@ from oven_core.protocol import (
 from oven_core.protocol.asyncapi import asyncapi
 from oven_core.protocol.permissions import Role, permissions
 from oven_core.protocol.rules import Rules
-from oven_core.protocol.subjects import ASIDE, REQUESTS, SUBJECTS
+from oven_core.protocol.subjects import REQUESTS, SUBJECTS, UNLOGGED_SUBJECTS
 from oven_core.replica.service import REPLY_BYTES
 from oven_runs.server import embedded
 from oven_runs.settings.committee_settings import MemberSettings
@@ -112,11 +112,11 @@ def logged() -> str:
 
 
 def aside() -> str:
-    return "\n\n".join(_model(beside.carries) for beside in ASIDE)
+    return "\n\n".join(_model(beside.carries) for beside in UNLOGGED_SUBJECTS)
 
 
 def asked() -> str:
-    return "\n\n".join(_model(model) for request in REQUESTS for model in (request.asks, request.answers))
+    return "\n\n".join(_model(model) for request in REQUESTS for model in (request.request_type, request.reply_type))
 
 
 def parts() -> str:

@@ -1,4 +1,4 @@
-"""Helpers for reliable cancellation: cancel tasks until they end, and re-raise a swallowed cancellation.
+"""Helpers for reliable cancellation, which cancel tasks until they end and re-raise swallowed cancellations.
 
 On Python 3.11 `asyncio.wait_for` returns the result if a cancellation arrives together with it (CPython issue 86296).
 nats-py uses `wait_for` and also swallows other cancellations. The task then continues, and its owner waits forever. So
@@ -21,16 +21,18 @@ REPEAT_S = 2.0
 LIMIT_S = 10.0
 
 
-def call_at_end(callback: Callable[[], object], *more: signal.Signals) -> None:
-    """Have the running event loop call `callback` at SIGTERM, SIGINT and the signals in `more`."""
-    for number in (signal.SIGTERM, signal.SIGINT, *more):
+def on_termination(callback: Callable[[], object], *more_signals: signal.Signals) -> None:
+    """Have the running event loop call `callback` at SIGTERM, SIGINT and `more_signals`."""
+    for number in (signal.SIGTERM, signal.SIGINT, *more_signals):
         asyncio.get_running_loop().add_signal_handler(number, callback)
 
 
 @contextlib.contextmanager
 def preserve_cancellation() -> Iterator[None]:
-    """Raises CancelledError at the end of the block if the current task was cancelled within it and the awaited code
-    swallowed that. A cancellation from before the block does not count, so that a task that ends can clean up."""
+    """Raise CancelledError after the block if the current task was cancelled in it and the cancellation was swallowed.
+
+    A cancellation from before the block does not count, so that an ending task can clean up.
+    """
     task = asyncio.current_task()
     assert task is not None
     before = task.cancelling()
@@ -47,10 +49,10 @@ def preserve_cancellation() -> Iterator[None]:
 
 
 async def end(*tasks: asyncio.Future[Any], within_s: float = LIMIT_S, again_s: float = REPEAT_S) -> None:
-    """Cancel tasks and wait for their end, whatever their results are.
+    """Cancel tasks and wait until they end, ignoring their results.
 
-    They are cancelled again after each `again_s`; a short time interrupts a task's cleanup. A task that has not ended
-    within the limit is logged and abandoned, because waiting for it would hang its owner too.
+    They are cancelled again every `again_s` seconds. A short interval interrupts a task's cleanup. A task that has not
+    ended within the limit is logged and abandoned, because waiting for it would block its owner too.
     """
     loop = asyncio.get_running_loop()
     limit = loop.time() + within_s
@@ -61,6 +63,6 @@ async def end(*tasks: asyncio.Future[Any], within_s: float = LIMIT_S, again_s: f
         _, running = await asyncio.wait(running, timeout=min(rest, again_s))
     for task in tasks:
         if task.done() and not task.cancelled():
-            task.exception()  # else asyncio complains about an unretrieved exception
+            task.exception()  # otherwise asyncio reports an exception that was never retrieved
     for task in running:
-        log.error("a task was told to end and did not within %g s: %r", within_s, task)
+        log.error("a task was cancelled but did not end within %g s: %r", within_s, task)

@@ -1,9 +1,9 @@
-"""CPU affinity and priority of the stack's processes, so that they do not slow the training. Standard library only.
+"""Set the CPU affinity and priority of the stack's processes, so that they do not slow down the training.
 
 Some schedulers pack waking processes onto busy cores. On two cores, a training step then took a tenth longer if the
 stack could use every core instead of only the other half (docs/experiments.md). A trainer that leaves its half idle,
-waiting for a device or for judges, loses nothing if the stack uses all cores. A decision passes through six processes
-and is then made sooner.
+waiting for a device or for judges, loses nothing if the stack uses all cores. Decisions, which pass through six
+processes, are then made sooner. This module uses only the standard library.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 NICENESS = 10
-ENOUGH = 4
-"""Number of cores that is enough for the stack."""
-LOOK_S = 1.0
+SUFFICIENT_CORES = 4
+"""Number of cores that the stack never needs to exceed."""
+MEASURE_INTERVAL_S = 1.0
 """Seconds between two measurements of the trainer's load."""
-BUSY, IDLE = 0.5, 0.25
+BUSY_LOAD, IDLE_LOAD = 0.5, 0.25
 """Load of the trainer's half above which the stack leaves it, and below which the stack may use it."""
 _STAT = Path("/proc/stat")
 
@@ -44,8 +44,8 @@ class CoreSplit:
 def lower_priority() -> None:
     """Lower this process's priority, so that it never preempts the training.
 
-    Six processes wake at each observation, and on a machine whose cores are all busy each could take the trainer's
-    core. SCHED_BATCH (Linux only) wakes without preempting. If a sandbox forbids it, the process starts anyway.
+    Six processes wake up at each observation, and each could preempt the trainer if all cores are busy. SCHED_BATCH
+    (Linux only) wakes them without preempting. If a sandbox forbids it, the process continues without it.
     """
     if split := restrict_affinity():
         follow(os.getpid(), split)
@@ -69,16 +69,16 @@ def restrict_affinity() -> CoreSplit | None:
 
 def follow(pid: int, split: CoreSplit) -> None:
     """Start a thread that lets the restricted process use all cores while the trainer's are idle."""
-    if split.training and len(split.stack) < ENOUGH:
+    if split.training and len(split.stack) < SUFFICIENT_CORES:
         threading.Thread(target=_follow, args=(pid, split), name="core-split", daemon=True).start()
 
 
-def spread(spread: bool, busy: float) -> bool:
-    """Return whether to use the trainer's half too. `busy`: its load, 0..1; `spread`: whether it is in use already."""
-    return busy < (BUSY if spread else IDLE)
+def use_all_cores(uses_all: bool, load: float) -> bool:
+    """Return whether to use the trainer's half too. `uses_all`: whether that is so now. `load`: its load, 0..1."""
+    return load < (BUSY_LOAD if uses_all else IDLE_LOAD)
 
 
-def busy(before: str, after: str, cores: Collection[int]) -> float:
+def core_load(before: str, after: str, cores: Collection[int]) -> float:
     """Return the load of these cores, 0..1, between two readings of /proc/stat, without niced processes."""
     (user, total), (user_before, total_before) = _ticks(after, cores), _ticks(before, cores)
     return (user - user_before) / (total - total_before) if total > total_before else 1.0
@@ -88,20 +88,21 @@ def _ticks(stat: str, cores: Collection[int]) -> tuple[int, int]:
     """Return the ticks in user mode at normal niceness, and all ticks (see proc_stat(5))."""
     lines = (line.split() for line in stat.splitlines())
     counts = {name: [int(count) for count in rest[:8]] for name, *rest in lines if name.startswith("cpu")}
-    mine = [counts[name] for name in (f"cpu{core}" for core in cores) if name in counts]
-    return sum(count[0] for count in mine), sum(map(sum, mine))
+    selected = [counts[name] for name in (f"cpu{core}" for core in cores) if name in counts]
+    return sum(count[0] for count in selected), sum(map(sum, selected))
 
 
 def _follow(pid: int, split: CoreSplit) -> None:
-    spreads = False
-    with contextlib.suppress(OSError):  # the process is gone, or may not be moved
+    uses_all = False
+    with contextlib.suppress(OSError):  # the process has ended, or may not be moved
         before = _STAT.read_text()
         while True:
-            time.sleep(LOOK_S)
+            time.sleep(MEASURE_INTERVAL_S)
             after = _STAT.read_text()
-            spread_before, spreads = spreads, spread(spreads, busy(before, after, split.training))
+            used_all, uses_all = uses_all, use_all_cores(uses_all, core_load(before, after, split.training))
             before = after
-            if spreads != spread_before:
+            if uses_all != used_all:
+                cores = split.stack | split.training if uses_all else split.stack
                 for thread in os.listdir(f"/proc/{pid}/task"):
                     with contextlib.suppress(ProcessLookupError):
-                        os.sched_setaffinity(int(thread), split.stack | (split.training if spreads else frozenset()))
+                        os.sched_setaffinity(int(thread), cores)

@@ -1,14 +1,14 @@
 """The exceptions that this project raises on purpose.
 
 OvenError
-├── ConfigError      (ValueError)       a setting is wrong; names the value and the remedy; exit code 2
-│   ├── NameInUseError                  the run name is taken
-│   └── TeacherRefusedError             a model cannot teach this policy: too large, or another vocabulary
-├── UnknownNameError (LookupError)      no such recipe, agent, run, …; names the nearest; exit code 2
+├── ConfigError      (ValueError)       a setting is wrong; states the value and the remedy; exit code 2
+│   ├── NameInUseError                  the run name is already in use
+│   └── TeacherRefusedError             a model cannot teach this policy: too large, or a different vocabulary
+├── UnknownNameError (LookupError)      no such recipe, agent, run, …; suggests similar names; exit code 2
 ├── BusError         (ConnectionError)  the bus cannot be used; exit code 3
-│   └── RefusedError                    the server turned the credentials down; exit code 2
-├── StoreInUseError  (RuntimeError)     another process holds the run's store; exit code 2
-├── ProcessError     (RuntimeError)     a process of the stack did not start or died; exit code 3
+│   └── RefusedError                    the server rejected the credentials; exit code 2
+├── StoreInUseError  (RuntimeError)     another process is using the run's store; exit code 2
+├── ProcessError     (RuntimeError)     a process of the stack did not start, or crashed; exit code 3
 └── DivergedError    (RuntimeError)     the log contradicts this mesh replica; exit code 3
 """
 
@@ -38,7 +38,7 @@ RENAMED: Final[Mapping[str, Mapping[str, str]]] = {
         "undo": "rollback_undo",
     }
 }
-"""For each kind of name, earlier name → present name. Only errors use it, to suggest a name; earlier names are not
+"""For each kind of name, earlier name → current name. Errors suggest the current name. Earlier names are not
 accepted."""
 
 LISTED_BY: Final[Mapping[str, str]] = {
@@ -50,13 +50,13 @@ LISTED_BY: Final[Mapping[str, str]] = {
     "symptom": "kg query search WORDS",
     "trace": "traces show",
 }
-"""For each kind of name, the command that shows valid names. Errors name it if there are too many to list."""
+"""For each kind of name, the command that shows valid names. Errors mention it if there are too many to list."""
 
-FEW: Final = 10
-"""Names that an error lists in full."""
+MAX_LISTED: Final = 10
+"""Maximum number of names that an error lists in full."""
 
 NO_SPACE: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
-"""Numbers of an OSError for a full disk, a quota, a limit on a file's size, or a read-only disk."""
+"""Error numbers for a full disk, an exceeded quota or file size limit, and a read-only disk."""
 
 
 class OvenError(Exception):
@@ -81,21 +81,21 @@ class UnknownNameError(OvenError, LookupError):
     exit_code = 2
 
     def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
-        """`kind` is the kind of name ("recipe"), and `known` has the valid names."""
+        """`kind`: the kind of name, such as "recipe". `known`: the valid names."""
         known = sorted(known)
         earlier = {old: new for old, new in RENAMED.get(kind.split()[0], {}).items() if new in known}
         candidates = earlier | {valid: valid for valid in known}
         close = [name] if name in earlier else similar(name, candidates)
-        near = list(dict.fromkeys(candidates[candidate] for candidate in close))
+        suggestions = list(dict.fromkeys(candidates[candidate] for candidate in close))
         command = LISTED_BY.get(kind.split()[0])
-        if near:
-            hint = "did you mean " + " or ".join(repr(n) for n in near) + "?"
+        if suggestions:
+            hint = "did you mean " + " or ".join(map(repr, suggestions)) + "?"
         elif not known:
             hint = f"there is no {kind} yet"
-        elif command and len(known) > FEW:
+        elif command and len(known) > MAX_LISTED:
             hint = f"find one of the {len(known)} with `oven-controller {command}`"
         else:
-            hint = "known: " + ", ".join(known[: 2 * FEW]) + (", …" if len(known) > 2 * FEW else "")
+            hint = "known: " + ", ".join(known[: 2 * MAX_LISTED]) + (", …" if len(known) > 2 * MAX_LISTED else "")
         super().__init__(removal(kind, name) or f"no {kind} named {name!r}; {hint}")
         self.name = name
         self._arguments = (kind, name, known)
@@ -128,15 +128,17 @@ class DivergedError(OvenError, RuntimeError):
 
 
 def similar(name: str, known: Iterable[str]) -> list[str]:
-    """Return at most three of the `known` names: near spellings, and names of which one begins with the other."""
+    """Return at most three of the `known` names: similar spellings, and names where one is a prefix of the other."""
     known = list(known)
-    begun = [valid for valid in known if len(name) > 2 and (valid.startswith(name) or name.startswith(valid))]
-    return list(dict.fromkeys([*difflib.get_close_matches(name, known, n=3, cutoff=0.6), *begun]))[:3]
+    same_prefix = [valid for valid in known if len(name) > 2 and (valid.startswith(name) or name.startswith(valid))]
+    return list(dict.fromkeys([*difflib.get_close_matches(name, known, n=3, cutoff=0.6), *same_prefix]))[:3]
 
 
 def reason(error: BaseException) -> str:
-    """Return the cause of an error that this project did not raise itself, in one line for people: without its class
-    and the system's error number. Of a pydantic error it is the first wrong field."""
+    """Return the cause of an error in one line for people, without its class and error number.
+
+    It is for errors that this project did not raise. For a pydantic error, it is the first invalid field.
+    """
     if isinstance(error, OSError) and error.strerror:
         return f"{error.strerror}: {error.filename}" if error.filename else error.strerror
     if callable(errors := getattr(error, "errors", None)):  # pydantic's ValidationError, without importing it

@@ -1,4 +1,4 @@
-"""Helpers to write files atomically, so that no reader sees part of one, and to read users' files with a size limit."""
+"""Write files atomically, so that no reader sees part of one, and read users' files with a size limit."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ def atomic_file(path: Path, *, private: bool = False) -> Iterator[BinaryIO]:
             os.fsync(descriptor)
         partial.replace(path)
     except BaseException:
-        partial.unlink(missing_ok=True)  # on a full disk it would take the remaining space
+        partial.unlink(missing_ok=True)  # on a full disk it would use up the remaining space
         raise
 
 
 @contextlib.contextmanager
-def longest_csv_field(characters: int) -> Iterator[None]:
+def csv_field_limit(characters: int) -> Iterator[None]:
     """Limit the field length in the `csv` module within the block. The limit applies to the whole process."""
     before = csv.field_size_limit(characters)
     try:
@@ -59,18 +59,21 @@ _KINDS = (
 
 
 def read_file(path: Path, called: str, limit: int = FILE_BYTES) -> bytes:
-    """Return the bytes of a regular file. A pipe may never send anything, and a device may never end. `called` says
-    what the file is, for the error. Raises ConfigError."""
+    """Return the bytes of a regular file. `called` describes it in errors. Raises ConfigError.
+
+    Other kinds of files are refused, because a pipe may never send anything, and a device may never end.
+    """
     try:
-        if (kind := next((name for is_, name in _KINDS if is_(path.stat().st_mode)), "")) == "":
-            with path.open("rb") as file:
-                data = file.read(limit + 1)
+        mode = path.stat().st_mode
+        kind = next((name for has_kind, name in _KINDS if has_kind(mode)), "")
+        if kind:
+            raise ConfigError(f"cannot read {called} {path}: it is {kind}, but must be a regular file")
+        with path.open("rb") as file:
+            data = file.read(limit + 1)
     except OSError as error:
         raise ConfigError(f"cannot read {called} {path}: {error.strerror}") from error
     except ValueError as error:  # a null byte in the name
         raise ConfigError(f"cannot read {called} {str(path)!r}: {error}") from error
-    if kind:
-        raise ConfigError(f"cannot read {called} {path}: it is {kind}; give a regular file")
     if len(data) > limit:
-        raise ConfigError(f"cannot read {called} {path}: it has more than {limit:,} bytes, the most that are read")
+        raise ConfigError(f"cannot read {called} {path}: it is larger than the limit of {limit:,} bytes")
     return data

@@ -16,34 +16,36 @@ from oven_core.errors import ConfigError, UnknownNameError, reason
 from oven_core.files import read_file
 
 
-def points(group: str) -> dict[str, EntryPoint]:
+def find_plugins(group: str) -> dict[str, EntryPoint]:
     """Return the entry points of `oven.<group>` by name, sorted by name."""
-    return {point.name: point for point in _installed(f"oven.{group}", tuple(sys.path))}
+    return {point.name: point for point in _entry_points(f"oven.{group}", tuple(sys.path))}
 
 
 @functools.lru_cache(maxsize=64)
-def _installed(group: str, _path: tuple[str, ...]) -> list[EntryPoint]:
-    """Return the entry points of a group. Cached, because this reads a file of every installed package. Packages that
-    are installed later are not found."""
+def _entry_points(group: str, _path: tuple[str, ...]) -> list[EntryPoint]:
+    """Return the entry points of a group, cached because this reads a file of every installed package.
+
+    Packages that are installed later are not found.
+    """
     return sorted(entry_points(group=group), key=lambda point: point.name)
 
 
 def load(group: str, kind: str, name: str) -> Any:
-    """Import the plug-in `name`. Raises UnknownNameError with the nearest names, ConfigError if the import fails."""
-    installed = points(group)
+    """Import a plug-in. Raises UnknownNameError with similar names, or ConfigError if the import fails."""
+    installed = find_plugins(group)
     if name not in installed:
         raise UnknownNameError(kind, name, installed)
-    return imported(kind, name, installed[name].value)
+    return import_object(kind, name, installed[name].value)
 
 
-def imported(kind: str, name: str, target: str) -> Any:
-    """Import the object at `target`, `module:attribute`. `kind` and `name` are for the message. Raises ConfigError."""
+def import_object(kind: str, name: str, target: str) -> Any:
+    """Import the object at `target` (`module:attribute`). `kind` and `name` are for the error. Raises ConfigError."""
     try:
         return resolve_name(target)
     except (ImportError, AttributeError) as error:
         raise ConfigError(
             f"the {kind} {name!r} ({target}) cannot be imported: {error}; "
-            'is its extra installed? `pip install "oven-controller[all]"` has everything'
+            'check that its extra is installed, or run `pip install "oven-controller[all]"`'
         ) from error
 
 
@@ -56,15 +58,15 @@ def split_function(name_or_file: str) -> tuple[str, str] | None:
 def checked_function(owner: str, called: str, kind: str, group: str, name: str) -> str:
     """Return the function's name, with an absolute path if it is in a file.
 
-    The file is parsed but not imported; the learner imports it. `owner` and `called` describe the setting and the
+    The file is parsed but not imported here; the learner imports it. `owner` and `called` describe the setting and the
     function in error messages. Raises ConfigError if the function does not exist.
     """
     file_and_function = split_function(name)
     if file_and_function is None:
-        installed = points(group)
+        installed = find_plugins(group)
         if name not in installed:
             unknown = UnknownNameError(kind, name, installed)
-            raise ConfigError(f"{owner}: {unknown} (or your own function as FILE.py:FUNCTION)")
+            raise ConfigError(f"{owner}: {unknown} (or use your own function as FILE.py:FUNCTION)")
         return name
     file, function = file_and_function
     text = read_file(Path(file), f"{called}:")
@@ -72,14 +74,14 @@ def checked_function(owner: str, called: str, kind: str, group: str, name: str) 
         tree = ast.parse(text, file)
     except (SyntaxError, ValueError) as error:
         line = f", line {error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
-        raise ConfigError(f"{called}: {file}{line} is not Python") from error
-    defined = [defined for node in tree.body for defined in _defined(node)]
-    if function not in defined:
-        raise ConfigError(f"{owner}: {UnknownNameError(f'function in {file}', function, defined)}")
+        raise ConfigError(f"{called}: {file}{line} is not valid Python") from error
+    defined_names = [name for node in tree.body for name in _defined_names(node)]
+    if function not in defined_names:
+        raise ConfigError(f"{owner}: {UnknownNameError(f'function in {file}', function, defined_names)}")
     return f"{Path(file).absolute()}:{function}"
 
 
-def _defined(node: ast.stmt) -> list[str]:
+def _defined_names(node: ast.stmt) -> list[str]:
     """Return the names bound by a module's statement that could be functions."""
     match node:
         case ast.FunctionDef(name=name) | ast.ClassDef(name=name):
@@ -92,17 +94,19 @@ def _defined(node: ast.stmt) -> list[str]:
 
 
 def load_function(group: str, kind: str, name_or_file: str, *, called: str, module: str) -> Callable[..., Any]:
-    """Return an entry point of `oven.<group>`, or the function of "FILE.py:FUNCTION", whose file is imported as
-    `module`. `called` is its purpose, for error messages. Raises ConfigError or UnknownNameError."""
+    """Return an entry point of `oven.<group>`, or the function in "FILE.py:FUNCTION", importing the file as `module`.
+
+    `called` is its purpose, for error messages. Raises ConfigError or UnknownNameError.
+    """
     parts = split_function(name_or_file)
-    loaded = load(group, kind, name_or_file) if parts is None else _from_file(called, module, *parts)
+    loaded = load(group, kind, name_or_file) if parts is None else _load_from_file(called, module, *parts)
     if not callable(loaded):
-        raise ConfigError(f"{called} ({name_or_file}) is a {type(loaded).__name__}: it must be a function")
+        raise ConfigError(f"{called} ({name_or_file}) is a {type(loaded).__name__}, but must be a function")
     function: Callable[..., Any] = loaded
     return function
 
 
-def _from_file(called: str, module: str, file: str, function: str) -> Any:
+def _load_from_file(called: str, module: str, file: str, function: str) -> Any:
     spec = spec_from_file_location(module, Path(file))
     if spec is None or spec.loader is None:
         raise ConfigError(f"{called}: {file} is not a Python file")

@@ -35,8 +35,8 @@ def removal(kind: str, name: str) -> str | None:
     if name not in REMOVED.get(kind, ()):
         return None
     group = kind.removeprefix("command of ")
-    what = f"the {kind} {name!r}" if group == kind else f"`{group} {name}`"
-    return f"{what} was removed; check out the tag {TAG} (commit {COMMIT[:12]}) to use it"
+    described = f"the {kind} {name!r}" if group == kind else f"`{group} {name}`"
+    return f"{described} was removed; check out the tag {TAG} (commit {COMMIT[:12]}) to use it"
 
 
 def removed_from_logs(content: str) -> str:

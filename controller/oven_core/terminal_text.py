@@ -1,4 +1,4 @@
-"""Print text safely: wrap lines, and strip terminal control characters from texts that agents and learners wrote."""
+"""Wrap text for terminals, and strip control characters from texts that agents and learners wrote."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _CONTROL_CHARACTERS = re.compile(
 
 
 def clean(text: str) -> str:
-    """Return the text as one line, with each run of such characters replaced by a space."""
+    """Return the text as one line, with each run of control characters replaced by a space."""
     return _CONTROL_CHARACTERS.sub(" ", text)
 
 
@@ -33,8 +33,10 @@ COLUMNS = 80
 
 
 def wrapped(text: str, *, hang: int = 2) -> list[str]:
-    """Return `text` in lines of at most 80 columns; lines after the first are indented by `hang` more. A longer word
-    stays whole, so that paths and commands can be copied."""
+    """Wrap `text` to 80 columns, with lines after the first indented by `hang` more.
+
+    A longer word is not broken, so that paths and commands can be copied.
+    """
     indent = len(text) - len(text.lstrip())
     return textwrap.wrap(
         clean(text).strip(),

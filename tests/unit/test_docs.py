@@ -124,7 +124,9 @@ def test_creds_add_prints_what_the_protocol_lists(
 def recipe_options() -> set[str]:
     """The settings of all recipes, as options of `up`."""
     fields = {
-        name for recipe in plugins.points("recipes").values() for name in recipe.load().settings_model.model_fields
+        name
+        for recipe in plugins.find_plugins("recipes").values()
+        for name in recipe.load().settings_model.model_fields
     }
     return {option for name in fields for option in (flag(name), flag(f"no_{name}"))}
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from oven_core.cancellation import call_at_end
+from oven_core.cancellation import on_termination
 from oven_core.errors import ConfigError
 from oven_runs.access.endpoint import Endpoint
 from oven_runs.access.local_run import LocalRun
@@ -90,7 +90,7 @@ def show(
     windows = Windows(accesses, home, appearance, speed, control=control, only_one=in_browser)
 
     async def run_windows() -> None:
-        call_at_end(windows.exit, signal.SIGHUP)  # Textual would not restore the terminal
+        on_termination(windows.exit, signal.SIGHUP)  # Textual would not restore the terminal
         watch = asyncio.create_task(_exit_with_web_server() if in_browser else _exit_without_terminal())
         await windows.run(play=play)
         watch.cancel()

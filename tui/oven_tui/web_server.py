@@ -24,7 +24,7 @@ from aiohttp import WSCloseCode, web
 from textual_serve.app_service import AppService
 from textual_serve.server import Server
 
-from oven_core.cancellation import call_at_end
+from oven_core.cancellation import on_termination
 from oven_core.errors import ConfigError
 
 HOST: Final = "127.0.0.1"
@@ -191,7 +191,7 @@ def serve(arguments: Sequence[str], run: str, port: int) -> None:
 
 
 async def _serve(server: MonitorServer, listener: socket.socket) -> None:
-    call_at_end(server.ended.set, signal.SIGHUP)
+    on_termination(server.ended.set, signal.SIGHUP)
     # No access log, because it would contain the token.
     runner = web.AppRunner(await server.application(), access_log=None, shutdown_timeout=1)
     await runner.setup()

@@ -170,8 +170,7 @@ class Backtest:
 
     @property
     def same_votes(self) -> bool | None:
-        """Whether the agent cast the same votes in the recording, except for the graph's evidence. None if it took no
-        part."""
+        """Whether the recorded votes were the same, apart from the graph's evidence. None if it took no part."""
         recorded = self.replay.recorded.get(self.name)
         if recorded is None:
             return None

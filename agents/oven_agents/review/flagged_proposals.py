@@ -25,8 +25,7 @@ from oven_core.protocol.rules import Rules
 ERRORS: Final = 2.0
 """Standard errors by which a target must get worse."""
 MEDIAN: Final = 1.2533
-"""Ratio between the standard errors of a median and of a mean, for a normal law. A median is robust against the symptom
-itself."""
+"""Ratio between the standard errors of a median and of a mean. A median ignores the symptom itself."""
 PATIENCE: Final = 5
 """Number of horizons, before and after, within which a rarely measured target must have been measured."""
 SLOW: Final = frozenset({"gradients_aligned", "starved_level", "loss_plateau", "reward_plateau"})
@@ -140,8 +139,7 @@ def judge(
     changes: Sequence[tuple[int, str]],
     min_samples: int,
 ) -> tuple[Likely, str]:
-    """Return whether a flag looks like a false alarm, and a sentence about its target afterwards. `min_samples` is the
-    minimum number of measurements before and after."""
+    """Return whether a flag looks like a false alarm, and a sentence about its target afterwards."""
     vote, horizon = flag.first.vote, flag.first.vote.horizon
     if not vote.target or not horizon:
         return "unknown", "it has no target and horizon by which to judge it"
@@ -185,8 +183,7 @@ def judge(
 
 
 def _sign(spec: MetricSpec | None, name: str, expected: float) -> int:
-    """Return 1 if higher is better, −1 if lower is better, or 0 if this is unknown. The announced direction comes
-    first, then the usual one, then the proposal's forecast."""
+    """Return 1 if higher is better, −1 if lower is better (announced, usual or forecast), or 0 if unknown."""
     if spec is not None and spec.better != "neither":
         return 1 if spec.better == "up" else -1
     usual = {"reward": 1, "loss": -1}.get(name, 0)

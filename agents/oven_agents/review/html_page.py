@@ -158,8 +158,7 @@ class _Stretch:
 
 
 def chart(name: str, series: Series, flags: Sequence[Flag], first: int, last: int) -> str:
-    """Return the chart of a metric with numbered flags, or an empty string if no value is finite. `first` and `last`
-    are the first and last tick of the run."""
+    """Return a metric's chart with numbered flags from tick `first` to `last`. It is empty without finite values."""
     stretches = _stretches(series, first, last)
     if not stretches:
         return ""

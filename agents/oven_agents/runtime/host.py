@@ -22,7 +22,7 @@ from oven_agents.sdk.alternative_plans import UnsentMessage
 from oven_agents.sdk.session import Session
 from oven_core.bus.connection import PATIENT_S, Bus
 from oven_core.bus.nats_client import InlineMessage
-from oven_core.cancellation import call_at_end
+from oven_core.cancellation import on_termination
 from oven_core.errors import BusError, ProcessError, UnknownNameError
 from oven_core.protocol import names
 from oven_core.protocol.alerts import Alert
@@ -136,7 +136,7 @@ async def host(
         stop.set()
         wake.set()
 
-    call_at_end(request_stop)
+    on_termination(request_stop)
     inbox: deque[Event] = deque()
     contexts = tracing.Contexts()
     keyring = Keyring(pin)
@@ -248,8 +248,7 @@ log = logging.getLogger("oven.agent")
 
 
 def trace_key(body: Observation | BallotOpened) -> str:
-    """Return the key of a message's trace: a ballot's id, or an observation's tick. A vote has the key of its ballot,
-    or else of the tick at which its window ends."""
+    """Return the key of a message's trace: a ballot's id, or an observation's tick."""
     return body.id if isinstance(body, BallotOpened) else str(body.tick)
 
 

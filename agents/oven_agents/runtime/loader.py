@@ -30,7 +30,7 @@ def load(name_or_file: str, options: Mapping[str, Any] | None = None, alias: str
 
 def repeatable_agents() -> list[str]:
     """Return the sorted names of installed agents whose votes can be recomputed from a log. Raises like `load`."""
-    return [name for name in sorted(plugins.points("agents")) if not getattr(find(name)[0], "unrepeatable", "")]
+    return [name for name in sorted(plugins.find_plugins("agents")) if not getattr(find(name)[0], "unrepeatable", "")]
 
 
 def load_repeatable(name_or_file: str) -> tuple[str, Agent]:
@@ -52,7 +52,7 @@ def find(name_or_file: str) -> tuple[Callable[[], Agent], str]:
         path = Path(name_or_file)
         agent_class = _class_in_file(path)
         return agent_class, f"{path}: {agent_class.__name__}()"
-    points = plugins.points("agents")
+    points = plugins.find_plugins("agents")
     if name_or_file not in points:
         raise UnknownNameError("agent", name_or_file, points)
     error_prefix = f"the agent {name_or_file!r} ({points[name_or_file].value}) cannot be loaded: it"

@@ -49,8 +49,7 @@ class Agent:
     agent's name. Empty if they can be recomputed."""
 
     def vote(self, window: Window) -> Answer:
-        """Return the agent's vote on the newest tick, or None to abstain. Called once per tick. Ticks that arrive while
-        the agent is busy are skipped."""
+        """Return the vote on the newest tick, or None to abstain. Ticks that arrive during the call are skipped."""
         raise NotImplementedError
 
     def alerts(self, window: Window) -> Sequence[Alert]:

@@ -32,8 +32,7 @@ from oven_core.protocol.messages import (
 WINDOW_LENGTH = 512
 """Maximum observations in a window."""
 HEARTBEAT_TICKS = 10
-"""Number of ticks between the heartbeats of an agent that casts no votes. After `silent_ticks` without a message, the
-mesh counts an agent as lost."""
+"""Number of ticks between heartbeats without votes. The mesh gives an agent up after `silent_ticks`."""
 ALREADY_LOGGED = "already logged"
 """The reason for withholding a proposal that is already in the log: on an open ballot, or rejected recently."""
 PATIENCE = 20
@@ -41,8 +40,7 @@ PATIENCE = 20
 
 
 class Session:
-    """The state of one agent in one run. Call `absorb` with any number of events, then `react` once. This way, a slow
-    agent skips windows instead of queueing them."""
+    """The state of one agent in one run. Call `absorb` with any number of events, then `react` once."""
 
     def __init__(
         self,
@@ -52,8 +50,7 @@ class Session:
         shadow: bool = False,
         windows: Callable[..., Window] = Window,
     ) -> None:
-        """Create a session. If `shadow` is true, the agent's votes are logged but not counted. `windows` creates the
-        agent's windows from the fields of `Window`."""
+        """Create a session. A `shadow` agent's votes do not count. `windows` creates a window from its fields."""
         self.agent = agent
         self.name = name
         self.shadow = shadow
@@ -120,8 +117,7 @@ class Session:
                 pass
 
     def _absorb_observation(self, observation: Observation) -> None:
-        """Add an observation, and keep the held-out reading of the observation that leaves the window. If the step went
-        back, later readings are discarded."""
+        """Add an observation, and keep the held-out reading of the observation that leaves the window."""
         if len(self._observations) == WINDOW_LENGTH:
             oldest = self._observations[0]
             while self._earlier and self._earlier[-1][1] >= oldest.step:

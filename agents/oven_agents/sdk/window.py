@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from oven_core.protocol.actuator_names import ROLLBACK, UNDO
-from oven_core.protocol.alerts import REASON_LENGTH, Alert
+from oven_core.protocol.alerts import MAX_REASON_LENGTH, Alert
 from oven_core.protocol.messages import ActuatorSpec, BallotOpened, Observation, Receipt, RunStarted, Value, Vote
 
 
@@ -184,7 +184,7 @@ class Window:
             value=value,
             expected=expected,
             tick=self.tick,
-            reason=why[:REASON_LENGTH],
+            reason=why[:MAX_REASON_LENGTH],
         )
 
     def answer(self, ballot: BallotOpened, stance: str, *, confidence: float, why: str) -> Vote:

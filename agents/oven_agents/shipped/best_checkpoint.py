@@ -62,8 +62,7 @@ class BestCheckpoint(Agent):
     MIN_READINGS = 5
     """Minimum number of held-out readings before the newest. Fewer give a poor estimate of their noise."""
     MIN_LOST_SHARE = 0.1
-    """Minimum share of what the run has learnt, 0 to 1, that must be lost. Two slightly bad readings in a row doubled
-    the false alarms without finding more."""
+    """Minimum lost share of what the run has learnt, 0 to 1. Two bad readings in a row doubled false alarms."""
     SIGMAS = 3.3
     """Standard deviations of the noise that must be lost, beyond the expected maximum. See the false alarms above."""
     MIN_RELATIVE_LOSS = 0.02

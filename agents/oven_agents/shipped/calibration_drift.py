@@ -44,8 +44,7 @@ class CalibrationDrift(Agent):
     speciality = (LAMBDA, ROLLBACK, SCALE, BETA)
 
     WAIT_TICKS = 20
-    """Number of ticks without a vote after a change of the agent's knobs. At 64 answers per step, the newest 1,000
-    answers then all come after the change."""
+    """Number of ticks without a vote after a change of the agent's knobs, until the newest answers are new."""
     MIN_RECOVERY = 0.01
     """Minimum fall of the error within WAIT_TICKS / 2 ticks for a recovery: a third of a reading's noise."""
     LAMBDA_FACTOR = 2.0

@@ -129,8 +129,7 @@ class Divergence(Agent):
     """Share of the loss's rise, 0 to 1, that held-out quality must lose if the weights are damaged. Both are relative
     to their levels. Below it, skipping the batches worked about as well as a rollback."""
     OUTLIER_FACTOR = 10.0
-    """Multiple of the largest norm of REFERENCE ticks above which a norm is an outlier. Log-normal noise with a spread
-    of 0.5 exceeds it with less than 10⁻⁵."""
+    """Multiple of the largest norm of REFERENCE ticks for an outlier: below 10⁻⁵ with a log-normal spread of 0.5."""
     UNCLIPPED_GROWTH = 1.5
     """Minimum growth of the step length after an outlier. If it is smaller, the gradient was clipped."""
     ROLLBACK_MARGIN = 2
@@ -140,8 +139,7 @@ class Divergence(Agent):
     SKIPPED_BATCHES = 100
     """Number of batches to skip. PaLM skipped 200 to 500 in a far longer run."""
     MEMORY = 60
-    """Number of ticks for which a remedy counts as tried. With fewer, data that stay hard get the same remedy again.
-    With more, a second fault gets none."""
+    """Number of ticks for which a remedy counts as tried. With more, a second fault gets no remedy."""
     RELAPSE_TICKS = 8
     """Number of ticks after a rollback in which new harm comes from a damaged snapshot."""
     HORIZON = 20
@@ -348,8 +346,7 @@ class Divergence(Agent):
         return offer(plans, symptoms)
 
     def _tried(self, window: Window, onset: int) -> set[str]:
-        """Return the remedies of the last MEMORY ticks, from the changes that were made together with a rollback. A
-        single rollback to a damaged snapshot does not count."""
+        """Return the remedies of the last MEMORY ticks, except a single rollback to a damaged snapshot."""
         rollbacks = {r.tick for r in window.applied(ROLLBACK) if r.tick > window.tick - self.MEMORY}
         with_cut = {r.tick for r in window.applied(SCALE)} & rollbacks
         skipped = {r.tick for r in window.applied(SKIP) if r.tick > window.tick - self.MEMORY}
@@ -362,8 +359,7 @@ class Divergence(Agent):
         return remedies
 
     def _damaged_snapshot(self, window: Window, onset: int) -> int | None:
-        """Return the tick of the last rollback's snapshot if harm began again within RELAPSE_TICKS, which means that
-        the snapshot was damaged. Return None otherwise."""
+        """Return the tick of the last rollback's snapshot if harm recurred within RELAPSE_TICKS, otherwise None."""
         back = next(reversed(window.applied(ROLLBACK)), None)
         if back is None or not back.tick < onset <= back.tick + self.RELAPSE_TICKS or not isinstance(back.after, float):
             return None

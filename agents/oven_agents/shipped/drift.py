@@ -44,14 +44,11 @@ class Drift(Agent):
     moves = (BETA, SCALE)
 
     GROWING_READINGS = 4
-    """Number of newest readings that must each exceed the one before. A slow wave of the learning rate gives three.
-    More would take too long if readings are 50 steps apart."""
+    """Number of newest readings that must each exceed the one before. A slow wave of the rate gives three."""
     MIN_BITS_GROWTH = 0.05
-    """Minimum growth in bits per byte. English text has about 0.6 to 1 under a good model, so this is a twentieth or
-    more. The value was not measured."""
+    """Minimum growth in bits per byte. English text has 0.6 to 1. The value was not measured."""
     MIN_KL_GROWTH = 0.1
-    """Minimum growth of the divergence in nats per position. At 0.1, the policy's next byte is a tenth less likely
-    under the frontier model than before. The value was not measured."""
+    """Minimum growth of the divergence in nats per position. The value was not measured."""
     FRESH_TICKS = 5
     """Number of ticks for which a reading counts as new, because the agent may skip ticks."""
     BETA_FACTOR = 1.5
@@ -63,8 +60,7 @@ class Drift(Agent):
     HORIZON = 60
     """Number of ticks after which the forecast is judged. They contain at least one reading."""
     WAIT_TICKS = 20
-    """For a runaway KL, whose growth is measured over 15 ticks: number of ticks to wait after a change, and number of
-    ticks over which to look for gains."""
+    """For a runaway KL: number of ticks to wait after a change, and over which to look for gains."""
 
     def cannot_fire(self, run: RunStarted) -> str | None:
         published = {metric.name for metric in run.metrics}

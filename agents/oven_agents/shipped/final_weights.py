@@ -83,8 +83,7 @@ class FinalWeights(Agent):
         return window.propose(BEST, BEST_CHOICE, confidence=self.CONFIDENCE, why=why)
 
     def lost_quality(self, values: Sequence[float]) -> float | None:
-        """Return the difference between the best reading and the better of the newest two, or None if it is not clear.
-        `values` are oldest first, and higher values are better."""
+        """Return by how much the best reading exceeds the better of the newest two, or None if it is not clear."""
         before = [value for value in values[:-2] if math.isfinite(value)]
         newest = max((value for value in values[-2:] if math.isfinite(value)), default=-math.inf)
         if before and newest == -math.inf:

@@ -55,8 +55,7 @@ class GradClip(Agent):
     MIN_GROWTH = 3.0
     """Minimum growth of the median norm for a drift. Norms may grow less in a run that improves."""
     MIN_ERRORS = 6.0
-    """Standard errors by which the mean logarithm of the newest norms must exceed the earlier one. The threshold is
-    high because a clip that is too low slows a healthy run."""
+    """Standard errors for the mean logarithm of the newest norms. A clip that is too low slows a healthy run."""
     CONFIDENCE = 0.85
     """Confidence for outliers before noise is taken into account: the maximum of confidences from outcomes."""
     GAIN = 0.02

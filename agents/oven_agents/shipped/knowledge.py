@@ -39,8 +39,7 @@ class Knowledge(Agent):
     MIN_CHANGE = 0.05
     """Minimum change in a stage, as a share of the initial weight. Smaller changes would only fill the log."""
     GAIN = 0.005
-    """Forecast gain, as a share of the metric's newest value. In 300 steps a constant weight cost about one
-    hundredth."""
+    """Forecast gain, as a share of the metric's newest value. A constant weight cost about a hundredth."""
     HORIZON = 100
     """Number of ticks after which the forecast is judged. In this knob's recipe, readings are 50 steps apart."""
 

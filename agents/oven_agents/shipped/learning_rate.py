@@ -85,8 +85,7 @@ class LearningRate(Agent):
     """Standard errors that a mean cosine, or a worsening loss, must exceed. The check runs at every tick, and noise
     crosses two standard errors every few dozen ticks."""
     EARLY_COUNTS = range(12, 15)
-    """Numbers of cosines at which the early check for opposed gradients runs. It improved two starts from 0.914 and
-    0.903 to 0.940 and 0.932."""
+    """Numbers of cosines for the early check. It improved two starts from 0.914 and 0.903 to 0.940 and 0.932."""
     EARLY_SIGMAS = 2.5
     """Standard errors for the early check. It gives false alarms in 3.7 % of runs of pure noise."""
     MAX_SOLVED_SHARE = 0.6
@@ -110,8 +109,7 @@ class LearningRate(Agent):
     CUT = 8.0
     """Factor of the cut after a collapse. It undid 90 % of the harm of a rate 25 times too high."""
     REPAIR_TICKS = 20
-    """Ticks after a cut during which the rate is not raised. With 40, the share of the harm that was undone in
-    `wide_encoding` fell from 0.48 to 0.15."""
+    """Ticks after a cut during which the rate is not raised. With 40, `wide_encoding` fell from 0.48 to 0.15."""
     INITIAL_TICKS = 40
     """Ticks after which high gradient agreement can no longer be explained by random initialisation. On models of 30 k
     to 1 M parameters the cosine fell below MIN_COSINE within 10 to 30 ticks."""
@@ -130,15 +128,13 @@ class LearningRate(Agent):
     """Ticks for which a loss must have lost its gain, or twice as many if it had gained nothing. A loss that exploded
     in the first ten steps recovered by step 25, after an unnecessary cut."""
     MIN_LOST_GAIN = 1 / 3
-    """Minimum share of its gain, 0 to 1, that the loss must have lost. The step length alone led to cuts of other
-    models' tuned rates."""
+    """Minimum share of its gain, 0 to 1, that the loss must have lost. Long steps alone are not enough."""
     OVERLONG_CONFIDENCE = 0.85
     """Confidence for steps that are too long. No confidence from outcomes exceeds 0.85."""
     COLLAPSE_CONFIDENCE = 0.75
     """Confidence for a collapsed reward, also from outcomes. The reward itself may be wrong."""
     ALIGNED_CONFIDENCE = 0.85
-    """Confidence for agreeing gradients before noise is taken into account. 0.98 of the forecasts came true in GRPO,
-    0.65 in pretraining."""
+    """Confidence for agreeing gradients before noise: 0.98 came true in GRPO, and 0.65 in pretraining."""
     OPPOSED_CONFIDENCE = 0.8
     """Confidence for opposed gradients before noise is taken into account, also from outcomes. There is no such value
     for a stall, where nothing may be left to learn and the cut is a rule of thumb."""
@@ -147,8 +143,7 @@ class LearningRate(Agent):
     STALL_INTERVAL = 20
     """Ticks between two checks for a stall. More frequent checks would give the same result."""
     MIN_RESOLUTION = 0.01
-    """Minimum difference between the two halves that must be measurable, as a share of the objective, 0 to 1. It is
-    also the forecast gain of a cut during a stall."""
+    """Minimum measurable difference between the halves, and forecast gain, as a share of the objective, 0 to 1."""
 
     def cannot_fire(self, run: RunStarted) -> str | None:
         if reason := super().cannot_fire(run):
@@ -248,7 +243,6 @@ class LearningRate(Agent):
         )  # fmt: skip
 
     def _raise_low_rate(self, window: Window) -> list[Vote]:
-        """Raise the rate if gradients agree and nothing else explains why."""
         aligned = self._aligned(window)
         raise_reason = aligned or self._leaning(window)
         if (
@@ -282,15 +276,13 @@ class LearningRate(Agent):
         return measured < self.INITIAL_TICKS or is_early
 
     def _agreement_fades(self, window: Window) -> bool:
-        """Return whether the agreement of gradients fades. At a good rate it fades by itself after the first steep
-        descent. At a rate that is too low it remains."""
+        """Return whether the agreement of gradients fades, as it does by itself at a good rate."""
         cosines = self._cosines(window, 2 * self.FADE_WINDOW)
         shift = halves(cosines)
         return len(shift.before) < self.WINDOW or fmean(shift.now) < self.MIN_REMAINING_SHARE * fmean(shift.before)
 
     def _schedule_lowered_rate(self, window: Window) -> bool:
-        """Return whether the user's own schedule has lowered the rate, for training on a loss. The rate of a policy
-        seldom follows a schedule, so a decrease is more likely to be a fault."""
+        """Return whether the user's schedule has lowered the rate of a loss. A policy's rate seldom has a schedule."""
         rates = window.series(RATE, after=window.last_change_tick(SCALE, ROLLBACK))
         return objective(window.run).name == "loss" and bool(rates) and rates[-1] < self.SCHEDULE_DECAY * max(rates)
 
@@ -352,7 +344,6 @@ class LearningRate(Agent):
         return why, 2.5
 
     def _cut_opposed(self, window: Window) -> list[Vote]:
-        """Cut the rate if successive gradients cancel each other."""
         cosines = self._cosines(window, self.LONG_WINDOW)
         early = len(cosines) in self.EARLY_COUNTS
         if not (early or len(cosines) >= self.MIN_LONG_COSINES) or _schedule_moves(window, self.LONG_WINDOW):
@@ -380,7 +371,6 @@ class LearningRate(Agent):
         return _scale_votes(window, lowered, why, certainty, gain=0.05, horizon=30, symptom="gradients_opposed")
 
     def _cut_stalled(self, window: Window) -> list[Vote]:
-        """Cut the rate if the objective has stopped improving and gradients do not agree."""
         if window.tick % self.STALL_INTERVAL:
             return []
         target = objective(window.run)

@@ -29,8 +29,7 @@ class LrCooldown(Agent):
     options = dict.fromkeys(("late_progress", "cooldown_factor"), SHARE)
 
     LATE_PROGRESS = 0.8
-    """Progress of the run, 0 to 1, from which it is late. A cooldown over the last fifth of a run recovers the cost of
-    a constant rate (arXiv 2405.18392)."""
+    """Progress, 0 to 1, from which a run is late: the usual last fifth for a cooldown (arXiv 2405.18392)."""
     COOLDOWN_FACTOR = 0.3
     """Factor of the rate in the notice. The knob is a value, not a schedule, so this is not a cooldown to 0."""
     MAX_RATE_RATIO = 1.02

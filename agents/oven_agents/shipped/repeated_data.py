@@ -43,8 +43,7 @@ class RepeatedData(Agent):
     REFERENCE = 40
     """Number of earlier steps for the usual share, and of ticks after a skip without another proposal."""
     SKIPPED_BATCHES = 100
-    """Number of batches to skip. Too few leave the run in the stretch, and too many cost new data. PaLM skipped 200 to
-    500 in a far longer run (oven_agents.shipped.divergence)."""
+    """Number of batches to skip. Too few leave the run in the stretch, and too many cost new data."""
     CONFIDENCE = 0.95
     """Confidence before noise is taken into account. It is high because skipping repeated rows does no harm."""
     GAIN = 0.02

@@ -37,8 +37,7 @@ class RollbackUndo(Agent):
     options = dict.fromkeys(("confidence",), SHARE)
 
     EFFECT_TICKS = 4
-    """Number of ticks after a rollback from which a reading shows its effect. Earlier, a recurring fault may not have
-    returned. Later, more steps are lost if it has."""
+    """Number of ticks from a rollback to a reading. Earlier, a recurring fault may not have returned."""
     CONFIDENCE = 0.8
     """Confidence of an undo. It is too high: of 16 votes, 0.44 came true."""
     GAIN = 0.02
@@ -79,7 +78,6 @@ class RollbackUndo(Agent):
         return None if requested or not can_evaluate(window) else request_evaluation(window, why)
 
     def _undo(self, window: Window, back: Receipt, share: float) -> Plan:
-        """Return the plan that undoes a rollback and its cut."""
         why = f"of what had been lost at tick {back.tick} the rollback regained {share:.0%}: what goes wrong goes on"
         cut = next((receipt for receipt in window.applied(SCALE) if receipt.tick == back.tick), None)
         rate = [] if cut is None or cut.before is None else [self._propose(window, SCALE, cut.before, why)]

@@ -72,8 +72,7 @@ class Teacher(Agent):
     MAX_FLAT_RISE = 0.1
     """Maximum rise of a flat reward between the halves, as a share of the headroom, 0 to 1."""
     MIN_PENALTY = 0.04
-    """Minimum β·KL of an anchor that binds, in units of the objective. It is not enough alone: a harmless anchor had
-    0.05, and one that binds 0.06."""
+    """Minimum β·KL of an anchor that binds. It is not enough alone: 0.05 was harmless, and 0.06 bound."""
     FLAT_RATIOS = (0.75, 1.2)
     """Minimum and maximum ratio between the KL of the later half and the earlier half at which the KL is flat."""
     RUNAWAY_RATIO = 1.5
@@ -84,18 +83,15 @@ class Teacher(Agent):
     """Maximum ratio between the window's KL and the KL of the first HALF ticks at which a teacher is absorbed. It
     reached 0.38 for a policy with a small teacher, and stayed above 1.18 for a policy that learnt."""
     MIN_DISTANCE_RATIO = 2.0
-    """Minimum KL to a stronger teacher, as a multiple of the KL to the active one. Below it, the stronger teacher has
-    nothing to teach."""
+    """Minimum KL to a stronger teacher that has more to teach, as a multiple of the KL to the active one."""
     MIN_SAMPLES = 2
     """Minimum samples of the KL to a stronger teacher. A single step means nothing."""
     MAX_RUNAWAY_KL = 1.0
-    """KL in nats per token above which β is not raised. 19 raises below it gained 4.8 widths of the noise, and 19
-    others lost 0.9."""
+    """KL in nats per token above which β is not raised. Raises gained 4.8 noise widths below, and lost 0.9 above."""
     MAX_LEAP = 5.0
     """Maximum ratio between a single step's KL and the median. Above it, sampler and trainer have diverged."""
     MIN_REWARD_FALL = 0.05
-    """Minimum fall of the reward, in its unit, after which a loosening is undone. The fall must also exceed three
-    standard errors."""
+    """Minimum fall of the reward that undoes a loosening. It must also exceed three standard errors."""
     BETA_FACTOR = 3.0
     """Factor by which β is lowered or raised. Only the magnitude of β matters, and a step can be undone."""
     CONFIDENCE = 0.8

@@ -54,8 +54,7 @@ class WeightDecay(Agent):
     SECOND_FACTOR = 0.1
     """Factor of the decay at the second attempt, and for a decay that pushes the weights."""
     MAX_ATTEMPTS = 2
-    """Maximum number of attempts. If the weights still shrink, there is another cause. In `pruning_left_on` the agent
-    rolled back seven times."""
+    """Maximum number of attempts. `pruning_left_on` rolled back seven times without it."""
     MIN_COSINE = 0.85
     """Minimum cosine of step and weights for a step that points straight away from the origin. It was 0.88 to 1.0 with
     the wrong sign, at most 0.35 on healthy runs, and 0.72 with damaged moments."""

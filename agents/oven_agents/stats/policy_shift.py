@@ -11,8 +11,7 @@ from oven_agents.stats.level_shift import shift_at
 from oven_agents.stats.objective import readings
 
 GAUGES: Final = ("entropy", "kl", "completions/mean_length")
-"""Gauges that show a changed policy under any judge. The gradient is not one of them, because its length depends on the
-spread of the rewards."""
+"""Gauges that show a changed policy under any judge, unlike the gradient, which depends on the rewards."""
 REFERENCE = 16
 """Number of ticks before the onset with which a gauge is compared."""
 MIN_VALUES = 8

@@ -26,8 +26,7 @@ def noise(values: Sequence[float]) -> float:
 
 
 def bending_noise(values: Sequence[float]) -> float:
-    """Return the standard deviation of one value around a slowly bending trend, from second differences. They have six
-    times the variance of a value."""
+    """Return the standard deviation of a value around a slowly bending trend, from second differences."""
     bends = [abs(a - 2 * b + c) for a, b, c in zip(values, values[1:], values[2:], strict=False)]
     return 1.4826 * median(bends) / math.sqrt(6) if bends else 0.0
 

@@ -12,11 +12,9 @@ from oven_core.protocol.actuator_names import ROLLBACK, UNDO
 from oven_core.protocol.messages import Receipt
 
 LIMIT: Final = 3
-"""Maximum rollbacks without a new best held-out reading. After them, no agent rolls back. Without a limit, an episode
-had up to seventeen (docs/experiments.md)."""
+"""Maximum rollbacks without a new best held-out reading. Without a limit, an episode had up to seventeen."""
 MIN_RECOVERY: Final = 1 / 3
-"""Minimum share of the loss that a rollback must regain, 0 to 1. With one half, a helpful rollback that regained 42 %
-was undone."""
+"""Minimum share of the loss that a rollback must regain, 0 to 1. One half undid a helpful rollback (42 %)."""
 RELAPSE_TICKS: Final = 16
 """Number of ticks after a rollback in which a recurring fault returns. A later fault may be slower or new. With 24, the
 share of the harm that was undone fell from 0.94 to 0.43 in one episode of `open_mask` (docs/experiments.md)."""

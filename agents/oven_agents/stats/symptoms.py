@@ -55,8 +55,7 @@ MIN_KL: Final = 0.6
 KL_END_GROWTH: Final = 1.5
 """Growth below which a runaway of the KL has ended."""
 READING_DISTANCE: Final = 5
-"""Number of values between the two readings that must exceed the null. With 64 answers per step, a third of the newest
-1,000 answers are then new."""
+"""Number of values between the readings beyond the null. With 64 answers per step, a third of 1,000 are new."""
 MIN_EXCESS_ECE: Final = 0.03
 """Minimum excess of the calibration error over the null's 99 % quantile. A harmless drift of up to three points stays
 below it. With 0.02, 2 of 100 simulated healthy runs had an alert."""
@@ -261,8 +260,7 @@ LEVEL_VALUES: Final = 5
 
 
 def is_active(count: int, begins: Callable[[int], bool], ends: Callable[[int], bool]) -> bool:
-    """Return whether a symptom is present at the last of `count` indices. The last index at which it began or ended
-    decides. Return False if there is none."""
+    """Return whether a symptom began at any of `count` indices and has not ended since."""
     for index in range(count - 1, -1, -1):
         if begins(index):
             return True

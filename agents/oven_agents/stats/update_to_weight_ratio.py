@@ -31,8 +31,7 @@ MIN_EARLIER_STEPS = 5
 DAMAGED_GROWTH = 2.0
 """Growth over earlier steps at the same rate that points to lost moments or a damaged update."""
 MAX_WEIGHT_GROWTH = 4
-"""Maximum expected growth of the weights since the last rate change. Steps below MAX_LENGTH / MAX_WEIGHT_GROWTH are not
-checked."""
+"""Maximum expected growth of the weights. Steps below MAX_LENGTH / MAX_WEIGHT_GROWTH are not checked."""
 WARMUP_GROWTH = 1.005
 """Growth of the rate per tick above which warm-up is still in progress."""
 

@@ -2,8 +2,7 @@
 
 Both tests compare a series with its own recent readings. A reading counts for at most CLIP standard deviations, so that
 a single outlier is not a change. CUSUM allows for a trend that continues or levels off: a reading is too high only if
-it is above both forecasts, and too low only if it is below both.
-"""
+it is above both forecasts, and too low only if it is below both."""
 
 from __future__ import annotations
 
@@ -29,11 +28,10 @@ DRIFT: Final = 0.75
 """Part of a deviation that does not accumulate, in standard deviations. It is half of the smallest relevant shift, 1.5
 (Page 1954, "Continuous inspection schemes", Biometrika 41)."""
 LIMIT: Final = 14.0
-"""Accumulated standard deviations at which CUSUM raises an alarm: five extreme readings, or eighteen at 1.5.
-
-A level estimated from 30 readings is inexact, so noise also raises alarms: in one of six series of 400 normal readings,
-with a median size of 1.3 standard deviations. The size exceeds 2 in one of twenty series, and 2.5 in one of two
-hundred. Each gauge sets a minimum size."""
+"""Accumulated standard deviations at which CUSUM raises an alarm: five extreme readings, or eighteen at 1.5. A level
+estimated from 30 readings is inexact, so noise also raises alarms: in one of six series of 400 normal readings, with a
+median size of 1.3 standard deviations. The size exceeds 2 in one of twenty series, and 2.5 in one of two hundred. Each
+gauge sets a minimum size."""
 PH_DRIFT: Final = 0.3
 """Drift of the Page-Hinkley test in standard deviations (Hinkley 1971, Biometrika 58). Smaller drifts are ignored."""
 PH_LIMIT: Final = 45.0

@@ -35,21 +35,19 @@ FOLDER: Final = "diagnoses"
 """Name of the folder with diagnoses in the run's folder."""
 
 
-def connect_models(surroundings: RunContext, settings: SupervisorSettings) -> tuple[Budget, list[ModelHandler]]:
-    """Connect the supervisor's model, and the worker's model if one is set, with a common budget.
-
-    Importing their SDKs takes one or two seconds. Raises ConfigError if a provider is unknown, an API key or SDK is
-    missing, or the budget caps US dollars and a price is unknown.
-    """
-    cap = Cap(BudgetSettings(usd=settings.usd, tokens=settings.tokens), "supervisor", surroundings.name)
-    budget = Budget([cap], surroundings.folder / NAME, surroundings.name)
+def connect_models(run_context: RunContext, settings: SupervisorSettings) -> tuple[Budget, list[ModelHandler]]:
+    """Connect the supervisor's model, and the worker's model if one is set, with a common budget. Importing their SDKs
+    takes one or two seconds. Raises ConfigError if a provider is unknown, an API key or SDK is missing, or the budget
+    caps US dollars and a price is unknown."""
+    cap = Cap(BudgetSettings(usd=settings.usd, tokens=settings.tokens), "supervisor", run_context.name)
+    budget = Budget([cap], run_context.folder / NAME, run_context.name)
     handlers: list[ModelHandler] = [
         ProviderHandler.connected(
             model,
-            surroundings.providers_file,
+            run_context.providers_file,
             f"supervisor.{role}",
             budget=budget,
-            account=f"{surroundings.name}/{role}",
+            account=f"{run_context.name}/{role}",
             timeout_s=settings.seconds,
         )
         for role, model in (("model", settings.model), ("worker", settings.worker))
@@ -70,11 +68,9 @@ class DiagnosisRequest:
 
 
 class DiagnosisStore:
-    """Stores a run's diagnoses on disk, for users and restarted agents. Raises OSError if writing fails.
-
-    Each diagnosis has a folder with question.json, the logs of the conversation, outcome.json, and taken.json once a
-    vote has used the answer.
-    """
+    """Stores a run's diagnoses on disk, for users and restarted agents. Raises OSError if writing fails. Each diagnosis
+    has a folder with question.json, the logs of the conversation, outcome.json, and taken.json once a vote has used the
+    answer."""
 
     def __init__(self, run_folder: Path) -> None:
         self._folder = run_folder / FOLDER
@@ -105,10 +101,8 @@ class DiagnosisStore:
         self._write(number, "outcome", outcome)
 
     def record_use(self, number: int, tick: int, change: ProposedChange | None) -> None:
-        """Record that the agent used the answer at that tick, and the change that it may revert later.
-
-        Does nothing if the diagnosis has no folder.
-        """
+        """Record that the agent used the answer at that tick, and the change that it may revert later. Does nothing if
+        the diagnosis has no folder."""
         if self._path(number).is_dir():
             content = change.model_dump(mode="json", by_alias=True) if change else None
             self._write(number, "taken", {"tick": tick, "change": content})
@@ -142,16 +136,16 @@ class DiagnosisCompanion:
 
     def __init__(
         self,
-        surroundings: RunContext,
+        run_context: RunContext,
         settings: SupervisorSettings,
         slot: QuestionSlot[DiagnosisRequest, DiagnosisResult],
     ) -> None:
         self.failures: Counter[str] = Counter()
         """Number of failed diagnoses by kind."""
-        self._surroundings, self._settings, self._slot = surroundings, settings, slot
-        self._store = DiagnosisStore(surroundings.folder)
+        self._run_context, self._settings, self._slot = run_context, settings, slot
+        self._store = DiagnosisStore(run_context.folder)
         self._count = self._store.count
-        self._budget, self._handlers = connect_models(surroundings, settings)
+        self._budget, self._handlers = connect_models(run_context, settings)
         self._events: list[Event] = []
         self._unwritten_uses: deque[tuple[int, int, ProposedChange | None]] = deque()
         self._answer_used = asyncio.Event()
@@ -199,7 +193,7 @@ class DiagnosisCompanion:
             try:
                 self._store.record_use(number, tick, change)
             except OSError as error:
-                log.warning("%s: could not record the use of diagnosis %d: %s", self._surroundings.name, number, error)
+                log.warning("%s: could not record the use of diagnosis %d: %s", self._run_context.name, number, error)
 
     async def _answer(self, request: DiagnosisRequest) -> DiagnosisResult | ModelFailure:
         try:
@@ -220,9 +214,9 @@ class DiagnosisCompanion:
         return ModelFailure(kind, detail)
 
     async def _diagnose(self, request: DiagnosisRequest) -> DiagnosisResult:
-        self._events += await self._surroundings.read_log()
+        self._events += await self._run_context.read_log()
         context = await asyncio.to_thread(_context_with_alarms, self._events)
-        view = await answered_by_service(ask_graph(context.alarms, context.started), self._surroundings.ask_graph)
+        view = await answered_by_service(ask_graph(context.alarms, context.started), self._run_context.ask_graph)
         if not view.causes:
             raise ConfigError("the knowledge graph did not reply, so causes cannot be checked")
         folder = await asyncio.to_thread(self._store.begin, request, context.seq, view)
@@ -234,7 +228,7 @@ class DiagnosisCompanion:
             knobs=self._settings.actuators,
             seconds=self._settings.seconds,
             log_dir=folder,
-            config=shown_settings(self._surroundings.settings),
+            config=shown_settings(self._run_context.settings),
         )
         if result.kind:
             self.failures[result.kind] += 1

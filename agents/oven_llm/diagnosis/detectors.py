@@ -1,8 +1,7 @@
 """Detects lasting changes in a run's metrics, and returns alarms with their onsets and symptoms.
 
 Symptoms are nodes of the knowledge graph. The detectors are deterministic, so an answer that cites an alarm can be
-checked.
-"""
+checked."""
 
 from __future__ import annotations
 
@@ -78,10 +77,8 @@ MAX_SIZE: Final = 999.0
 
 
 def alarms(series: Mapping[str, Series], specs: Sequence[MetricSpec]) -> list[Alarm]:
-    """Return all alarms, sorted by onset. `specs`: the run's announced metrics.
-
-    Other metrics raise no alarm, because an answer could not cite them.
-    """
+    """Return all alarms, sorted by onset. `specs`: the run's announced metrics. Other metrics raise no alarm, because
+    an answer could not cite them."""
     better = {spec.name: spec.better for spec in specs}
     raised: list[Alarm] = []
     for name in sorted(better.keys() & series.keys()):
@@ -170,9 +167,7 @@ def _spikes(name: str, ticks: Sequence[int], values: Sequence[float]) -> list[Al
 
 def _displaced_weights(series: Mapping[str, Series], better: Mapping[str, str]) -> list[Alarm]:
     """Return an alarm for the first step in which the weights' norm changed by more than the updates around it explain.
-
-    In that case, something else wrote to the weights.
-    """
+    In that case, something else wrote to the weights."""
     if not {WEIGHT_NORM, UPDATE_RATIO} <= better.keys() & series.keys():
         return []
     updates = dict(zip(*series[UPDATE_RATIO], strict=True))
@@ -234,10 +229,8 @@ def _falls(series: Series, name: str) -> list[Alarm]:
 
 
 def _held_out_losses(series: Mapping[str, Series], specs: Sequence[MetricSpec]) -> list[Alarm]:
-    """Return alarms for held-out metrics whose last two readings are significantly worse than their best reading.
-
-    These metrics have too few readings for the other tests.
-    """
+    """Return alarms for held-out metrics whose last two readings are significantly worse than their best reading. These
+    metrics have too few readings for the other tests."""
     raised: list[Alarm] = []
     has_reward = any(spec.name == "reward" for spec in specs)
     for spec in specs:
@@ -271,9 +264,7 @@ class Gauge:
     metric: str
     """Name or pattern of the metric."""
     up: str = ""
-    """Symptom of an increase."""
     down: str = ""
-    """Symptom of a decrease."""
     jump: str = ""
     """Symptom of a fast increase; empty: `up`."""
     min_size: float = 2.0

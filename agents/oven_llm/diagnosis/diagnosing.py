@@ -92,12 +92,9 @@ async def diagnose(
     config: Mapping[str, Any] | None = None,
     max_iterations: int = MAX_ITERATIONS,
 ) -> DiagnosisResult:
-    """Ask a model to diagnose the log.
-
-    `view`: the knowledge graph's reply about the log's alarms. `knobs`: the knobs that may be changed, if the run has
-    them. `config`: the run's resolved settings. The other arguments are passed to `orchestrator.run`. Raises
-    ConfigError for a log without observations, and the errors of `run`.
-    """
+    """Ask a model to diagnose the log. `view`: the knowledge graph's reply about the log's alarms. `knobs`: the knobs
+    that may be changed, if the run has them. `config`: the run's resolved settings. The other arguments are passed to
+    `orchestrator.run`. Raises ConfigError for a log without observations, and the errors of `run`."""
     allowed = changeable_knobs(log.started, knobs)
 
     def compute(metric: str, first: int, last: int) -> dict[str, Any]:

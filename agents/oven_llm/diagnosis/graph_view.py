@@ -1,8 +1,7 @@
 """Asks the knowledge graph about a run's alarms, and returns ranked causes, remedies and all known causes.
 
 As in oven_agents.runtime.kg_client, a generator asks the questions, so that a process on the bus and a command can both
-use it. It yields (endpoint, request) and receives the reply, or None without a reply.
-"""
+use it. It yields (endpoint, request) and receives the reply, or None without a reply."""
 
 from __future__ import annotations
 
@@ -78,10 +77,8 @@ def ask_graph(alarms: Sequence[Alarm], run: RunStarted) -> GraphQuestions:
 
 
 def diagnose_without_model(log: LogContext, view: GraphView) -> Diagnosis:
-    """Return the graph's top cause as a diagnosis that requests no change.
-
-    Its onset is that of the first alarm around the strongest alarm.
-    """
+    """Return the graph's top cause as a diagnosis that requests no change. Its onset is that of the first alarm around
+    the strongest alarm."""
     if not log.alarms or not view.ranked:
         return Diagnosis(NONE, (), "", None, None, 0.5)
     first = _first_alarm(log.alarms)

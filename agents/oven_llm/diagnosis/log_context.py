@@ -1,8 +1,7 @@
 """Prepares a run's log for a diagnosis: settings, measurements, votes, decisions and their outcomes.
 
 The log's texts are untrusted, because third-party agents may have written them. Invisible characters are removed and
-long texts are cut. A model's conclusions are checked against the figures, never against the texts.
-"""
+long texts are cut. A model's conclusions are checked against the figures, never against the texts."""
 
 from __future__ import annotations
 
@@ -116,9 +115,7 @@ class LogContext:
 
     def as_json(self, graph: Mapping[str, Any], config: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Return the variable `context` for programs in the sandbox. Raises ConfigError for a log without observations.
-
-        `graph`: the knowledge graph's reply about the alarms. `config`: the run's settings, if known.
-        """
+        `graph`: the knowledge graph's reply about the alarms. `config`: the run's settings, if known."""
         run = self.started
         if not self.ticks:
             raise ConfigError(
@@ -192,7 +189,6 @@ COLUMNS: Final[Mapping[type[LogMessage], tuple[str, tuple[str, ...]]]] = {
 }
 """Table and columns for each message type."""
 AUTHOR_COLUMNS: Final = ("agent", "by")
-"""Columns with the verified author of a message."""
 COLUMN_FIELDS: Final = {"decision": "decision_id", "text": "reason"}
 """Message fields whose names differ from their columns."""
 TABLES: Final = tuple(table for table, _ in COLUMNS.values())

@@ -2,8 +2,7 @@
 
 The cause must be a node of the knowledge graph. Each piece of evidence must be an announced metric's mean over a range
 of ticks. The knob must be announced and allowed by the settings, and its new value must be within its bounds. One error
-rejects the whole answer, because a model that invents a figure may also invent a cause.
-"""
+rejects the whole answer, because a model that invents a figure may also invent a cause."""
 
 from __future__ import annotations
 
@@ -141,11 +140,8 @@ class Diagnosis:
 def check_answer(
     answer_value: Any, log: LogContext, causes: Collection[str], knobs: Collection[str] | None = None
 ) -> Diagnosis:
-    """Check an answer and return its diagnosis. Raises AnswerRefusedError.
-
-    `answer_value`: the value passed to FINAL. `causes`: the causes in the knowledge graph. `knobs`: the knobs that may
-    be changed; None: all announced knobs.
-    """
+    """Check an answer and return its diagnosis. Raises AnswerRefusedError. `answer_value`: the value passed to FINAL.
+    `causes`: the causes in the knowledge graph. `knobs`: the knobs that may be changed; None: all announced knobs."""
     answer = _parse(answer_value)
     if answer.cause != NONE and answer.cause not in causes:
         raise AnswerRefusedError(
@@ -166,10 +162,8 @@ def check_answer(
 
 
 def evidence(log: LogContext, metric: str, first: int, last: int) -> Evidence:
-    """Return a metric's mean from the log as evidence. Programs can also call this.
-
-    Raises AnswerRefusedError if the metric is not announced or has no reading in this range of ticks.
-    """
+    """Return a metric's mean from the log as evidence. Programs can also call this. Raises AnswerRefusedError if the
+    metric is not announced or has no reading in this range of ticks."""
     if metric not in log.announced:
         raise AnswerRefusedError("not_announced", f"the run does not announce the metric {_excerpt(metric)}")
     readings = log.readings(metric, first, last)

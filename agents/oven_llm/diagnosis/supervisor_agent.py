@@ -70,9 +70,9 @@ class Supervisor(ModelAgent[SupervisorSettings, DiagnosisRequest, DiagnosisResul
         self._change: ProposedChange | None = None
         """The latest proposed change that may be reverted."""
 
-    def _companion(self, surroundings: RunContext, settings: SupervisorSettings) -> Coroutine[Any, Any, None]:
-        self._diagnoses = DiagnosisCompanion(surroundings, settings, self.slot)
-        self._change = DiagnosisStore(surroundings.folder).latest_change()
+    def _companion(self, run_context: RunContext, settings: SupervisorSettings) -> Coroutine[Any, Any, None]:
+        self._diagnoses = DiagnosisCompanion(run_context, settings, self.slot)
+        self._change = DiagnosisStore(run_context.folder).latest_change()
         return self._diagnoses.serve()
 
     def _obstacle(self, run: RunStarted) -> str | None:

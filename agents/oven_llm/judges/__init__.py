@@ -8,5 +8,4 @@
     self_checks.py                   tests of a judge's consistency
     verdict_cache.py                 earlier verdicts
 
-A judge that fails abstains and reports the kind of failure (providers/failures.py). A failure never becomes a score.
-"""
+A judge that fails abstains and reports the kind of failure (providers/failures.py). A failure never becomes a score."""

@@ -7,8 +7,7 @@ gets one group per `interval`, with the texts that it failed on, until it passes
 restart does not end a quarantine.
 
 The attacks are in `data/attacks.jsonl`, each with a category and a source. Openers without content and fake verdicts
-get good scores from many judges (arXiv 2507.08794, 2410.07137). None of the attacks answers any task.
-"""
+get good scores from many judges (arXiv 2507.08794, 2410.07137). None of the attacks answers any task."""
 
 from __future__ import annotations
 
@@ -93,19 +92,15 @@ class _State(BaseModel):
 
 
 class Controls:
-    """The controls of one judge. Call `next_control` once per group, and `record_scores` after each control.
-
-    The controls depend on neither time nor chance.
-    """
+    """The controls of one judge. Call `next_control` once per group, and `record_scores` after each control. The
+    controls depend on neither time nor chance."""
 
     def __init__(
         self, judge: str = "", store: Path | None = None, *, interval: int = INTERVAL, scores_content: bool = True
     ) -> None:
-        """Load earlier results from the file `store`; None: results are not saved.
-
-        `judge`: the judge's identity. A file about another judge is ignored. `interval`: see INTERVAL.
-        `scores_content`: whether the rubric prefers correct answers to attacks. A style rubric may not.
-        """
+        """Load earlier results from the file `store`; None: results are not saved. `judge`: the judge's identity. A
+        file about another judge is ignored. `interval`: see INTERVAL. `scores_content`: whether the rubric prefers
+        correct answers to attacks. A style rubric may not."""
         self._judge, self._store, self._interval, self._scores_content = judge, store, interval, scores_content
         self._attacks = {attack.id: attack for attack in load_attacks()}
         self._groups_since_control = interval  # the first group is a test
@@ -128,9 +123,7 @@ class Controls:
 
     def next_control(self, has_reference: bool) -> Control | None:
         """Return the control to mix into this group, or None. In quarantine, a judge without a control must not score.
-
-        `has_reference`: whether the request includes a correct answer.
-        """
+        `has_reference`: whether the request includes a correct answer."""
         self._groups_since_control += 1
         retest = bool(self._suspects) and not self.quarantined
         infrequent = self.quarantined or self._next >= len(self._attacks)
@@ -150,11 +143,9 @@ class Controls:
         return Control(attacks, has_reference)
 
     def record_scores(self, control: Control, scores: Mapping[str, float], best_score: float) -> bool:
-        """Record a control's scores, from 0 to 1. Return whether the judge failed.
-
-        `scores`: the scores by attack id, and by REFERENCE for the correct answer if the control includes it.
-        `best_score`: the score of the best real answer.
-        """
+        """Record a control's scores, from 0 to 1. Return whether the judge failed. `scores`: the scores by attack id,
+        and by REFERENCE for the correct answer if the control includes it. `best_score`: the score of the best real
+        answer."""
         reference_score = scores.get(REFERENCE)
         failed = [
             attack.id for attack in control.attacks if self._is_fooled(scores[attack.id], best_score, reference_score)

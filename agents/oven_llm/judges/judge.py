@@ -95,11 +95,9 @@ class Judge:
 
     async def score(self, request: ScoreRequest, tally: CallTally) -> dict[str, float]:
         """Return a score from 0 to 1 for each completion id. Raises ModelFailure. The caller must apply a timeout.
-
         Equal texts are shown once and share one score, because a judge's noise would give them different scores.
         Completions that are empty, invisible or degenerate (`is_degenerate`) are not shown and score 0. Texts are shown
-        in the order of their ids, which are random.
-        """
+        in the order of their ids, which are random."""
         tally.absorb(self.checks.unreported)
         tally.last_fault = None
         try:

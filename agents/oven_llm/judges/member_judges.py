@@ -1,8 +1,7 @@
 """Manages the judges of one committee member: the configured judge, and the judges that replace it in swaps.
 
 Every request names the model that must score it, so this also works during a swap and after a restart. A model is
-connected when the first request names it.
-"""
+connected when the first request names it."""
 
 from __future__ import annotations
 
@@ -71,12 +70,9 @@ class MemberJudges:
         on_probe: Callable[[ProbeResult], None] = lambda _: None,
         accounts: Accounts | None = None,
     ) -> None:
-        """Connect the configured judge.
-
-        `on_probe` is called with the probe result of each model that judges after a swap. `accounts`: the judges'
-        common budget and cache; None: neither. Raises ConfigError if the configured judge's SDK is not installed, or if
-        its price is needed and unknown.
-        """
+        """Connect the configured judge. `on_probe` is called with the probe result of each model that judges after a
+        swap. `accounts`: the judges' common budget and cache; None: neither. Raises ConfigError if the configured
+        judge's SDK is not installed, or if its price is needed and unknown."""
         self._look_up, self._on_call, self._on_probe = look_up, on_call, on_probe
         self._accounts = accounts
         self.first = ConnectedModel(configured, self._connect(configured))
@@ -98,9 +94,7 @@ class MemberJudges:
 
     async def probe(self, spec: JudgeSpec, timeout_s: float, tally: CallTally) -> str:
         """Ask another model one short question. Return sentences about the features that it lacks, or an empty string.
-
-        Raises ModelFailure if the model cannot judge.
-        """
+        Raises ModelFailure if the model cannot judge."""
         model = await self._connect_in_thread(spec)
         result = await probe(model.endpoint, model.configured.rubric, timeout_s, tally)
         if result.failure is not None:
@@ -158,10 +152,8 @@ class MemberJudges:
         return configured.connect() if self._accounts is None else self._accounts.connect(configured)
 
     async def _connect_in_thread(self, spec: JudgeSpec) -> ConnectedModel:
-        """Connect a model in a thread, because the first import of an SDK takes one or two seconds.
-
-        Raises ModelFailure if the model cannot be configured.
-        """
+        """Connect a model in a thread, because the first import of an SDK takes one or two seconds. Raises ModelFailure
+        if the model cannot be configured."""
 
         def connect() -> ConnectedModel:
             configured = self._look_up(spec)

@@ -17,7 +17,7 @@ from nats.aio.msg import Msg
 from nats.errors import Error as NatsError
 
 from oven_core.bus.connection import PATIENT_S, Bus
-from oven_core.cancellation import call_at_end, end
+from oven_core.cancellation import end, on_termination
 from oven_core.errors import ConfigError, UnknownNameError, reason
 from oven_core.protocol import names
 from oven_core.protocol.judge_spec import JudgeSpec
@@ -89,11 +89,8 @@ def judge(
 
 
 def configured_member(config: Path, name: str, spec: JudgeSpec | None = None) -> ConfiguredJudge:
-    """Return the judge of the member `name`, with the model `spec` if one is passed.
-
-    Raises ConfigError if `config` cannot be read or the judge cannot be configured, and UnknownNameError if the
-    committee has no such member.
-    """
+    """Return the judge of the member `name`, with the model `spec` if one is passed. Raises ConfigError if `config`
+    cannot be read or the judge cannot be configured, and UnknownNameError if the committee has no such member."""
     committee = committee_settings(config)
     if name not in committee.members:
         raise UnknownNameError("committee member", name, committee.members)
@@ -129,7 +126,7 @@ async def host(
     """Answer until SIGTERM or SIGINT, then give active requests a short grace period. `on_probe` gets the result."""
     stop = asyncio.Event()
     asyncio.get_running_loop().set_exception_handler(_log_without_content)
-    call_at_end(stop.set)
+    on_termination(stop.set)
     name = configured.name
     member = Member(name, judges, judges.probe)
     probing = asyncio.create_task(probe_first(configured, judges, on_probe), name="probe")

@@ -1,7 +1,6 @@
 """Probes a judge with one real call, which shows if it can judge and which requested features its endpoint lacks.
 
-A member probes its judge when it starts. `oven-controller doctor --judges` probes all judges (`probe_committee`).
-"""
+A member probes its judge when it starts. `oven-controller doctor --judges` probes all judges (`probe_committee`)."""
 
 from __future__ import annotations
 
@@ -66,16 +65,11 @@ class ProbeResult:
 
 
 async def probe(
-    endpoint: RemoteModel,
-    rubric: Rubric | None = None,
-    timeout_s: float = TIMEOUT_S,
-    tally: CallTally | None = None,
+    endpoint: RemoteModel, rubric: Rubric | None = None, timeout_s: float = TIMEOUT_S, tally: CallTally | None = None
 ) -> ProbeResult:
-    """Send one request like a judge's, and return the result within `timeout_s`. `tally` records the cost.
-
-    A failure of the endpoint is part of the result and does not raise. The endpoint remembers refused features, so
-    probe the instance that will judge.
-    """
+    """Send one request like a judge's, and return the result within `timeout_s`. `tally` records the cost. A failure of
+    the endpoint is part of the result and does not raise. The endpoint remembers refused features, so probe the
+    instance that will judge."""
     tally = CallTally() if tally is None else tally
     ids = tuple(secrets.token_hex(6) for _ in ANSWERS)
     mark = secrets.token_hex(4)
@@ -174,10 +168,8 @@ def _remedy(kind: Kind, model: ModelEndpoint) -> str:
 
 
 def probe_committee() -> None:
-    """Read a committee's settings as JSON from stdin, probe all judges concurrently, and print the results as JSON.
-
-    API keys come from the environment, so that neither the command line nor a file contains them.
-    """
+    """Read a committee's settings as JSON from stdin, probe all judges concurrently, and print the results as JSON. API
+    keys come from the environment, so that neither the command line nor a file contains them."""
     logging.getLogger("oven.member").setLevel(logging.CRITICAL)  # the printed results include the missing features
     committee = CommitteeSettings.model_validate_json(sys.stdin.buffer.read())
     providers = catalogue(committee.providers)

@@ -1,8 +1,7 @@
 """Runs a one-time process that fetches a frontier model's replies and writes them to the run's folder.
 
 The learner's calibrator reads the file once it exists, and does not wait for it. A resumed run uses the existing file.
-Only that file contains prompts and replies. Logs and spans do not.
-"""
+Only that file contains prompts and replies. Logs and spans do not."""
 
 from __future__ import annotations
 
@@ -72,10 +71,8 @@ def fetch() -> None:
 
 
 def frontier_settings(config: Path) -> tuple[FrontierSettings, str]:
-    """Return the calibrator's settings and the path of the user's provider catalogue.
-
-    Raises ConfigError if `config` cannot be read or names no calibrator.
-    """
+    """Return the calibrator's settings and the path of the user's provider catalogue. Raises ConfigError if `config`
+    cannot be read or names no calibrator."""
     committee = committee_settings(config)
     if not committee.frontier.model:
         raise ConfigError("committee.frontier.model is not set; set provider, model and prompts of committee.frontier")

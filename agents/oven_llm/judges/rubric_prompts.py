@@ -1,8 +1,7 @@
 """Builds the prompts for judges and reads their verdicts.
 
 The system prompt contains the rubric. The policy's texts are JSON strings in one data block of the user message, with
-ids that the policy cannot know.
-"""
+ids that the policy cannot know."""
 
 from __future__ import annotations
 
@@ -111,10 +110,8 @@ def question(
     rubric: Rubric, policy: str, prompt: str, candidates: Mapping[str, str], complaint: str = "", domain: str = ""
 ) -> Conversation:
     """Return one request about a whole group, so that the prompt is sent once and the judge can compare the answers.
-
     `prompt` and `candidates` are texts from `sanitize.prepare`. The candidates are keyed by id, in the order to show.
-    `complaint`: the error in an earlier reply to the same request. `domain`: the domain of the model in training.
-    """
+    `complaint`: the error in an earlier reply to the same request. `domain`: the domain of the model in training."""
     system = rubric.opening(domain) + "\n" + _RULES
     if policy.strip():
         system += _POLICY_HEADING + shorten(visible(policy).strip(), MAX_POLICY_CHARACTERS)
@@ -153,10 +150,8 @@ class _Verdicts(ReplyForm):
 
 
 def read_verdict(text: str, ids: Collection[str], reasons: dict[str, str] | None = None) -> dict[str, float]:
-    """Return a score from 0 to 1 for each id, and add the reasons to `reasons`.
-
-    Raises ModelFailure of the kind bad_json, schema, wrong_ids or out_of_range.
-    """
+    """Return a score from 0 to 1 for each id, and add the reasons to `reasons`. Raises ModelFailure of the kind
+    bad_json, schema, wrong_ids or out_of_range."""
     verdicts = read_reply(text, _Verdicts).verdicts
     scored_ids = [verdict.id for verdict in verdicts]
     if sorted(scored_ids) != sorted(ids):

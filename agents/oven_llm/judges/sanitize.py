@@ -98,11 +98,9 @@ def data_block(value: Any) -> str:
 
 
 def is_degenerate(text: str, prompt: str = "") -> bool:
-    """Return whether a prepared text contains nothing to judge, so that it scores 0 without a call.
-
-    A degenerate text is a long repetition of a few characters, or consists mostly of unreadable characters. Short texts
-    are never degenerate. Neither is repetitive prose, which a judge can recognise, nor a text from the prompt.
-    """
+    """Return whether a prepared text contains nothing to judge, so that it scores 0 without a call. A degenerate text
+    is a long repetition of a few characters, or consists mostly of unreadable characters. Short texts are never
+    degenerate. Neither is repetitive prose, which a judge can recognise, nor a text from the prompt."""
     return (_is_repetition(text) or _is_noise(text)) and text not in prompt
 
 

@@ -2,8 +2,7 @@
 
 The judge scores some groups again in reverse order, and old groups again from time to time. These requests are sent
 one at a time after the group's reply, and nothing waits for them. The findings are reported with a later reply, as is
-the usage (`unreported`). Old groups are kept in memory only, so a new process or another judge collects new ones.
-"""
+the usage (`unreported`). Old groups are kept in memory only, so a new process or another judge collects new ones."""
 
 from __future__ import annotations
 
@@ -57,7 +56,6 @@ class Findings:
     """The results of the checks so far."""
 
     pairs: int = 0
-    """Pairs of answers that were scored in both orders."""
     flipped_pairs: int = 0
     p: float | None = None
     """P-value of the most recent pass over the old groups (`change_p_value`)."""
@@ -200,13 +198,11 @@ def _fraction(group: str) -> float:
 def change_p_value(
     first: Sequence[Sequence[float]], second: Sequence[Sequence[float]], new: Sequence[Sequence[float]]
 ) -> float:
-    """Return the probability that an unchanged judge's new scores differ at least this much from its first scores.
-
-    All arguments contain scores of the same groups in the same order. If the judge has not changed, its second and its
-    new scores differ from its first scores by the same amount, apart from noise. The two distances are then
-    exchangeable, and each group's difference is equally likely to be positive or negative. The sum of the differences
-    has an exact distribution over all signs (Fisher's randomization test), whatever the noise.
-    """
+    """Return the probability that an unchanged judge's new scores differ at least this much from its first scores. All
+    arguments contain scores of the same groups in the same order. If the judge has not changed, its second and its new
+    scores differ from its first scores by the same amount, apart from noise. The two distances are then exchangeable,
+    and each group's difference is equally likely to be positive or negative. The sum of the differences has an exact
+    distribution over all signs (Fisher's randomization test), whatever the noise."""
     differences = [_distance(a, c) - _distance(a, b) for a, b, c in zip(first, second, new, strict=True)]
     combinations = Counter({0: 1})  # number of sign combinations by their sum
     for difference in differences:

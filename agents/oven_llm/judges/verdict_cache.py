@@ -1,8 +1,7 @@
 """Caches a judge's verdicts in a SQLite file, so that no group is paid for twice.
 
 Each member has its own file, so only one process writes to it. The file contains digests and scores, but no texts and
-no API keys.
-"""
+no API keys."""
 
 from __future__ import annotations
 
@@ -92,11 +91,9 @@ class VerdictCache:
 
 
 class CachedJudge:
-    """A `Judge` that first looks for a cached verdict. Texts are compared by their visible part, without their ids.
-
-    The cache does not interfere with controls. A group from the cache does not count towards the next control. A judge
-    does not use its cache while it has failed a control, and quarantine deletes all earlier verdicts.
-    """
+    """A `Judge` that first looks for a cached verdict. Texts are compared by their visible part, without their ids. The
+    cache does not interfere with controls. A group from the cache does not count towards the next control. A judge does
+    not use its cache while it has failed a control, and quarantine deletes all earlier verdicts."""
 
     def __init__(self, judge: Judge, cache: VerdictCache, identity: str) -> None:
         """`identity` describes the model, its address and its options, and is unique to this judge."""
@@ -134,7 +131,5 @@ class CachedJudge:
 
 def cache_key(judge: str, rubric: str, prompt: str, texts: Sequence[str]) -> bytes:
     """Return a digest of everything that a verdict depends on: the judge's identity, its instructions and the texts.
-
-    The key depends on the order of `texts`.
-    """
+    The key depends on the order of `texts`."""
     return hashlib.sha256(json.dumps([judge, rubric, prompt, list(texts)]).encode()).digest()

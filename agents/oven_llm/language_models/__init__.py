@@ -2,5 +2,4 @@
 
 `vote` never waits. It puts a question into a slot (`question_slot.py`) and collects the reply at a later tick. A
 companion coroutine sends the question to the model (`agent_model.py`). Both agents are off until the settings name a
-model. Their votes cannot be reproduced from a log.
-"""
+model. Their votes cannot be reproduced from a log."""

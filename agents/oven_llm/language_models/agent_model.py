@@ -27,21 +27,19 @@ from oven_runs.settings.language_models import AuthorSettings, TunerSettings
 class AgentModel:
     """The language model of one agent."""
 
-    def __init__(self, surroundings: RunContext, settings: TunerSettings | AuthorSettings) -> None:
-        """Prepare the model in `settings.llm`, which must not be None.
-
-        Raises ConfigError if the provider is unknown, the API key is missing or the ledger of spending is unusable.
-        """
+    def __init__(self, run_context: RunContext, settings: TunerSettings | AuthorSettings) -> None:
+        """Prepare the model in `settings.llm`, which must not be None. Raises ConfigError if the provider is unknown,
+        the API key is missing or the ledger of spending is unusable."""
         assert settings.llm is not None
         self.failures: Counter[str] = Counter()
         """Questions without a usable reply, by kind."""
-        name = surroundings.name
+        name = run_context.name
         self._name, self._deadline_s = name, settings.deadline_s
         setting = f"{name}.llm"
-        self._model = endpoint_of(name, settings.llm, catalogue(surroundings.providers_file), setting)
+        self._model = endpoint_of(name, settings.llm, catalogue(run_context.providers_file), setting)
         self._key = key_of(name, self._model, setting=setting)
         cap = Cap(BudgetSettings(calls=settings.calls), name, name)
-        self._budget = Budget([cap], surroundings.folder / NAME, name)
+        self._budget = Budget([cap], run_context.folder / NAME, name)
         self._endpoint: RemoteModel | None = None
 
     @property

@@ -137,9 +137,9 @@ class Author(ModelAgent[AuthorSettings, tuple[Mastery, ...], Sequence[TopicPromp
         self._folder = Path()
         self._texts: set[str] = set()  # normalized texts of the written prompts
 
-    def _companion(self, surroundings: RunContext, settings: AuthorSettings) -> Coroutine[Any, Any, None]:
-        self._folder = surroundings.folder
-        self._model = AgentModel(surroundings, settings)
+    def _companion(self, run_context: RunContext, settings: AuthorSettings) -> Coroutine[Any, Any, None]:
+        self._folder = run_context.folder
+        self._model = AgentModel(run_context, settings)
         return self._model.serve(self.slot, partial(self._write_prompts, self._model))
 
     def _obstacle(self, run: RunStarted) -> str | None:
@@ -246,10 +246,8 @@ def request_prompts(weak: Sequence[Mastery], topics: Mapping[str, Topic], count:
 def read_prompts(
     text: str, topics: Collection[str], existing: Collection[str], limit: int, dropped: Counter[str]
 ) -> Sequence[TopicPrompt]:
-    """Return at most `limit` valid prompts from the reply `text`, and count the others in `dropped`.
-
-    `existing`: normalized texts that count as duplicates. Raises ModelFailure `bad_json` or `schema`.
-    """
+    """Return at most `limit` valid prompts from the reply `text`, and count the others in `dropped`. `existing`:
+    normalized texts that count as duplicates. Raises ModelFailure `bad_json` or `schema`."""
     accepted: dict[str, tuple[str, str]] = {}  # by normalized text
     for entry in read_reply(text, _Prompts).prompts:
         stripped = entry.prompt.strip()

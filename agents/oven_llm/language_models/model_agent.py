@@ -21,10 +21,8 @@ Settings = TypeVar("Settings", TunerSettings, AuthorSettings, SupervisorSettings
 
 
 class ModelAgent(Agent, Generic[Settings, Question, Result]):
-    """An agent that is off until its section of the run's settings names a model.
-
-    Its votes never wait for the model: it posts questions in `slot`, and its companion answers them.
-    """
+    """An agent that is off until its section of the run's settings names a model. Its votes never wait for the model:
+    it posts questions in `slot`, and its companion answers them."""
 
     version = "1"
 
@@ -40,15 +38,15 @@ class ModelAgent(Agent, Generic[Settings, Question, Result]):
             "NAME}}"
         )
 
-    def begin(self, surroundings: RunContext) -> Coroutine[Any, Any, None] | None:
+    def begin(self, run_context: RunContext) -> Coroutine[Any, Any, None] | None:
         """Read the settings. If they name a model, return the coroutine that asks it."""
-        self._name = surroundings.name
+        self._name = run_context.name
         try:
-            settings = type(self._settings).model_validate(surroundings.settings.get(self._section, {}))
+            settings = type(self._settings).model_validate(run_context.settings.get(self._section, {}))
             model: ModelSettings | None = getattr(settings, self._field)
             if model is None:
                 return None
-            companion = self._companion(surroundings, settings)
+            companion = self._companion(run_context, settings)
         except ValidationError as error:
             self._off_reason = (
                 f"the setting `{self._section}` has {error.error_count()} errors; was it written by `up`?"
@@ -64,7 +62,7 @@ class ModelAgent(Agent, Generic[Settings, Question, Result]):
         return companion
 
     @abstractmethod
-    def _companion(self, surroundings: RunContext, settings: Settings) -> Coroutine[Any, Any, None]:
+    def _companion(self, run_context: RunContext, settings: Settings) -> Coroutine[Any, Any, None]:
         """Return the coroutine that answers questions. Raises ConfigError if the model cannot be used."""
 
     @abstractmethod

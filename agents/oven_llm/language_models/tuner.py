@@ -90,8 +90,8 @@ class Tuner(ModelAgent[TunerSettings, dict[str, Any], Advice | None]):
         super().__init__("tuner", TunerSettings())
         self._model: AgentModel | None = None
 
-    def _companion(self, surroundings: RunContext, settings: TunerSettings) -> Coroutine[Any, Any, None]:
-        model = self._model = AgentModel(surroundings, settings)
+    def _companion(self, run_context: RunContext, settings: TunerSettings) -> Coroutine[Any, Any, None]:
+        model = self._model = AgentModel(run_context, settings)
 
         async def answer(figures: dict[str, Any]) -> Advice | None:
             return await model.ask(request_advice(figures), lambda text: read_advice(text, figures))
@@ -166,11 +166,8 @@ def request_advice(figures: dict[str, Any]) -> Conversation:
 
 
 def read_advice(text: str, figures: dict[str, Any]) -> Advice | None:
-    """Return the advice about a window; None for "nothing".
-
-    Raises ModelFailure `bad_json`, `schema` or `out_of_range`. Values out of bounds are not clipped, because a model
-    that ignores the bounds has not read its instructions.
-    """
+    """Return the advice about a window; None for "nothing". Raises ModelFailure `bad_json`, `schema` or `out_of_range`.
+    Values out of bounds are not clipped, because a model that ignores the bounds has not read its instructions."""
     advice = read_reply(text, Advice)
     if advice.decision == "nothing":
         return None

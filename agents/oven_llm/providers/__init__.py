@@ -9,8 +9,7 @@
     structured_reply.py   parser for JSON replies
     genai_telemetry.py    a span for each call
 
-An SDK is imported when a model is connected, which takes one or two seconds.
-"""
+An SDK is imported when a model is connected, which takes one or two seconds."""
 
 from __future__ import annotations
 
@@ -22,18 +21,11 @@ from oven_runs.settings.judge_providers import ModelEndpoint
 
 
 def connect(
-    name: str,
-    endpoint: ModelEndpoint,
-    key: str,
-    top_logprobs: int = 0,
-    budget: Budget | None = None,
-    account: str = "",
+    name: str, endpoint: ModelEndpoint, key: str, top_logprobs: int = 0, budget: Budget | None = None, account: str = ""
 ) -> RemoteModel:
-    """Connect to a model on behalf of `name`, without sending a request.
-
-    `top_logprobs`: alternatives per token to request; 0: none. `budget` and `account`: where its calls are charged.
-    Raises ConfigError if the SDK is not installed, or if the budget caps US dollars and the model's price is unknown.
-    """
+    """Connect to a model on behalf of `name`, without sending a request. `top_logprobs`: alternatives per token to
+    request; 0: none. `budget` and `account`: where its calls are charged. Raises ConfigError if the SDK is not
+    installed, or if the budget caps US dollars and the model's price is unknown."""
     api: ModelApi
     try:
         if endpoint.wire == "anthropic":

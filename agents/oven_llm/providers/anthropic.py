@@ -75,10 +75,8 @@ class AnthropicMessages:
 
 
 def request_body(conversation: Conversation, terms: Terms) -> dict[str, Any]:
-    """Return the request without the model's name and max_tokens. Raises ModelFailure for a temperature above 1.
-
-    Only a multi-turn conversation is cached, because writing to the cache costs 25 % more than plain input.
-    """
+    """Return the request without the model's name and max_tokens. Raises ModelFailure for a temperature above 1. Only a
+    multi-turn conversation is cached, because writing to the cache costs 25 % more than plain input."""
     if conversation.temperature is not None and conversation.temperature > MAX_TEMPERATURE:
         raise ModelFailure("bad_request", f"the temperature is {conversation.temperature:g}; this API accepts 0 to 1")
     turns: list[dict[str, Any]] = [dict(message) for message in conversation.messages if message["role"] != "system"]

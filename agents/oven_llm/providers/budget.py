@@ -25,19 +25,15 @@ RETRY_S: Final = 0.05
 
 
 class Budget:
-    """Caps on US dollars, tokens and calls. Several processes can share its ledger (`ModelSpend`).
-
-    No call can exceed a cap, because its maximum cost is reserved first. An attempt that returned an error or never
-    reached the endpoint costs nothing. Any other attempt without reported usage counts at its maximum cost, because
-    providers also bill replies that arrive after the deadline.
-    """
+    """Caps on US dollars, tokens and calls. Several processes can share its ledger (`ModelSpend`). No call can exceed a
+    cap, because its maximum cost is reserved first. An attempt that returned an error or never reached the endpoint
+    costs nothing. Any other attempt without reported usage counts at its maximum cost, because providers also bill
+    replies that arrive after the deadline."""
 
     def __init__(self, caps: Sequence[Cap] = (), path: Path | None = None, owner: str = "") -> None:
-        """Open the ledger. Raises ConfigError if its file cannot be used.
-
-        `path`: the ledger's file, whose earlier bookings count; None: in memory. `owner`: the account that this process
-        spends from, including its subaccounts; empty: all accounts.
-        """
+        """Open the ledger. Raises ConfigError if its file cannot be used. `path`: the ledger's file, whose earlier
+        bookings count; None: in memory. `owner`: the account that this process spends from, including its subaccounts;
+        empty: all accounts."""
         self.caps = tuple(caps)
         self._owner = owner
         self._spend = ModelSpend(path, self.caps, owner)
@@ -45,11 +41,7 @@ class Budget:
 
     @classmethod
     def limited_to(
-        cls,
-        usd: float | None = None,
-        tokens: int | None = None,
-        calls: int | None = None,
-        path: Path | None = None,
+        cls, usd: float | None = None, tokens: int | None = None, calls: int | None = None, path: Path | None = None
     ) -> Self:
         """Return a budget with these caps on all calls; None: no cap. Raises ConfigError for a cap of 0 or less."""
         try:
@@ -72,11 +64,9 @@ class Budget:
             )
 
     async def reserve(self, account: str, max_usage: Usage, model: ModelEndpoint) -> int | None:
-        """Reserve one call's maximum usage, waiting while calls in progress reserve the remaining budget.
-
-        Return the reservation's number, or None if the ledger cannot be written and there are no caps. Raises
-        ModelFailure `budget` if a cap is used up, or if the ledger cannot be written and there are caps.
-        """
+        """Reserve one call's maximum usage, waiting while calls in progress reserve the remaining budget. Return the
+        reservation's number, or None if the ledger cannot be written and there are no caps. Raises ModelFailure
+        `budget` if a cap is used up, or if the ledger cannot be written and there are caps."""
         spend = _spend([max_usage], 1, model)  # unanswered until it is booked
         while True:
             try:

@@ -1,7 +1,6 @@
 """The kinds of failure of a model call, which appear in `ScoreReply.failure`, in logs and in spans.
 
-A failure's details never quote a provider's error message, which may contain the request and even the API key.
-"""
+A failure's details never quote a provider's error message, which may contain the request and even the API key."""
 
 from __future__ import annotations
 

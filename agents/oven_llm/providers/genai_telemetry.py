@@ -1,8 +1,7 @@
 """Records each model call as a span that follows OpenTelemetry's GenAI semantic conventions.
 
 See github.com/open-telemetry/semantic-conventions-genai. The conventions are still in development, so their names are
-used in this file only. Spans never contain prompts, replies or any other text of a conversation.
-"""
+used in this file only. Spans never contain prompts, replies or any other text of a conversation."""
 
 from __future__ import annotations
 
@@ -61,11 +60,7 @@ def trace(call: ModelCall) -> None:
     """Record the call as a span named `chat <model>`, a child of its context. Do nothing if telemetry is off."""
     if not tracing.on():
         return
-    attributes: dict[str, Attribute] = {
-        OPERATION: "chat",
-        PROVIDER: call.model.name,
-        REQUEST_MODEL: call.model.model,
-    }
+    attributes: dict[str, Attribute] = {OPERATION: "chat", PROVIDER: call.model.name, REQUEST_MODEL: call.model.model}
     if (reply := call.reply) is not None:
         if reply.model:
             attributes[RESPONSE_MODEL] = reply.model
@@ -78,10 +73,6 @@ def trace(call: ModelCall) -> None:
     name = f"chat {call.model.model}"
     span = tracing.span(name, call.context, attributes, kind="client", began_ns=call.started_ns, ended_ns=call.ended_ns)
     for completion, score in call.scores.items():
-        event: dict[str, Attribute] = {
-            EVALUATION_NAME: call.evaluation,
-            EVALUATION_SCORE: score,
-            EVALUATED: completion,
-        }
+        event: dict[str, Attribute] = {EVALUATION_NAME: call.evaluation, EVALUATION_SCORE: score, EVALUATED: completion}
         span.event(EVALUATION, event, call.ended_ns)
     span.end(call.error or "")

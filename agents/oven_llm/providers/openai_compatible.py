@@ -25,11 +25,7 @@ if TYPE_CHECKING:
     from openai.types.chat.chat_completion_token_logprob import ChatCompletionTokenLogprob, TopLogprob
 
 OPENAI_HOST: Final = "api.openai.com"
-FINISHES: Final[dict[str, Finish]] = {
-    "stop": "stop",
-    "length": "length",
-    "content_filter": "refusal",
-}
+FINISHES: Final[dict[str, Finish]] = {"stop": "stop", "length": "length", "content_filter": "refusal"}
 
 
 class ChatCompletions:
@@ -121,18 +117,14 @@ def _logprobs(choice: Choice) -> tuple[TokenLogprob, ...] | None:
 
 
 def _token_bytes(token: ChatCompletionTokenLogprob | TopLogprob) -> bytes:
-    """Return a token's bytes. OpenAI omits them for special tokens, and some servers for all tokens.
-
-    Raises TypeError or ValueError if they are malformed.
-    """
+    """Return a token's bytes. OpenAI omits them for special tokens, and some servers for all tokens. Raises TypeError
+    or ValueError if they are malformed."""
     return token.token.encode() if token.bytes is None else bytes(token.bytes)
 
 
 def _finite(value: float) -> float:
-    """Return a log-probability. Raises TypeError or ValueError if it is not one.
-
-    OpenAI sends −9999 for values that it did not compute.
-    """
+    """Return a log-probability. Raises TypeError or ValueError if it is not one. OpenAI sends −9999 for values that it
+    did not compute."""
     if not math.isfinite(value) or value > 1e-6:
         raise ValueError
     return float(value)

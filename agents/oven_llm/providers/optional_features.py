@@ -1,8 +1,7 @@
 """Negotiates optional features with an endpoint: a JSON schema for replies, and log-probabilities.
 
 Negotiation starts with the requested features that the model supports according to the catalogue. A feature that an
-endpoint refuses is not requested again. A feature that it ignores is missing in its replies. Both are logged.
-"""
+endpoint refuses is not requested again. A feature that it ignores is missing in its replies. Both are logged."""
 
 from __future__ import annotations
 
@@ -50,9 +49,8 @@ class AgreedTerms:
 
     async def negotiate(self, send: Callable[[Terms], Awaitable[ModelReply]]) -> ModelReply:
         """Send a request with the terms in force. If they are refused, try weaker terms and keep those that work.
-
-        Raises ModelFailure. If all terms are refused, it is the first failure, because the terms were not the reason.
-        """
+        Raises ModelFailure. If all terms are refused, it is the first failure, because the terms were not the
+        reason."""
         initial = terms = self.now
         try:
             reply = await send(terms)

@@ -17,7 +17,6 @@ from oven_runs.settings.judge_providers import ModelEndpoint
 ATTEMPT_SHARE: Final = 2 / 3
 """Share of a request's timeout for one HTTP attempt, so that a third remains for a retry after a lost reply."""
 PLAIN_TERMS: Final = Terms("none", 0)
-"""Terms without optional features."""
 
 
 class ModelApi(Protocol):

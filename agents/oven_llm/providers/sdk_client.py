@@ -68,10 +68,8 @@ def failure_of(error: Exception, sdk: ModuleType) -> ModelFailure:
 
 
 def parse_response(response: object, expected: type[_Response], parse: Callable[[_Response], _Parsed]) -> _Parsed:
-    """Return `parse(response)`. Raises ModelFailure if the response is malformed.
-
-    The SDKs do not validate responses. If a server returns an HTML page, they return it as a string.
-    """
+    """Return `parse(response)`. Raises ModelFailure if the response is malformed. The SDKs do not validate responses.
+    If a server returns an HTML page, they return it as a string."""
     if not isinstance(response, expected):
         raise ModelFailure(
             "bad_response", f"the response is of type {type(response).__name__} instead of the API's object"
@@ -88,9 +86,7 @@ def model_name(value: object, key: str) -> str:
 
 
 def silence_request_logs() -> None:
-    """Limit the loggers of the SDKs and the HTTP library to warnings.
-
-    At DEBUG level, which OPENAI_LOG and ANTHROPIC_LOG can enable, they log requests.
-    """
+    """Limit the loggers of the SDKs and the HTTP library to warnings. At DEBUG level, which OPENAI_LOG and
+    ANTHROPIC_LOG can enable, they log requests."""
     for name in ("openai", "anthropic", "httpx2", "httpcore2", "httpx", "httpcore"):
         logging.getLogger(name).setLevel(logging.WARNING)

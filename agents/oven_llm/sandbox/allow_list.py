@@ -1,7 +1,6 @@
 """Defines the system calls that sandboxed code may make, for each profile.
 
-Any other call is refused with EPERM, which Python raises as PermissionError.
-"""
+Any other call is refused with EPERM, which Python raises as PermissionError."""
 
 from __future__ import annotations
 

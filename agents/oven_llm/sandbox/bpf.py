@@ -2,8 +2,7 @@
 
 A program reads the call's number, its calling convention and six 64-bit arguments (struct seccomp_data, little-endian),
 and returns an action. Rules are checked in order. A call without a rule is refused with EPERM. System call numbers are
-from asm/unistd_64.h and asm-generic/unistd.h.
-"""
+from asm/unistd_64.h and asm-generic/unistd.h."""
 
 from __future__ import annotations
 
@@ -105,10 +104,8 @@ Instruction = tuple[int, int, int, int]
 
 
 def program(machine: Machine, rules: Sequence[Rule]) -> bytes:
-    """Return the filter as an array of struct sock_filter. Calls that the machine does not have are skipped.
-
-    Raises ValueError if the filter is too long.
-    """
+    """Return the filter as an array of struct sock_filter. Calls that the machine does not have are skipped. Raises
+    ValueError if the filter is too long."""
     code: list[Instruction] = [
         (LOAD, 0, 0, CONVENTION_OFFSET),
         (EQUAL, 1, 0, machine.audit),

@@ -1,8 +1,7 @@
 """The binary format of messages between the host and the sandbox's child process.
 
 A frame has a byte for its kind, a 4-byte length and a payload. Values are JSON, never pickle. Untrusted code writes the
-child's frames, so the host checks all lengths and values. The child also imports this module.
-"""
+child's frames, so the host checks all lengths and values. The child also imports this module."""
 
 from __future__ import annotations
 

@@ -2,8 +2,7 @@
 
 It is used on other systems, and if the Linux kernel cannot confine a process. Its worker is a separate process, which
 enforces the limits on time and memory. The namespace persists between blocks. docs/sandbox.md lists unsupported
-features of Python.
-"""
+features of Python."""
 
 from __future__ import annotations
 

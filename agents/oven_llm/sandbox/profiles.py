@@ -1,7 +1,6 @@
 """Sandbox profiles. Code in `repl` cannot open files. Code in `tests` can read and write in permitted folders.
 
-Landlock restricts access to the folders. Its rights and rulesets are defined in linux/landlock.h.
-"""
+Landlock restricts access to the folders. Its rights and rulesets are defined in linux/landlock.h."""
 
 from __future__ import annotations
 

@@ -41,13 +41,7 @@ class LockedSandbox(Sandbox):
     """A sandbox that runs code in a child process, confined by seccomp with or without Landlock."""
 
     def __init__(
-        self,
-        backend: Backend,
-        machine: Machine,
-        landlock: int,
-        profile: Profile,
-        functions: Functions,
-        limits: Limits,
+        self, backend: Backend, machine: Machine, landlock: int, profile: Profile, functions: Functions, limits: Limits
     ) -> None:
         self.backend = backend
         self._functions, self._limits = functions, limits

@@ -2,8 +2,7 @@
 
 `supervisor.jsonl` and `worker.jsonl` contain the calls, and `repl.jsonl` the programs with their output. The fields
 are those of Supervisor Distillation and a few more. A failed call has `failure` instead of `response`. A resumed run
-reads the replies from these files, so that no call is paid for twice.
-"""
+reads the replies from these files, so that no call is paid for twice."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """Model handlers for the supervisor's loop, which take messages and return a reply.
 
 A handler imports its SDK when it is created. Its calls are synchronous, like the supervisor's programs. The requests
-run in a shared event loop in another thread.
-"""
+run in a shared event loop in another thread."""
 
 from __future__ import annotations
 

@@ -125,12 +125,10 @@ class RunOptions(TypedDict, total=False):
 def run(
     query: str, context: Context, supervisor: ModelHandler, worker: ModelHandler, **options: Unpack[RunOptions]
 ) -> RunResult:
-    """Call the supervisor until FINAL, at most `max_iterations` times and then once more for the answer.
-
-    Raises ConfigError for invalid arguments, for a context that is empty or too large, and if no sandbox is available.
-    Raises ProcessError if the sandbox does not start, and OSError if the log cannot be written. Failures of the models
-    are part of the result.
-    """
+    """Call the supervisor until FINAL, at most `max_iterations` times and then once more for the answer. Raises
+    ConfigError for invalid arguments, for a context that is empty or too large, and if no sandbox is available. Raises
+    ProcessError if the sandbox does not start, and OSError if the log cannot be written. Failures of the models are
+    part of the result."""
     return _Run(query, supervisor, worker, **options).run(context)
 
 

@@ -75,7 +75,7 @@ def _up(case: Case, run: str, attack: Attack, options: Mapping[str, object], set
         command += ["--set", setting]
     files = [str(guest.path) for guest in attack.guests if guest.how == "stack"]
     if files or attack.left_out:
-        shipped = [name for name in plugins.points("agents") if name not in attack.left_out]
+        shipped = [name for name in plugins.find_plugins("agents") if name not in attack.left_out]
         command += ["--set", "agents=" + ",".join([*shipped, *files])]
     return command
 

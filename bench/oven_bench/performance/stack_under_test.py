@@ -124,7 +124,7 @@ async def installed_swarm(folder: RunFolder, per_process: int | None) -> AsyncIt
 
 def installed() -> tuple[str, ...]:
     """The agents that `up` starts by default."""
-    return tuple(plugins.points("agents"))
+    return tuple(plugins.find_plugins("agents"))
 
 
 class Stamped(ProcessLink):

@@ -99,9 +99,8 @@ def run_agent(
     earlier = folder.earlier_settings()
     plan = Plan(folder, folder.info().url, str(earlier.get("otlp", "")), earlier.get("agents_memory_mb"))
     print(f"{name} is joining {folder.run}; press Ctrl-C to stop it", flush=True)
-    raise typer.Exit(
-        asyncio.run(run_alongside(folder, plan.joining_agent(spec, name, shadow=shadow), name, trust or ()))
-    )
+    service = plan.joining_agent(spec, name, shadow=shadow)
+    raise typer.Exit(asyncio.run(run_alongside(folder, service, name, trust or ())))
 
 
 def new_agent(
@@ -164,7 +163,7 @@ def _describe(name: str) -> dict[str, Any]:
 
 def _describe_installed() -> list[dict[str, Any]]:
     agents = []
-    for name, point in plugins.points("agents").items():
+    for name, point in plugins.find_plugins("agents").items():
         try:
             agents.append(_agent_fields(name, point.load(), point.value))
         except Exception as error:  # a broken agent must not hide the others

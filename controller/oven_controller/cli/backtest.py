@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from oven_controller.cli import completion
-from oven_controller.cli.options import Json, RuleOverrides, RunAlias, RunName, UntilTick, one_run
+from oven_controller.cli.options import Json, Rules, RunAlias, RunName, UntilTick, one_run
 from oven_runs.home.run_folder import Home
 from oven_runs.settings.resolution import rules_set
 
@@ -24,7 +24,7 @@ def backtest(
     run: RunName = None,
     run_: RunAlias = None,
     until: UntilTick = None,
-    overrides: RuleOverrides = None,
+    overrides: Rules = None,
     as_json: Json = False,
 ) -> int:
     """Show how an agent would have voted in a recorded run, and which decisions would have followed (open loop).

@@ -10,7 +10,7 @@ import typer
 
 from oven_controller.cli.lazy_group import single_command
 from oven_core.errors import ConfigError
-from oven_core.plugins import imported
+from oven_core.plugins import import_object
 
 
 def bench(
@@ -25,7 +25,7 @@ def bench(
         return _run(name, context.args)
     _check_installed()
     print("Usage: oven-controller bench NAME [ARGS]…    oven-controller bench NAME --help\n")
-    for benchmark, summary in imported("bench", "list", "oven_bench.benches:SUMMARIES").items():
+    for benchmark, summary in import_object("bench", "list", "oven_bench.benches:SUMMARIES").items():
         print(f"  {benchmark:14} {summary}")
     print("\nExample: oven-controller bench starts --draws 20 --json")
     return 0
@@ -41,7 +41,7 @@ def gym(context: typer.Context) -> int:
 
 def _run(name: str, args: Sequence[str]) -> int:
     _check_installed()
-    return int(imported("bench", name, "oven_bench.benches:run")(name, list(args)))
+    return int(import_object("bench", name, "oven_bench.benches:run")(name, list(args)))
 
 
 def _check_installed() -> None:

@@ -62,7 +62,7 @@ def runs_or_logs(incomplete: str) -> Iterator[str]:
 def installed_agents(incomplete: str) -> Iterable[str]:
     from oven_core import plugins
 
-    return plugins.points("agents")
+    return plugins.find_plugins("agents")
 
 
 @_completer

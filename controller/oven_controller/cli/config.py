@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from oven_controller.cli.options import Config, Json, SettingOverrides, print_table, run_option
+from oven_controller.cli.options import Config, Json, Settings, print_table, run_option
 from oven_core.errors import ConfigError
 from oven_runs.home.run_folder import Home
 from oven_runs.settings.layers import Origin
@@ -20,7 +20,7 @@ from oven_runs.settings.resolution import resolve
 
 def show(
     config: Config = None,
-    overrides: SettingOverrides = None,
+    overrides: Settings = None,
     run: Annotated[str | None, run_option("Show the settings with which this run would resume.")] = None,
     attached: Annotated[
         bool, typer.Option("--attached", help="Show the settings of a run around your own script (`run --`).")

@@ -21,7 +21,7 @@ from oven_core.protocol import names
 from oven_core.protocol.operator_messages import OperatorKey
 from oven_core.protocol.permissions import Role
 from oven_core.security import tls
-from oven_core.security.person_file import Power
+from oven_core.security.person_file import PersonRole
 from oven_core.security.tls import Certificate
 from oven_runs.access.run_access import warn
 from oven_runs.home.run_folder import Home
@@ -31,9 +31,7 @@ from oven_runs.server.embedded import ServerFolder
 RELOAD_COMMAND = "nats-server --signal reload=PID"
 """Command that makes the user's own server reload its configuration."""
 
-ServerOption = Annotated[
-    Path | None, typer.Option("--server", help="A folder written by `creds server`, instead of a run.")
-]
+ServerOption = Annotated[Path | None, typer.Option("--server", help="A folder of `creds server`, instead of a run.")]
 Agents = Annotated[
     list[str] | None,
     typer.Option(
@@ -86,7 +84,7 @@ def add(
     if operator and read_only:
         raise ConfigError("--operator and --read-only cannot be combined; use only one of them")
     if operator or read_only:
-        power: Power = "operator" if operator else "monitor"
+        power: PersonRole = "operator" if operator else "monitor"
         _grant_access(name, power, one_run(run, run_), server, nats, tls_ca, out, as_json)
         return
     if server or nats or tls_ca or out:
@@ -102,7 +100,7 @@ def add(
 
 def _grant_access(
     name: str,
-    power: Power,
+    power: PersonRole,
     run: str | None,
     server: Path | None,
     url: str,
@@ -113,7 +111,7 @@ def _grant_access(
     """Make a person's key, write its file, and print how to use it. Raises OvenError."""
     site = AdministeredServer.of_server(server) if server is not None else AdministeredServer.of_run(Home().find(run))
     for address in tls.checked_addresses(url or site.url) if url or site.url else []:
-        if warning := tls.open_to_readers(address):
+        if warning := tls.plaintext_warning(address):
             warn(warning)
     if not url and not site.url:
         raise ConfigError(f"the server address of run {site.server.run!r} is not known on this machine; add --nats URL")
@@ -125,7 +123,7 @@ def _grant_access(
         person_file.save(path)
     except OSError as error:
         raise ConfigError(f"cannot write {path} ({reason(error)}); choose another file with --out") from error
-    address, allowed = tls.shown(person_file.url), "control and watch" if power == "operator" else "watch"
+    address, allowed = tls.redact(person_file.url), "control and watch" if power == "operator" else "watch"
     fields = {"name": name, "role": power, "run": person_file.run, "url": address, "file": str(path)}
     lines = [
         f"{name} may {allowed} run {person_file.run} at {address}, from any machine that has this file:",
@@ -225,7 +223,7 @@ def server(
         for role in get_args(Role):
             if role not in ("agent", "member"):
                 site.add_user(role, role)
-        for name in plugins.points("agents") if agents is None else agents:
+        for name in plugins.find_plugins("agents") if agents is None else agents:
             site.add_user("agent", names.checked("agent", name))
         for name in members or ():
             site.add_user("member", names.checked("member", name))
@@ -243,7 +241,7 @@ def server(
     address = f"{hosts[0]}:{port}" if hosts else listen
     url = f"{'tls' if certificate else 'nats'}://{address}"
     ca_option = f" --tls-ca {authority}" if authority else ""
-    if warning := "" if certificate else tls.open_to_readers(url):
+    if warning := "" if certificate else tls.plaintext_warning(url):
         print(f"warning: {warning}", file=sys.stderr)
     print(f"nats-server -c {site.conf}")
     print(f"oven-controller up --nats {url} --creds {site.creds}{ca_option} --run {run}")
@@ -263,7 +261,7 @@ def _new_certificate(folder: Path, listen: str, hosts: Sequence[str]) -> tuple[C
         )
     from oven_core.security import certificates  # imported here because it needs an extra
 
-    return certificates.make(folder, hosts or [listen.strip("[]")])
+    return certificates.create_certificate(folder, hosts or [listen.strip("[]")])
 
 
 def _own_certificate(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from oven_controller.cli.options import Config, Json, SettingOverrides, print_table
+from oven_controller.cli.options import Config, Json, Settings, print_table
 from oven_core.errors import ConfigError
 from oven_runs.home.run_folder import Home
 from oven_runs.settings.resolution import resolve
@@ -27,7 +27,7 @@ def doctor(
         bool, typer.Option("--judges", help="Instead, call each judge of the committee once. This costs a few tokens.")
     ] = False,
     config: Config = None,
-    overrides: SettingOverrides = None,
+    overrides: Settings = None,
     as_json: Json = False,
 ) -> None:
     """Check what a run needs on this machine: packages, the server, a port, disk space, the terminal, keys, and no
@@ -75,11 +75,9 @@ def _check_judges(config: Path | None, overrides: list[str], as_json: bool) -> b
         print(json.dumps({"ready": ready, "judges": results}))
     else:
         _print_results(results)
-        learner_members = [
-            f"{name} ({member.kind})" for name, member in committee.members.items() if name not in results
-        ]
-        if learner_members:
-            print(f"not checked, because they run in the learner: {', '.join(learner_members)}")
+        skipped = [f"{name} ({member.kind})" for name, member in committee.members.items() if name not in results]
+        if skipped:
+            print(f"not checked, because they run in the learner: {', '.join(skipped)}")
         print("all judges are ready" if ready else "not ready: see the failures above")
     return ready
 

@@ -9,16 +9,7 @@ from typing import Annotated
 import typer
 
 from oven_controller.cli import completion
-from oven_controller.cli.options import (
-    LOCAL,
-    Json,
-    RuleOverrides,
-    RunAlias,
-    RunName,
-    one_run,
-    print_result,
-    remote_options,
-)
+from oven_controller.cli.options import LOCAL, Json, Rules, RunAlias, RunName, one_run, print_result, remote_options
 from oven_core.protocol.messages import Decision, Vote
 from oven_core.security.signing import OPERATOR
 from oven_runs.access.decision_explanations import explain_decision
@@ -44,7 +35,7 @@ def explain(
     ],
     run: RunName = None,
     run_: RunAlias = None,
-    overrides: RuleOverrides = None,
+    overrides: Rules = None,
     as_json: Json = False,
     endpoint: Endpoint = LOCAL,
 ) -> None:

@@ -143,9 +143,7 @@ def add(
     settings, view = _settings(folder), _view(folder)
     names.checked("member", name)
     if name in settings.members or name in view.shares or name in view.members:
-        raise ConfigError(
-            f"{name!r} is already a member of {folder.run}; choose another name, or use `judge swap {name}`"
-        )
+        raise ConfigError(f"{name!r} is already a member of {folder.run}; choose another name, or `judge swap {name}`")
     share = 1 / (max(len(view.shares), 1) + 1) if weight is None else weight
     if not 0 < share < 1:
         raise ConfigError(

@@ -32,9 +32,7 @@ def import_graph_files(
         Path | None,
         typer.Option(metavar="MAP.yaml", help="A map from the files' relations to their names in the graph, or null."),
     ] = None,
-    languages: Annotated[
-        str, typer.Option(metavar="en,de", help="Languages of the ConceptNet concepts to import. [default: all]")
-    ] = "",
+    languages: Annotated[str, typer.Option(metavar="en,de", help="ConceptNet's languages. [default: all]")] = "",
     min_weight: Annotated[
         float, typer.Option("--least-weight", min=0, metavar="W", help="Skip edges with a smaller weight.")
     ] = 0.0,

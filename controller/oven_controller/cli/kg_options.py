@@ -24,7 +24,7 @@ Request = TypeVar("Request", bound=BaseModel)
 GraphFile = Annotated[
     Path | None,
     typer.Option(
-        "--graph", metavar="PATH", help="A graph file or a `kg import` folder to use instead of the built-in graph."
+        "--graph", metavar="PATH", help="A graph file or a `kg import` folder, instead of the built-in graph."
     ),
 ]
 

@@ -11,7 +11,7 @@ import typer.main
 from typer.core import TyperCommand, TyperGroup
 
 from oven_core.errors import UnknownNameError
-from oven_core.plugins import imported
+from oven_core.plugins import import_object
 
 HELP_OPTIONS: Final = {"help_option_names": ["-h", "--help"]}
 
@@ -87,7 +87,7 @@ class LazyGroup(TyperGroup):
                 no_args_is_help=True,
                 context_settings=HELP_OPTIONS,
             )
-        target = imported("command", title, entry.target)
+        target = import_object("command", title, entry.target)
         command = typer.main.get_command(target if isinstance(target, typer.Typer) else single_command(target))
         command.name = name
         return command

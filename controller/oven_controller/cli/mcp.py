@@ -42,7 +42,7 @@ def mcp(
     Example: oven-controller mcp grpo-1121-0231 --control
     """
     try:
-        from oven_controller.mcp_server.allowed_runs import Reach
+        from oven_controller.mcp_server.allowed_runs import AllowedRuns
         from oven_controller.mcp_server.server import serve
     except ModuleNotFoundError as error:
         if (error.name or "").split(".")[0] not in ("mcp", "mcp_types"):
@@ -50,12 +50,11 @@ def mcp(
         raise ConfigError(
             'the package "mcp" is not installed, or is older than 2.3; `pip install "oven-controller[mcp]"` installs it'
         ) from error
-    reach = Reach(one_run(run, run_), endpoint, agent_files)
-    if reach.run is not None or reach.elsewhere:
-        reach.find(None)  # reports an unknown name now instead of at the first call
+    allowed_runs = AllowedRuns(one_run(run, run_), endpoint, agent_files)
+    if allowed_runs.run is not None or allowed_runs.is_remote:
+        allowed_runs.find(None)  # reports an unknown name now instead of at the first call
     if sys.stdin.isatty():
         print(
-            "this server is meant to be started by a coding agent, which talks to it on stdin; press Ctrl-C to stop it",
-            file=sys.stderr,
+            "waiting for a coding agent on stdin, which normally starts this server; Ctrl-C stops it", file=sys.stderr
         )
-    serve(reach, control)
+    serve(allowed_runs, control)

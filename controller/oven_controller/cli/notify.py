@@ -17,7 +17,7 @@ from oven_controller.cli.options import (
     LiveRunName,
     RunAlias,
     RunOption,
-    SettingOverrides,
+    Settings,
     one_run,
     print_result,
     remote_options,
@@ -47,7 +47,7 @@ def send_test(
         typer.Argument(metavar="URL", help="Addresses, or env:NAME.", show_default="from the settings"),
     ] = None,
     config: Config = None,
-    overrides: SettingOverrides = None,
+    overrides: Settings = None,
     run: RunOption = None,
     as_json: Json = False,
 ) -> None:
@@ -79,7 +79,7 @@ def watch(
     run_: RunAlias = None,
     urls: Urls = None,
     config: Config = None,
-    overrides: SettingOverrides = None,
+    overrides: Settings = None,
     endpoint: Endpoint = LOCAL,
 ) -> None:
     """Send messages about a running run, here or elsewhere, until it ends or Ctrl-C. Advice that is waiting for

@@ -83,9 +83,9 @@ def operator_command(action: Action) -> Callable[..., int]:
     examples = [f"Example: oven-controller {action.name} {example}".strip() for example in action.examples]
     command.__doc__ = "\n\n".join([f"{action.summary}. {action.detail}".strip(), *examples])
     shared: list[tuple[str, Any, Any]] = [("reason", Reason, ""), ("wait", Wait, None), ("as_json", Json, False)]
-    runs = (
-        [("run", LiveRunOption, None)] if action.arguments else [("run", LiveRunName, None), ("run_", RunAlias, None)]
-    )
+    runs = [("run", LiveRunOption, None)]
+    if not action.arguments:
+        runs = [("run", LiveRunName, None), ("run_", RunAlias, None)]
     parameters = [_parameter(argument) for argument in action.arguments]
     for name, annotation, default in [*runs, *shared, ("endpoint", Endpoint, LOCAL)]:
         parameters.append(
@@ -138,9 +138,7 @@ def parse_value(text: str | None) -> Value:
     if isinstance(value, bool) or not isinstance(value, int | float | str | dict):
         return text  # a choice may be named true or null
     if isinstance(value, dict) and not all(type(share) in (int, float) for share in value.values()):
-        raise ConfigError(
-            f"the value {text!r} has a share that is not a number; give each component a number, e.g. 0.5"
-        )
+        raise ConfigError(f"the value {text!r} has a share that is not a number; write e.g. 0.5")
     return value
 
 

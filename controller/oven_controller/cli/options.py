@@ -31,10 +31,8 @@ UntilTick = Annotated[
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Config = Annotated[Path | None, typer.Option(help="A YAML file with settings.")]
-SettingOverrides = Annotated[
-    list[str] | None, typer.Option("--set", metavar="A.B=C", help="Override one setting; repeatable.")
-]
-RuleOverrides = Annotated[
+Settings = Annotated[list[str] | None, typer.Option("--set", metavar="A.B=C", help="One setting; repeatable.")]
+Rules = Annotated[
     list[str] | None, typer.Option("--set", metavar="rules.KEY=VALUE", help="Override one rule; repeatable.")
 ]
 

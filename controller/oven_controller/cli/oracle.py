@@ -112,7 +112,5 @@ def _percents(text: str | None) -> tuple[float, ...] | None:
     except ValueError:
         percents = ()
     if not percents or not all(0 <= percent < 100 for percent in percents):
-        raise ConfigError(
-            f"--layer-percents {text} is invalid; use comma-separated numbers from 0 to below 100, e.g. 25,50,75"
-        )
+        raise ConfigError(f"--layer-percents {text} is invalid; use numbers from 0 to below 100, e.g. 25,50,75")
     return tuple(dict.fromkeys(percents))

@@ -10,7 +10,7 @@ import typer
 
 from oven_controller.cli import completion
 from oven_controller.cli.importing import Knobs, Rename, parse_renames, resumed_text, source_lines
-from oven_controller.cli.options import Json, RuleOverrides
+from oven_controller.cli.options import Json, Rules
 from oven_controller.importing.declared_knobs import ASSUMED_KNOBS, Knob, parse_knobs
 from oven_controller.importing.import_run import hints
 from oven_controller.importing.open_log import open_log
@@ -45,7 +45,7 @@ def review(
     html: Annotated[
         Path | None, typer.Option("--html", metavar="FILE", help="Also write the report with charts to this file.")
     ] = None,
-    overrides: RuleOverrides = None,
+    overrides: Rules = None,
     rename: Rename = None,
     knob: Knobs = None,
     assume: Annotated[
@@ -66,7 +66,7 @@ def review(
     rules = rules_set(overrides or ())
     knobs = parse_knobs(knob or [])
     chosen_agents = [name for names in agent or () for name in names.split(",") if name]
-    change = _start_change(rules, knobs, assume, chosen_agents or list(plugins.points("agents")))
+    change = _start_change(rules, knobs, assume, chosen_agents or list(plugins.find_plugins("agents")))
     with open_log(source, parse_renames(rename or []), knobs) as log:
 
         def notes(start: RunStarted) -> list[str]:

@@ -87,9 +87,7 @@ def prune(
     if keep is not None and keep < 0:
         raise ConfigError(f"--keep {keep} is negative; use e.g. --keep 10")
     if older_than is not None and not 0 <= older_than < math.inf:
-        raise ConfigError(
-            f"--older-than {older_than:g} is not a number of days of at least 0; use e.g. --older-than 30"
-        )
+        raise ConfigError(f"--older-than {older_than:g} is not a valid number of days; use e.g. --older-than 30")
     _remove(old_runs(Home(), keep or 0, older_than or 0.0, datetime.now(UTC)), yes, as_json)
 
 

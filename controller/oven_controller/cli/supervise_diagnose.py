@@ -37,15 +37,11 @@ def diagnose_run(
     base_url: Annotated[
         str, typer.Option(metavar="URL", help="Chat completions endpoint of both models, including /v1.")
     ] = "",
-    key_env: Annotated[
-        str | None, typer.Option(help="Environment variable with the API key.", show_default="the provider's")
-    ] = None,
+    key_env: Annotated[str | None, typer.Option(help="Variable with the key.", show_default="the provider's")] = None,
     until: Annotated[int | None, typer.Option(metavar="TICK", min=1, help="Read the log up to this tick.")] = None,
     knob: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="NAME", help="Knob that the diagnosis may change; repeatable.", show_default="all settings"
-        ),
+        typer.Option(metavar="NAME", help="Knob that it may propose; repeatable.", show_default="all settings"),
     ] = None,
     max_iterations: Annotated[int, typer.Option(min=1, help="Maximum turns of the model.")] = MAX_ITERATIONS,
     usd: Annotated[float | None, typer.Option(help="Limit in US dollars.", show_default="none")] = None,

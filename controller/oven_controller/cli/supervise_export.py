@@ -51,9 +51,7 @@ def run_folders(paths: Sequence[Path]) -> list[Path]:
     for path in paths:
         runs = [path] if (path / "repl.jsonl").is_file() else sorted(log.parent for log in path.glob("*/repl.jsonl"))
         if not runs:
-            raise ConfigError(
-                f"{path} contains no log of `supervise run --log-dir` (no repl.jsonl); name another folder"
-            )
+            raise ConfigError(f"{path} contains no log of `supervise run --log-dir` (no repl.jsonl)")
         folders += runs
     return list(dict.fromkeys(folders))
 
@@ -72,9 +70,8 @@ def training_rows(runs: Sequence[Path], role: Role) -> tuple[list[dict[str, Any]
             continue
         answered += 1
         steps = {program["step"] for program in programs}
-        failed_steps = {
-            program["step"] for program in programs if program.get("ended") != "completed" or program.get("refused")
-        }
+        failures = [program for program in programs if program.get("ended") != "completed" or program.get("refused")]
+        failed_steps = {program["step"] for program in failures}
         for call in events(run / f"{role}.jsonl"):
             if not call.get("response"):
                 continue

@@ -171,6 +171,4 @@ def _value(text: str, location: str) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise ConfigError(
-            f"{location} is not valid JSON ({reason(error)}); check whether the file is truncated"
-        ) from None
+        raise ConfigError(f"{location} is not valid JSON ({reason(error)}); it may be truncated") from None

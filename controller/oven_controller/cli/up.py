@@ -15,7 +15,7 @@ from typing import Annotated, Any, TextIO
 import typer
 
 from oven_controller.cli.lazy_group import single_command
-from oven_controller.cli.options import Config, LiveRunName, RunAlias, SettingOverrides, one_run, run_option
+from oven_controller.cli.options import Config, LiveRunName, RunAlias, Settings, one_run, run_option
 from oven_controller.cli.recipe_options import RecipeCommand, recipe_layers
 from oven_core.errors import ConfigError, ProcessError
 from oven_runs.home.run_folder import Home
@@ -27,9 +27,7 @@ from oven_runs.settings.notifications import is_reference
 from oven_runs.settings.resolution import Resolved, resolve
 
 Recipe = Annotated[str | None, typer.Option(help="Recipe to train.")]
-StartAt = Annotated[
-    str | None, typer.Option("--start", help="Initial settings of the training: tuned, drawn, or drill:NAME.")
-]
+StartAt = Annotated[str | None, typer.Option("--start", help="Initial settings: tuned, drawn, or drill:NAME.")]
 Run = Annotated[str | None, run_option("Run name; with --resume, the run to continue.")]
 Steps = Annotated[int | None, typer.Option(help="Optimizer steps.")]
 Minutes = Annotated[float | None, typer.Option(help="Time budget.")]
@@ -64,7 +62,7 @@ def up(
     recipe: Recipe = None,
     start: StartAt = None,
     config: Config = None,
-    overrides: SettingOverrides = None,
+    overrides: Settings = None,
     run: Run = None,
     resume: Resume = False,
     steps: Steps = None,
@@ -140,7 +138,7 @@ up_command = single_command(up, command_class=RecipeCommand)
 def run_script(
     command: Annotated[list[str], typer.Argument(metavar="-- COMMAND…", help="Command of your training script.")],
     config: Config = None,
-    overrides: SettingOverrides = None,
+    overrides: Settings = None,
     run: Run = None,
     resume: Resume = False,
     nats: Nats = None,
@@ -250,8 +248,6 @@ def down(run: LiveRunName = None, run_: RunAlias = None) -> None:
     deadline = time.monotonic() + DOWN_S
     while folder.is_locked():
         if time.monotonic() > deadline:
-            raise ProcessError(
-                f"run {folder.run!r} did not end within {DOWN_S:g} s; `kill -9 {pid}` ends the whole stack"
-            )
+            raise ProcessError(f"run {folder.run!r} did not end within {DOWN_S:g} s; `kill -9 {pid}` ends the stack")
         time.sleep(0.1)
     print(f"{folder.run} is down ({folder.status()})")

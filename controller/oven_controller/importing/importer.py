@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final, NamedTuple, Protocol
 
 from oven_core.errors import ConfigError
-from oven_core.plugins import imported
+from oven_core.plugins import import_object
 
 TRUNCATED_ROWS: Final = "rows that were cut off"
 """Key that counts incomplete last rows, which a killed program leaves behind."""
@@ -64,7 +64,9 @@ def find_importer(source: Path) -> tuple[str, Importer, Path]:
     than one, can read `source`."""
     if not source.exists():
         raise ConfigError(f"{source} does not exist; give the file or folder that the training wrote")
-    importers: dict[str, Importer] = {name: imported("importer", name, target) for name, target in IMPORTERS.items()}
+    importers: dict[str, Importer] = {
+        name: import_object("importer", name, target) for name, target in IMPORTERS.items()
+    }
     matches = [(name, importer, path) for name, importer in importers.items() if (path := importer.find(source))]
     if not matches:
         folders = _readable_folders(source, importers)

@@ -1,4 +1,4 @@
-"""Access limits of the MCP server: the runs and agent files that it may use."""
+"""The runs and agent files that the MCP server may use."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from oven_runs.access.run_finder import find_run
 
 
 @dataclass(frozen=True)
-class Reach:
-    """The runs and agent files that the command line allows."""
+class AllowedRuns:
+    """The runs and agent files that the command line allows the tools to use."""
 
     run: str | None = None
-    """The only run that tools may use; None: any run of this machine."""
+    """The only run that tools may use; None: all runs on this machine."""
     endpoint: Endpoint = field(default_factory=Endpoint)
     agent_files: Path | None = None
-    """The folder of Python files that may be backtested, which executes them. None: installed agents only."""
+    """The folder of Python files that may be backtested, and thus executed; None: only installed agents."""
 
     def find(self, run: str | None, *, running: bool = False) -> RunAccess:
         """Return access to the run that a call names. Raises ConfigError, UnknownNameError."""
         if run is not None and self.run is not None and run != self.run:
             raise ConfigError(
-                f"this server serves run {self.run!r} only; omit `run`, or start another server for {run!r}"
+                f"this server only serves run {self.run!r}; omit `run`, or start another server for {run!r}"
             )
         return find_run(run or self.run, self.endpoint, running=running)
 
     @property
-    def elsewhere(self) -> bool:
+    def is_remote(self) -> bool:
         """Whether the run is on another machine."""
         return self.endpoint.with_environment().is_remote
 
@@ -43,8 +43,8 @@ class Reach:
             return name
         if self.agent_files is None:
             raise ConfigError(
-                f"{name!r} is a file, and loading it executes it: start the server with --agent-files FOLDER to allow "
-                "the files of that folder"
+                f"{name!r} is a file, and a backtest would execute it: start the server with --agent-files FOLDER to "
+                "allow the files in that folder"
             )
         folder = self.agent_files.resolve()
         path = (folder / name).resolve()

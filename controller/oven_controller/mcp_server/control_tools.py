@@ -1,4 +1,4 @@
-"""MCP tools that act on a run. They are operator actions, signed with the server's own key, which the log names.
+"""MCP tools that act on a run. They are operator actions, which the log records under the server's name.
 
 The server offers them only with --control. The same bounds and guardrails apply as for a person's commands.
 """
@@ -13,10 +13,10 @@ from mcp.server.mcpserver import Context
 from mcp.types import CallToolResult
 from pydantic import Field
 
-from oven_controller.mcp_server.allowed_runs import Reach
+from oven_controller.mcp_server.allowed_runs import AllowedRuns
 from oven_controller.mcp_server.reading_tools import Run
 from oven_controller.mcp_server.tool_answer import answer
-from oven_controller.mcp_server.tool_thread import Progress, as_tool_errors, on_thread
+from oven_controller.mcp_server.tool_thread import Progress, as_tool_errors, run_on_thread
 from oven_controller.stack import person_keys
 from oven_core.errors import BusError
 from oven_core.protocol.operator_actions import ACTIONS, Action, Argument, Kind
@@ -31,37 +31,37 @@ NAME: Final = "mcp"
 """The operator's name in the log."""
 TOOLS: Final = ("approve", "veto", "set", "hold", "resume")
 """Actions that are available as tools."""
-REASON: Final = Annotated[str, Field(max_length=2000, description="the reason, recorded in the run's log")]
-WAIT: Final = Annotated[
+Reason: Final = Annotated[str, Field(max_length=2000, description="the reason, recorded in the run's log")]
+WaitSeconds: Final = Annotated[
     float | None,
     Field(
         ge=0.1,
         le=600,
         description="maximum seconds to wait for the receipt; by default until two steps have ended, or a minute "
-        "without a step. A command without an answer in time is in the log, and takes effect all the same",
+        "without a step. A command without an answer in time is still in the log and takes effect",
     ),
 ]
-TYPES: Final[Mapping[Kind, Any]] = {
+ARGUMENT_TYPES: Final[Mapping[Kind, Any]] = {
     "decision": Annotated[str, Field(max_length=64)],
     "actuator": Annotated[str, Field(max_length=128)],
     "value": float | str | dict[str, float] | None,
 }
 
 
-def control_tools(reach: Reach) -> list[Callable[..., Any]]:
+def control_tools(allowed_runs: AllowedRuns) -> list[Callable[..., Any]]:
     """Return one function per entry in TOOLS, with the name, parameters and docstring that a client reads."""
     key = ControlKey()
-    return [_tool(reach, key, ACTIONS[name]) for name in TOOLS]
+    return [_tool(allowed_runs, key, ACTIONS[name]) for name in TOOLS]
 
 
-def _tool(reach: Reach, key: ControlKey, action: Action) -> Callable[..., Any]:
+def _tool(allowed_runs: AllowedRuns, key: ControlKey, action: Action) -> Callable[..., Any]:
     async def act(
         context: Context, reason: str, run: str | None, wait_s: float | None, **arguments: Any
     ) -> CallToolResult:
         def find_access(_: Progress) -> RunAccess:
-            return key.as_operator(reach.find(run, running=True))
+            return key.as_operator(allowed_runs.find(run, running=True))
 
-        access = await on_thread(context, find_access)
+        access = await run_on_thread(context, find_access)
         fields = {argument.field: arguments[argument.name] for argument in action.arguments}
         with as_tool_errors():
             command = new_command(action.name, reason=reason, **fields)
@@ -70,10 +70,10 @@ def _tool(reach: Reach, key: ControlKey, action: Action) -> Callable[..., Any]:
     parameters = {
         "context": Context,
         **{argument.name: _annotation(argument) for argument in action.arguments},
-        "reason": REASON,
+        "reason": Reason,
     }
     defaults = {"value": None} | {"run": None, "wait_s": None}
-    parameters |= {"run": Run, "wait_s": WAIT}
+    parameters |= {"run": Run, "wait_s": WaitSeconds}
     act.__name__ = action.name
     act.__doc__ = f"{action.summary}. {action.detail}".strip()
     act.__annotations__ = parameters | {"return": Annotated[CallToolResult, CommandReport]}
@@ -93,7 +93,7 @@ def _tool(reach: Reach, key: ControlKey, action: Action) -> Callable[..., Any]:
 
 
 def _annotation(argument: Argument) -> Any:
-    return Annotated[TYPES[argument.kind], Field(description=argument.help)]
+    return Annotated[ARGUMENT_TYPES[argument.kind], Field(description=argument.help)]
 
 
 class ControlKey:
@@ -106,18 +106,20 @@ class ControlKey:
         """Return access to the run as the operator NAME.
 
         For a run on this machine, the first command creates the key and logs it. For a run on another machine, the
-        server uses its user's key. Raises ConfigError if the run's keys are made elsewhere, ProcessError and BusError
-        if the run does not accept the key.
+        server uses its user's key. Raises ConfigError if another machine manages the run's keys, and ProcessError or
+        BusError if the run does not accept the key.
         """
         if not isinstance(access, LocalRun):
             return access
         folder = access.folder
         address = f"{folder.path} at {folder.info().url}"
         if address not in self._runs:
-            granted, untold = person_keys.grant(person_keys.AdministeredServer.of_run(folder), NAME, "operator")
-            if untold:
-                raise BusError(untold)
-            trust = tls.trusting_text(granted.tls_ca, address) if granted.tls_ca else None
+            granted, delivery_failure = person_keys.grant(
+                person_keys.AdministeredServer.of_run(folder), NAME, "operator"
+            )
+            if delivery_failure:
+                raise BusError(delivery_failure)
+            trust = tls.trust_text(granted.tls_ca, address) if granted.tls_ca else None
             self._runs[address] = RemoteRun(
                 granted.run, folder.info().url, granted.credentials, role="operator", keys=granted.keys, trust=trust
             )

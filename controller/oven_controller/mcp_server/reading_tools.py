@@ -14,9 +14,9 @@ from mcp.types import CallToolResult
 from pydantic import BaseModel, ConfigDict, Field
 
 from oven_agents.review.backtest import Backtest, BacktestReport
-from oven_controller.mcp_server.allowed_runs import Reach
+from oven_controller.mcp_server.allowed_runs import AllowedRuns
 from oven_controller.mcp_server.tool_answer import answer
-from oven_controller.mcp_server.tool_thread import Progress, on_thread
+from oven_controller.mcp_server.tool_thread import Progress, run_on_thread
 from oven_controller.stack.run_status import RunStatus, run_status
 from oven_core.errors import ConfigError, UnknownNameError
 from oven_core.protocol.graph_requests import Diagnosis
@@ -32,16 +32,16 @@ from oven_runs.log.run_summary import Verdict
 from oven_runs.log.since import FORMS, Since
 from oven_runs.settings.resolution import rules_set
 
-RUNS: Final = 50
-"""Maximum runs in the list."""
-METRICS: Final = 200
-"""Maximum metrics in a status. Trainers publish fewer, and all of them fit into one answer."""
+MAX_RUNS: Final = 50
+"""Maximum number of runs in the list."""
+MAX_METRICS: Final = 200
+"""Maximum number of metrics in a status. Trainers publish fewer, and all of them fit into one answer."""
 
 Run: TypeAlias = Annotated[
-    str | None, Field(description="the run's name; without it, the running one, else the newest")
+    str | None, Field(description="the run's name; by default the running one, or else the newest")
 ]
 SinceText: TypeAlias = Annotated[
-    str, Field(description=f"only what came after this point: {FORMS} before the log's newest event")
+    str, Field(description=f"only what happened after this point: {FORMS} before the log's newest event")
 ]
 Rules: TypeAlias = Annotated[
     tuple[str, ...], Field(max_length=32, description="rules to use instead of the run's, e.g. rules.autonomy=auto")
@@ -53,8 +53,8 @@ class RunList(BaseModel):
 
     model_config = ConfigDict(frozen=True)
 
-    runs: tuple[ListedRun, ...] = Field(description="the newest first")
-    more: int = Field(description="how many older ones are not listed")
+    runs: tuple[ListedRun, ...] = Field(description="newest first")
+    more: int = Field(description="number of older runs that are not listed")
 
 
 class DecisionList(BaseModel):
@@ -63,10 +63,10 @@ class DecisionList(BaseModel):
     model_config = ConfigDict(frozen=True, ser_json_inf_nan="strings")
 
     run: str
-    tick: int = Field(description="the run's newest")
+    tick: int = Field(description="the run's newest tick")
     step: int
-    decisions: tuple[DecisionRow, ...] = Field(description="the newest last")
-    more: int = Field(description="how many older ones match and are not listed")
+    decisions: tuple[DecisionRow, ...] = Field(description="newest last")
+    more: int = Field(description="number of older matching decisions that are not listed")
 
 
 class DiagnosisReport(BaseModel):
@@ -75,7 +75,7 @@ class DiagnosisReport(BaseModel):
     model_config = ConfigDict(frozen=True, ser_json_inf_nan="strings")
 
     run: str
-    named: tuple[NamedSymptom, ...] = Field(description="symptoms that agents named in the run, the newest first")
+    named: tuple[NamedSymptom, ...] = Field(description="symptoms that agents named in the run, newest first")
     symptoms: tuple[str, ...] = Field(description="symptoms that the graph was asked about")
     diagnosis: Diagnosis | None = Field(
         description="causes and remedies; p ranks them and is not a calibrated probability. Null if there was no "
@@ -84,36 +84,37 @@ class DiagnosisReport(BaseModel):
 
 
 class ReadingTools:
-    """Each method is a tool, and its docstring is its description for the client."""
+    """The tools, one per method, whose docstrings are their descriptions for the client."""
 
-    def __init__(self, reach: Reach) -> None:
-        self._reach = reach
+    def __init__(self, allowed_runs: AllowedRuns) -> None:
+        self._allowed_runs = allowed_runs
 
     async def runs(self, context: Context) -> Annotated[CallToolResult, RunList]:
-        """List the training runs that the controller knows, the newest first, with their states."""
+        """List the training runs on this machine with their states, newest first."""
 
         def work(progress: Progress) -> RunList:
-            reach = self._reach
-            if reach.elsewhere:
-                raise ConfigError("the run is on another machine, which does not list its runs: use `status`")
-            rows = [run for run in listed_runs(Home()) if reach.run in (None, run.run)]
-            return RunList(runs=tuple(rows[:RUNS]), more=len(rows[RUNS:]))
+            allowed_runs = self._allowed_runs
+            if allowed_runs.is_remote:
+                raise ConfigError("runs on another machine cannot be listed: use `status` for this one")
+            rows = [run for run in listed_runs(Home()) if allowed_runs.run in (None, run.run)]
+            return RunList(runs=tuple(rows[:MAX_RUNS]), more=len(rows[MAX_RUNS:]))
 
-        return answer(await on_thread(context, work))
+        return answer(await run_on_thread(context, work))
 
     async def status(self, context: Context, run: Run = None) -> Annotated[CallToolResult, RunStatus]:
-        """How a run is doing: step, newest metrics, knobs, decisions by verdict, advice that waits for approval (with
+        """Show the state of a run: step, newest metrics, knobs, decisions by verdict, advice awaiting approval (with
         the decision's id), agents, and problems (`notes`)."""
 
         def work(progress: Progress) -> RunStatus:
-            status = asyncio.run(run_status(self._reach.find(run), progress.hear))
-            if not (more := len(status.metrics) - METRICS) > 0:
+            status = asyncio.run(run_status(self._allowed_runs.find(run), progress.on_event))
+            more = len(status.metrics) - MAX_METRICS
+            if more <= 0:
                 return status
-            note = f"{more} of {len(status.metrics)} metrics are not listed here; `metric` returns any by its name"
-            metrics = dict(itertools.islice(status.metrics.items(), METRICS))
+            note = f"{more} of {len(status.metrics)} metrics are not listed here; `metric` returns any metric by name"
+            metrics = dict(itertools.islice(status.metrics.items(), MAX_METRICS))
             return status.model_copy(update={"metrics": metrics, "notes": (*status.notes, note)})
 
-        return answer(await on_thread(context, work))
+        return answer(await run_on_thread(context, work))
 
     async def metric(
         self,
@@ -123,15 +124,15 @@ class ReadingTools:
         since: SinceText = "",
         max_points: Annotated[int, Field(ge=5, le=1000, description="maximum number of measurements")] = 100,
     ) -> Annotated[CallToolResult, MetricHistory]:
-        """One metric over a run. If there are more measurements than max_points, each stretch keeps its smallest and
-        its largest value, so that spikes stay; no value is an average."""
+        """Show one metric over a run. With more measurements than max_points, the smallest and the largest value of
+        each interval are kept, so that spikes stay visible. No value is an average."""
 
         def work(progress: Progress) -> MetricHistory:
-            access, reader = self._reach.find(run), MetricReader(name, Since.read(since))
+            access, reader = self._allowed_runs.find(run), MetricReader(name, Since.read(since))
             asyncio.run(_feed(access, progress, reader))
             return reader.history(access.run, max_points)
 
-        return answer(await on_thread(context, work), "set a smaller max_points")
+        return answer(await run_on_thread(context, work), "set a smaller max_points")
 
     async def decisions(
         self,
@@ -139,16 +140,19 @@ class ReadingTools:
         run: Run = None,
         since: SinceText = "",
         actuator: Annotated[str, Field(description="only decisions on this actuator")] = "",
-        agent: Annotated[str, Field(description="only decisions that this agent voted on, or this person gave")] = "",
+        agent: Annotated[str, Field(description="only decisions that this agent voted on, or this person caused")] = "",
         verdict: Annotated[Verdict | None, Field(description="only decisions with this verdict")] = None,
-        limit: Annotated[int, Field(ge=1, le=100, description="how many of the newest")] = 20,
+        limit: Annotated[int, Field(ge=1, le=100, description="maximum number of decisions, newest first")] = 20,
     ) -> Annotated[CallToolResult, DecisionList]:
-        """The decisions of a run: step, author, change, verdict and reason, the value read back, and the effect on the
-        target metric. `explain` has one in full."""
+        """List the decisions of a run: step, author, change, verdict and reason, the value read back, and the effect
+        on the target metric. `explain` shows one in full."""
 
         def work(progress: Progress) -> DecisionList:
-            access, criteria = self._reach.find(run), DecisionFilter(Since.read(since), actuator, agent, verdict or "")
-            log = asyncio.run(read_explanations(access, progress.hear))
+            access, criteria = (
+                self._allowed_runs.find(run),
+                DecisionFilter(Since.read(since), actuator, agent, verdict or ""),
+            )
+            log = asyncio.run(read_explanations(access, progress.on_event))
             criteria.check(log.by_id.values())
             ids = [id_ for id_, explanation in log.by_id.items() if criteria.matches(explanation, log.newest)]
             rows = [decision_row(log.get(id_)) for id_ in deque(ids, maxlen=limit)]
@@ -156,28 +160,30 @@ class ReadingTools:
                 run=access.run, tick=log.tick, step=log.step, decisions=tuple(rows), more=len(ids) - len(rows)
             )
 
-        return answer(await on_thread(context, work), "set a smaller limit")
+        return answer(await run_on_thread(context, work), "set a smaller limit")
 
     async def explain(
         self,
         context: Context,
         decision: Annotated[
             str,
-            Field(description="its id or the start of it, or an actuator, for the newest decision on it that passed"),
+            Field(
+                description="the decision's id or its beginning, or an actuator, for its newest decision that passed"
+            ),
         ],
         run: Run = None,
         rules: Rules = (),
     ) -> Annotated[CallToolResult, ExplanationReport]:
-        """One decision in full: who voted how and why, the knowledge graph's paths, guardrails in the reason, the
-        forecast, the receipt with the value read back, and the outcome. With `rules` also
-        what these rules would have decided (open loop)."""
+        """Show one decision in full: the votes and their reasons, the knowledge graph's paths, guardrails in the
+        reason, the forecast, the receipt with the value read back, and the outcome. With `rules`, also show the
+        decision under these rules (open loop)."""
 
         def work(progress: Progress) -> ExplanationReport:
-            access, changed_rules = self._reach.find(run), rules_set(rules)
-            explanation, alternative = asyncio.run(explain_decision(access, decision, changed_rules, progress.hear))
+            access, changed_rules = self._allowed_runs.find(run), rules_set(rules)
+            explanation, alternative = asyncio.run(explain_decision(access, decision, changed_rules, progress.on_event))
             return report(access.run, explanation, alternative)
 
-        return answer(await on_thread(context, work))
+        return answer(await run_on_thread(context, work))
 
     async def diagnose(
         self,
@@ -187,19 +193,19 @@ class ReadingTools:
             tuple[str, ...],
             Field(
                 max_length=64,
-                description="the graph's ids, e.g. loss_spike; without any, those that agents named",
+                description="ids in the graph, e.g. loss_spike; by default those that agents named",
             ),
         ] = (),
         since: SinceText = "",
         remedies: Annotated[int, Field(ge=1, le=20, description="maximum number of remedies")] = 5,
     ) -> Annotated[CallToolResult, DiagnosisReport]:
-        """Likely causes and remedies for the symptoms of a run, from the knowledge graph, with its sources. A remedy's
-        `unmet` lists what the run lacks for it."""
+        """Find likely causes and remedies for the symptoms of a run in the knowledge graph, with sources. `unmet` lists
+        what the run lacks for a remedy."""
 
         def work(progress: Progress) -> DiagnosisReport:
-            access, fold = self._reach.find(run), NamedSymptoms(Since.read(since))
-            asyncio.run(_feed(access, progress, fold))
-            named = fold.symptoms()
+            access, reader = self._allowed_runs.find(run), NamedSymptoms(Since.read(since))
+            asyncio.run(_feed(access, progress, reader))
+            named = reader.symptoms()
             ids = tuple(symptoms) or tuple(symptom.id for symptom in named[:8])
             diagnosis = None
             if ids:
@@ -207,13 +213,13 @@ class ReadingTools:
                 from oven_kg.reasoning.diagnosis import diagnose
 
                 graph = load()
-                diagnosis = diagnose(graph, fold.diagnose_request(ids, remedies))
+                diagnosis = diagnose(graph, reader.diagnose_request(ids, remedies))
                 if symptoms and diagnosis.unknown:
                     known = (node.id for node in graph.nodes_of_kind("symptom"))
                     raise UnknownNameError("symptom", diagnosis.unknown[0], known)
             return DiagnosisReport(run=access.run, named=tuple(named[:64]), symptoms=ids, diagnosis=diagnosis)
 
-        return answer(await on_thread(context, work), "ask for fewer remedies")
+        return answer(await run_on_thread(context, work), "set a smaller `remedies`")
 
     async def backtest(
         self,
@@ -221,30 +227,30 @@ class ReadingTools:
         agent: Annotated[str, Field(description="an installed agent's name, or a file in the folder of --agent-files")],
         run: Run = None,
         rules: Rules = (),
-        limit: Annotated[int, Field(ge=1, le=200, description="how many of the newest votes")] = 50,
+        limit: Annotated[int, Field(ge=1, le=200, description="maximum number of votes, newest first")] = 50,
     ) -> Annotated[CallToolResult, BacktestReport]:
-        """The votes that an agent would have cast in a recorded run, and the decisions that would have followed. Open
-        loop: the recording does not react, so only the part before the first divergence is certain. It takes a while on
-        a long run, reports its progress and can be cancelled."""
+        """Show the votes that an agent would have cast in a recorded run, and the resulting decisions. The recording
+        does not react to them (open loop), so only the part before the first divergence is certain. A long run takes a
+        while; progress is reported, and the call can be cancelled."""
 
         def work(progress: Progress) -> BacktestReport:
             from oven_agents.review.backtest import backtest as run_backtest
 
-            access, changed_rules = self._reach.find(run), rules_set(rules)
-            target = self._reach.agent(agent)
-            with contextlib.redirect_stdout(sys.stderr):  # an agent may print, and stdout is the protocol's
+            access, changed_rules = self._allowed_runs.find(run), rules_set(rules)
+            target = self._allowed_runs.agent(agent)
+            with contextlib.redirect_stdout(sys.stderr):  # an agent may print, but stdout is for the protocol
                 test: Backtest = asyncio.run(
                     run_backtest(target, access.run, access.events(exact=True), changed_rules, progress.count)
                 )
             return test.report().newest(limit)
 
-        return answer(await on_thread(context, work), "set a smaller limit")
+        return answer(await run_on_thread(context, work), "set a smaller limit")
 
 
-Fold: TypeAlias = MetricReader | NamedSymptoms
+LogReader: TypeAlias = MetricReader | NamedSymptoms
 
 
-async def _feed(access: RunAccess, progress: Progress, fold: Fold) -> None:
+async def _feed(access: RunAccess, progress: Progress, reader: LogReader) -> None:
     async for event in access.events():
-        fold.feed(event)
-        progress.hear(event)
+        reader.feed(event)
+        progress.on_event(event)

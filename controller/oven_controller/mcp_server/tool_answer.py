@@ -1,4 +1,4 @@
-"""Tool answers: a model as structured content and as JSON text, without control characters and limited in length."""
+"""Convert a model to a tool's answer: structured content and JSON text, cleaned and limited in length."""
 
 from __future__ import annotations
 
@@ -12,32 +12,32 @@ from pydantic import BaseModel
 from oven_core.terminal_text import clean
 
 MAX_CHARACTERS: Final = 60_000
-"""Maximum characters of an answer: about 15,000 to 20,000 tokens, which common clients accept without cutting."""
+"""Maximum characters of an answer: about 15,000 to 20,000 tokens, which common clients accept without truncating it."""
 TEXT_LENGTHS: Final = (2000, 400, 120)
 """Maximum lengths of each text in an answer, tried in this order until the answer is short enough."""
 
 
-def answer(model: BaseModel, remedy: str = "ask for less") -> CallToolResult:
-    """Return the model's JSON. Control characters are removed from texts, and texts are cut if the whole is too long.
+def answer(model: BaseModel, remedy: str = "request less") -> CallToolResult:
+    """Return the model as JSON, without control characters. Texts are truncated if the answer is too long.
 
     Raises ToolError with a remedy if the answer is still too long.
     """
     plain = json.loads(model.model_dump_json())  # model_dump would keep NaN, which JSON does not support
     for length in TEXT_LENGTHS:
-        shortened = _shortened(plain, length)
+        shortened = _shorten(plain, length)
         text = json.dumps(shortened, ensure_ascii=False, separators=(",", ":"))
         if len(text) <= MAX_CHARACTERS:
             return CallToolResult(content=[TextContent(type="text", text=text)], structured_content=shortened)
     raise ToolError(f"the answer has {len(text):,} characters, more than the maximum of {MAX_CHARACTERS:,}: {remedy}")
 
 
-def _shortened(value: Any, length: int) -> Any:
-    """Return the value with every text in it cleaned and cut."""
+def _shorten(value: Any, length: int) -> Any:
+    """Return the value with every text in it cleaned and truncated."""
     if isinstance(value, str):
         text = clean(value)
         return text if len(text) <= length else f"{text[: length - 1]}…"
     if isinstance(value, list):
-        return [_shortened(item, length) for item in value]
+        return [_shorten(item, length) for item in value]
     if isinstance(value, dict):
-        return {clean(key): _shortened(item, length) for key, item in value.items()}
+        return {clean(key): _shorten(item, length) for key, item in value.items()}
     return value

@@ -1,5 +1,6 @@
-"""Run a tool's work on a thread so that the server stays responsive and reports progress. Cancelling a call stops it at
-the next event.
+"""Run a tool's work on a thread, so that the server stays responsive and reports progress.
+
+Cancelling a call stops it at the next event.
 """
 
 from __future__ import annotations
@@ -26,11 +27,11 @@ T = TypeVar("T")
 
 
 class CancelledCallError(Exception):
-    """The client cancelled the call."""
+    """Raised in the tool's thread if the client cancelled the call."""
 
 
 class Progress:
-    """A tool's progress in reading a log. The tool's thread calls `hear` and `count`."""
+    """A tool's progress in reading a log, updated by the tool's thread."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
@@ -41,7 +42,7 @@ class Progress:
     def cancel(self) -> None:
         self._cancelled.set()
 
-    def hear(self, event: Event) -> None:
+    def on_event(self, event: Event) -> None:
         """Count one event. Raises CancelledCallError."""
         self.count(self._events + 1, 0)
 
@@ -58,7 +59,7 @@ class Progress:
         anyio.from_thread.run(self._context.report_progress, float(events), None, message)
 
 
-async def on_thread(context: Context, work: Callable[[Progress], T]) -> T:
+async def run_on_thread(context: Context, work: Callable[[Progress], T]) -> T:
     """Run the work on a thread and return its result. Errors become ToolErrors as in `as_tool_errors`."""
     progress = Progress(context)
     try:
@@ -70,7 +71,7 @@ async def on_thread(context: Context, work: Callable[[Progress], T]) -> T:
 
 @contextlib.contextmanager
 def as_tool_errors() -> Iterator[None]:
-    """Convert errors to a ToolError, whose message has the remedy and no traceback."""
+    """Convert errors to a ToolError, whose message includes the remedy and no traceback."""
     try:
         yield
     except OvenError as error:

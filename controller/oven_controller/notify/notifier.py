@@ -20,7 +20,7 @@ from oven_controller.notify.message import Message, Notice
 from oven_controller.notify.outbox import Outbox
 from oven_controller.notify.recipients import Recipient
 from oven_controller.notify.triggers import Triggers
-from oven_core.cancellation import call_at_end, end
+from oven_core.cancellation import end, on_termination
 from oven_core.protocol.events import Event
 from oven_core.terminal_text import counted
 from oven_runs.access.run_access import RunAccess
@@ -45,7 +45,7 @@ async def run_notifier(
     """Send notifications until the run is over or the process receives a signal. Raises RefusedError and
     ConfigError."""
     stop = asyncio.Event()
-    call_at_end(stop.set)
+    on_termination(stop.set)
     await _Notifier(access, settings, recipients, folder).run(stop)
 
 

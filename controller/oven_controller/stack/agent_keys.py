@@ -85,7 +85,7 @@ def name_owner(server: ServerFolder, name: str, installed: bool = False) -> str:
         return "a part of the stack"
     if SHARED_PROCESS.fullmatch(name):
         return "a process with several agents, or a mesh replica"
-    if name in plugins.points("agents") and not installed:
+    if name in plugins.find_plugins("agents") and not installed:
         return f"an installed agent (run it with `oven-controller agent run {name}`)"
     return ""
 

@@ -29,14 +29,12 @@ def dry_run(request: Request, home: Home) -> list[str]:
         asyncio.run(check_server(request))
     fields = settings.model_dump(mode="json")
     prefix = "python -m oven_controller.stack.run_process"
-    processes = {"nats-server": f"not started, because {settings.nats} is used" if settings.nats else binary()}
+    processes = {"nats-server": f"not started: {settings.nats} is used" if settings.nats else binary()}
     for number in range(1, settings.meshes + 1):
         processes["mesh" if number == 1 else f"mesh-{number}"] = f"{prefix} mesh"
     if settings.kg:
         graph_option = f" --large {settings.kg}" if isinstance(settings.kg, str) else ""
-        processes["kg"] = (
-            f"{prefix} kg{graph_option}" if is_installed("kg") else "not started, because it is not installed"
-        )
+        processes["kg"] = f"{prefix} kg{graph_option}" if is_installed("kg") else "not started: it is not installed"
     for pool in pools(agent_specs(settings), per_process(settings)):
         processes[pool.process] = f"{prefix} agent {' '.join(pool.arguments)}"
     for name in settings.committee.judges:
@@ -51,7 +49,7 @@ def dry_run(request: Request, home: Home) -> list[str]:
         processes["learner"] = f"{prefix} learner"
     if request.monitored:
         command = f"{prefix} monitor --control  (in the terminal, if there is one)"
-        processes["monitor"] = command if is_installed("monitor") else "not started, because it is not installed"
+        processes["monitor"] = command if is_installed("monitor") else "not started: it is not installed"
     return [
         first_line(request.resolved),
         "# settings",

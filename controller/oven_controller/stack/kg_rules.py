@@ -37,6 +37,4 @@ async def request_graph_info(bus: Bus, timeout_s: float = 2.0) -> GraphInfo:
     try:
         return GraphInfo.model_validate_json(reply)
     except ValidationError as error:
-        raise BusError(
-            f"{names.kg('info')} did not reply with a valid GraphInfo ({error.error_count()} errors)"
-        ) from error
+        raise BusError(f"{names.kg('info')} sent an invalid GraphInfo ({error.error_count()} errors)") from error

@@ -253,9 +253,7 @@ class LinePrinter:
         if name := view.target():
             at_start, at_end = view.first[name], view.metrics[name]
             if view.ended is None:
-                lines.append(
-                    f"{name} {at_start:.3f} at the start, {at_end:.3f} in the last observation; the end was not logged"
-                )
+                lines.append(f"{name} {at_start:.3f} at the start, {at_end:.3f} last; the end was not logged")
             else:
                 lines.append(f"{name} {at_start:.3f} → {at_end:.3f} ({at_end - at_start:+.3f})")
         receipts = ", ".join(f"{count} {status}" for status, count in sorted(view.receipts.items()))
@@ -272,9 +270,7 @@ class LinePrinter:
         if view.ended and view.ended.lockstep_timeouts:
             lines.append(f"{counted(view.ended.lockstep_timeouts, 'lockstep timeout')}: this run is not reproducible")
         if view.ended and view.ended.dropped_observations:
-            lines.append(
-                f"lost {counted(view.ended.dropped_observations, 'observation')} while the bus was unreachable"
-            )
+            lines.append(f"lost {counted(view.ended.dropped_observations, 'observation')} while the bus was down")
         return [clean(line) for line in lines]
 
     def _agent_lines(self) -> list[str]:

@@ -22,7 +22,7 @@ from oven_core.protocol.messages import RunStarted
 from oven_core.protocol.operator_messages import OperatorKey
 from oven_core.security import tls
 from oven_core.security.credentials import Credentials
-from oven_core.security.person_file import PersonFile, Power
+from oven_core.security.person_file import PersonFile, PersonRole
 from oven_core.security.signing import OPERATOR, load_keys
 from oven_runs.home.run_folder import RunFolder
 from oven_runs.server.embedded import KEYS, ServerFolder
@@ -52,7 +52,7 @@ class AdministeredServer:
         parent = Path(info.creds).parent if info.creds and Path(info.creds).is_dir() else None
         if parent is None or not (parent / "nats.conf").is_file():
             raise ConfigError(
-                f"the keys for {tls.shown(info.url)} are on its machine; run `oven-controller creds add NAME "
+                f"the keys for {tls.redact(info.url)} are on its machine; run `oven-controller creds add NAME "
                 "--operator --server FOLDER --nats URL` there"
             )
         return cls(server_folder(parent), info.url, Path(info.tls_ca) if info.tls_ca else None, folder)
@@ -71,7 +71,7 @@ class AdministeredServer:
 
 
 def grant(
-    site: AdministeredServer, name: str, power: Power, *, url: str = "", ca: Path | None = None
+    site: AdministeredServer, name: str, power: PersonRole, *, url: str = "", ca: Path | None = None
 ) -> tuple[PersonFile, str]:
     """Create a person's key. Return its file, and a warning if the run could not be notified.
 
@@ -128,7 +128,7 @@ def announce(site: AdministeredServer, change: OperatorKey, url: str = "") -> st
 async def _append(site: AdministeredServer, change: OperatorKey, url: str) -> None:
     """Append the change to the log of a run that has started. Raises BusError."""
     run = site.server.run
-    trust = tls.trusting(site.ca) if site.ca is not None else None
+    trust = tls.trust_file(site.ca) if site.ca is not None else None
 
     def key(name: str) -> Credentials:
         return Credentials.load(site.server.creds / f"{name}.nk")
@@ -154,7 +154,5 @@ def _authority(ca: Path | None) -> str:
     text = read_file(ca, "the certificate authority").decode(errors="replace")
     certificates = re.findall(r"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", text, re.DOTALL)
     if not certificates:
-        raise ConfigError(
-            f"{ca} contains no certificate (PEM); use the authority's, e.g. the one that `creds server --tls` made"
-        )
+        raise ConfigError(f"{ca} contains no certificate (PEM); `creds server --tls` creates one for the authority")
     return "\n".join(certificates) + "\n"

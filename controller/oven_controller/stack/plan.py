@@ -133,9 +133,8 @@ class Plan:
         return replace(service, needs_guard=True, kill_descendants=True)
 
     def kg(self) -> Service:
-        return self._stack_process(
-            "kg", "kg", ("--large", self.kg_folder) if self.kg_folder else (), self.environment("kg")
-        )
+        arguments = ("--large", self.kg_folder) if self.kg_folder else ()
+        return self._stack_process("kg", "kg", arguments, self.environment("kg"))
 
     def member(self, name: str) -> Service:
         return self._stack_process(f"member-{name}", "member", ("--name", name), self.environment("member", name))

@@ -70,7 +70,7 @@ def check(request: Request, home: Home) -> None:
         for name in _keys(request):
             _credentials(settings, name)
         if settings.tls_ca:
-            tls.trusting(settings.tls_ca)
+            tls.trust_file(settings.tls_ca)
     pools(agent_specs(settings), per_process(settings))
     check_keys(settings.committee)
     resolve(settings.notify, os.environ, home.find(request.run).path if request.resume else None)
@@ -97,7 +97,7 @@ def check_resumable(folder: RunFolder, learner: bool = True) -> None:
     recipe = folder.info().recipe
     if recipe == IMPORTED:
         raise ConfigError(
-            f"run {folder.run!r} was imported and cannot be resumed; start a new one with `oven-controller run`"
+            f"run {folder.run!r} was imported and cannot be resumed; start one with `oven-controller run`"
         )
     if learner and folder.status() == "completed":
         remedy = f"start another with `oven-controller up --recipe {recipe}`"
@@ -138,7 +138,7 @@ def load_agents(specs: Sequence[AgentSpec], mode: str) -> str:
 async def check_server(request: Request) -> None:
     """Connect to the server of --nats as `up` does. Raises BusError, or another error that would prevent the run."""
     settings = request.resolved.settings
-    trust = tls.trusting(settings.tls_ca) if settings.tls_ca else None
+    trust = tls.trust_file(settings.tls_ca) if settings.tls_ca else None
     await exposure_warning(settings.nats, settings.tls_ca, trust)
     async with Bus.connect(settings.nats, _credentials(settings, "admin"), name="admin", trust=trust) as bus:
         if request.run and not request.resume and await streams.exists(bus.jetstream, request.run):
@@ -181,7 +181,7 @@ async def _address_warning(url: str, ca: str, trust: ssl.SSLContext | None) -> s
         async with Bus.connect(url, name="anonymous", trust=trust):
             pass
     except BusError:
-        return tls.open_to_readers(url)
+        return tls.plaintext_warning(url)
     raise ConfigError(
         f"{url} accepts anyone, so anyone could vote, decide and delete; configure users (`oven-controller creds "
         "server` makes a configuration), or use a server on 127.0.0.1"

@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from typing import Final
 
 from oven_core.errors import UnknownNameError
-from oven_core.plugins import imported
+from oven_core.plugins import import_object
 
 
 @dataclass(frozen=True)
@@ -43,5 +43,5 @@ def process_function(name: str) -> Callable[[list[str]], int]:
     """Import the function of a process. Raises UnknownNameError, and ConfigError if the import fails."""
     if name not in PROCESSES:
         raise UnknownNameError("process", name, PROCESSES)
-    function: Callable[[list[str]], int] = imported("process", name, PROCESSES[name].function)
+    function: Callable[[list[str]], int] = import_object("process", name, PROCESSES[name].function)
     return function

@@ -144,9 +144,8 @@ class Processes:
         child = await self._start_child(service)
         is_ready = await self._became_ready(child, self._wait_for_kg(), KG_READY_S)
         if not is_ready and child.returncode is None:
-            self._report(
-                f"kg did not respond within {KG_READY_S:g} s; the run starts without it; see {short_path(child.log)}"
-            )
+            log = short_path(child.log)
+            self._report(f"kg did not respond within {KG_READY_S:g} s; the run starts without it; see {log}")
         self._others.append(self._supervise(service, child, self._wait_for_kg, lambda: "agents have no priors"))
         return is_ready
 

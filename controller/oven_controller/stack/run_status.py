@@ -85,9 +85,7 @@ class RunStatus(_StatusModel):
     """The status of a run."""
 
     run: str
-    status: str = Field(
-        description="running, completed, stopped, failed, interrupted, or unreachable on another machine"
-    )
+    status: str = Field(description="running, completed, stopped, failed or interrupted; elsewhere also unreachable")
     recipe: str
     start: str
     drill: str = Field(description="the planted problem, if this run is a drill")
@@ -142,7 +140,7 @@ async def run_status(access: RunAccess, on_event: Callable[[Event], object] = la
         recipe=info.recipe or (view.started.recipe if view.started else ""),
         start=info.start,
         drill=info.drill,
-        url=tls.shown(info.url) if running else "",
+        url=tls.redact(info.url) if running else "",
         processes=tuple(ProcessStatus.model_validate(entry) for entry in local.processes),
         memory_mb=round(sum(entry["memory_mb"] for entry in local.processes), 1),
         tick=view.tick,

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from oven_controller.stack.plan import Service
 from oven_controller.stack.screen import relay
-from oven_core.cancellation import call_at_end, end
+from oven_core.cancellation import end, on_termination
 from oven_core.errors import BusError, OvenError
 from oven_core.protocol.messages import AgentStatus, RunStarted
 from oven_runs.access.local_run import LocalRun
@@ -41,7 +41,7 @@ async def run_alongside(folder: RunFolder, service: Service, agent: str, trust: 
             child.kill()
         stop.set()
 
-    call_at_end(on_signal, signal.SIGHUP)
+    on_termination(on_signal, signal.SIGHUP)
     agent_ended = asyncio.Event()
     copy_task = asyncio.create_task(relay(service.log, offset, agent_ended))
     trust_task = asyncio.create_task(_grant_trust(folder, agent, trust))
@@ -89,9 +89,7 @@ async def _end_child(child: Child) -> int:
     code = await child.end(GRACE_S)
     killed = code in (128 + signal.SIGKILL, -signal.SIGKILL)  # by its guard, or together with the guard
     if killed:
-        print(
-            f"{child.name} did not end within {GRACE_S:g} s and was killed, because its code did not return", flush=True
-        )
+        print(f"{child.name} did not end within {GRACE_S:g} s and was killed: its code did not return", flush=True)
     return 0 if killed or code == 128 + signal.SIGTERM else code
 
 

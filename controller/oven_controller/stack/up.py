@@ -100,10 +100,8 @@ class _Stack:
             url = await self._start_server()
             self.out(f"run {self.folder.run}, bus {url}, folder {short_path(self.folder.path)}")
             if self.folder.keys() is None:
-                self.out(
-                    "events are not signed, because that needs a key for each role (--creds FOLDER from `creds server`)"
-                )
-            trust = tls.trusting(self.settings.tls_ca) if self.settings.tls_ca else None
+                self.out("events are not signed, because signing needs a key for each role (see `creds server`)")
+            trust = tls.trust_file(self.settings.tls_ca) if self.settings.tls_ca else None
             if self.settings.nats and (warning := await exposure_warning(url, self.settings.tls_ca, trust)):
                 self.out(f"warning: {warning}")
             async with Bus.connect(url, self._credentials(), name="admin", trust=trust) as bus:
@@ -302,9 +300,8 @@ class _Stack:
         if not is_installed("monitor"):
             self.out('printing lines, because the monitor is not installed (`pip install "oven-controller[tui]"`)')
             return
-        await self.out.open(
-            [*process_command("monitor"), "--control"], plan.environment("monitor"), self._monitor_closed
-        )
+        command = [*process_command("monitor"), "--control"]
+        await self.out.open(command, plan.environment("monitor"), self._monitor_closed)
         self._record_pid("monitor", self.out.pid)
 
     def _monitor_closed(self) -> str:

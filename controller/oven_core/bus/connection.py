@@ -1,7 +1,7 @@
-"""The message bus that all other modules use to connect, publish, subscribe, send requests and reach the log.
+"""Connect to the message bus, publish, subscribe, send requests, and read and write the log.
 
-It is a thin layer over nats-py. Connecting fails fast with the reason, while nats-py alone retries bad credentials
-silently. In oven_core.bus.log, an append reports its result, and a reader survives the loss of a server.
+This is a thin layer over nats-py. Connecting fails fast and states the reason, while nats-py alone retries bad
+credentials silently. An append reports its result, and a reader survives the loss of a server.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from nats.errors import TimeoutError as NatsTimeout
 from nats.micro.request import ERROR_HEADER
 
 from oven_core.bus import watchdog
-from oven_core.bus.log import LogClient
-from oven_core.bus.nats_client import BusClient, InlineMessage, allow_websockets, final
+from oven_core.bus.log_client import LogClient
+from oven_core.bus.nats_client import BusClient, InlineMessage, allow_websockets, permanent_error
 from oven_core.cancellation import end
 from oven_core.errors import BusError, reason
 from oven_core.protocol.permissions import inbox_prefix
@@ -31,13 +31,13 @@ from oven_core.security.signing import Signer
 
 CONNECT_S = 3.0
 PATIENT_S = 15.0
-"""Connection timeout if the server is known to run: an overloaded machine takes seconds to answer."""
-END_S = 1.0
-"""Timeout of nats-py's own `close`, after which this module ends its tasks."""
-AGAIN_S = 0.1
-"""Time between cancellations. nats-py's tasks need no cleanup, and several lose a cancellation on Python 3.11."""
-LISTENER_S = 0.5
-"""Timeout of the listener check. The server reports a missing listener at once, and a listener need not answer."""
+"""Connection timeout in seconds if the server is known to run. An overloaded machine takes seconds to answer."""
+CLOSE_TIMEOUT_S = 1.0
+"""Timeout in seconds of nats-py's `close`, after which this module cancels its tasks."""
+CANCEL_INTERVAL_S = 0.1
+"""Seconds between cancellations. nats-py's tasks need no cleanup, and several lose a cancellation on Python 3.11."""
+LISTENER_TIMEOUT_S = 0.5
+"""Timeout in seconds of the listener check. The server reports a missing listener at once."""
 
 
 class Bus(LogClient):
@@ -58,10 +58,10 @@ class Bus(LogClient):
         self._url = url
         self._changed = changed or (lambda: None)
         self._connected_once = False
-        self._no_server = False  # at the last attempt, so that waiting longer is useless
+        self._no_server = False  # whether the last attempt found no server, so that waiting longer is useless
         self._refusal: BusError | None = None  # an error that another attempt cannot fix
-        self._giving_up: asyncio.Task[None] | None = None
-        self._watch: asyncio.Task[None] | None = None
+        self._give_up_task: asyncio.Task[None] | None = None
+        self._watch_task: asyncio.Task[None] | None = None
 
     @classmethod
     @contextlib.asynccontextmanager
@@ -78,11 +78,11 @@ class Bus(LogClient):
     ) -> AsyncIterator[Bus]:
         """Connect for the duration of a block.
 
-        `url` is one server, or a cluster's servers separated by commas. `changed` is called when the connection is
-        lost, restored, or closed for good. `trust` has the trusted authorities. Its default is OVEN_TLS_CA, then the
-        system's authorities. `inbox` is the prefix for answers to requests. Its default depends on the name.
+        `url` is one server, or the servers of a cluster separated by commas. `changed` is called when the connection
+        is lost, restored, or closed for good. `trust` has the trusted authorities: by default those in OVEN_TLS_CA, or
+        else the system's. `inbox` is the prefix for answers to requests, by default one for the name.
 
-        Raises RefusedError if the server refuses the credentials or its certificate is not trusted, BusError if no
+        Raises RefusedError if the server refuses the credentials or its certificate is not trusted, and BusError if no
         server answers.
         """
         bus = await cls.open(
@@ -106,7 +106,7 @@ class Bus(LogClient):
         trust: ssl.SSLContext | None = None,
         inbox: str = "",
     ) -> Bus:
-        """Connect like `connect`; the caller closes it. Without `reconnect` a lost connection stays lost."""
+        """Connect like `connect`, but leave closing to the caller. `reconnect`: restore a lost connection."""
         user = credentials.name if credentials else name or "anonymous"
         bus = cls(BusClient(), user, Signer(credentials) if credentials else None, url, changed)
         options: dict[str, Any] = {
@@ -131,48 +131,48 @@ class Bus(LogClient):
             options["tls"] = context
         await bus._first_connection(options, timeout_s)
         bus.client.options["allow_reconnect"] = (
-            reconnect  # set only now: the first connection may take several attempts
+            reconnect  # set only now, because the first connection may on_message several attempts
         )
-        if reconnect:  # else the caller watches it
-            bus._watch = asyncio.create_task(watchdog.watch(bus.client), name=f"watch-{user}")
+        if reconnect:  # otherwise the caller watches it
+            bus._watch_task = asyncio.create_task(watchdog.watch(bus.client), name=f"watch-{user}")
         return bus
 
     async def _first_connection(self, options: Mapping[str, Any], timeout_s: float) -> None:
-        """Connect for the first time. If it raises RefusedError or BusError, nothing stays open."""
+        """Connect for the first time. Raises RefusedError or BusError, and then leaves nothing open."""
         loop = asyncio.get_running_loop()
         connecting = asyncio.create_task(self.client.connect(**options))
-        began, limit_s = loop.time(), timeout_s
+        start, limit_s = loop.time(), timeout_s
         try:
             # After a refusal nats-py would retry forever, silently.
-            while not connecting.done() and self._refusal is None and loop.time() < began + limit_s:
+            while not connecting.done() and self._refusal is None and loop.time() < start + limit_s:
                 await asyncio.wait({connecting}, timeout=0.05)
                 limit_s = min(timeout_s, CONNECT_S) if self._no_server else timeout_s
         except asyncio.CancelledError:
-            await end(connecting, within_s=END_S, again_s=AGAIN_S)
+            await end(connecting, within_s=CLOSE_TIMEOUT_S, again_s=CANCEL_INTERVAL_S)
             await self.abort()
             raise
-        ended = connecting.exception() if connecting.done() else None
-        if connecting.done() and ended is None:
+        failure = connecting.exception() if connecting.done() else None
+        if connecting.done() and failure is None:
             self._connected_once = True
             return
-        cause = reason(ended) if ended else (self.errors[-1] if self.errors else "no answer")
-        if self._refusal is None and isinstance(ended, Exception):
-            self._refusal = final(ended, self._url, self.name)
-        await end(connecting, within_s=END_S, again_s=AGAIN_S)
+        cause = reason(failure) if failure else (self.errors[-1] if self.errors else "no answer")
+        if self._refusal is None and isinstance(failure, Exception):
+            self._refusal = permanent_error(failure, self._url, self.name)
+        await end(connecting, within_s=CLOSE_TIMEOUT_S, again_s=CANCEL_INTERVAL_S)
         await self.abort()
         raise self._refusal or BusError(
             f"no NATS server answers at {self._url} within {limit_s:g} s ({cause}); "
-            "is the stack up? `oven-controller runs` lists what runs"
+            "check with `oven-controller runs` whether the stack is running"
         )
 
     async def _on_error(self, error: Exception) -> None:
         self.errors.append(reason(error))
         self._no_server = isinstance(error, OSError) and not isinstance(error, TimeoutError)
         del self.errors[:-50]
-        if (refusal := final(error, self._url, self.name)) is not None:
+        if (refusal := permanent_error(error, self._url, self.name)) is not None:
             self._refusal = refusal
-            if self._connected_once and self._giving_up is None:
-                self._giving_up = asyncio.create_task(self._give_up())
+            if self._connected_once and self._give_up_task is None:
+                self._give_up_task = asyncio.create_task(self._give_up())
         elif not self.client.is_connected:  # nats-py would leave the failed attempt open
             watchdog.abort(self.client)
 
@@ -184,7 +184,7 @@ class Bus(LogClient):
             async with asyncio.timeout(1):
                 await self.client.close()
 
-    async def _on_loss(self) -> None:  # called before the reconnection, so no message comes before the count
+    async def _on_loss(self) -> None:  # called before the reconnection, so no message arrives before the count
         self.losses += 1
         self._changed()
 
@@ -196,9 +196,9 @@ class Bus(LogClient):
         self._changed()
 
     async def close(self) -> None:
-        """Flush and close. An unreachable server does not delay it."""
-        if self._watch is not None:
-            self._watch.cancel()
+        """Flush and close, without waiting for an unreachable server."""
+        if self._watch_task is not None:
+            self._watch_task.cancel()
         try:
             if self.client.is_connected:
                 async with asyncio.timeout(1):
@@ -208,27 +208,30 @@ class Bus(LogClient):
         await self._end()
 
     async def abort(self) -> None:
-        """Cut the connection within a second, whatever the server does, and leave no socket and no task. nats-py's own
-        `close` waits for a frozen server forever (github.com/nats-io/nats.py/issues/671)."""
-        if self._watch is not None:
-            self._watch.cancel()
-        self.client.discard_unsent()  # nats-py's `close` would wait until it is written
+        """Cut the connection within a second, whatever the server does, and leave no socket or task open.
+
+        nats-py's `close` waits forever for a frozen server (github.com/nats-io/nats.py/issues/671).
+        """
+        if self._watch_task is not None:
+            self._watch_task.cancel()
+        self.client.discard_unsent()  # nats-py's `close` would wait until everything is written
         watchdog.abort(self.client)
         await self._end()
 
     async def _end(self) -> None:
-        """Run nats-py's `close` for at most a second, then end what it left: the socket, and tasks about which asyncio
-        would complain on stderr. Repeat it once if the client reconnected meanwhile, because a reconnection that loses
-        its cancellation continues."""
+        """Run nats-py's `close` for at most a second, then close the socket and cancel the tasks that it left.
+
+        Repeat this once if the client has reconnected, because a reconnection that loses its cancellation continues.
+        """
         client = self.client
         for _ in range(2):
             closing = asyncio.create_task(client.close())
-            await asyncio.wait({closing}, timeout=END_S)
+            await asyncio.wait({closing}, timeout=CLOSE_TIMEOUT_S)
             if not closing.done():
                 watchdog.abort(client)
             tasks = [closing, *client.background_tasks()]
             others = (task for task in tasks if task is not asyncio.current_task())
-            await end(*others, within_s=END_S, again_s=AGAIN_S)
+            await end(*others, within_s=CLOSE_TIMEOUT_S, again_s=CANCEL_INTERVAL_S)
             if client.is_closed and all(task.done() for task in client.background_tasks()):
                 break
         self.closed.set()
@@ -244,18 +247,18 @@ class Bus(LogClient):
         handle: Callable[[Msg], Awaitable[None]],
         *,
         queue: str = "",
-        waiting: int = DEFAULT_SUB_PENDING_MSGS_LIMIT,
+        max_pending: int = DEFAULT_SUB_PENDING_MSGS_LIMIT,
     ) -> None:
-        """Subscribe. Each message goes to one subscriber per `queue`. Beyond `waiting`, messages are dropped."""
+        """Subscribe. Each message goes to one subscriber per `queue`. Messages beyond `max_pending` are dropped."""
         try:
-            await self.client.subscribe(subject, queue, cb=handle, pending_msgs_limit=waiting)
+            await self.client.subscribe(subject, queue, cb=handle, pending_msgs_limit=max_pending)
         except (NatsError, OSError) as error:
             raise BusError(f"cannot subscribe to {subject}: {error}") from error
 
-    async def subscribe_inline(self, subject: str, take: Callable[[InlineMessage], object]) -> None:
-        """Subscribe so that the connection's reader calls `take`, which must be quick and must not raise."""
+    async def subscribe_inline(self, subject: str, on_message: Callable[[InlineMessage], object]) -> None:
+        """Subscribe a callback that runs in the connection's reader. It must be quick and must not raise."""
         try:
-            await self.client.subscribe_inline(subject, take)
+            await self.client.subscribe_inline(subject, on_message)
         except (NatsError, OSError) as error:
             raise BusError(f"cannot subscribe to {subject}: {error}") from error
 
@@ -271,19 +274,19 @@ class Bus(LogClient):
         try:
             answer = await self.client.request(subject, data, timeout=timeout_s)
         except NoRespondersError as error:
-            raise BusError(f"no one answers on {subject}; does what should answer there run?") from error
+            raise BusError(f"nothing answers on {subject}; check that its service is running") from error
         except NatsTimeout as error:
             raise BusError(f"no answer on {subject} within {timeout_s:g} s") from error
         except NatsError as error:
             raise BusError(f"{subject}: {error}") from error
-        if fault := (answer.headers or {}).get(ERROR_HEADER):
-            raise BusError(f"{subject} refused the request: {fault}")
+        if refusal := (answer.headers or {}).get(ERROR_HEADER):
+            raise BusError(f"{subject} refused the request: {refusal}")
         return bytes(answer.data)
 
     async def has_listener(self, subject: str) -> bool:
-        """Return whether a subject has a listener. It sends an empty request and ignores the answer."""
+        """Return whether a subject has a listener, by sending an empty request and ignoring the answer."""
         try:
-            await self.client.request(subject, b"", timeout=LISTENER_S)
+            await self.client.request(subject, b"", timeout=LISTENER_TIMEOUT_S)
         except NoRespondersError:
             return False
         except NatsTimeout:

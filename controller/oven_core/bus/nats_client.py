@@ -1,7 +1,7 @@
-"""A nats-py client with fixes for TLS, cancellation and permanent failures, which needs fewer event loop iterations.
+"""A nats-py client with fixes for TLS, cancellation and permanent failures, and with less work per message.
 
-Only this module and `watchdog` use nats-py's private attributes. pyproject.toml pins nats-py to the minor version that
-they were written for.
+Only this module and `watchdog` use nats-py's private attributes. pyproject.toml pins nats-py to the minor version for
+which they were written.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def allow_websockets() -> None:
 _REFUSALS = ("authorization violation", "authentication expired", "authentication revoked")
 """Errors of nats-server 2.15 for refused credentials (server/errors.go)."""
 WRITE_AHEAD_BYTES = 64 << 10
-"""Number of bytes in the socket's buffer at which nats-py's flusher takes over, because it waits for a slow server."""
+"""Bytes in the socket's buffer above which nats-py's flusher takes over, because it waits for a slow server."""
 _NO_RESPONDERS = b"NATS/1.0 503"
 
 
@@ -76,9 +76,9 @@ class BusClient(Client):
     """A nats-py client with three fixes.
 
     A tls:// address requires TLS. Otherwise a man in the middle could pretend that the server has none. A task that is
-    cancelled while it waits for the client ends. Messages at every step need fewer event loop iterations, because of
-    `request_ack`, `subscribe_inline`, and one write per iteration for everything published in it, without the flusher.
-    An iteration costs tens of microseconds in each of six processes, whose cores belong to the training.
+    cancelled while it waits for the client ends. Each message takes fewer event loop iterations, because of
+    `request_ack`, `subscribe_inline`, and a single write for everything published in one iteration. An iteration takes
+    tens of microseconds in each of six processes, on cores that the training needs.
     """
 
     def __init__(self) -> None:
@@ -86,23 +86,25 @@ class BusClient(Client):
         self._ack_inbox = ""
         self._ack_sid = 0
         self._count = 0
-        self._waiting: dict[bytes, asyncio.Future[bytes]] = {}
+        self._pending_acks: dict[bytes, asyncio.Future[bytes]] = {}
         self._inline: dict[int, Callable[[InlineMessage], object]] = {}
         self._writing = False
 
-    async def subscribe_inline(self, subject: str, take: Callable[[InlineMessage], object]) -> Subscription:
-        """Subscribe; the reader calls `take` directly, so it must be quick and must not raise."""
+    async def subscribe_inline(self, subject: str, on_message: Callable[[InlineMessage], object]) -> Subscription:
+        """Subscribe. The reader calls `on_message` directly, so it must be quick and must not raise."""
 
-        async def early(message: Msg) -> None:  # messages that come before `take` is registered
-            take(InlineMessage(message.subject, message.reply, message.data, message.headers))
+        async def on_early_message(message: Msg) -> None:  # for messages before `on_message` is registered
+            on_message(InlineMessage(message.subject, message.reply, message.data, message.headers))
 
-        subscription = await self.subscribe(subject, cb=early)
-        self._inline[subscription._id] = take
+        subscription = await self.subscribe(subject, cb=on_early_message)
+        self._inline[subscription._id] = on_message
         return subscription
 
     async def request_ack(self, subject: str, data: bytes, headers: dict[str, str], timeout_s: float) -> bytes:
-        """Send a request; return the answer's body, which the reader hands over without a queue or a task. Raises
-        TimeoutError, NoRespondersError and other NatsError."""
+        """Send a request and return the body of the answer, which the reader delivers without a queue or a task.
+
+        Raises TimeoutError, NoRespondersError and other NatsErrors.
+        """
         if not self.is_connected:
             raise ConnectionClosedError
         if not self._ack_inbox:
@@ -112,14 +114,14 @@ class BusClient(Client):
         inbox = f"{self._ack_inbox}.{self._count}"
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[bytes] = loop.create_future()
-        self._waiting[inbox.encode()] = answer
+        self._pending_acks[inbox.encode()] = answer
         timer = loop.call_later(timeout_s, _time_out, answer)
         try:
             await self._send_publish(subject, inbox, data, len(data), headers)
             return await answer
         finally:
             timer.cancel()
-            self._waiting.pop(inbox.encode(), None)
+            self._pending_acks.pop(inbox.encode(), None)
 
     def stop_reconnecting(self) -> None:
         """Cancel nats-py's reconnection attempts, which never end by themselves."""
@@ -132,8 +134,8 @@ class BusClient(Client):
 
     def background_tasks(self) -> list[asyncio.Task[Any]]:
         """Return nats-py's tasks for this connection and its subscriptions."""
-        own = [self._reading_task, self._flusher_task, self._ping_interval_task, self._reconnection_task]
-        return [task for task in (*own, *(sub._wait_for_msgs_task for sub in self._subs.values())) if task]
+        tasks = [self._reading_task, self._flusher_task, self._ping_interval_task, self._reconnection_task]
+        return [task for task in (*tasks, *(sub._wait_for_msgs_task for sub in self._subs.values())) if task]
 
     async def connect(self, *args: Any, **options: Any) -> None:
         with preserve_cancellation():
@@ -148,12 +150,12 @@ class BusClient(Client):
             await super().flush(*args, **options)
 
     async def _process_pong(self) -> None:
-        if self._pongs and self._pongs[0].done():  # its waiter gave up, which would end nats-py's reader
+        if self._pongs and self._pongs[0].done():  # its caller gave up, which would end nats-py's reader
             self._pongs[0] = asyncio.get_running_loop().create_future()
         await super()._process_pong()
 
     async def _flush_pending(self, force_flush: bool = False) -> Any:
-        if force_flush or self._quick() is None:
+        if force_flush or self._writable_transport() is None:
             with preserve_cancellation():
                 return await super()._flush_pending(force_flush)
         if not self._writing:
@@ -165,33 +167,33 @@ class BusClient(Client):
         self._write()  # first, because the pong means that the server has read everything before it
         await super()._send_ping(future)
 
-    def _quick(self) -> TcpTransport | None:
-        """Return the transport if it is writable now; None without a connection, or if the server reads too slowly."""
+    def _writable_transport(self) -> TcpTransport | None:
+        """Return the transport if it can be written to now; None if it is not connected or the server is too slow."""
         transport = self._transport
         if not self.is_connected or not isinstance(transport, TcpTransport) or transport._io_writer is None:
             return None
-        waiting = transport._io_writer.transport.get_write_buffer_size()
-        return transport if waiting <= WRITE_AHEAD_BYTES else None
+        buffer_size = transport._io_writer.transport.get_write_buffer_size()
+        return transport if buffer_size <= WRITE_AHEAD_BYTES else None
 
     def _write(self) -> None:
         self._writing = False
-        transport = self._quick()
+        transport = self._writable_transport()
         if transport is not None and self._pending:
             pending, self._pending, self._pending_data_size = self._pending, [], 0
             transport.writelines(pending)  # type: ignore[no-untyped-call]
 
     async def _process_msg(self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes) -> None:
-        if (take := self._inline.get(sid)) is not None:
+        if (on_message := self._inline.get(sid)) is not None:
             self.stats["in_msgs"] += 1
             self.stats["in_bytes"] += len(data)
             parsed = await self._process_headers(headers) if headers else None
-            take(InlineMessage(subject.decode(), reply.decode(), bytes(data), parsed))
+            on_message(InlineMessage(subject.decode(), reply.decode(), bytes(data), parsed))
             return None
         if sid != self._ack_sid or not sid:
             return await super()._process_msg(sid, subject, reply, data, headers)
         self.stats["in_msgs"] += 1
         self.stats["in_bytes"] += len(data)
-        answer = self._waiting.get(bytes(subject))
+        answer = self._pending_acks.get(bytes(subject))
         if answer is not None and not answer.done():
             if headers and bytes(headers).startswith(_NO_RESPONDERS):
                 answer.set_exception(NoRespondersError())
@@ -216,7 +218,7 @@ def _time_out(answer: asyncio.Future[bytes]) -> None:
 
 
 def delivery(reply: str) -> Msg.Metadata:
-    """Return a consumer message's sequences in its stream and in the consumer's own count, from its reply subject."""
+    """Return a consumer message's sequence numbers in the stream and in the consumer, from its reply subject."""
     return Msg.Metadata._from_reply(reply)
 
 
@@ -225,20 +227,23 @@ def reply_subject(request: Request) -> str:
     return request._msg.reply
 
 
-def final(error: Exception, url: str, user: str) -> BusError | None:
-    """Return the error for a failed connection that another attempt cannot fix; None if it can. It is recognised by
-    type and by the end of the server's message, because a subject or a name could contain such words."""
+def permanent_error(error: Exception, url: str, user: str) -> BusError | None:
+    """Return the error for a connection failure that another attempt cannot fix; None if it may be temporary.
+
+    It is recognised by its type and the end of the server's message, because names in the message could contain the
+    same words.
+    """
     if isinstance(error, ssl.SSLCertVerificationError):
         return RefusedError(
-            f"the certificate of {url} is not trusted ({error.verify_message or error}); give the authority that "
-            "signed it: --tls-ca FILE, or OVEN_TLS_CA in its own process"
+            f"the certificate of {url} is not trusted ({error.verify_message or error}); name the authority "
+            "that signed it with --tls-ca FILE, or OVEN_TLS_CA in a separate process"
         )
     if isinstance(error, _NoTlsError):
-        return RefusedError(f"{url} asks for TLS and {error}: fix the server's configuration, or write nats://")
+        return RefusedError(f"{url} requires TLS, but {error}: fix the server's configuration, or use nats://")
     message = str(error).lower().removeprefix("nats: ").strip("'\"")
     if isinstance(error, AuthorizationError) or message.endswith(_REFUSALS):
         return RefusedError(
-            f"{url} refused the credentials of {user!r}; check --creds, or make a key for it with "
+            f"{url} refused the credentials of {user!r}; check --creds, or create a key with "
             "`oven-controller creds add NAME`"
         )
     return None

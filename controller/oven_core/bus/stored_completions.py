@@ -14,12 +14,14 @@ from oven_core.protocol.completion_messages import CompletionsBatch, SampledGrou
 from oven_core.protocol.names import Subjects, completions_stream
 
 BATCH_BYTES = 512 * 1024
-"""Size in bytes at which a batch ends early: half of the server's payload limit. One group is at most half of that."""
+"""Maximum size of a batch in bytes: half of the server's payload limit. One group is at most half of that."""
 
 
 async def stored_batch(bus: Bus, run: str, after: int, limit: int) -> CompletionsBatch:
-    """Return the newest `limit` groups after the sequence `after`, as many as fit. Messages that are not a SampledGroup
-    are skipped. Raises BusError."""
+    """Return the newest `limit` groups after the sequence `after`, or as many as fit.
+
+    Messages that are not a SampledGroup are skipped. Raises BusError.
+    """
     stream, subject, js = completions_stream(run), Subjects(run).completions, bus.jetstream
     groups: list[StoredGroup] = []
     size = 0
@@ -36,7 +38,7 @@ async def stored_batch(bus: Bus, run: str, after: int, limit: int) -> Completion
                 groups.append(StoredGroup(seq=seq, time=_rfc3339(message.time), group=group))
             next_seq = seq + 1
     except NotFoundError as error:
-        if groups:  # the oldest were deleted meanwhile
+        if groups:  # the oldest ones have been deleted
             return CompletionsBatch(groups=tuple(groups), head=groups[-1].seq)
         return CompletionsBatch(groups=(), head=after, has_stream=error.err_code != NO_STREAM)
     except (TimeoutError, NatsError, OSError) as error:

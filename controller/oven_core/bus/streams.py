@@ -1,11 +1,11 @@
-"""A run's three JetStream streams: the log, the agents' messages (a source of the log), and sampled completions.
+"""Create and delete the three JetStream streams of a run: the log, the agents' messages, and sampled completions.
 
-Agents publish to a separate votes stream, never to the log itself. Limits on the votes stream (rate, size, age) keep a
-flooding agent from delaying the others. The log still gives all messages one sequence.
+Agents publish to a separate votes stream, from which the log copies. Limits on the rate, size and age of votes prevent
+a flooding agent from delaying the others. All messages still have one order in the log.
 
-Completions have a stream instead of a buffer in a process. The server limits its bytes, count and age, and it survives
-the death of any process. The stream sends no confirmations, so that writers never wait, and drops the oldest messages
-first. It has no consumer, because the history service reads it message by message.
+Completions are in a stream instead of a process's memory, so that they survive the end of any process. The server
+limits its bytes, count and age. The stream sends no confirmations, so that writers never wait, and drops the oldest
+messages first. It has no consumer, because the history service reads it message by message.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ COMPLETIONS_AGE_S = 14 * 86400.0
 COMPLETION_BYTES = 256 * 1024
 """Maximum bytes of one sampled group. The learner truncates texts until it fits."""
 DUPLICATES_S = 120.0
-"""Seconds for which a message id is remembered. A stream with sources has no such window by default (server 2.15.1)."""
+"""Seconds for which a message id is remembered. A stream with sources has no such default (server 2.15.1)."""
 
 
 def configs(run: str, replicas: int = 1, duplicates_s: float = DUPLICATES_S) -> tuple[StreamConfig, StreamConfig]:
@@ -86,7 +86,7 @@ def completions_config(run: str, replicas: int = 1) -> StreamConfig:
 
 
 async def create_completions(js: JetStreamContext, run: str, replicas: int = 1) -> str:
-    """Create the stream of sampled completions if it does not exist. Return why it could not; empty if it exists."""
+    """Create the stream of sampled completions if it does not exist. Return the error, or an empty string."""
     try:
         await js.add_stream(completions_config(run, replicas))
     except (APIError, TimeoutError, NatsError) as error:
@@ -104,9 +104,11 @@ async def exists(js: JetStreamContext, run: str) -> bool:
 
 
 async def create(js: JetStreamContext, run: str, replicas: int = 1, *, duplicates_s: float = DUPLICATES_S) -> None:
-    """Create the streams of votes and of the log. Raises NameInUseError if the run already has them, and BusError."""
+    """Create the streams of votes and of the log. Raises NameInUseError if the run already has them, or BusError."""
     if await exists(js, run):
-        raise NameInUseError(f"run {run!r} exists on this server; choose another name, or continue it with --resume")
+        raise NameInUseError(
+            f"run {run!r} already exists on this server; choose another name, or continue it with --resume"
+        )
     try:
         for config in configs(run, replicas, duplicates_s):
             await js.add_stream(config)

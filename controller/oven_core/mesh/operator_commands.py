@@ -14,7 +14,7 @@ from oven_core.mesh.ballots import Ballot
 from oven_core.mesh.guardrails import check_approval, check_contradictions, check_requirements
 from oven_core.mesh.state import State
 from oven_core.protocol.messages import ActuatorSpec, Decision, Value
-from oven_core.protocol.operator_messages import TO_LEARNER, OperatorCommand
+from oven_core.protocol.operator_messages import LEARNER_ACTIONS, OperatorCommand
 from oven_core.protocol.rules import ALL
 
 
@@ -46,7 +46,7 @@ def respond(state: State, ballots: Mapping[str, Ballot], name: str, command: Ope
 
     `ballots` has the open ballot of each actuator. Never raises, whatever the command contains.
     """
-    if command.action in TO_LEARNER:
+    if command.action in LEARNER_ACTIONS:
         return None
     if not state.started or state.ended:
         status = "has ended" if state.ended else "has not started"

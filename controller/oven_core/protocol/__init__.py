@@ -1,1 +1,1 @@
-"""The protocol: messages, subjects, their encoding, and the rules that a run is decided by."""
+"""The protocol: messages, subjects, encoding, permissions, and the rules for decisions."""

@@ -1,4 +1,4 @@
-"""Names of actuators: the names that code refers to, and all actuators that this project's learner announces itself.
+"""Names of actuators that the code uses, and the specs of all actuators that this project's learner can announce.
 
 The run's announcement describes the effect of each actuator (`ActuatorSpec.effect`). The mesh, the learner and the
 agents read it. The knowledge graph's linter and imported logs have no announcement, so they use `ACTUATORS`.
@@ -12,11 +12,11 @@ from oven_core.protocol.messages import ActuatorSpec
 
 ROLLBACK: Final = "run.rollback"
 UNDO: Final = "run.undo_rollback"
-"""Forward again to what the last rollback left."""
+"""Undoes the last rollback by restoring the state from before it."""
 EVALUATE: Final = "run.evaluate"
 CHECKPOINT: Final = "run.checkpoint"
 BEST: Final = "run.best"
-"""The weights with which the run ends. It is a choice, not an action, and takes effect only at the end."""
+"""The choice of the final weights. It takes effect only at the end of the run."""
 HOLD: Final = "run.hold"
 STOP: Final = "run.stop"
 

@@ -10,28 +10,28 @@ from oven_core.protocol.messages import ActuatorSpec, LearnerMessage, RunStarted
 
 
 class ActuatorAnnounced(LearnerMessage):
-    """learner → all. An actuator that RunStarted did not have, or one with other choices or bounds but the same kind.
-    From now on it counts as if RunStarted had announced it."""
+    """learner → all. A new actuator, or one of the same kind with new choices or bounds. It is then treated like the
+    actuators in RunStarted."""
 
     type: Literal["ActuatorAnnounced"] = "ActuatorAnnounced"
-    actuator: ActuatorSpec = Field(description="the whole spec, with the value read back now")
+    actuator: ActuatorSpec = Field(description="the complete spec, with the value that was read back")
     tick: int = Field(ge=0)
     step: int = Field(ge=0)
 
 
 class PromptsInjected(LearnerMessage):
-    """learner → all. Prompts were added to those that the training draws. The log has their hashes and no text."""
+    """learner → all. Prompts were added to the training data. The log has their hashes but not their text."""
 
     type: Literal["PromptsInjected"] = "PromptsInjected"
-    by: str = Field(min_length=1, max_length=64, description="who added them")
+    by: str = Field(min_length=1, max_length=64, description="person or agent that added them")
     why: str = Field(min_length=1, max_length=2000)
-    topic: str = Field(description="the topic that draws them")
+    topic: str = Field(description="the topic to which they were added")
     hashes: tuple[str, ...] = Field(
-        min_length=1, description="of each prompt, in order: BLAKE2b of its JSON, 16 bytes in hexadecimal"
+        min_length=1, description="hash of each prompt, in order: BLAKE2b of its JSON, 16 bytes in hexadecimal"
     )
-    held: int = Field(ge=0, description="injected prompts that can be drawn from now on")
+    held: int = Field(ge=0, description="number of injected prompts that can now be sampled")
     evicted: int = Field(
-        default=0, ge=0, description="older prompts, or the first of these, that were removed for them"
+        default=0, ge=0, description="number of injected prompts, oldest first, that were removed to make room"
     )
     tick: int = Field(ge=0)
     step: int = Field(ge=0)

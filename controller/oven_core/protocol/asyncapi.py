@@ -1,7 +1,7 @@
-"""The protocol as an AsyncAPI 3.0 document: the messages, subjects and permissions of each role, for any language.
+"""Generate an AsyncAPI 3.0 document of the protocol: the messages, subjects and permissions of each role.
 
-It is generated from the models, subjects and permissions of the program itself. `oven-controller schema --asyncapi`
-prints it, and docs/protocol/asyncapi.json is its output.
+It is derived from the models, subjects and permissions in this package, for programs in any language.
+`oven-controller schema --asyncapi` prints it, and docs/protocol/asyncapi.json is its output.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from pydantic.json_schema import models_json_schema
 from oven_core.protocol import messages
 from oven_core.protocol.messages import Message
 from oven_core.protocol.permissions import Role, permissions
-from oven_core.protocol.subjects import ASIDE, REQUESTS, SUBJECTS
+from oven_core.protocol.subjects import REQUESTS, SUBJECTS, UNLOGGED_SUBJECTS
 
 _PARAMETERS: Final = {
     "run": "the run's name, 1 to 64 of A–Z a–z 0–9 _ -",
     "agent": "the agent's name, which is the name of its key",
     "operator": "the operator's name, which is the name of their key",
     "member": "the committee member's name",
-    "id": "the id that its message carries",
+    "id": "the id of its message",
     "tick": "the tick that it closes",
 }
 _ROLES: Final[tuple[Role, ...]] = ("learner", "mesh", "agent", "member", "operator", "monitor")
@@ -37,7 +37,7 @@ def asyncapi() -> dict[str, Any]:
             "title": "Oven Controller",
             "version": f"{messages.VERSION}.0.0",
             "description": "Observations of a training run, votes on its actuators, decisions and receipts, in one "
-            "ordered log per run. docs/protocol.md has what a schema cannot say.",
+            "ordered log per run. docs/protocol.md explains what a schema cannot express.",
             "license": {"name": "Apache-2.0"},
         },
         "defaultContentType": "application/json",
@@ -45,7 +45,7 @@ def asyncapi() -> dict[str, Any]:
             "bus": {
                 "host": "127.0.0.1:{port}",
                 "protocol": "nats",
-                "description": "The server of a run; OVEN_URL says which. Set the client's inbox prefix to "
+                "description": "The server of a run, as in OVEN_URL. Set the client's inbox prefix to "
                 "`_INBOX_.<name>`: the server allows no other inbox.",
                 "variables": {"port": {"default": "4222"}},
                 "security": [{"$ref": "#/components/securitySchemes/nkey"}],
@@ -64,33 +64,35 @@ def asyncapi() -> dict[str, Any]:
 
 
 def _models() -> dict[str, type[Message]]:
-    """Every message that has its own subject, by name."""
+    """Return every message that has its own subject, by name."""
     logged = [model for subject in SUBJECTS for model in subject.carries]
-    requests = [model for request in REQUESTS for model in (request.asks, request.answers)]
-    return {model.__name__: model for model in (*logged, *(aside.carries for aside in ASIDE), *requests)}
+    requests = [model for request in REQUESTS for model in (request.request_type, request.reply_type)]
+    return {
+        model.__name__: model for model in (*logged, *(unlogged.carries for unlogged in UNLOGGED_SUBJECTS), *requests)
+    }
 
 
 def _channels() -> dict[str, Any]:
     channels = {}
     for subject in SUBJECTS:
         channels[subject.kind] = _channel(subject.address("{run}", f"{{{subject.last}}}"), subject.carries)
-    for aside in ASIDE:
-        channels[aside.kind] = _channel(aside.pattern("{run}"), (aside.carries,))
+    for unlogged in UNLOGGED_SUBJECTS:
+        channels[unlogged.kind] = _channel(unlogged.pattern("{run}"), (unlogged.carries,))
     for request in REQUESTS:
-        channels[request.name] = _channel(request.address, (request.asks,))
-        channels[f"{request.name}.reply"] = {"address": None, "messages": _carried((request.answers,))}
+        channels[request.name] = _channel(request.address, (request.request_type,))
+        channels[f"{request.name}.reply"] = {"address": None, "messages": _message_references((request.reply_type,))}
     return channels
 
 
 def _channel(address: str, models: tuple[type[Message], ...]) -> dict[str, Any]:
-    channel: dict[str, Any] = {"address": address, "messages": _carried(models)}
+    channel: dict[str, Any] = {"address": address, "messages": _message_references(models)}
     names = re.findall(r"{(\w+)}", address)
     if names:
         channel["parameters"] = {name: {"description": _PARAMETERS[name]} for name in names}
     return channel
 
 
-def _carried(models: tuple[type[Message], ...]) -> dict[str, Any]:
+def _message_references(models: tuple[type[Message], ...]) -> dict[str, Any]:
     return {model.__name__: {"$ref": f"#/components/messages/{model.__name__}"} for model in models}
 
 
@@ -108,7 +110,7 @@ def _message(name: str) -> dict[str, Any]:
     if subject is not None and subject.signed:
         headers["Oven-Signature"] = {
             "type": "string",
-            "description": "ed25519, base64; docs/protocol.md says over what",
+            "description": "ed25519, base64; docs/protocol.md describes the signed bytes",
         }
     if headers:
         message["headers"] = {"type": "object", "properties": headers}
@@ -130,7 +132,7 @@ def _operations() -> dict[str, Any]:
                 address = channel["address"]
                 is_request = action == "receive" and name in _REQUEST_NAMES  # `>` receives requests without answering
                 patterns = [subject for subject in allowed[verb]["allow"] if not (is_request and subject.endswith(">"))]
-                if address is None or not _may(patterns, address) or address in allowed[verb].get("deny", ()):
+                if address is None or not _is_allowed(patterns, address) or address in allowed[verb].get("deny", ()):
                     continue
                 operation: dict[str, Any] = {
                     "action": action,
@@ -143,12 +145,12 @@ def _operations() -> dict[str, Any]:
     return operations
 
 
-def _may(allowed: list[str], address: str) -> bool:
-    """Whether a permission covers the subjects of an address, with the role's own name in it."""
+def _is_allowed(allowed: list[str], address: str) -> bool:
+    """Return whether a permission covers the subjects of an address, at least with the role's own name in it."""
     subject = address.replace("{run}", "RUN")
-    own = re.sub(r"{(agent|operator|member)}", "NAME", subject)
-    every = re.sub(r"{\w+}", "*", subject)
-    return any(_covers(pattern, subject) for pattern in allowed for subject in (own, every))
+    own_subject = re.sub(r"{(agent|operator|member)}", "NAME", subject)
+    all_subjects = re.sub(r"{\w+}", "*", subject)
+    return any(_covers(pattern, candidate) for pattern in allowed for candidate in (own_subject, all_subjects))
 
 
 def _covers(pattern: str, subject: str) -> bool:

@@ -1,4 +1,4 @@
-"""Decode messages: find the message types that a subject may carry, and explain why bytes are not a valid message."""
+"""Decode messages, and explain why bytes are not a valid message on their subject."""
 
 from __future__ import annotations
 
@@ -22,18 +22,17 @@ def _any_of(models: Iterable[type[Message]]) -> TypeAdapter[Any]:
 
 
 _LOGGED: Final[TypeAdapter[LogMessage]] = _any_of(model for subject in SUBJECTS for model in subject.carries)
-_REQUESTS: Final = _any_of(model for request in REQUESTS for model in (request.asks, request.answers))
+_REQUESTS: Final = _any_of(model for request in REQUESTS for model in (request.request_type, request.reply_type))
 
 Fault: TypeAlias = Literal["malformed", "version", "removed", "misplaced", "unsigned", "signature"]
-"""Why an entry of the log does not count. It is not a message, has another version, needs a removed feature, is on the
-wrong subject, lacks a required signature, or has a wrong signature."""
+"""The reason why an entry of the log does not count: it is not a message, has another version, needs a removed
+feature, is on the wrong subject, lacks a required signature, or has a wrong signature."""
 _TRIAL_SUBJECTS: Final = ("trial", "branch")
 """Kinds of subjects for trials, which earlier versions had."""
 
 
 class Malformed(BaseModel):
-    """The body of an entry that does not count, with the reason. Readers skip and count it; it never becomes a
-    value."""
+    """The body of an entry that is not valid, with the reason. Readers skip and count such entries."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -42,16 +41,16 @@ class Malformed(BaseModel):
 
 
 def decode(subject_kind: str, data: bytes) -> LogMessage | Malformed:
-    """Return the message in `data`, or why there is none. Every replica decides alike."""
+    """Return the message in `data`, or the reason why it is not valid. All replicas get the same result."""
     if subject_kind in _TRIAL_SUBJECTS:
         return Malformed(reason=removed_from_logs("trials"), fault="removed")
     try:
         body = _LOGGED.validate_json(data)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-        where = ".".join(str(part) for part in first["loc"]) or "body"
+        path = ".".join(str(part) for part in first["loc"]) or "body"
         fault: Fault = "version" if first["loc"][-1:] == ("v",) else "malformed"
-        return Malformed(reason=f"{where}: {first['msg']}", fault=fault)
+        return Malformed(reason=f"{path}: {first['msg']}", fault=fault)
     subject = BY_KIND.get(subject_kind)
     if subject is None or not isinstance(body, subject.carries):
         reason = f"a {body.type} does not belong on the subject {subject_kind!r}"
@@ -62,8 +61,10 @@ def decode(subject_kind: str, data: bytes) -> LogMessage | Malformed:
 
 
 def _removed_content(run_started: bytes) -> str:
-    """Return the removed feature that the run used; empty if there is none. Rules alone made no trials: the learner
-    also had to announce the metric for comparing their arms."""
+    """Return the removed feature that the run used; empty if there is none.
+
+    A run only had trials if the learner also announced the metric for comparing their arms.
+    """
     recorded = from_json(run_started)
     rules = recorded.get("rules", {})
     if recorded.get("trials") and rules.get("trials", "off") != "off":
@@ -72,7 +73,7 @@ def _removed_content(run_started: bytes) -> str:
 
 
 def json_schema() -> dict[str, Any]:
-    """Return the JSON Schema of all messages of the log, by class name under `$defs`."""
+    """Return the JSON Schema of all messages in the log, by class name under `$defs`."""
     return _LOGGED.json_schema()
 
 

@@ -1,4 +1,4 @@
-"""Requests to members of the reward committee, and their responses. They are not part of the log.
+"""Requests to members of the reward committee, and their replies. They are not in the log.
 
 They follow the same rules as the messages in oven_core.protocol.messages.
 """
@@ -32,7 +32,7 @@ class ScoreRequest(Message):
     completions: tuple[Completion, ...] = Field(min_length=1, description="answers to that one prompt")
     policy: str = Field(default="", description="description of the trained model (ModelDescription)")
     domain: str = Field(default="", description="subject area of its tasks, for a specialist")
-    deadline_s: Real = Field(gt=0, description="seconds after which the answer is no longer awaited")
+    deadline_s: Real = Field(gt=0, description="seconds that the learner waits for the answer")
     reference: str = Field(
         default="",
         exclude_if=is_default,
@@ -41,13 +41,13 @@ class ScoreRequest(Message):
     judge: JudgeSpec | None = Field(
         default=None,
         exclude_if=is_default,
-        description="the model that has to score; absent: the one that the member was configured with",
+        description="the model to score with; absent: the one in the member's configuration",
     )
     swap: int = Field(
         default=0,
         ge=0,
         exclude_if=is_default,
-        description="number of the member's swaps: each one restarts its controls",
+        description="number of times the member's model was swapped, each of which restarts its controls",
     )
 
 
@@ -57,16 +57,19 @@ class JudgeHealth(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore")
 
     controls: int = Field(default=0, ge=0, description="groups so far with inserted answers of known quality")
-    controls_failed: int = Field(default=0, ge=0, description="of those, the ones that it judged wrongly")
-    quarantined: bool = Field(default=False, description="it is used for tests only")
+    controls_failed: int = Field(default=0, ge=0, description="number of those groups that it judged wrongly")
+    quarantined: bool = Field(default=False, description="whether it is used for tests only")
     order_flips: Real | None = Field(
-        default=None, ge=0, le=1, description="share of pairs whose order changed when a group was shown in reverse"
+        default=None,
+        ge=0,
+        le=1,
+        description="share of pairs whose order changed when a group was shown in reverse order",
     )
     change_p: Real | None = Field(
-        default=None, ge=0, le=1, description="probability of its present scores of old groups if it had not changed"
+        default=None, ge=0, le=1, description="probability of its current scores for old groups if it had not changed"
     )
     changes: int = Field(default=0, ge=0, description="number of detected changes of the judge")
-    cut_texts: int = Field(default=0, ge=0, description="texts so far that were cut because they were too long")
+    cut_texts: int = Field(default=0, ge=0, description="number of texts so far that were truncated")
 
 
 class ScoreReply(Message):
@@ -84,7 +87,7 @@ class ScoreReply(Message):
     reasons: dict[str, str] = Field(
         default_factory=dict,
         exclude_if=is_default,
-        description="completion id → the judge's reason; absent: it gave none. For people: no score depends on it",
+        description="completion id → the judge's reason, for people only; absent: it gave none",
     )
     failure: str = Field(default="", description="the kind of failure behind an abstention, e.g. rate_limit")
     detail: str = Field(default="", max_length=500)
@@ -94,18 +97,18 @@ class ScoreReply(Message):
         default=None,
         ge=0,
         allow_inf_nan=False,
-        description="null: no price is known, or no model was called",
+        description="null: the price is unknown, or no model was called",
     )
     health: JudgeHealth | None = Field(default=None, description="null: the member does not test its judge")
 
 
 class ProbeRequest(Message):
-    """learner → remote committee member, as a request on `oven.probe.<member>`: could it judge with this model? The
-    member sends the model one small question. The present judge continues."""
+    """learner → remote committee member, as a request on `oven.probe.<member>` to test another model. The member sends
+    the model one small question, and its current judge stays in use."""
 
     type: Literal["ProbeRequest"] = "ProbeRequest"
     judge: JudgeSpec
-    deadline_s: Real = Field(gt=0, description="seconds after which the answer is no longer awaited")
+    deadline_s: Real = Field(gt=0, description="seconds that the learner waits for the answer")
 
 
 class ProbeReply(Message):
@@ -114,5 +117,7 @@ class ProbeReply(Message):
     type: Literal["ProbeReply"] = "ProbeReply"
     member: str
     judge: str = Field(description="identity of the tested model")
-    failure: str = Field(default="", max_length=64, description="the kind of failure, e.g. auth; empty: it answered")
-    detail: str = Field(default="", max_length=500, description="the failure in words, or what the model lacks")
+    failure: str = Field(default="", max_length=64, description="the kind of failure, e.g. auth; empty: success")
+    detail: str = Field(
+        default="", max_length=500, description="description of the failure, or of what the model lacks"
+    )

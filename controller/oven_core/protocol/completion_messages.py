@@ -1,4 +1,4 @@
-"""Sampled groups of completions, on their own subject and in their own stream, never in the run's log.
+"""Messages with sampled groups of completions, which have their own subject and stream and are never in the run's log.
 
 They contain text from the training data and the policy, which the mesh must not read. They follow the same rules as the
 messages in oven_core.protocol.messages.
@@ -13,16 +13,15 @@ from pydantic import BaseModel, ConfigDict, Field
 from oven_core.protocol.messages import Message, Real, is_default
 
 Form: TypeAlias = Literal["text", "shape"]
-"""The kind of a completion's text: written by the policy, or a description of the sample if the policy writes no
-text."""
+"""The kind of text in a completion: written by the policy, or describing a sample that is not text."""
 
 
 class ShownText(BaseModel):
-    """A text, whole or cut. Part of SampledGroup."""
+    """A text, complete or truncated. Part of SampledGroup."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", ser_json_inf_nan="strings")
 
-    text: str = Field(description="the whole text, or its beginning")
+    text: str = Field(description="the complete text, or its beginning")
     cut: int = Field(default=0, ge=0, exclude_if=is_default, description="characters omitted after `text`")
     end: str = Field(default="", exclude_if=is_default, description="the text after the omitted characters")
 
@@ -30,8 +29,10 @@ class ShownText(BaseModel):
 class ShownCompletion(ShownText):
     """One answer of a group. Part of SampledGroup."""
 
-    reward: Real | None = Field(default=None, description="absent: it has none")
-    advantage: Real | None = Field(default=None, description="absent: it has none, as without a reward")
+    reward: Real | None = Field(default=None, description="absent if it has no reward")
+    advantage: Real | None = Field(
+        default=None, description="absent if it has no advantage, for example without a reward"
+    )
 
 
 class MemberScores(BaseModel):
@@ -40,13 +41,15 @@ class MemberScores(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore", ser_json_inf_nan="strings")
 
     member: str
-    weight: Real | None = Field(default=None, description="its share or factor in the reward; absent: not known")
-    scores: tuple[Real | None, ...] = Field(default=(), description="one per completion; null: it has none")
+    weight: Real | None = Field(default=None, description="its share or factor in the reward; absent if unknown")
+    scores: tuple[Real | None, ...] = Field(default=(), description="one per completion; null: no score")
     reasons: tuple[str, ...] = Field(
         default=(), exclude_if=is_default, description="the member's reasons, one per completion; absent: it gave none"
     )
     abstained: str = Field(
-        default="", exclude_if=is_default, description="why it has no scores, as in `committee/abstain/<kind>`"
+        default="",
+        exclude_if=is_default,
+        description="the kind of abstention if it has no scores, as in `committee/abstain/<kind>`",
     )
 
 
@@ -55,20 +58,22 @@ class SampledGroup(Message):
 
     type: Literal["SampledGroup"] = "SampledGroup"
     incarnation: int = Field(ge=1)
-    number: int = Field(ge=1, description="counts the learner's samples; a missing one was dropped or not shown")
+    number: int = Field(
+        ge=1, description="number of the learner's sample, from 1; missing samples were dropped or not shown"
+    )
     tick: int = Field(ge=0)
-    step: int = Field(ge=0, description="the optimizer step that trained on it first")
-    group: int = Field(default=0, ge=0, description="its index among the groups of that step, from 0")
+    step: int = Field(ge=0, description="the optimizer step that first trained on it")
+    group: int = Field(default=0, ge=0, description="index among the groups of that step, from 0")
     groups: int = Field(default=1, ge=1, description="number of groups of that step")
     form: Form = "text"
     prompt: ShownText
     completions: tuple[ShownCompletion, ...] = ()
     left_out: int = Field(
-        default=0, ge=0, exclude_if=is_default, description="completions of the group that are not shown"
+        default=0, ge=0, exclude_if=is_default, description="number of completions of the group that are not shown"
     )
     members: tuple[MemberScores, ...] = ()
     redacted: bool = Field(
-        default=False, exclude_if=is_default, description="a function of the user has edited every text"
+        default=False, exclude_if=is_default, description="whether a user's function has edited every text"
     )
 
 
@@ -76,12 +81,12 @@ class CompletionsRequest(Message):
     """monitors, operators → mesh, as a request on `completions.stored`."""
 
     type: Literal["CompletionsRequest"] = "CompletionsRequest"
-    after: int = Field(default=0, ge=0, description="the last sequence of the stream that the sender has")
-    limit: int = Field(default=64, ge=1, le=256, description="at most this many, the newest ones")
+    after: int = Field(default=0, ge=0, description="last sequence of the stream that the sender has")
+    limit: int = Field(default=64, ge=1, le=256, description="maximum number of groups, of which the newest are sent")
 
 
 class StoredGroup(BaseModel):
-    """A sampled group as the stream has it. Part of CompletionsBatch."""
+    """A sampled group as it is stored in the stream. Part of CompletionsBatch."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", ser_json_inf_nan="strings")
 
@@ -91,10 +96,9 @@ class StoredGroup(BaseModel):
 
 
 class CompletionsBatch(Message):
-    """mesh → sender of the request. Groups in the order of the stream. A batch ends early if it would grow too
-    large."""
+    """mesh → sender of the request. Groups in the order of the stream. A batch ends early if it would be too large."""
 
     type: Literal["CompletionsBatch"] = "CompletionsBatch"
     groups: tuple[StoredGroup, ...]
-    head: int = Field(description="the stream's last sequence at that time")
+    head: int = Field(description="last sequence of the stream at that time")
     has_stream: bool = Field(default=True, description="whether this run has a stream of completions")

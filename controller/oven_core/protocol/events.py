@@ -20,7 +20,7 @@ _DATA = ', "data": '
 
 
 UNKNOWN = datetime.min.replace(tzinfo=UTC)
-"""The time of an event that was received live, because only the log has it."""
+"""The time of an event that was received live. Only the log has the time at which it was stored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,10 +33,10 @@ class Event:
     time: datetime
     body: LogMessage | Malformed
     traceparent: str = field(default="", compare=False, repr=False)
-    """The trace context that it came with, if any. It is not part of the message, and no exported line has it."""
+    """The trace context, if any. It is not part of the message, and exported lines do not include it."""
     message_id: str = ""
     signature: str = ""
-    """Both as they came; `signing.Keyring` verifies the signature."""
+    """The message id and signature as received. `signing.Keyring` verifies the signature."""
 
     @classmethod
     def read(
@@ -50,7 +50,7 @@ class Event:
         message_id: str = "",
         signature: str = "",
     ) -> Event:
-        """Return the event of these bytes, decoded and not yet verified."""
+        """Decode an event. Its signature is not verified yet."""
         return cls(seq, subject, data, time, decode(names.kind(subject), data), traceparent, message_id, signature)
 
     @classmethod
@@ -63,21 +63,21 @@ class Event:
         headers: Mapping[str, str] | None,
         traceparent: str = "",
     ) -> Event:
-        """Return the event with the message id and the signature of its headers, not yet verified."""
+        """Decode an event with the message id and signature in its headers. The signature is not verified yet."""
         identity, signature = _header(headers, MESSAGE_ID), _header(headers, SIGNATURE)
         return cls.read(seq, subject, data, time, traceparent, message_id=identity, signature=signature)
 
     @property
     def author(self) -> str:
-        """The last token of its subject (`names.author`)."""
+        """The last token of the subject (`names.author`)."""
         return names.author(self.subject)
 
     def line(self) -> str:
-        """Return one line of `log --json` and of log.jsonl.
+        """Return the event as a line of `log --json` and log.jsonl.
 
-        The message's own bytes are its last field, unchanged, so that an exported log replays byte for byte. If they
-        contain a line break, which is white space in JSON, `raw` has the original bytes. The bytes of an entry that is
-        not a message are a string (PEP 383), next to the reason.
+        The last field has the unchanged bytes of the message, so that an exported log replays byte for byte. If they
+        contain a line break, which is white space in JSON, `raw` has the original bytes. For an entry that is not a
+        message, the bytes are a string (PEP 383), and the line includes the reason.
         """
         head: dict[str, Any] = {
             "seq": self.seq,
@@ -98,8 +98,10 @@ class Event:
 
     @classmethod
     def from_line(cls, line: str) -> Event:
-        """Return the event of an exported line, not yet verified. Raises ValueError for a line that `line` did not
-        write, for example one that was cut off."""
+        """Decode an exported line. The signature is not verified yet.
+
+        Raises ValueError for a line that `line` did not write, for example a truncated one.
+        """
         line = line.strip()
         head, separator, data = line.partition(_DATA)
         if not separator or not data.endswith("}"):
@@ -118,7 +120,7 @@ class Event:
         )
 
     def logged(self) -> LoggedEvent:
-        """Return the event as `history` answers it."""
+        """Return the event in the form of a `history` reply."""
         try:
             body = self.data.decode()
         except UnicodeDecodeError:
@@ -134,13 +136,13 @@ class Event:
 
     @classmethod
     def from_logged(cls, entry: LoggedEvent) -> Event:
-        """Return the event of a `history` answer, byte for byte, not yet verified."""
+        """Decode an event of a `history` reply. The signature is not verified yet."""
         time = datetime.fromisoformat(entry.time)
         data = entry.body.encode()
         return cls.read(entry.seq, entry.subject, data, time, message_id=entry.id, signature=entry.signature)
 
 
 def _header(headers: Mapping[str, str] | None, name: str) -> str:
-    """The header's value; empty if it is too long or not printable ASCII, because it has to pass through JSON."""
+    """Return a header's value; empty if it is too long or not printable ASCII, because JSON has to represent it."""
     value = (headers or {}).get(name, "")
     return value if len(value) <= 256 and value.isascii() and value.isprintable() else ""

@@ -1,4 +1,4 @@
-"""Requests to the knowledge graph, and its responses. They are not part of the log.
+"""Requests to the knowledge graph, and its replies. They are not in the log.
 
 They follow the same rules as the messages in oven_core.protocol.messages.
 """
@@ -16,7 +16,7 @@ Phase: TypeAlias = Literal["", "pretrain", "sft", "grpo"]
 
 
 class Symptom(BaseModel):
-    """A symptom, by its node in the knowledge graph."""
+    """A symptom, identified by its node in the knowledge graph."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -30,8 +30,8 @@ class EvidencePath(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore")
 
     edges: tuple[str, ...] = Field(description="edge ids, in order")
-    text: str = Field(description="for people, e.g. loss_spike ← CAUSES ← lr_too_high ← SOLVES ← lower_lr")
-    grade: Literal["A", "B", "C", "D"] = Field(description="grade of its weakest edge")
+    text: str = Field(description="the path in words, e.g. loss_spike ← CAUSES ← lr_too_high ← SOLVES ← lower_lr")
+    grade: Literal["A", "B", "C", "D"] = Field(description="grade of the weakest edge")
     sources: tuple[str, ...] = ()
 
 
@@ -43,25 +43,29 @@ class DiagnoseRequest(Message):
     symptoms: tuple[Symptom, ...] = Field(min_length=1, max_length=64)
     actuators: tuple[str, ...] = Field(default=(), description="actuators that the run announces")
     metrics: tuple[str, ...] = Field(default=(), description="metrics that the run publishes")
-    held_out: bool = Field(default=False, description="the run has a held-out metric")
-    k: int = Field(default=5, ge=1, le=50, description="number of remedies")
+    held_out: bool = Field(default=False, description="whether the run has a held-out metric")
+    k: int = Field(default=5, ge=1, le=50, description="maximum number of remedies")
 
 
 class Cause(BaseModel):
+    """A likely cause of the symptoms."""
+
     model_config = ConfigDict(frozen=True, extra="ignore")
 
     id: str
-    p: Real = Field(description="posterior given the symptoms (noisy-OR); a rank, not a calibrated probability")
+    p: Real = Field(description="posterior given the symptoms (noisy-OR), for ranking only: it is not calibrated")
 
 
 class Remedy(BaseModel):
+    """A remedy for the symptoms, with its evidence."""
+
     model_config = ConfigDict(frozen=True, extra="ignore")
 
     id: str
     changes: tuple[str, ...] = Field(
-        default=(), description='its changes, made together, e.g. "optimizer.lr_scale:down"; empty: advice'
+        default=(), description='changes to make together, e.g. "optimizer.lr_scale:down"; empty: only advice'
     )
-    score: Real = Field(description="weight of evidence as log-odds within ±2; a rank, not a promise")
+    score: Real = Field(description="weight of evidence as log-odds within ±2, for ranking only")
     unmet: tuple[str, ...] = Field(default=(), description="preconditions that this run does not meet")
     paths: tuple[EvidencePath, ...] = ()
 
@@ -73,7 +77,7 @@ class Diagnosis(Message):
     graph: str = Field(description="SHA-256 of the graph that answered")
     causes: tuple[Cause, ...] = ()
     remedies: tuple[Remedy, ...] = ()
-    unknown: tuple[str, ...] = Field(default=(), description="symptoms that the graph does not know")
+    unknown: tuple[str, ...] = Field(default=(), description="symptoms that are not in the graph")
 
 
 class JudgeRequest(Message):
@@ -86,11 +90,11 @@ class JudgeRequest(Message):
     actuators: tuple[str, ...] = ()
     metrics: tuple[str, ...] = ()
     held_out: bool = False
-    in_flight: tuple[str, ...] = Field(default=(), max_length=64, description="changes under way, in the same notation")
+    in_flight: tuple[str, ...] = Field(default=(), max_length=64, description="changes in flight, in the same notation")
 
 
 class Judgement(Message):
-    """kg → agents. `barred`: a precondition is unmet, or it contradicts a change under way; `objections` has the
+    """kg → agents. `barred`: a precondition is unmet, or the change contradicts one in flight. `objections` has the
     paths."""
 
     type: Literal["Judgement"] = "Judgement"
@@ -108,7 +112,7 @@ class GraphInfoRequest(Message):
 
 
 class GraphInfo(Message):
-    """kg → sender. `contradictions` and `requirements` become rules of the run before it starts."""
+    """kg → sender. `contradictions` and `requirements` are added to the rules of the run before it starts."""
 
     type: Literal["GraphInfo"] = "GraphInfo"
     graph: str
@@ -119,7 +123,7 @@ class GraphInfo(Message):
     large: str = Field(
         default="",
         exclude_if=is_default,
-        description="SHA-256 of the large graph that answers query, curriculum and token_prior; absent: this one does",
+        description="SHA-256 of the large graph that answers query, curriculum and token_prior; absent: this one",
     )
     contradictions: tuple[tuple[str, str], ...] = ()
     requirements: tuple[tuple[str, str], ...] = Field(
@@ -128,12 +132,14 @@ class GraphInfo(Message):
 
 
 class Mastery(BaseModel):
-    """How often a topic was answered correctly. Part of CurriculumRequest."""
+    """Counts of correct and wrong answers on a topic. Part of CurriculumRequest."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
     topic: str = Field(min_length=1, max_length=200)
-    successes: Real = Field(ge=0, allow_inf_nan=False, description="a count; fractions if older answers weigh less")
+    successes: Real = Field(
+        ge=0, allow_inf_nan=False, description="a count, with fractions if older answers have less weight"
+    )
     failures: Real = Field(ge=0, allow_inf_nan=False)
 
 
@@ -145,16 +151,22 @@ class CurriculumRequest(Message):
     prerequisites: tuple[tuple[str, str], ...] = Field(
         default=(), max_length=4096, description="(topic, its prerequisite), in addition to those of the graph"
     )
-    threshold: Confidence = Field(default=0.5, description="least lower bound of a prerequisite's mastery")
-    floor: Confidence = Field(default=0.05, description="share that is spread evenly, so that every topic is sampled")
+    threshold: Confidence = Field(default=0.5, description="minimum lower bound of a prerequisite's mastery")
+    floor: Confidence = Field(
+        default=0.05, description="share that is distributed evenly, so that every topic is sampled"
+    )
 
 
 class UnmetPrerequisite(BaseModel):
+    """A topic with a prerequisite that is not mastered."""
+
     model_config = ConfigDict(frozen=True, extra="ignore")
 
     topic: str
-    path: tuple[str, ...] = Field(description="from the topic to the one that is not mastered, both included")
-    bound: Real = Field(description="lower bound (5 %) of its mastery, 0..1")
+    path: tuple[str, ...] = Field(
+        description="path from the topic to the prerequisite that is not mastered, both included"
+    )
+    bound: Real = Field(description="lower bound (5 %) of the prerequisite's mastery, 0..1")
 
 
 class Curriculum(Message):
@@ -167,7 +179,7 @@ class Curriculum(Message):
     known: int = Field(
         default=0,
         ge=0,
-        description="prerequisites among the requested topics, direct or not, including those in the request",
+        description="prerequisites among the requested topics, direct or indirect, including those in the request",
     )
 
 
@@ -179,7 +191,7 @@ class TokenPriorRequest(Message):
     vocabulary: tuple[str, ...] = Field(
         default=(),
         max_length=300_000,
-        description="the tokens' texts by id; for `kg`, which searches them for its labels",
+        description="texts of the tokens by id; for `kg`, which searches them for labels",
     )
     counts: tuple[int, ...] = Field(
         default=(), max_length=300_000, description="how often each token occurs in the corpus; for `unigram`"
@@ -187,20 +199,20 @@ class TokenPriorRequest(Message):
     vocabulary_sha: str = Field(
         default="",
         max_length=64,
-        description="SHA-256 of the vocabulary; required if the vocabulary is not sent, and else compared with it",
+        description="SHA-256 of the vocabulary, which is compared with it; required if the vocabulary is not sent",
     )
     k: int = Field(default=358, ge=1, le=1024, description="number of tokens; fewer if they do not fit into a kilobyte")
     upload: str = Field(
         default="",
         max_length=64,
         exclude_if=is_default,
-        description="id of a request uploaded in parts: it is answered, and the other fields here do not count",
+        description="id of a request that was uploaded in parts, which is answered instead of the other fields",
     )
 
 
 class RequestPart(Message):
     """learner → kg, as a request on `oven.kg.upload`: a part of a TokenPriorRequest that is too large for one message.
-    The parts together are its JSON, compressed with zlib. TokenPriorRequest.upload then names it."""
+    The joined parts are its JSON, compressed with zlib. TokenPriorRequest.upload then has its id."""
 
     type: Literal["RequestPart"] = "RequestPart"
     upload: str = Field(pattern=r"^[0-9a-f]{32}$", description="random id, the same for all parts of a request")
@@ -225,8 +237,8 @@ class TokenPrior(Message):
     method: Literal["unigram", "kg"]
     tokens: int
     bytes: int
-    blob: str = Field(description="base64; oven_core/protocol/token_scores.py has its format")
-    ablation: str = Field(description="what was measured of this method, in one sentence")
+    blob: str = Field(description="base64 of the format in oven_core/protocol/token_scores.py")
+    ablation: str = Field(description="measured effect of this method, in one sentence")
 
 
 class GraphQuery(Message):
@@ -234,46 +246,51 @@ class GraphQuery(Message):
 
     type: Literal["GraphQuery"] = "GraphQuery"
     op: Literal["neighbors", "path", "ppr", "search"]
-    node: str = Field(default="", max_length=200, description="neighbors, path, ppr: the start; search: words")
-    to: str = Field(default="", max_length=200, description="path: the end")
+    node: str = Field(default="", max_length=200, description="neighbors, path, ppr: the start node; search: the words")
+    to: str = Field(default="", max_length=200, description="path: the end node")
     relations: tuple[str, ...] = Field(
         default=(),
         max_length=64,
         exclude_if=is_default,
-        description="neighbors, path: follow only edges of these relations; empty: of all",
+        description="neighbors, path: follow only edges of these relations; empty: all relations",
     )
     direction: Literal["both", "out", "in"] = Field(
         default="both",
-        description="follow edges in both directions, along them (out) or against them (in); not for search, and ppr "
-        "accepts both or out",
+        description="follow edges in both directions, forwards (out) or backwards (in); ignored by search; ppr accepts "
+        "only both and out",
     )
-    depth: int = Field(default=1, ge=1, le=8, description="neighbors: how many edges away a node may be")
-    limit: int = Field(default=20, ge=1, le=200, description="number of rows")
+    depth: int = Field(default=1, ge=1, le=8, description="neighbors: maximum distance in edges")
+    limit: int = Field(default=20, ge=1, le=200, description="maximum number of rows")
 
 
 class QueryRow(BaseModel):
+    """A node in the answer to a query."""
+
     model_config = ConfigDict(frozen=True, extra="ignore")
 
     node: str
     kind: str
     text: str = ""
     edge: str = Field(
-        default="", description="id of the edge to this node; in a large graph its position in the graph's arrays"
+        default="", description="id of the edge to this node, or its position in the arrays of a large graph"
     )
     relation: str = ""
-    towards: Literal["", "out", "in"] = Field(default="", description="along the edge, or against it")
+    towards: Literal["", "out", "in"] = Field(
+        default="", description="whether the edge was followed forwards or backwards"
+    )
     depth: int = Field(
         default=0,
         exclude_if=is_default,
-        description="neighbors: edges away, if the request allowed several; else absent",
+        description="neighbors: distance in edges, if the request allowed several; else absent",
     )
     score: Real = Field(
-        default=0.0, description="ppr: share of the walk; search: matching words; an edge of a large graph: its weight"
+        default=0.0,
+        description="ppr: share of the walk; search: number of matching words; large graph: weight of the edge",
     )
 
 
 class QueryAnswer(Message):
-    """kg → sender. `more`: the limit cut off further rows."""
+    """kg → sender. `more`: the limit omitted further rows."""
 
     type: Literal["QueryAnswer"] = "QueryAnswer"
     graph: str

@@ -1,4 +1,4 @@
-"""The request for a part of the log, and its response. Neither is part of the log.
+"""The request for a part of the log, and its reply. Neither is in the log itself.
 
 They follow the same rules as the messages in oven_core.protocol.messages.
 """
@@ -16,7 +16,7 @@ class HistoryRequest(Message):
     """agents, monitors → mesh, as a request on `history`."""
 
     type: Literal["HistoryRequest"] = "HistoryRequest"
-    after: int = Field(default=0, ge=0, description="the last sequence that the sender has")
+    after: int = Field(default=0, ge=0, description="last sequence that the sender has")
     limit: int = Field(default=256, ge=1, le=1024)
 
 
@@ -28,7 +28,7 @@ class LoggedEvent(BaseModel):
     seq: int
     time: str = Field(description="when the server stored it, RFC 3339, UTC")
     subject: str
-    id: str = Field(default="", description="its message id")
+    id: str = Field(default="", description="message id")
     signature: str = Field(default="", description="ed25519, base64, over subject, message id and body")
     body: str = Field(description="the message's bytes; empty if they are not UTF-8")
 
@@ -38,4 +38,4 @@ class HistoryBatch(Message):
 
     type: Literal["HistoryBatch"] = "HistoryBatch"
     events: tuple[LoggedEvent, ...]
-    head: int = Field(description="the log's last sequence at that time")
+    head: int = Field(description="last sequence of the log at that time")

@@ -11,44 +11,46 @@ PREFIX: Final = "committee."
 """Prefix of the actuators of the committee's remote members: `committee.<member>`."""
 OFF: Final = "off"
 """The choice of `committee.<member>` that mutes the member."""
-TOP_LOGPROBS: Final = 20
-"""Largest number of alternatives per token. OpenAI and DeepSeek refuse more."""
+MAX_TOP_LOGPROBS: Final = 20
+"""Maximum number of alternatives per token. OpenAI and DeepSeek refuse more."""
 
 
 class JudgeSpec(BaseModel):
-    """A model behind an API, with the name of the environment variable that has its key in the member's process."""
+    """A model behind an API, and the environment variable with its key in the member's process."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
-    provider: str = Field(min_length=1, max_length=64, description="as in the settings of members")
-    model: str = Field(min_length=1, max_length=200, description="the model's name there")
+    provider: str = Field(min_length=1, max_length=64, description="provider, as in the settings of members")
+    model: str = Field(min_length=1, max_length=200, description="name of the model at the provider")
     base_url: str = Field(
-        default="", max_length=500, pattern="^$|^https?://", description="empty: the provider's own address"
+        default="",
+        max_length=500,
+        pattern="^$|^https?://",
+        description="address of the API; empty: that of the provider",
     )
     key_env: str = Field(
         default="",
         max_length=128,
         pattern="^$|^[A-Za-z_][A-Za-z0-9_]*$",
-        description="environment variable with the key; empty: the provider's usual one",
+        description="environment variable with the key; empty: the usual one of the provider",
     )
-    logprobs: bool = Field(default=False, description="request its tokens' log-probabilities")
-    top_logprobs: int = Field(default=5, ge=1, le=TOP_LOGPROBS, description="alternatives per token, with logprobs")
+    logprobs: bool = Field(default=False, description="request the log-probabilities of its tokens")
+    top_logprobs: int = Field(default=5, ge=1, le=MAX_TOP_LOGPROBS, description="alternatives per token, with logprobs")
 
     @field_validator("base_url")
     @classmethod
-    def _without_secrets(cls, value: str) -> str:
+    def _check_no_secrets(cls, value: str) -> str:
         parts = urlsplit(value)
         if "@" in parts.netloc or parts.query:
             raise ValueError(
-                "the address holds a user, a password or a query, which would be in the log; a key belongs into the "
-                "variable that key_env names"
+                "the address contains a user, a password or a query, which would end up in the log; put the key into "
+                "the environment variable that key_env names"
             )
         return value
 
     @property
     def identity(self) -> str:
-        """The value of `committee.<member>` while this model judges. It has everything that affects scores, so not the
-        key."""
+        """The value of `committee.<member>` while this model judges. It includes everything that affects scores."""
         address = urlsplit(self.base_url)
         host = f"@{address.netloc}{address.path.rstrip('/')}" if self.base_url else ""
         logprobs = f"+logprobs={self.top_logprobs}" if self.logprobs else ""
@@ -61,5 +63,5 @@ def actuator_of(member: str) -> str:
 
 
 def member_of(actuator: str) -> str:
-    """Return the member of such an actuator; empty for any other actuator."""
+    """Return the member whose model this actuator sets; empty for any other actuator."""
     return actuator.removeprefix(PREFIX) if actuator.startswith(PREFIX) else ""

@@ -1,8 +1,8 @@
 """The messages of a run's log. They are JSON on the wire; `oven-controller schema` prints the JSON Schema.
 
-These rules hold for all of them, and for requests (committee_requests, graph_requests, history_requests):
+These rules apply to all of them, and to requests (committee_requests, graph_requests, history_requests):
 
-- Messages are frozen. Bodies have no timestamps and no trace ids; headers carry those.
+- Messages are frozen. Bodies have no timestamps and no trace ids, which are in headers.
 - Computed floats are rounded to nine significant digits, so that replicas on different machines write the same bytes.
   NaN and infinities are the strings "NaN", "Infinity" and "-Infinity".
 - Unknown fields are ignored. An unknown schema version is refused.
@@ -29,86 +29,89 @@ from oven_core.protocol.rules import Rules
 VERSION: Final = 1
 
 
-def _nine_digits(value: float) -> float:
+def _round_to_nine_digits(value: float) -> float:
     return float(f"{value:.9g}")
 
 
 _NOT_FINITE: Final = WithJsonSchema({"anyOf": [{"type": "number"}, {"enum": ["NaN", "Infinity", "-Infinity"]}]})
 
 
-def _metrics(values: dict[str, float], info: ValidationInfo) -> dict[str, float]:
-    """Round the values where they are measured. Reading a message leaves them as they are, which takes a quarter of the
-    time."""
-    return values if info.mode == "json" else {name: _nine_digits(value) for name, value in values.items()}
+def _round_metrics(values: dict[str, float], info: ValidationInfo) -> dict[str, float]:
+    """Round new measurements. Values read from a message are not rounded again, which takes a quarter of the time."""
+    return values if info.mode == "json" else {name: _round_to_nine_digits(value) for name, value in values.items()}
 
 
 def is_default(value: object) -> bool:
-    """Return whether a field has its default and is left out of the message. Fields that were added later use it, so
-    that older messages keep their bytes."""
+    """Return whether a field has its default and is omitted from the message.
+
+    It is for fields that were added later, so that older messages keep their bytes.
+    """
     return not value
 
 
-Real: TypeAlias = Annotated[float, AfterValidator(_nine_digits), _NOT_FINITE]
-Confidence: TypeAlias = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False), AfterValidator(_nine_digits)]
-Metrics: TypeAlias = Annotated[dict[str, Annotated[float, _NOT_FINITE]], AfterValidator(_metrics)]
+Real: TypeAlias = Annotated[float, AfterValidator(_round_to_nine_digits), _NOT_FINITE]
+Confidence: TypeAlias = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False), AfterValidator(_round_to_nine_digits)]
+Metrics: TypeAlias = Annotated[dict[str, Annotated[float, _NOT_FINITE]], AfterValidator(_round_metrics)]
 Value: TypeAlias = Real | str | dict[str, Real] | None
-"""A scalar's number, a choice's name, a simplex's shares, an action's argument (the tick of a rollback) or nothing."""
+"""A number for a scalar or an action, a name for a choice, shares for a simplex, or nothing."""
 Effect: TypeAlias = Literal["setting", "measures", "copies", "moves_weights", "ends_or_holds", "at_end"]
-"""What a change of an actuator does to the training: it sets something, measures or copies the training, moves the
-weights to another state, ends or pauses the training, or chooses what it ends with, which shows only at the end."""
+"""The effect of a change on the training: it sets something, measures or copies the training, moves the weights to
+another state, ends or pauses the training, or chooses the final weights, which takes effect only at the end."""
 
 
 class Message(BaseModel):
-    """Base of everything that is sent over the bus."""
+    """Base class of all messages on the bus."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", ser_json_inf_nan="strings")
 
     v: Literal[1] = Field(default=VERSION, description="schema version")
 
     def wire(self) -> bytes:
-        """Return the message's bytes on the bus: JSON, with the fields in their order."""
+        """Encode the message as JSON, with its fields in the declared order."""
         return self.model_dump_json().encode()
 
 
 class ActuatorSpec(BaseModel):
-    """A knob that the learner announces, and what a change of it means for the run. Part of RunStarted."""
+    """A knob that the learner announces, and the effect of changing it. Part of RunStarted."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", ser_json_inf_nan="strings")
 
     name: str = Field(description="dotted, e.g. optimizer.lr_scale")
     kind: Literal["scalar", "choice", "simplex", "action"]
-    scale: Literal["linear", "log"] = Field(default="linear", description="on which values merge; scalars only")
+    scale: Literal["linear", "log"] = Field(
+        default="linear", description="scale on which values are merged; scalars only"
+    )
     unit: str = Field(default="", description='e.g. "× the user\'s schedule"')
-    low: Real | None = Field(default=None, description="least value; scalars, and each share of a simplex")
-    high: Real | None = Field(default=None, description="greatest value")
-    choices: tuple[str, ...] = Field(default=(), description="a choice's values, or a simplex's components")
-    value: Value = Field(default=None, description="the value now, read back from the trainer")
-    risky: bool = Field(default=False, description="the learner snapshots before it applies a change")
+    low: Real | None = Field(default=None, description="minimum value of a scalar, or of each share of a simplex")
+    high: Real | None = Field(default=None, description="maximum value")
+    choices: tuple[str, ...] = Field(default=(), description="values of a choice, or components of a simplex")
+    value: Value = Field(default=None, description="the current value, read back from the trainer")
+    risky: bool = Field(default=False, description="the learner takes a snapshot before it applies a change")
     effect: Effect = Field(
         default="setting",
-        description="what a change does to the training: it sets something, measures or copies the training, moves the "
-        "weights to another state (a rollback, its undoing), ends or holds the training, or chooses what it ends with. "
-        "Only actions have another effect than setting, except that only a choice has the effect at_end",
+        description="the effect of a change on the training: it sets something, measures or copies the training, moves "
+        "the weights to another state (a rollback or its undo), ends or pauses the training, or chooses the final "
+        "weights. A choice may have the effect at_end; otherwise, only actions have an effect other than setting",
     )
     moves_own_metric: bool = Field(
         default=False,
-        description="a change moves the metric that would judge it, as the reward's weights move the reward: a "
-        "held-out metric judges it, and without one agents do not change it",
+        description="a change moves the metric that would judge it, as reward weights move the reward. So a held-out "
+        "metric judges it, and without one agents cannot change it",
     )
 
     @model_validator(mode="after")
-    def _consistent(self) -> Self:
+    def _check_consistency(self) -> Self:
         if self.effect == "at_end" and self.kind != "choice":
-            raise ValueError(f"{self.name} is a {self.kind} with the effect 'at_end', which only a choice has")
+            raise ValueError(f"{self.name} is a {self.kind} with the effect 'at_end', which only a choice may have")
         if self.effect not in ("setting", "at_end") and self.kind != "action":
             raise ValueError(
-                f"{self.name} is a {self.kind} with the effect {self.effect!r}; only an action has another effect than "
-                "'setting'"
+                f"{self.name} is a {self.kind} with the effect {self.effect!r}; only an action may have an effect "
+                "other than 'setting'"
             )
         if self.moves_own_metric and not self.has_outcome:
             raise ValueError(
-                f"{self.name} has the effect {self.effect!r}, which no metric judges, and moves_own_metric; leave one "
-                "of them out"
+                f"{self.name} has moves_own_metric and the effect {self.effect!r}, which no metric judges; remove one "
+                "of them"
             )
         return self
 
@@ -124,7 +127,7 @@ class ActuatorSpec(BaseModel):
 
     @property
     def has_outcome(self) -> bool:
-        """Whether a metric can judge a change. A choice for the end moves none, so it is never scored."""
+        """Whether a metric can judge a change. A choice for the end changes no metric, so it is never scored."""
         return self.effect in ("setting", "moves_weights")
 
 
@@ -149,8 +152,8 @@ class Horizon(BaseModel):
     seconds: float | None = Field(default=None, description="wall clock")
     charge_rollbacks: bool = Field(
         default=False,
-        description="the run ends after max_steps gradient steps, including those that rollbacks threw away, so that "
-        "runs can be compared at equal cost; false: it ends when step reaches max_steps",
+        description="true: the run ends after max_steps gradient steps, including those that rollbacks discarded, so "
+        "that runs can be compared at equal cost; false: it ends when step reaches max_steps",
     )
 
     @property
@@ -160,17 +163,17 @@ class Horizon(BaseModel):
 
 
 class LogMessage(Message):
-    """A message of a run's log. oven_core.protocol.subjects has the subjects of each."""
+    """A message in a run's log. oven_core.protocol.subjects lists the subject of each class."""
 
     if TYPE_CHECKING:
         type: str  # each class sets its own name, after the fields of its base
 
 
 class LearnerMessage(LogMessage):
-    """A message of the learner. (incarnation, n) is its message id, by which readers skip duplicates."""
+    """A message from the learner. Readers recognise duplicates by (incarnation, n), the message id."""
 
-    incarnation: int = Field(ge=1, description="counts the learner's starts in this run")
-    n: int = Field(ge=0, description="counts the messages of one incarnation")
+    incarnation: int = Field(ge=1, description="number of this start of the learner in the run, from 1")
+    n: int = Field(ge=0, description="number of the message in its incarnation, from 0")
 
 
 class RunStarted(LearnerMessage):
@@ -181,8 +184,8 @@ class RunStarted(LearnerMessage):
     training: str = Field(
         default="1",
         min_length=1,
-        description="which training of the learner's script this is: counted from 1 in the order of their first start, "
-        "or as the script names it. Another training has other weights, data and settings",
+        description="name of this training: the one that the script gives it, or else a number from 1 in the order of "
+        "the first starts. Another training of the same script has different weights, data and settings",
     )
     tick: int = Field(default=0, ge=0, description="ticks already counted by earlier incarnations")
     step: int = Field(default=0, ge=0, description="optimizer step that the learner starts from")
@@ -190,7 +193,7 @@ class RunStarted(LearnerMessage):
     actuators: tuple[ActuatorSpec, ...] = ()
     metrics: tuple[MetricSpec, ...] = ()
     unmeasured: dict[str, str] = Field(
-        default_factory=dict, description="metric that is not announced → what it would need, in words"
+        default_factory=dict, description="metric that is not announced → description of what it would need"
     )
     rules: Rules = Rules()
     lockstep: bool = Field(default=False, description="the learner waits for StepClosed at every tick")
@@ -199,16 +202,16 @@ class RunStarted(LearnerMessage):
     )
     versions: dict[str, str] = Field(default_factory=dict, description="package → version")
     reputations: dict[str, Real] = Field(
-        default_factory=dict, description="agent → weight at the start; 1 where absent"
+        default_factory=dict, description="agent → reputation at the start; 1 if absent"
     )
     keys: dict[str, str] = Field(
         default_factory=dict,
-        description="signer (learner, mesh, each operator's name) → ed25519 public key, base64; empty: none signs",
+        description="signer (learner, mesh, or an operator's name) → ed25519 public key, base64; empty: unsigned run",
     )
 
 
 class RunEnded(LearnerMessage):
-    """learner → all. The last event of an incarnation that ended in order."""
+    """learner → all. The last event of an incarnation that did not crash."""
 
     type: Literal["RunEnded"] = "RunEnded"
     reason: Literal["completed", "stopped", "failed"]
@@ -217,7 +220,9 @@ class RunEnded(LearnerMessage):
     step: int
     metrics: dict[str, Real] = Field(default_factory=dict, description="held-out metrics at the end")
     lockstep_timeouts: int = Field(default=0, description="if above 0, the run is not repeatable")
-    dropped_observations: int = Field(default=0, description="lost because the bus was away and the buffer full")
+    dropped_observations: int = Field(
+        default=0, description="observations lost because the bus was down and the buffer full"
+    )
 
 
 class Observation(LearnerMessage):
@@ -225,13 +230,13 @@ class Observation(LearnerMessage):
 
     type: Literal["Observation"] = "Observation"
     tick: int = Field(ge=0, description="never decreases")
-    step: int = Field(ge=0, description="optimizer step; goes back after a rollback")
+    step: int = Field(ge=0, description="optimizer step, which decreases at a rollback")
     progress: Real = Field(ge=0, le=1, description="max(step / max_steps, elapsed / time budget)")
     metrics: Metrics
 
 
 class AgentStatus(LogMessage):
-    """agent → mesh, monitors. An agent joined, is done with a tick, cannot fire, has a notice for people, or left."""
+    """agent → mesh, monitors. An agent joined, finished a tick, cannot fire, has a notice for people, or left."""
 
     type: Literal["AgentStatus"] = "AgentStatus"
     state: Literal["joined", "done", "cannot_fire", "notice", "left"]
@@ -240,9 +245,11 @@ class AgentStatus(LogMessage):
     version: str = ""
     needs: tuple[str, ...] = Field(default=(), description="metrics, as patterns")
     moves: tuple[str, ...] = Field(default=(), description="actuators that it may propose for")
-    speciality: tuple[str, ...] = Field(default=(), description="actuators on which it alone can be a quorum")
-    shadow: bool = Field(default=False, description="its votes are logged and scored, and do not count")
-    reason: str = Field(default="", max_length=2000, description="why it cannot fire, or why it left; a notice's text")
+    speciality: tuple[str, ...] = Field(default=(), description="actuators for which it can be a quorum alone")
+    shadow: bool = Field(default=False, description="its votes are logged and scored, but do not count")
+    reason: str = Field(
+        default="", max_length=2000, description="why it cannot fire or why it left, or the text of a notice"
+    )
 
 
 class Vote(LogMessage):
@@ -258,7 +265,7 @@ class Vote(LogMessage):
     expected_change: Real = Field(default=0.0, description="change of the target, in its unit, within the horizon")
     horizon: int = Field(default=0, ge=0, description="ticks until the change should show")
     confidence: Confidence = Field(description="probability that the change beats doing nothing")
-    rationale: str = Field(default="", max_length=2000, description="one sentence with its figures")
+    rationale: str = Field(default="", max_length=2000, description="one sentence with figures")
     evidence: tuple[str, ...] = Field(default=(), max_length=32, description="e.g. paths in the knowledge graph")
     plan: tuple[str, ...] = Field(
         default=(),
@@ -277,11 +284,11 @@ class BallotOpened(LogMessage):
     opened_by: str
     tick: int
     closes_at_tick: int
-    eligible: tuple[str, ...] = Field(description="agents that may vote, as at the opening; sorted")
+    eligible: tuple[str, ...] = Field(description="agents that may vote, as of the opening; sorted")
 
 
 class TallyLine(BaseModel):
-    """One agent's part in a decision."""
+    """One agent's vote in a decision."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", ser_json_inf_nan="strings")
 
@@ -291,7 +298,7 @@ class TallyLine(BaseModel):
     shadow: bool = Field(default=False, description="logged and scored, but not counted: its weight is 0")
     newcomer: bool = Field(
         default=False,
-        description="on probation: without weight, unless only newcomers are for it and a person has to approve",
+        description="on probation: without weight, unless only newcomers support it and a person has to approve it",
     )
     confidence: Real = 0.0
     reputation: Real = 1.0
@@ -300,8 +307,8 @@ class TallyLine(BaseModel):
 
 
 class Decision(LogMessage):
-    """mesh → learner, monitors. The result of a ballot or a command. The learner carries out adopted decisions only. An
-    `advised` one passed, and an operator may approve it."""
+    """mesh → learner, monitors. The result of a ballot or a command. The learner applies only adopted decisions. An
+    `advised` decision passed the vote, and an operator may approve it."""
 
     model_config = ConfigDict(populate_by_name=True, serialize_by_alias=True)
 
@@ -310,36 +317,38 @@ class Decision(LogMessage):
     ballot: str
     actuator: str
     verdict: Literal["adopted", "rejected", "advised"]
-    value: Value = Field(description="the value to set; of a rejected ballot the proposed one")
-    before: Value = Field(default=None, description="the effective value, as far as the mesh knew it")
+    value: Value = Field(description="the value to set, or the proposed value if it was rejected")
+    before: Value = Field(default=None, description="the effective value, if the mesh knew it")
     reason: str
     tally: tuple[TallyLine, ...]
     tick: int = Field(description="the mesh's tick at closing")
     apply_at_tick: int
     expires_at_tick: int = Field(
-        description="after this tick the learner does not apply it; of advice: the last tick for an approval"
+        description="last tick at which the learner may apply it, or at which advice can be approved"
     )
-    snapshot_first: bool = Field(default=False, description="the change is risky: the learner takes a snapshot first")
-    target: str = Field(default="", description="the metric that judges its outcome; empty: none does")
+    snapshot_first: bool = Field(
+        default=False, description="the change is risky, so the learner takes a snapshot first"
+    )
+    target: str = Field(default="", description="the metric that judges its outcome; empty: no metric")
     expected_change: Real = Field(default=0.0, description="change of the target that the leading proposal forecast")
     horizon: int = Field(default=0, ge=0, description="ticks after its receipt in which the change should show")
-    command: str = Field(default="", description="the operator's command behind it (set, approve)")
-    approves: str = Field(default="", alias="of", description="the advised decision that an approval carries out")
+    command: str = Field(default="", description="id of the operator's command that caused it (set, approve)")
+    approves: str = Field(default="", alias="of", description="the advised decision that was approved")
     plan: tuple[str, ...] = Field(
         default=(),
-        description="actuators adopted together at this tick, including this one: all changes are applied or none",
+        description="actuators adopted together at this tick, including this one; all changes are applied or none",
     )
 
 
 class Receipt(LearnerMessage):
-    """learner → mesh, agents, monitors. The result of an adopted decision, with the value read back from the trainer;
-    or of a command that goes straight to the learner (hold, resume, stop), without a decision."""
+    """learner → mesh, agents, monitors. The result of an adopted decision, with the value read back from the trainer,
+    or of a command that the learner handles itself (hold, resume, stop)."""
 
     type: Literal["Receipt"] = "Receipt"
     decision_id: str = Field(
         default="",
-        description="empty for a command, if the learner held itself, and if it says which weights the run ended with "
-        "(run.best)",
+        description="empty for a command, if the learner paused by itself, and for the receipt of run.best, which "
+        "names the final weights",
     )
     command: str = Field(default="", description="the operator's command that it answers, if any")
     actuator: str
@@ -352,7 +361,7 @@ class Receipt(LearnerMessage):
 
 
 class OutcomeLine(BaseModel):
-    """One voter's score in an outcome."""
+    """The score of one voter in an outcome."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", ser_json_inf_nan="strings")
 
@@ -360,46 +369,46 @@ class OutcomeLine(BaseModel):
     stance: Literal["propose", "for", "against"]
     shadow: bool = False
     confidence: Real
-    success: Real = Field(description="0..1: how far the change beat half of this agent's promise, or noise")
-    merit: Real = Field(description="−1..1: what moved its reputation")
-    before: Real = Field(description="its reputation before")
-    after: Real = Field(description="its reputation from now on")
+    success: Real = Field(description="0..1: how clearly the gain exceeded half of this agent's forecast, or the noise")
+    merit: Real = Field(description="−1..1: merit of its vote, which changes its reputation")
+    before: Real = Field(description="its reputation before the outcome")
+    after: Real = Field(description="its reputation after the outcome")
 
 
 class Outcome(LogMessage):
-    """mesh → agents, kg, monitors. The change of the target metric after a receipt, next to its forecast."""
+    """mesh → agents, kg, monitors. The change of the target metric after a receipt, compared with the forecast."""
 
     type: Literal["Outcome"] = "Outcome"
     decision_id: str
     actuator: str
     target: str = Field(description="the metric that judged it")
-    withheld: Literal[False] = Field(default=False, description="unused; recorded logs have it, so replay writes it")
-    scored: bool = Field(description="whether it shows anything; if not, `reason` says why")
+    withheld: Literal[False] = Field(
+        default=False, description="unused; kept so that recorded logs replay byte for byte"
+    )
+    scored: bool = Field(description="whether the change could be judged; if not, `reason` says why")
     reason: str
     from_tick: int = Field(description="tick of the receipt")
     tick: int = Field(description="the mesh's tick when the window closed")
-    before: Real | None = Field(default=None, description="the target's mean before")
-    after: Real | None = Field(default=None, description="and after")
+    before: Real | None = Field(default=None, description="mean of the target before the change")
+    after: Real | None = Field(default=None, description="mean of the target after the change")
     samples: tuple[int, int] = Field(default=(0, 0), description="measurements before and after")
     gain: Real | None = Field(default=None, description="after − before, in the metric's better direction")
-    forecast: Real | None = Field(
-        default=None, description="change that the leading proposal forecast, in the same direction"
-    )
+    forecast: Real | None = Field(default=None, description="gain that the leading proposal forecast")
     noise: Real | None = Field(default=None, description="standard error of the gain")
-    control: None = Field(default=None, description="unused; recorded logs have it, so replay writes it")
+    control: None = Field(default=None, description="unused; kept so that recorded logs replay byte for byte")
     beat: Real | None = Field(
-        default=None, description="0..1: probability that it beat doing nothing, with which confidences are compared"
+        default=None, description="0..1: probability that it beat doing nothing, compared with confidences"
     )
     charge: bool = Field(
         default=False,
-        description="clear harm, charged to all agents that carried changes since the target was well: `decision_id` "
-        "is the outcome's own id, and `actuator` is empty",
+        description="clear harm, charged to all agents that supported changes since the target was healthy: "
+        "`decision_id` is the id of the outcome itself, and `actuator` is empty",
     )
     lines: tuple[OutcomeLine, ...] = ()
 
 
 class StepClosed(LogMessage):
-    """mesh → learner, in lockstep. Every live agent whose votes count is done with the tick, and no ballot is open."""
+    """mesh → learner, in lockstep. Every live agent whose votes count has finished the tick, and no ballot is open."""
 
     type: Literal["StepClosed"] = "StepClosed"
     tick: int

@@ -10,9 +10,9 @@ NAME = re.compile(r"^[A-Za-z0-9_-]{1,64}$")
 
 
 def checked(kind: str, name: str) -> str:
-    """Return `name` if it can be a subject token and does not look like an option; else raise ConfigError."""
+    """Return `name` if it can be a subject token and does not look like an option. Otherwise raise ConfigError."""
     if not NAME.fullmatch(name) or name.startswith("-"):
-        raise ConfigError(f"{kind} {name!r} is not a usable name: use 1 to 64 of A–Z a–z 0–9 _ -, and - not in front")
+        raise ConfigError(f"{kind} {name!r} is not a usable name: use 1 to 64 of A–Z a–z 0–9 _ -, not starting with -")
     return name
 
 
@@ -33,19 +33,19 @@ class Subjects:
         self.all = f"{base}.>"
 
     def history_of(self, replica: str) -> str:
-        """Requests for history that one replica alone answers, to check that it is there."""
+        """Requests for history that only this replica answers, to check that it is running."""
         return f"{self.history}.{replica}"
 
     def agent(self, name: str) -> str:
-        """Statuses of an agent (AgentStatus)."""
+        """Statuses from an agent (AgentStatus)."""
         return f"{self.base}.agent.{name}"
 
     def vote(self, name: str) -> str:
-        """Votes of an agent."""
+        """Votes from an agent."""
         return f"{self.base}.vote.{name}"
 
     def alert(self, name: str) -> str:
-        """Symptoms that an agent sees."""
+        """Alerts from an agent about symptoms."""
         return f"{self.base}.alert.{name}"
 
     def ballot(self, ballot_id: str) -> str:
@@ -69,7 +69,7 @@ class Subjects:
         return f"{self.base}.answer.{answer_id}"
 
     def operator(self, name: str) -> str:
-        """Commands of an operator."""
+        """Commands from an operator."""
         return f"{self.base}.operator.{name}"
 
 
@@ -79,7 +79,7 @@ def reward(member: str) -> str:
 
 
 def probe(member: str) -> str:
-    """Requests to a remote committee member to try another model."""
+    """Requests to a remote committee member to test another model."""
     return f"oven.probe.{checked('member', member)}"
 
 
@@ -94,7 +94,7 @@ def log_stream(run: str) -> str:
 
 
 def votes_stream(run: str) -> str:
-    """Return the name of the stream that agents write to and the log sources from."""
+    """Return the name of the stream to which agents write, and from which the log copies."""
     return f"OVEN-VOTES-{run}"
 
 

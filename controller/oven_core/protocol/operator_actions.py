@@ -1,4 +1,4 @@
-"""The actions of an operator, in one table for the command line, the monitor's keys and coding agents' tools."""
+"""A table of an operator's actions, for the command line, the monitor's keys and the tools of coding agents."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Kind = Literal["decision", "actuator", "actuators", "agent", "value", "level"]
 """The kind of an argument. `actuators` accepts several names. `value` accepts a number, a choice's name, shares or
 nothing."""
 Answer = Literal["receipt", "mesh", "mesh, receipt"]
-"""The log messages that settle an action: the learner's receipt, the mesh's answer, or both in turn."""
+"""The log messages that complete an action: the learner's receipt, the mesh's answer, or both in that order."""
 
 
 @dataclass(frozen=True)
@@ -19,16 +19,16 @@ class Argument:
 
     name: str
     field: str
-    """The field of OperatorCommand that takes it."""
+    """The field of OperatorCommand for the argument."""
     kind: Kind
     help: str
     default: str | None = None
-    """None: the argument is required. A value is not required for actuators of the kind `action`."""
+    """The default; None if the argument is required. Actuators of the kind `action` require no value."""
 
 
 @dataclass(frozen=True)
 class Action:
-    """An action of an operator. All of them also take a reason."""
+    """An action of an operator. All actions also accept a reason."""
 
     name: str
     title: str
@@ -44,14 +44,14 @@ class Action:
 
 
 _AGENT = Argument("agent", "agent", "agent", "The agent's name.")
-_ACTUATORS = Argument("actuators", "actuators", "actuators", "Actuators; without any, all of them.", default="")
+_ACTUATORS = Argument("actuators", "actuators", "actuators", "Names of actuators; by default, all.", default="")
 
 _TABLE: Final = (
     Action(
         "hold",
         "Hold training",
         "Pause training at the next step",
-        "The learner keeps listening. It needs no mesh.",
+        "The learner still accepts commands. This works without a mesh.",
         answer="receipt",
         examples=('--reason "looking at the samples"',),
     ),
@@ -59,14 +59,14 @@ _TABLE: Final = (
         "resume",
         "Resume training",
         "Continue training after a hold",
-        "It needs no mesh. (To continue a run that is down: `up --resume`.)",
+        "This works without a mesh. (Use `up --resume` to continue a run that is down.)",
         answer="receipt",
     ),
     Action(
         "stop",
         "Stop the run",
         "End the run after this step, with a checkpoint",
-        "It needs no mesh.",
+        "This works without a mesh.",
         answer="receipt",
         examples=("grpo-1121-0231",),
     ),
@@ -74,9 +74,9 @@ _TABLE: Final = (
         "approve",
         "Approve advice",
         "Apply an advised decision",
-        "The guardrails are checked again, and the value is read back. `status` lists what may be approved.",
+        "The guardrails are checked again, and the value is read back. `status` lists advice that can be approved.",
         answer="mesh, receipt",
-        arguments=(Argument("decision", "subject_id", "decision", "An advised decision's id, or its actuator."),),
+        arguments=(Argument("decision", "subject_id", "decision", "Id or actuator of an advised decision."),),
         examples=('optimizer.lr_scale --reason "the loss does look flat"',),
     ),
     Action(
@@ -86,21 +86,21 @@ _TABLE: Final = (
         "",
         answer="mesh",
         arguments=(
-            Argument(
-                "ballot", "subject_id", "decision", "An open ballot's id or its actuator, or an advised decision's."
-            ),
+            Argument("ballot", "subject_id", "decision", "Id or actuator of an open ballot or an advised decision."),
         ),
         examples=('optimizer.lr_scale --reason "the schedule ends soon anyway"',),
     ),
     Action(
         "set",
         "Set a knob",
-        "Set a knob within its bounds, whatever the agents say",
+        "Set a knob within its bounds, regardless of the agents",
         "The learner reads the value back.",
         answer="mesh, receipt",
         arguments=(
             Argument("actuator", "actuator", "actuator", "The actuator, as the run announces it."),
-            Argument("value", "value", "value", "A number, a choice's name, or shares as JSON; none for an action."),
+            Argument(
+                "value", "value", "value", "A number, the name of a choice, or shares as JSON; optional for an action."
+            ),
         ),
         examples=(
             "optimizer.lr_scale 0.5",
@@ -111,7 +111,7 @@ _TABLE: Final = (
     Action(
         "mute",
         "Mute an agent",
-        "Log an agent's votes and do not count them",
+        "Log an agent's votes without counting them",
         "",
         answer="mesh",
         arguments=(_AGENT,),
@@ -129,7 +129,7 @@ _TABLE: Final = (
     Action(
         "trust",
         "Trust an agent",
-        "Let an agent's votes decide and veto, on some knobs or on all",
+        "Let an agent's votes decide and veto, for some knobs or all",
         "",
         answer="mesh",
         arguments=(_AGENT, _ACTUATORS),
@@ -138,8 +138,8 @@ _TABLE: Final = (
     Action(
         "distrust",
         "Distrust an agent",
-        "Put an agent on probation: its votes neither decide nor veto",
-        "They are still counted and scored.",
+        "Put an agent on probation, so that its votes neither decide nor veto",
+        "Its votes are still logged and scored.",
         answer="mesh",
         arguments=(_AGENT, _ACTUATORS),
         examples=('clip --reason "it chases noise"',),
@@ -147,12 +147,12 @@ _TABLE: Final = (
     Action(
         "autonomy",
         "Autonomy of a knob",
-        "Change what the mesh may do by itself: observe, advise or auto",
+        "Change what the mesh may do on its own: observe, advise or auto",
         "",
         answer="mesh",
         arguments=(
             Argument("level", "autonomy", "level", "observe: log only. advise: a person approves. auto: act."),
-            Argument("actuator", "actuator", "actuator", "One actuator; without it, all of them.", default=""),
+            Argument("actuator", "actuator", "actuator", "Name of an actuator; by default, all.", default=""),
         ),
         examples=("advise optimizer.lr_scale",),
     ),
@@ -162,5 +162,5 @@ ACTIONS: Final[Mapping[str, Action]] = {action.name: action for action in _TABLE
 
 
 def expects_receipt(action: str) -> bool:
-    """Whether the mesh's yes to an action is followed by the learner's receipt."""
+    """Return whether the learner sends a receipt after the mesh has accepted this action."""
     return action in ACTIONS and ACTIONS[action].answer == "mesh, receipt"

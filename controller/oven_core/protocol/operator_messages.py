@@ -1,4 +1,4 @@
-"""Commands from operators to a run, and the replies."""
+"""Commands from operators to a run, their keys, and the mesh's answers."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from oven_core.protocol.rules import Autonomy
 
 JUDGES: Final = ("offer", "add", "remove")
 """The actions that change the members of a reward committee."""
-TO_LEARNER: Final = (*(action.name for action in ACTIONS.values() if action.answer == "receipt"), *JUDGES)
-"""The actions that the learner carries out; the mesh handles the others."""
+LEARNER_ACTIONS: Final = (*(action.name for action in ACTIONS.values() if action.answer == "receipt"), *JUDGES)
+"""The actions that the learner handles. The mesh handles the others."""
 
 
 class OperatorCommand(LogMessage):
-    """operator → mesh. The learner carries out hold, resume, stop, offer, add and remove itself, even when no mesh is
+    """operator → mesh. The learner handles hold, resume, stop, offer, add and remove itself, even if no mesh is
     running."""
 
     model_config = ConfigDict(populate_by_name=True, serialize_by_alias=True)
@@ -55,36 +55,38 @@ class OperatorCommand(LogMessage):
     value: Value = Field(default=None, description="set: the value; add: the member's share of the weight, 0..1")
     agent: str = Field(default="", max_length=64, description="mute, unmute, trust, distrust")
     actuators: tuple[str, ...] = Field(
-        default=(), max_length=64, description="trust, distrust: on which actuators; empty: all of them"
+        default=(), max_length=64, description="trust, distrust: the actuators; empty: all of them"
     )
-    autonomy: Autonomy | None = Field(default=None, description="autonomy: the level from now on")
+    autonomy: Autonomy | None = Field(default=None, description="autonomy: the new level")
     judge: JudgeSpec | None = Field(
         default=None,
         exclude_if=lambda judge: judge is None,
-        description="offer: the model that becomes a choice of `committee.<member>` once it has answered; add: the new "
-        "member's model",
+        description="offer: the model that becomes a choice of `committee.<member>` after a successful probe; add: the "
+        "model of the new member",
     )
     reason: str = Field(default="", max_length=2000)
 
 
 class OperatorKey(LogMessage):
-    """operator → all. Registers or revokes a person's public key. Only the stack's own operator, whose key the learner
-    announced, may send it. Parts of the stack cannot be named."""
+    """operator → all. Registers or revokes a person's public key. Only the stack's operator, whose key the learner
+    announced, may send it. Keys of parts of the stack cannot be changed."""
 
     type: Literal["OperatorKey"] = "OperatorKey"
-    name: str = Field(min_length=1, max_length=64, description="the person, as in the subjects of their commands")
-    key: str = Field(default="", max_length=64, description="ed25519 public key, base64; empty: it is revoked")
+    name: str = Field(
+        min_length=1, max_length=64, description="name of the person, as in the subjects of their commands"
+    )
+    key: str = Field(default="", max_length=64, description="ed25519 public key, base64; empty: the key is revoked")
 
 
 class CommandAnswer(LogMessage):
-    """mesh → operator, monitors. The result of an operator's command. The learner answers the commands that it carries
-    out with a receipt."""
+    """mesh → operator, monitors. The result of an operator's command. The learner answers the commands that it handles
+    with a receipt."""
 
     type: Literal["CommandAnswer"] = "CommandAnswer"
     command: str = Field(description="the command's id")
     operator: str
     action: str
     done: bool
-    reason: str = Field(description="what was done; else why not, and the remedy")
+    reason: str = Field(description="what was done, or why it was refused and the remedy")
     decision: str = Field(default="", description="id of the decision that it caused")
     tick: int

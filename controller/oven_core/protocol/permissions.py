@@ -1,9 +1,9 @@
 """Server permissions: the subjects that each role may publish and subscribe to.
 
 An agent's name is in its subjects, so the server itself stops it from voting under another name. Agents, monitors and
-operators have no access to the JetStream API, because it would let them bypass subject permissions (by a reply subject
-or a consumer's deliver subject). They catch up by requests to `history`, which never answers into an inbox of the
-learner or the mesh.
+operators have no access to the JetStream API, because it would let them bypass subject permissions (with a reply
+subject or a consumer's deliver subject). They catch up by requests to `history`, which never answers to an inbox of
+the learner or the mesh.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, Final, Literal
 
 from oven_core.protocol import names
 from oven_core.protocol.names import Subjects, completions_stream, log_stream
-from oven_core.protocol.subjects import ASIDE, BY_KIND, SUBJECTS, Writer, kinds_by, patterns_by
+from oven_core.protocol.subjects import BY_KIND, SUBJECTS, UNLOGGED_SUBJECTS, Writer, kinds_by, patterns_by
 
 Role = Literal["admin", "learner", "mesh", "history", "kg", "member", "agent", "operator", "monitor"]
 """The kinds of users of the server. Each user has a key and a name."""
@@ -23,20 +23,20 @@ LEARNER_KG_ENDPOINTS: Final = ("token_prior", "upload")
 
 
 def inbox_prefix(name: str) -> str:
-    """Return the prefix of the subjects for replies to a user. Only that user may subscribe there."""
+    """Return the prefix of the subjects for replies to a user. Only that user may subscribe to them."""
     return f"_INBOX_.{name}"
 
 
 def score_inbox(name: str) -> str:
-    """Return the prefix for answers of committee members, apart from the inboxes in which the log acknowledges."""
+    """Return the prefix for answers of committee members, which differs from that of the log's confirmations."""
     return f"{inbox_prefix(name)}.score"
 
 
 def kg_inbox(name: str) -> str:
     """Return the prefix for answers of the knowledge graph's service to the learner.
 
-    It is apart from the inboxes in which the log acknowledges, so that no stranger's request can make the service write
-    there. No user's name has a colon.
+    It differs from that of the log's confirmations, so that no stranger's request can make the service write there. No
+    user's name contains a colon.
     """
     return f"{inbox_prefix(name)}:kg"
 
@@ -46,8 +46,8 @@ def permissions(
 ) -> dict[str, Any]:
     """Return the server's `permissions` block for one user of one run.
 
-    `agents`: the agents of a process whose key this is; an agent's own key is for that agent alone. `completions`: an
-    agent may also read sampled prompts and completions, as operators and monitors do.
+    `agents`: the agents of a process that share this key; by default, the key is for the one agent `name`.
+    `completions`: an agent may also read sampled prompts and completions, as operators and monitors do.
     """
     names.checked("name", name)
     agent_names = [names.checked("agent", agent) for agent in agents or (name,)]
@@ -64,15 +64,15 @@ def permissions(
     publish: dict[Role, list[str]] = {
         "admin": [">"],
         "learner": [
-            *(*patterns_by(run, "learner"), *_aside(run, "learner"), "oven.reward.*", "oven.probe.*"),
+            *(*patterns_by(run, "learner"), *_unlogged_subjects(run, "learner"), "oven.reward.*", "oven.probe.*"),
             *(*map(names.kg, LEARNER_KG_ENDPOINTS), *read_log),
         ],
         "mesh": [*patterns_by(run, "mesh"), *read_log],
-        "history": ["_INBOX_.>", *read_log, *_read_completions(run)],
+        "history": ["_INBOX_.>", *read_log, *_completion_read_subjects(run)],
         "kg": ["_INBOX_.>"],
         "member": [f"{score_inbox('learner')}.*"],
-        "agent": [*_own(run, "agent", agent_names), subjects.history, "oven.kg.*"],
-        "operator": [*_own(run, "operator", [name]), subjects.history, subjects.stored_completions],
+        "agent": [*_named_subjects(run, "agent", agent_names), subjects.history, "oven.kg.*"],
+        "operator": [*_named_subjects(run, "operator", [name]), subjects.history, subjects.stored_completions],
         "monitor": [subjects.history, subjects.stored_completions, "oven.kg.*"],
     }
     agent_readable = [subject.pattern(run) for subject in SUBJECTS if subject.agents]
@@ -89,13 +89,13 @@ def permissions(
     }
     block: dict[str, Any] = {"publish": {"allow": publish[role]}, "subscribe": {"allow": subscribe[role]}}
     if role in ("history", "kg"):
-        # Readers of the learner's or the mesh's messages see the inbox of their acknowledgements and could name it.
+        # Readers of the learner's or the mesh's messages see their inboxes, and could name one as a reply subject.
         block["publish"]["deny"] = [f"{inbox_prefix(user)}.>" for user in ("learner", "mesh", "history")]
     if role in ("agent", "monitor"):
         # Only the learner may request token scores, which take seconds to compute.
         block["publish"]["deny"] = [*map(names.kg, LEARNER_KG_ENDPOINTS)]
     if role in ("operator", "monitor"):
-        # The reply inboxes of requests are private, and a subscriber in the replicas' queue would take requests away.
+        # Reply inboxes of requests are private, and a subscriber in the replicas' queue would intercept requests.
         block["subscribe"]["deny"] = [subjects.history, subjects.history_of("*"), subjects.stored_completions]
     if role == "agent" and completions:
         block["publish"]["allow"].append(subjects.stored_completions)
@@ -103,17 +103,17 @@ def permissions(
     return block
 
 
-def _own(run: str, writer: Writer, user_names: Sequence[str]) -> list[str]:
-    """The subjects that the role writes and that end with one of these names."""
+def _named_subjects(run: str, writer: Writer, user_names: Sequence[str]) -> list[str]:
+    """Return the subjects that the role writes and that end with one of these names."""
     return [BY_KIND[kind].address(run, name) for kind in kinds_by(writer) for name in user_names]
 
 
-def _aside(run: str, writer: Writer) -> list[str]:
-    """The subjects outside the log that the role writes."""
-    return [aside.pattern(run) for aside in ASIDE if aside.writer == writer]
+def _unlogged_subjects(run: str, writer: Writer) -> list[str]:
+    """Return the subjects outside the log that the role writes."""
+    return [unlogged.pattern(run) for unlogged in UNLOGGED_SUBJECTS if unlogged.writer == writer]
 
 
-def _read_completions(run: str) -> list[str]:
-    """The subjects for reading the stream of completions message by message: no consumer, so no deliver subject."""
+def _completion_read_subjects(run: str) -> list[str]:
+    """Return the API subjects for reading the stream of completions message by message, without a consumer."""
     stream = completions_stream(run)
     return [f"$JS.API.STREAM.INFO.{stream}", f"$JS.API.STREAM.MSG.GET.{stream}"]

@@ -1,4 +1,4 @@
-"""The rules that the mesh applies to turn votes into decisions. `RunStarted` includes them, so every log has them."""
+"""The rules by which the mesh turns votes into decisions. `RunStarted` includes them, so every log has them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Autonomy = Literal["observe", "advise", "auto"]
 """`observe` logs the decision that would have been made and changes nothing. `advise` waits for a person. `auto`
 acts."""
 ALL: Final = "*"
-"""A grant for every actuator. The agent is also a specialist on the actuators that it declares as its speciality."""
+"""A grant for all actuators. The agent is also a specialist for those that it declares as its speciality."""
 
 
 class Rules(BaseModel):
@@ -27,27 +27,29 @@ class Rules(BaseModel):
         default=0.0,
         ge=0,
         le=60,
-        description="seconds after which it lapses, if those are more ticks than `expire_ticks` at the pace of the "
-        "log; not in lockstep; 0, as in a log without this rule: ticks only",
+        description="seconds after which it lapses, if that is more ticks than `expire_ticks` at the pace of the log; "
+        "ignored in lockstep; 0, as in a log without this rule: ticks only",
     )
 
     specialist_confidence: float = Field(
-        default=0.6, ge=0, le=1, description="confidence from which one specialist is a quorum"
+        default=0.6, ge=0, le=1, description="minimum confidence at which one specialist is a quorum"
     )
     agreeing: int = Field(default=2, ge=1, description="number of agreeing agents that are a quorum at any confidence")
-    veto_confidence: float = Field(default=0.7, ge=0, le=1, description="confidence from which an `against` is a veto")
+    veto_confidence: float = Field(
+        default=0.7, ge=0, le=1, description="minimum confidence at which an `against` is a veto"
+    )
     majority: float = Field(default=2 / 3, gt=0.5, le=1, description="share of weight that the winning side needs")
 
     max_factor: float = Field(default=10.0, gt=1, description="largest change of a log-scaled value in one decision")
     max_fraction: float = Field(
-        default=0.25, gt=0, le=1, description="the same for a linear value, as a share of its range"
+        default=0.25, gt=0, le=1, description="largest change of a linear value, as a share of its range"
     )
-    max_shift: float = Field(default=0.7, gt=0, le=1, description="the same for a simplex, as total variation")
+    max_shift: float = Field(default=0.7, gt=0, le=1, description="largest change of a simplex, as total variation")
     least_change: float = Field(
-        default=0.02, ge=0, description="relative change below which a proposal changes nothing"
+        default=0.02, ge=0, description="relative change below which a proposal counts as no change"
     )
     cooldown_ticks: int = Field(default=5, ge=0, description="ticks between two decisions on one actuator")
-    max_interventions: int = Field(default=40, ge=0, description="adopted decisions per run, all actuators together")
+    max_interventions: int = Field(default=40, ge=0, description="adopted decisions per run, over all actuators")
     contradictions: tuple[tuple[str, str], ...] = Field(
         default=(
             ("run.rollback", "optimizer.lr_scale:up"),
@@ -58,28 +60,32 @@ class Rules(BaseModel):
     )
     requires: tuple[tuple[str, str], ...] = Field(
         default=(),
-        description='needs of changes, as (change, need): the change as above, the need as "actuator:NAME", '
-        '"metric:PATTERN" or "held_out"; an unmet need bars the decision',
+        description='requirements as (change, need), where the need is "actuator:NAME", "metric:PATTERN" or '
+        '"held_out"; a change with an unmet need is rejected',
     )
 
     newcomers: Literal["probation", "full"] = Field(
         default="probation",
-        description="rights of agents without a grant: to vote without carrying or vetoing a ballot until outcomes "
-        "show their worth, or all rights",
+        description="rights of agents without a grant: `probation` lets them vote without deciding or vetoing until "
+        "they have good outcomes; `full` gives them all rights",
     )
     trusted: dict[str, tuple[str, ...]] = Field(
         default_factory=dict,
-        description="grants: agent → actuators on which it is trusted and a specialist; `*`: trusted on all, and a "
-        "specialist on those that it declares; installed agents have `*`",
+        description="grants: agent → actuators for which it is trusted and a specialist; `*`: trusted with all, and a "
+        "specialist for those that it declares; installed agents have `*`",
     )
     trusted_after: int = Field(
-        default=2, ge=1, description="good outcomes of its own ballots after which a newcomer is trusted on an actuator"
+        default=2,
+        ge=1,
+        description="good outcomes of its own ballots after which a newcomer is trusted with an actuator",
     )
-    least_confidence: float = Field(default=0.2, ge=0, le=1, description="a proposal below it opens no ballot")
-    votes_per_tick: int = Field(default=16, ge=1, description="votes of one agent that count per tick")
-    open_ballots: int = Field(default=8, ge=1, description="open ballots that one agent may have opened")
+    least_confidence: float = Field(
+        default=0.2, ge=0, le=1, description="minimum confidence of a proposal that opens a ballot"
+    )
+    votes_per_tick: int = Field(default=16, ge=1, description="maximum votes per agent and tick")
+    open_ballots: int = Field(default=8, ge=1, description="maximum open ballots per agent")
     reversals: int = Field(
-        default=3, ge=1, description="quick changes of direction after which a person decides on an actuator"
+        default=3, ge=1, description="quick changes of direction after which a person has to decide on an actuator"
     )
 
     shadow: tuple[str, ...] = Field(default=(), description="agents whose votes are logged and scored, but not counted")
@@ -88,17 +94,17 @@ class Rules(BaseModel):
         default=0.0,
         ge=0,
         le=10_080,
-        description="minutes for which it can be approved, if those are more ticks than `approve_ticks`; converted to "
-        "ticks at the pace of the newest 50 observations when it is advised; 0: ticks only",
+        description="minutes for which it can be approved, if that is more ticks than `approve_ticks` at the pace of "
+        "the newest 50 observations when it is advised; 0: ticks only",
     )
 
-    outcome_ticks: int = Field(default=20, ge=2, description="least horizon of a decision, in ticks")
+    outcome_ticks: int = Field(default=20, ge=2, description="minimum horizon of a decision, in ticks")
     outcome_samples: int = Field(default=3, ge=2, description="measurements that an outcome needs on each side")
     reputation_rate: float = Field(default=0.3, gt=0, lt=1, description="rate at which one outcome moves a reputation")
     reputation_share: float = Field(
         default=0.005, ge=0, lt=1, description="share by which each outcome moves all reputations back to 1"
     )
-    reputation_most: float = Field(default=2.0, ge=1, description="a reputation's upper bound")
+    reputation_most: float = Field(default=2.0, ge=1, description="maximum reputation")
     least_reputation: float = Field(
         default=0.25, ge=0, le=1, description="reputation below which a vote counts for no quorum and no veto"
     )
@@ -107,17 +113,17 @@ class Rules(BaseModel):
         default=0.6,
         ge=0,
         lt=1,
-        description="share of its reputation that clear harm costs each agent that carried it",
+        description="share of its reputation that an agent loses if it supported clear harm",
     )
 
-    autonomy: Autonomy = Field(default="auto", description="for every actuator that `autonomy_of` does not name")
-    autonomy_of: dict[str, Autonomy] = Field(default_factory=dict, description="per actuator")
+    autonomy: Autonomy = Field(default="auto", description="autonomy for actuators that are not in `autonomy_of`")
+    autonomy_of: dict[str, Autonomy] = Field(default_factory=dict, description="autonomy per actuator")
 
     def trusting(self, agents: Iterable[str]) -> Rules:
-        """Return these rules with a grant for each of `agents` that has none, as installed agents get."""
+        """Return these rules with a grant for all actuators for each of `agents` that has no grant."""
         grants = {name: (ALL,) for name in agents}
         return self.model_copy(update={"trusted": {**grants, **self.trusted}})
 
     def autonomy_for(self, actuator: str) -> Autonomy:
-        """Return the actuator's entry in `autonomy_of`, else `autonomy`."""
+        """Return the actuator's entry in `autonomy_of`, or else `autonomy`."""
         return self.autonomy_of.get(actuator, self.autonomy)

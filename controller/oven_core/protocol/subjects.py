@@ -1,6 +1,6 @@
-"""The tables of all subjects: one for the log (messages, writers and readers), and one for requests.
+"""Tables of all subjects with their messages, writers and readers: of the log, next to the log, and of requests.
 
-Everything else follows from these two tables: valid messages (oven_core.protocol.codec), signers
+Everything else is derived from these tables: valid messages (oven_core.protocol.codec), signers
 (oven_core.security.signing), the server's permissions (oven_core.protocol.permissions), both streams
 (oven_core.bus.streams), AsyncAPI and the tables in the docs.
 """
@@ -58,16 +58,16 @@ class Subject:
     kind: str
     carries: tuple[type[LogMessage], ...]
     writer: Writer
-    """The role that writes it. Learner and mesh sign. An operator signs under the name at the end of the subject.
-    Agents do not sign, and write to the votes stream, because the server ties them to their names."""
+    """The role that writes it. Learner, mesh and operators sign. Agents do not, because the server ties them to their
+    names; their messages go to the votes stream."""
     last: str = ""
-    """The meaning of the last token: the writer's name, or the message's id or tick. Empty: there is none."""
+    """The meaning of the last token: the writer's name, or the message's id or tick; empty if there is none."""
     agents: bool = False
     """Whether agents may subscribe. Operators and monitors may subscribe to everything."""
 
     @property
     def signed(self) -> bool:
-        """Whether its events carry a signature."""
+        """Whether its events are signed."""
         return self.writer != "agent"
 
     def pattern(self, run: str) -> str:
@@ -98,7 +98,7 @@ UNSIGNED: Final = tuple(subject.kind for subject in SUBJECTS if not subject.sign
 SIGNERS: Final[dict[str, str]] = {
     subject.kind: subject.writer for subject in SUBJECTS if subject.writer in ("learner", "mesh")
 }
-"""Kind → the role that signs it. An operator's subjects end with the name of the key."""
+"""Kind → role that signs it. Operators sign with the key named at the end of the subject."""
 
 _KIND_OF: Final = {model: subject.kind for subject in SUBJECTS for model in subject.carries}
 
@@ -124,18 +124,18 @@ def patterns_by(run: str, *writers: Writer) -> list[str]:
 
 
 def log_subjects(run: str) -> list[str]:
-    """Return the subjects that the log stores directly. One wildcard would overlap the votes (error 10065)."""
+    """Return the subjects that the log stores directly. A wildcard would overlap with the votes (error 10065)."""
     return [subject.pattern(run) for subject in SUBJECTS if subject.signed]
 
 
 def votes_subjects(run: str) -> list[str]:
-    """Return the subjects that the votes stream stores and the log sources from it."""
+    """Return the subjects that the votes stream stores, and from which the log copies them."""
     return [subject.pattern(run) for subject in SUBJECTS if not subject.signed]
 
 
 @dataclass(frozen=True, slots=True)
-class Aside:
-    """A kind of subject next to the log, `oven.<run>.<kind>`. The mesh does not read it, and no replay has it."""
+class UnloggedSubject:
+    """A kind of subject outside the log, `oven.<run>.<kind>`. The mesh does not read it, and replays do not have it."""
 
     kind: str
     carries: type[Message]
@@ -147,18 +147,18 @@ class Aside:
         return f"oven.{run}.{self.kind}"
 
 
-ASIDE: Final = (Aside("completions", SampledGroup, "learner"),)
+UNLOGGED_SUBJECTS: Final = (UnloggedSubject("completions", SampledGroup, "learner"),)
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A request outside the log, and its answer."""
+    """A kind of request outside the log, and its reply."""
 
     name: str
     address: str
     """The subject, with `{run}` or `{member}` in place of the name."""
-    asks: type[Message]
-    answers: type[Message]
+    request_type: type[Message]
+    reply_type: type[Message]
 
 
 REQUESTS: Final = (

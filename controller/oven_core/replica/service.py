@@ -1,13 +1,13 @@
-"""The process of a mesh replica: it reads the log, computes decisions and publishes them.
+"""The process of a mesh replica, which reads the log, computes decisions and publishes them.
 
-It replays the log to its head, publishes pending outputs, and then publishes the outputs of each event. Any number of
+It replays the whole log, publishes pending outputs, and then publishes the outputs of each new event. Any number of
 replicas may run. Every output has its own subject, which accepts one message from the mesh, so only one copy enters the
-log. A forgery on such a subject neither counts nor blocks. All replicas know its sequence from the log, and
-publish on the condition that the subject has nothing newer.
+log. A forged message on such a subject does not count and does not block the real one. All replicas know its sequence
+from the log, and publish on the condition that the subject has nothing newer.
 
-The process also answers requests for past events and stored completions, for clients without rights on the streams' own
-API. Replies go to inboxes only. Otherwise a request with a protected subject as its reply subject would make the
-process write there on a stranger's behalf.
+The process also answers requests for past events and stored completions, for clients without access to the streams.
+Replies only go to inboxes. Otherwise a stranger could make the process write to a protected subject by naming it as the
+reply subject.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from nats.aio.msg import Msg
 from pydantic import ValidationError
 
 from oven_core.bus.connection import PATIENT_S, Bus
-from oven_core.bus.log import AlreadyLoggedError
+from oven_core.bus.log_client import AlreadyLoggedError
 from oven_core.bus.stored_completions import stored_batch
-from oven_core.cancellation import call_at_end, end
+from oven_core.cancellation import end, on_termination
 from oven_core.errors import BusError, DivergedError
 from oven_core.mesh.code_hash import mesh_code_hash
 from oven_core.mesh.outputs import OUTPUTS, Output
@@ -44,12 +44,12 @@ log = logging.getLogger("oven.mesh")
 RETRY_S = 0.25
 REPLY_BYTES = 512 * 1024
 """Maximum bytes of a reply: half of the server's payload limit. Larger batches end early."""
-WAITING = 64
-"""Maximum waiting requests. The service drops further ones, and their senders retry."""
+MAX_PENDING_REQUESTS = 64
+"""Maximum number of pending requests. The service drops further ones, and their senders retry."""
 
 
 def main(args: list[str]) -> int:
-    """Entry point of the mesh's process."""
+    """Run a mesh replica as configured by environment variables, and return the exit code."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     replica = os.environ.get("OVEN_REPLICA", "mesh")
     tracing.start(replica, os.environ["OVEN_RUN"])
@@ -62,7 +62,7 @@ def main(args: list[str]) -> int:
 
 async def _run_until_signal(url: str, run: str, replica: str) -> None:
     stop = asyncio.Event()
-    call_at_end(stop.set)
+    on_termination(stop.set)
     async with (
         Bus.connect(url, Credentials.from_environment(), name=replica, timeout_s=PATIENT_S) as bus,
         Bus.connect(
@@ -78,12 +78,15 @@ async def _run_until_signal(url: str, run: str, replica: str) -> None:
             serving.result()
         await end(*tasks)
         if service_bus.closed.is_set():
-            raise BusError(f"the connection of `history` was closed for good: {service_bus.errors[-1:]}")
+            raise BusError(f"the history service lost its connection for good: {service_bus.errors[-1:]}")
 
 
 async def serve(bus: Bus, run: str, pin: str | None = None) -> None:
-    """Follow the log forever, and publish at the same time: the next vote is read while the log confirms a ballot.
-    `pin` is the learner's public key, if known. Raises DivergedError if the log contradicts this replica."""
+    """Follow the log and publish outputs at the same time, forever.
+
+    The next vote is read while the log confirms a ballot. `pin` is the learner's public key, if known. Raises
+    DivergedError if the log contradicts this replica.
+    """
     replica = _Replica(bus, run, pin)
     tasks = {asyncio.create_task(replica.follow()), asyncio.create_task(replica.publish())}
     try:
@@ -101,19 +104,19 @@ class _Replica:
         self._bus, self._run = bus, run
         self._mesh, self._traces, self._keyring = Mesh(run), _Traces(), Keyring(pin)
         self._outbox: asyncio.Queue[Output] = asyncio.Queue()
-        self._forged: dict[str, int] = {}  # the mesh's subjects with forged messages → the last one's sequence
+        self._forged: dict[str, int] = {}  # subject with forged messages → sequence of the last one
 
     async def follow(self) -> None:
         mesh = self._mesh
         head = await self._bus.head(self._run)
         caught_up = head == 0
         if caught_up:
-            log.info("replayed 0 events; the log is empty so far")
-        allowed = True
+            log.info("replayed 0 events; the log is still empty")
+        may_publish = True
         async for logged in self._bus.read(self._run):
             event = self._keyring.verify(logged)
             outputs = mesh.step(event)
-            self._traces.note(event, outputs)
+            self._traces.add_event(event, outputs)
             if isinstance(event.body, Malformed) and kind(event.subject) in OUTPUTS:
                 log.error("event %d on %s is ignored: %s", event.seq, event.subject, event.body.reason)
                 self._forged[event.subject] = event.seq
@@ -123,33 +126,35 @@ class _Replica:
                 log.error("%s", mesh.divergence)
                 raise DivergedError(mesh.divergence)
             if isinstance(event.body, RunStarted):
-                allowed = _same_code(event.body) and _has_mesh_key(self._bus, event.body)
+                may_publish = _same_code(event.body) and _has_mesh_key(self._bus, event.body)
             if not caught_up:
                 if event.seq < head:
                     continue
                 caught_up = True
                 outputs = list(mesh.pending.values())
                 log.info("replayed %d events; %d outputs pending", event.seq, len(outputs))
-            if allowed:
+            if may_publish:
                 for output in outputs:
                     self._outbox.put_nowait(output)
 
     async def publish(self) -> None:
-        """Publish outputs in order without waiting for confirmations, so that a decision does not wait for its ballot.
-        A retried output arrives later, because nothing depends on the order of outputs."""
-        async with asyncio.TaskGroup() as under_way:
+        """Publish outputs without waiting for confirmations, so that a decision does not wait for its ballot.
+
+        A retried output arrives later than others, which is safe, because nothing depends on the order of outputs.
+        """
+        async with asyncio.TaskGroup() as publishing:
             while True:
                 output = await self._outbox.get()
-                if self._mesh.pending.get(output.subject) is output:  # else another replica's copy is in the log
-                    over = self._forged.get(output.subject, 0)
-                    under_way.create_task(_publish(self._bus, output, self._traces, over))
+                if self._mesh.pending.get(output.subject) is output:  # otherwise another replica's copy is in the log
+                    after_sequence = self._forged.get(output.subject, 0)
+                    publishing.create_task(_publish(self._bus, output, self._traces, after_sequence))
 
 
 def _same_code(started: RunStarted) -> bool:
     if started.mesh_code and started.mesh_code != mesh_code_hash():
         log.error(
-            "this replica's code (%s) is not what the run was started with (%s); it reads and publishes nothing. "
-            "Run the version that RunStarted names: %s",
+            "this replica's code (%s) is not what the run was started with (%s), so it publishes nothing; install the "
+            "versions in RunStarted: %s",
             mesh_code_hash()[:12],
             started.mesh_code[:12],
             started.versions,
@@ -159,45 +164,49 @@ def _same_code(started: RunStarted) -> bool:
 
 
 def _has_mesh_key(bus: Bus, started: RunStarted) -> bool:
-    """Whether this replica's signature is valid for the run. Otherwise it would publish again and again."""
+    """Return whether this replica signs with the run's key for the mesh. Otherwise it would retry forever."""
     if started.keys and (bus.signer is None or started.keys.get(MESH) != bus.signer.public):
         log.error(
-            "this replica's key is not the mesh's key of the run; it reads and publishes nothing. Give it the mesh.nk "
-            "next to the keys.json that the learner announced"
+            "this replica's key is not the run's key for the mesh, so it publishes nothing; use the mesh.nk that "
+            "belongs to the keys.json of the run"
         )
         return False
     return True
 
 
-async def _publish(bus: Bus, output: Output, traces: _Traces, over: int) -> None:
-    """Append the output to the log once, however often the bus fails, after sequence `over` on its subject. Another
-    replica's copy is as good; if its bytes differ, the core notices when it reads them back."""
+async def _publish(bus: Bus, output: Output, traces: _Traces, after_sequence: int) -> None:
+    """Append the output to the log once, however often the bus fails, unless its subject has something newer.
+
+    Another replica's copy is just as good. If its bytes differ, the mesh notices when it reads them back.
+    """
     span, retried = traces.span(output.message), False
     context = span.traceparent or traces.context(output.message)
     while True:
         try:
-            await bus.append(output.subject, output.data, once=True, over=over, traceparent=context)
+            await bus.append(output.subject, output.data, once=True, after_sequence=after_sequence, traceparent=context)
             span.end()
             return
         except AlreadyLoggedError:
-            if retried:  # the copy may be ours; a replica that came second decided nothing and has no span
+            if retried:  # the copy may be ours; otherwise another replica decided first, and this span is not sent
                 span.end()
             return
         except BusError as error:
             retried = True
-            log.warning("%s; trying again", error)
+            log.warning("%s; retrying", error)
             await asyncio.sleep(RETRY_S)
 
 
 class _Traces:
-    """The mesh's spans, recorded outside the core. A ballot inherits the trace context of the vote that opened it, and
-    its tally is a span from there to the decision."""
+    """The spans of a replica.
+
+    A ballot inherits the trace context of the vote that opened it. Its tally is a span from then until the decision.
+    """
 
     def __init__(self) -> None:
         self._contexts = tracing.Contexts()
 
-    def note(self, event: Event, outputs: list[Output]) -> None:
-        """Add the event's effects to its trace, also during a replay of the log."""
+    def add_event(self, event: Event, outputs: list[Output]) -> None:
+        """Link the outputs that an event caused to its trace, also while replaying the log."""
         for output in outputs if event.traceparent else ():
             if isinstance(output.message, BallotOpened | Decision):
                 self._contexts.add(output.message.id, event.traceparent)
@@ -224,7 +233,7 @@ class _Traces:
 
 
 async def serve_history(bus: Bus, run: str, replica: str = "mesh") -> None:
-    """Answer requests for past events until the connection closes, one replica each, or this one by name."""
+    """Answer requests for past events until the connection closes. One replica answers, or the one that is named."""
 
     async def read(data: bytes) -> HistoryBatch:
         request = HistoryRequest.model_validate_json(data)
@@ -239,8 +248,8 @@ async def serve_history(bus: Bus, run: str, replica: str = "mesh") -> None:
         return HistoryBatch(events=tuple(events), head=head)
 
     subjects = Subjects(run)
-    await bus.subscribe(subjects.history, _answering(bus, read), queue="history", waiting=WAITING)
-    await bus.subscribe(subjects.history_of(replica), _answering(bus, read), waiting=WAITING)
+    await bus.subscribe(subjects.history, _reply_handler(bus, read), queue="history", max_pending=MAX_PENDING_REQUESTS)
+    await bus.subscribe(subjects.history_of(replica), _reply_handler(bus, read), max_pending=MAX_PENDING_REQUESTS)
     await bus.flush()
 
 
@@ -251,12 +260,14 @@ async def serve_completions(bus: Bus, run: str) -> None:
         request = CompletionsRequest.model_validate_json(data)
         return await stored_batch(bus, run, request.after, request.limit)
 
-    await bus.subscribe(Subjects(run).stored_completions, _answering(bus, read), queue="history", waiting=WAITING)
+    await bus.subscribe(
+        Subjects(run).stored_completions, _reply_handler(bus, read), queue="history", max_pending=MAX_PENDING_REQUESTS
+    )
     await bus.flush()
 
 
-def _answering(bus: Bus, read: Callable[[bytes], Awaitable[Message]]) -> Callable[[Msg], Awaitable[None]]:
-    """Return a handler that answers a request with the result of `read` for its body. It never logs a body."""
+def _reply_handler(bus: Bus, read: Callable[[bytes], Awaitable[Message]]) -> Callable[[Msg], Awaitable[None]]:
+    """Return a handler that answers each request with the result of `read` for its body. It never logs the body."""
 
     async def answer(message: Msg) -> None:
         if not message.reply.startswith("_INBOX_."):
@@ -265,8 +276,8 @@ def _answering(bus: Bus, read: Callable[[bytes], Awaitable[Message]]) -> Callabl
         try:
             batch = await read(message.data)
         except (ValidationError, BusError) as error:
-            faults = f"{error.error_count()} faults" if isinstance(error, ValidationError) else str(error)
-            log.warning("a request on %s was not answered: %s", message.subject, faults)
+            problem = f"{error.error_count()} invalid fields" if isinstance(error, ValidationError) else str(error)
+            log.warning("a request on %s was not answered: %s", message.subject, problem)
             return
         await bus.publish(message.reply, batch.wire())
 

@@ -1,7 +1,7 @@
-"""A private certificate authority, and the server certificates that it signs.
+"""Create a private certificate authority and the server certificates that it signs.
 
-They are for a bus that other machines can reach. Only this module needs the package `cryptography` (extra `tls`).
-Importing it without that raises ConfigError.
+A bus that other machines can reach needs them. Only this module needs the package `cryptography` (extra `tls`).
+Importing it without that package raises ConfigError.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ try:
     from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, load_pem_private_key
 except ImportError as error:
     raise ConfigError(
-        'making certificates needs `pip install "oven-controller[tls]"`; or bring your own: '
+        'creating certificates needs `pip install "oven-controller[tls]"`; or use your own with '
         "--tls-cert FILE --tls-key FILE"
     ) from error
 
 DAYS = 825
 """Validity of the server's certificate in days. Some clients refuse a longer validity."""
 AUTHORITY_DAYS = 3650
+"""Validity of the authority's certificate in days."""
 
 
-def make(folder: Path, hosts: Sequence[str]) -> tuple[Certificate, Path]:
-    """Make a server's certificate for `hosts` (names or addresses); return it and the authority to hand out.
+def create_certificate(folder: Path, hosts: Sequence[str]) -> tuple[Certificate, Path]:
+    """Create a server certificate for `hosts` (names or addresses), and return it with the authority's certificate.
 
     In `folder`, every user may read `ca.pem` and `server.pem`. Only the owner may read `ca.key` and `server.key` (mode
-    0600). An existing authority stays, so that clients still trust it; the server's certificate is new. Raises
-    ConfigError.
+    0600). An existing authority is used again, so that clients still trust it. Raises ConfigError.
     """
     authority, authority_key = _authority(folder)
     key = ec.generate_private_key(ec.SECP256R1())
@@ -59,13 +59,13 @@ def _authority(folder: Path) -> tuple[x509.Certificate, ec.EllipticCurvePrivateK
         assert isinstance(existing_key, ec.EllipticCurvePrivateKey)
         return x509.load_pem_x509_certificate((folder / "ca.pem").read_bytes()), existing_key
     key, subject = ec.generate_private_key(ec.SECP256R1()), _subject("oven-controller")
-    signs = x509.KeyUsage(
+    key_usage = x509.KeyUsage(
         False, False, False, False, False, key_cert_sign=True, crl_sign=True, encipher_only=False, decipher_only=False
     )
     authority = (
         _builder(subject, subject, key, AUTHORITY_DAYS)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .add_extension(signs, critical=True)
+        .add_extension(key_usage, critical=True)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
         .sign(key, hashes.SHA256())
     )

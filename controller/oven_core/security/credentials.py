@@ -35,8 +35,10 @@ class Credentials:
 
     @classmethod
     def load(cls, path: Path) -> Credentials:
-        """Read a `.nk` file, whose stem is the role's name. Raises ConfigError for a file without a seed, and for one
-        that others may read, because a key that is not secret proves nothing."""
+        """Read a `.nk` file, whose stem is the role's name.
+
+        Raises ConfigError for a file without a seed, or one that others may read, because a key must be secret.
+        """
         seed = read_file(path, "the credentials").strip()
         mode = stat.S_IMODE(path.stat().st_mode)
         if mode & 0o077:
@@ -45,14 +47,14 @@ class Credentials:
             nkeys.from_seed(bytearray(seed))
         except Exception as error:
             raise ConfigError(
-                f"{path} has no nkey seed (one line that starts with SU); make one with "
+                f"{path} has no nkey seed (one line that starts with SU); create one with "
                 "`oven-controller creds add NAME`"
             ) from error
         return cls(path.stem, seed)
 
     @classmethod
     def from_environment(cls, variable: str = "OVEN_CREDS") -> Credentials | None:
-        """Read the file that the variable names; None if it is not set. Raises ConfigError, like `load`."""
+        """Read the file named by the environment variable; None if it is not set. Raises ConfigError like `load`."""
         path = os.environ.get(variable)
         return cls.load(Path(path)) if path else None
 
@@ -60,7 +62,7 @@ class Credentials:
         """Write `<folder>/<name>.nk`, readable by its owner only."""
         path = folder / f"{self.name}.nk"
         write_secret(path, self.seed + b"\n")
-        folder.chmod(0o700)  # an existing folder had kept its mode
+        folder.chmod(0o700)  # an existing folder keeps its mode otherwise
         return path
 
 

@@ -1,6 +1,6 @@
 """A person's credential file, with everything needed to reach one run from another machine.
 
-It has the run and its address, the person's own key, the public keys that verify the log, and the authority of the
+It has the run and its address, the person's private key, the public keys that verify the log, and the authority of the
 server's certificate. `creds add NAME --operator` or `--read-only` writes it, with mode 0600.
 """
 
@@ -20,20 +20,20 @@ from oven_core.security.credentials import Credentials, write_secret
 from oven_core.security.signing import public_key
 
 FILE_BYTES: Final = 256 << 10
-"""Maximum bytes of the file. A certificate authority with its chain takes a few kilobytes, a public key 50 bytes."""
-Power = Literal["operator", "monitor"]
-"""The role of a person's key: to command and read, or only to read."""
+"""Maximum bytes of the file. A certificate authority with its chain has a few kilobytes, and a public key 50 bytes."""
+PersonRole = Literal["operator", "monitor"]
+"""The role of a person: an operator commands and reads, and a monitor only reads."""
 
 
 class PersonFile(BaseModel):
-    """The content of the file. `seed` is never shown: repr omits it."""
+    """The content of the file. The representation omits `seed`."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
     version: Literal[1] = 1
     run: str
     name: str
-    role: Power
+    role: PersonRole
     url: str = Field(description="the server's address; empty: the user gives it")
     seed: str = Field(repr=False)
     keys: dict[str, str] = Field(default_factory=dict, description="signer → public key; empty: the run is unsigned")
@@ -41,12 +41,12 @@ class PersonFile(BaseModel):
 
     @field_validator("run", "name")
     @classmethod
-    def _usable(cls, name: str) -> str:
+    def _check_name(cls, name: str) -> str:
         return names.checked("name", name)
 
     @field_validator("seed")
     @classmethod
-    def _nkey(cls, seed: str) -> str:
+    def _check_seed(cls, seed: str) -> str:
         try:
             nkeys.from_seed(bytearray(seed.encode()))
         except Exception:
@@ -55,7 +55,7 @@ class PersonFile(BaseModel):
 
     @field_validator("keys")
     @classmethod
-    def _public(cls, keys: dict[str, str]) -> dict[str, str]:
+    def _check_keys(cls, keys: dict[str, str]) -> dict[str, str]:
         for text in keys.values():
             public_key(text)
         return keys
@@ -71,8 +71,10 @@ class PersonFile(BaseModel):
 
 
 def load(path: Path) -> PersonFile | Credentials:
-    """Read a file of --creds: a person's credential file, or an nkey seed (`.nk`). Raises ConfigError for any other
-    file, and for one that others may read."""
+    """Read the file given by --creds: a person's credential file or an nkey seed (`.nk`).
+
+    Raises ConfigError for any other file, and for one that others may read.
+    """
     data = read_file(path, "the credentials", FILE_BYTES).strip()
     if not data.startswith(b"{"):
         return Credentials.load(path)

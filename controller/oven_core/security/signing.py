@@ -1,14 +1,14 @@
-"""Sign and verify events. All events except the agents' are signed, and an event with a wrong signature is ignored.
+"""Sign and verify events. All events except those of agents are signed, and one with a wrong signature is ignored.
 
-Permissions on subjects can be bypassed, because a user can make the server write on a forbidden subject. So learner,
-mesh and operators sign the messages that they append, by ed25519 (RFC 8032) over subject, message id and body, in a
-header. A MAC would not be enough, because anyone who can check one can forge one. Agents' events are unsigned, because
-the server ties them to their names.
+Permissions on subjects can be bypassed, because a user can make the server write to a forbidden subject. So learner,
+mesh and operators sign the messages that they append. A header has the ed25519 signature (RFC 8032) of subject, message
+id and body. A MAC would not be enough, because anyone who can check one can forge one. Agents do not sign, because the
+server ties their subjects to their names.
 
-The public keys are in `RunStarted.keys`, signed by the learner. Readers get the learner's own key from elsewhere (the
-pin). An OperatorKey, signed by the stack's own operator, adds or revokes one person's key until the next RunStarted.
+The public keys are in `RunStarted.keys`, signed by the learner. Readers get the learner's public key from elsewhere
+(the pin). An OperatorKey, signed by the stack's operator, adds or revokes one person's key until the next RunStarted.
 
-Verification depends only on the log's order, so mesh, learner, agents and monitors skip the same events.
+Verification depends only on the order of the log, so mesh, learner, agents and monitors skip the same events.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from oven_core.protocol.subjects import SIGNERS, UNSIGNED
 from oven_core.security.credentials import Credentials
 
 LEARNER, MESH, OPERATOR = "learner", "mesh", "operator"
-"""Signers of the stack itself. Persons have other names."""
+"""Signers that are parts of the stack. People have other names."""
 
 
 def signed_bytes(subject: str, message_id: str, data: bytes) -> bytes:
@@ -44,8 +44,11 @@ def signed_bytes(subject: str, message_id: str, data: bytes) -> bytes:
 
 
 class Signer:
-    """Signs under a role's name. Its key is derived from the nkey's seed (keyed BLAKE2b, RFC 7693). The nkey itself
-    signs any nonce that the server sends at connect, so a hostile server could obtain the signature of an event."""
+    """Signs events for a role, with a key derived from the nkey's seed (keyed BLAKE2b, RFC 7693).
+
+    The nkey itself signs any nonce that the server sends at connect. With it, a hostile server could obtain the
+    signature of an event.
+    """
 
     def __init__(self, credentials: Credentials) -> None:
         _, seed = nkeys.decode_seed(credentials.seed)
@@ -53,20 +56,19 @@ class Signer:
         self.public = base64.b64encode(self._key.verify_key.encode()).decode()
 
     def sign(self, subject: str, message_id: str, data: bytes) -> str:
-        """Return the value of the header `Oven-Signature`, base64. `message_id`: the header `Nats-Msg-Id`, or empty."""
+        """Return the value of the header `Oven-Signature`. `message_id`: the header `Nats-Msg-Id`, or empty."""
         return base64.b64encode(self._key.sign(signed_bytes(subject, message_id, data)).signature).decode()
 
 
 class Keyring:
-    """Verifies events in the log's order, by the keys in `RunStarted`. It is pure: no clock, no I/O, and it never
-    raises.
+    """Verifies events in the order of the log, with the keys in `RunStarted`, without a clock or I/O.
 
-    With a `pin` (the learner's public key, base64) only a RunStarted signed by it counts. Without a pin the first
-    RunStarted is trusted, and later ones must be signed by the same key. If the first one has no keys, the run is
-    unsigned and nothing is checked. Events before a RunStarted cannot be verified and count as unsigned.
+    With a `pin` (the learner's public key, base64), only a RunStarted signed with that key counts. Without a pin, the
+    first RunStarted is trusted, and later ones must be signed with the same key. If the first one has no keys, the run
+    is unsigned and nothing is checked. Events before a RunStarted cannot be verified and count as unsigned.
 
-    With `check=False` a signature only has to exist, except those of RunStarted and OperatorKey. That is a quick way
-    through a log (0.7 µs per event instead of 50), with the same result unless a signature is wrong.
+    With `check=False`, only RunStarted and OperatorKey are verified, and other signatures just have to exist. This
+    takes 0.7 µs per event instead of 50, and has the same result unless a signature is wrong.
     """
 
     def __init__(self, pin: str | None = None, *, check: bool = True) -> None:
@@ -75,18 +77,20 @@ class Keyring:
         self._incarnation = 0
         self._verify_keys: dict[str, VerifyKey] = {}
         self.keys: Mapping[str, str] | None = None
-        """Name → public key, by RunStarted and OperatorKeys; empty: an unsigned run; None before the run's start."""
+        """Signer's name → public key. Empty for an unsigned run; None before the run has started."""
 
     @classmethod
     def with_keys(cls, keys: Mapping[str, str]) -> Keyring:
-        """Return a keyring with keys from elsewhere (a run's keys.json), which need not wait for RunStarted. Without
-        keys the run is unsigned. Raises ValueError for a malformed key."""
+        """Return a keyring with the keys of a run's keys.json, so that it need not wait for RunStarted.
+
+        Without keys, the run is unsigned. Raises ValueError for a malformed key.
+        """
         keyring = cls(keys.get(LEARNER))
         keyring.keys, keyring._verify_keys = dict(keys), {name: public_key(text) for name, text in keys.items()}
         return keyring
 
     def verify(self, event: Event) -> Event:
-        """Return the event if it is valid, else the event with a Malformed body that has the reason."""
+        """Return the event if it is valid, or else the event with a Malformed body that states the reason."""
         if isinstance(event.body, Malformed):
             return event
         kind = names.kind(event.subject)
@@ -110,34 +114,34 @@ class Keyring:
         except ValueError as error:
             return _wrong(f"it has an invalid key: {error}")
         if LEARNER not in keys:
-            return _wrong("it has keys, but not the learner's")
+            return _wrong("it has keys, but not the learner's key")
         if self._learner and body.keys[LEARNER] != self._learner:
-            return _wrong("it has another learner's key than this run")
+            return _wrong("its learner's key is not that of this run")
         if fault := _check_signature(LEARNER, keys[LEARNER], event):
             return fault
         self._learner = body.keys[LEARNER]
-        if not self.keys or body.incarnation > self._incarnation:  # a repeated old one restores no old key
+        if not self.keys or body.incarnation > self._incarnation:  # a repeated old RunStarted must not restore old keys
             self._incarnation, self.keys, self._verify_keys = body.incarnation, body.keys, keys
         return None
 
     def _verify_signer(self, event: Event, kind: str) -> Malformed | None:
         if self.keys is None:
-            return _unsigned("it comes before the run's start, which has the keys")
+            return _unsigned("it precedes RunStarted, which has the keys")
         if not self.keys:
             return None
         name = SIGNERS.get(kind, event.author)
         if kind not in SIGNERS and (kind != "operator" or name in (LEARNER, MESH)):
-            return _unsigned(f"no one signs as {name!r} on subjects of the kind {kind!r}")
+            return _unsigned(f"{name!r} does not sign on subjects of the kind {kind!r}")
         if name not in self._verify_keys:
-            return _unsigned(f"RunStarted has no key of {name!r}")
-        changes = isinstance(event.body, OperatorKey)
-        fault = _check_signature(name, self._verify_keys[name], event, self._check or changes)
-        return self._persons_key(name, event.body) if fault is None and isinstance(event.body, OperatorKey) else fault
+            return _unsigned(f"RunStarted has no key for {name!r}")
+        changed_key = event.body if isinstance(event.body, OperatorKey) else None
+        fault = _check_signature(name, self._verify_keys[name], event, self._check or changed_key is not None)
+        return fault if fault or changed_key is None else self._change_key(name, changed_key)
 
-    def _persons_key(self, signer: str, body: OperatorKey) -> Malformed | None:
+    def _change_key(self, signer: str, body: OperatorKey) -> Malformed | None:
         """Add or revoke a person's key."""
         if signer != OPERATOR:
-            return _unsigned(f"only {OPERATOR!r} may add and revoke keys, and {signer!r} signed it")
+            return _unsigned(f"only {OPERATOR!r} may add and revoke keys, but {signer!r} signed it")
         if body.name in (LEARNER, MESH, OPERATOR) or not names.NAME.fullmatch(body.name):
             return _unsigned(f"the key of {body.name!r} cannot be added or revoked")
         try:
@@ -155,10 +159,10 @@ class Keyring:
 
 
 def public_key(text: str) -> VerifyKey:
-    """Return the key. Raises ValueError if the text is not the base64 of 32 bytes."""
+    """Decode a public key. Raises ValueError if the text is not the base64 of 32 bytes."""
     raw = base64.b64decode(text, validate=True)
     if len(raw) != 32:
-        raise ValueError(f"{len(raw)} bytes where an ed25519 key has 32")
+        raise ValueError(f"it has {len(raw)} bytes, but an ed25519 key has 32")
     return VerifyKey(raw)
 
 
@@ -178,9 +182,9 @@ def load_keys(path: Path) -> dict[str, str]:
 
 def _check_signature(name: str, key: VerifyKey, event: Event, check: bool = True) -> Malformed | None:
     if not event.signature:
-        return _unsigned(f"it is not signed; {name!r} signs here")
+        return _unsigned(f"it is not signed, but {name!r} must sign it")
     if check and not _is_valid(key, event):
-        return _wrong(f"its signature is not that of {name!r} over this subject, message id and body")
+        return _wrong(f"its signature is not one by {name!r} for this subject, message id and body")
     return None
 
 
@@ -190,7 +194,7 @@ def _is_valid(key: VerifyKey, event: Event) -> bool:
     try:
         signature = base64.b64decode(event.signature, validate=True)
         key.verify(signed_bytes(event.subject, event.message_id, event.data), signature)
-    except (BadSignatureError, ValueError):  # also for text that is not base64, or has another length
+    except (BadSignatureError, ValueError):  # ValueError: not base64, or a wrong length
         return False
     return True
 

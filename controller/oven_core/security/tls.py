@@ -1,4 +1,4 @@
-"""TLS settings of a connection: which certificate authority to trust, and a warning if TLS is off."""
+"""TLS settings of connections: trusted certificate authorities, valid addresses, and a warning if TLS is off."""
 
 from __future__ import annotations
 
@@ -28,31 +28,31 @@ class Certificate(NamedTuple):
     key: Path
 
 
-def trusting(ca: str | Path) -> ssl.SSLContext:
-    """Return a context that accepts only certificates of this authority (PEM). Raises ConfigError."""
+def trust_file(ca: str | Path) -> ssl.SSLContext:
+    """Return a context that trusts only the authority in this PEM file. Raises ConfigError."""
     read_file(Path(ca), "the certificate authority")  # refuses a pipe, which could block forever
     try:
         return ssl.create_default_context(cafile=str(ca))
     except ssl.SSLError as error:
         raise ConfigError(
-            f"{ca} contains no certificate (PEM); give the authority's, which `creds server --tls` made"
+            f"{ca} contains no certificate (PEM); use the authority that `creds server --tls` created"
         ) from error
     except OSError as error:
         raise ConfigError(f"cannot read the certificate authority {ca}: {error.strerror}") from error
 
 
-def trusting_text(pem: str, source: str) -> ssl.SSLContext:
-    """Like `trusting`, for the text of an authority. `source` is its origin, for errors. Raises ConfigError."""
+def trust_text(pem: str, source: str) -> ssl.SSLContext:
+    """Return a context that trusts only this authority. `source` is its origin, for errors. Raises ConfigError."""
     try:
         return ssl.create_default_context(cadata=pem)
     except (ssl.SSLError, ValueError) as error:
-        raise ConfigError(f"the authority in {source} is not a certificate (PEM); ask for the file again") from error
+        raise ConfigError(f"the authority in {source} is not a certificate (PEM); request a new file") from error
 
 
 def from_environment() -> ssl.SSLContext | None:
     """Return the context for the authority in OVEN_TLS_CA; None if it is not set. Raises ConfigError."""
     path = os.environ.get(ENVIRONMENT)
-    return trusting(path) if path else None
+    return trust_file(path) if path else None
 
 
 def is_loopback(host: str) -> bool:
@@ -72,20 +72,22 @@ def host_of(url: str) -> str:
     return urlsplit(url if "://" in url else f"nats://{url}").hostname or ""
 
 
-def shown(url: str) -> str:
-    """Return the address without the part before an @, because no message may have a password."""
+def redact(url: str) -> str:
+    """Return the address without the part before an @, because messages must not contain a password."""
     return re.sub(r"[^/,\s]*@", "", url)
 
 
 def checked_addresses(url: str) -> list[str]:
-    """Return the servers of an address, which are separated by commas. Raises ConfigError for a server with a user or a
-    password, and for text that is not an address."""
+    """Return the servers of an address, which are separated by commas.
+
+    Raises ConfigError for a server with a user or a password, and for text that is not an address.
+    """
     servers = [server.strip() for server in url.split(",")]
     for server in servers:
         if "@" in server:
             raise ConfigError(
-                f"the address {shown(server)} has a user or a password, but the bus identifies clients by keys: remove "
-                "the part before the @, and pass the key with --creds FILE"
+                f"the address {redact(server)} has a user or a password, but the bus identifies clients by keys: "
+                "remove the part before the @, and pass the key with --creds FILE"
             )
         try:
             parts = urlsplit(server if "://" in server else f"nats://{server}")
@@ -97,11 +99,11 @@ def checked_addresses(url: str) -> list[str]:
     return servers
 
 
-def open_to_readers(url: str) -> str:
-    """Return the warning for an address on another machine without TLS; empty if the connection is safe."""
+def plaintext_warning(url: str) -> str:
+    """Return a warning if the address is on another machine and has no TLS; empty if the connection is safe."""
     if urlsplit(url).scheme in ("tls", "wss") or is_loopback(host_of(url)):
         return ""
     return (
-        f"{url} is another machine and the connection has no TLS: no key is ever sent, but anyone in between can "
-        "read every message and alter votes; use tls:// (`oven-controller creds server --tls`) or your own network"
+        f"{url} is on another machine and the connection has no TLS: keys are never sent, but anyone on the network "
+        "can read every message and alter votes; use tls:// (`oven-controller creds server --tls`) or a private network"
     )

@@ -23,7 +23,7 @@ log = logging.getLogger("oven.telemetry")
 PATH = "/v1/traces"
 ATTRIBUTE_CHARACTERS = 256
 """Maximum length of an attribute. Agents choose some of them, such as the actuator's name in a vote."""
-LOOK_S = 0.02
+POLL_S = 0.02
 """Seconds between checks for a failing collector while waiting."""
 
 _KINDS = {
@@ -36,16 +36,16 @@ _W3C = TraceContextTextMapPropagator()
 
 
 class Tracing:
-    """A separate tracer provider, because the global provider and its current span belong to the training script.
+    """A separate tracer provider, because the global one and its current span belong to the training script.
 
-    The resource has only the service and the run. OpenTelemetry's detectors are not used, because they would add the
+    The resource consists of the service and the run. OpenTelemetry's detectors are not used, because they would add the
     command line, among other things.
     """
 
     def __init__(self, process: str, run: str, exporter: SpanExporter, url: str) -> None:
         self.process, self.run = process, run
         self._exporter = _ReportingExporter(exporter, url)
-        self._ended, self._counting = 0, threading.Lock()
+        self._ended_count, self._lock = 0, threading.Lock()
         self._provider = TracerProvider(
             resource=Resource({"service.name": f"oven-{process}", "oven.run": run}),
             shutdown_on_exit=False,  # it would wait for a collector that is down
@@ -71,9 +71,9 @@ class Tracing:
 
     def end(self, inner: trace.Span, ended_ns: int | None) -> None:
         """End a span and count it."""
-        with self._counting:
-            self._ended += inner.get_span_context().trace_flags.sampled
-        with _quietly():
+        with self._lock:
+            self._ended_count += inner.get_span_context().trace_flags.sampled
+        with _quiet():
             inner.end(ended_ns)
 
     def flush(self, limit_s: float) -> None:
@@ -84,21 +84,21 @@ class Tracing:
         """Send the finished spans within the limit, and warn about lost ones."""
         self.flush(limit_s)
         self._within(0.0, self._provider.shutdown)
-        if lost := self._ended - self._exporter.delivered:
-            log.warning("%d of %d spans did not reach %s", lost, self._ended, self._exporter.url)
+        if lost := self._ended_count - self._exporter.delivered:
+            log.warning("%d of %d spans did not reach %s", lost, self._ended_count, self._exporter.url)
 
     def _within(self, limit_s: float, call: Callable[[], object]) -> None:
         """Run an SDK call in a thread until the limit, because it blocks while the exporter retries."""
 
         def run() -> None:
-            with _quietly():
+            with _quiet():
                 call()
 
         thread = threading.Thread(target=run, name="oven-telemetry", daemon=True)
         thread.start()
         deadline = time.monotonic() + limit_s
         while thread.is_alive() and not self._exporter.failing and (rest := deadline - time.monotonic()) > 0:
-            thread.join(min(LOOK_S, rest))
+            thread.join(min(POLL_S, rest))
 
 
 class _OpenSpan(Span):
@@ -114,14 +114,14 @@ class _OpenSpan(Span):
     def traceparent(self) -> str:
         return self._traceparent
 
-    def note(self, attributes: Mapping[str, Attribute]) -> None:
+    def set_attributes(self, attributes: Mapping[str, Attribute]) -> None:
         self._inner.set_attributes(attributes)
 
     def event(self, name: str, attributes: Mapping[str, Attribute], at_ns: int) -> None:
         self._inner.add_event(name, attributes, at_ns)
 
     def end(self, error_type: str = "") -> None:
-        """End the span. Only the kind of an error is recorded, because its message may quote data."""
+        """End the span. Only the type of an error is recorded, because its message may quote data."""
         if error_type:
             self._inner.set_attribute("error.type", error_type)
             self._inner.set_status(trace.StatusCode.ERROR)
@@ -129,7 +129,7 @@ class _OpenSpan(Span):
 
 
 class _ReportingExporter(SpanExporter):
-    """An exporter that reports only its first failure, in one line. OpenTelemetry's exporter would report each one."""
+    """An exporter that logs only its first failure, in one line. OpenTelemetry's exporter would log every one."""
 
     def __init__(self, exporter: SpanExporter, url: str) -> None:
         self.url = url
@@ -137,13 +137,13 @@ class _ReportingExporter(SpanExporter):
         self.failing = False
         self._exporter = exporter
         self._reported = False
-        for name in _LOUD:
-            logging.getLogger(name).addFilter(_drop_ours)
+        for name in _NOISY_LOGGERS:
+            logging.getLogger(name).addFilter(_drop_own_records)
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
         cause = ""
         try:
-            with _quietly(self._report_failure):
+            with _quiet(self._report_failure):
                 result = self._exporter.export(spans)
         except Exception as error:
             # Its text may contain the exporter's credentials.
@@ -156,44 +156,46 @@ class _ReportingExporter(SpanExporter):
         return result
 
     def _report_failure(self, cause: str = "") -> None:
-        """Warn at the first failed attempt instead of the last, so that nothing waits for the collector at the end."""
+        """Warn after the first failed attempt, and note the failure, so that nothing waits for the collector."""
         self.failing = True
         if not self._reported:
             self._reported = True
-            log.warning("the collector at %s does not accept traces%s; the run continues without", self.url, cause)
+            log.warning("the collector at %s does not accept traces%s; the run continues without them", self.url, cause)
 
     def shutdown(self) -> None:
-        with _quietly():
+        with _quiet():
             self._exporter.shutdown()
 
 
 def collector(url: str) -> SpanExporter:
-    """Return an exporter by OTLP over HTTP to the collector at `url`, an address with or without the path.
-    OTEL_EXPORTER_OTLP_HEADERS and _TIMEOUT apply as usual."""
+    """Return an exporter that sends OTLP over HTTP to the collector at `url`, with or without the path.
+
+    OTEL_EXPORTER_OTLP_HEADERS and _TIMEOUT apply as usual.
+    """
     base = url.rstrip("/")
     return OTLPSpanExporter(endpoint=base if base.endswith(PATH) else base + PATH)
 
 
-_LOUD = ("opentelemetry.exporter.otlp.proto.http.trace_exporter", "opentelemetry.sdk._shared_internal")
-_quiet = threading.local()
+_NOISY_LOGGERS = ("opentelemetry.exporter.otlp.proto.http.trace_exporter", "opentelemetry.sdk._shared_internal")
+_thread_state = threading.local()
 
 
 @contextmanager
-def _quietly(trouble: Callable[[], object] | None = None) -> Iterator[None]:
-    """Within the block, call `trouble` instead of OpenTelemetry's log on this thread, which is about our spans."""
-    before = getattr(_quiet, "trouble", None)
-    _quiet.trouble = trouble or before or (lambda: None)
+def _quiet(on_failure: Callable[[], object] | None = None) -> Iterator[None]:
+    """Suppress OpenTelemetry's log records on this thread within the block, and call `on_failure` for warnings."""
+    before = getattr(_thread_state, "on_failure", None)
+    _thread_state.on_failure = on_failure or before or (lambda: None)
     try:
         yield
     finally:
-        _quiet.trouble = before
+        _thread_state.on_failure = before
 
 
-def _drop_ours(record: logging.LogRecord) -> bool:
-    """A filter for the loggers above, which does not affect the training script's own use of them."""
-    trouble = getattr(_quiet, "trouble", None)
-    if trouble is None:
+def _drop_own_records(record: logging.LogRecord) -> bool:
+    """Filter out records about this project's spans. Records about the training script's own spans pass."""
+    on_failure = getattr(_thread_state, "on_failure", None)
+    if on_failure is None:
         return True
     if record.levelno >= logging.WARNING:
-        trouble()
+        on_failure()
     return False

@@ -24,7 +24,7 @@ class Span:
         """Return the context for the next message's header; empty while telemetry is off."""
         return ""
 
-    def note(self, attributes: Mapping[str, Attribute]) -> None:
+    def set_attributes(self, attributes: Mapping[str, Attribute]) -> None:
         """Add attributes, never a text that a person or a model wrote: spans leave the machine."""
 
     def event(self, name: str, attributes: Mapping[str, Attribute], at_ns: int) -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from oven_core.bus import streams
 from oven_core.bus.connection import Bus
-from oven_core.bus.log import AlreadyLoggedError
+from oven_core.bus.log_client import AlreadyLoggedError
 from oven_core.errors import BusError, ConfigError, ProcessError
 from oven_core.mesh.code_hash import mesh_code_hash
 from oven_core.mesh.outputs import OUTPUTS, Output
@@ -209,10 +209,10 @@ async def _publish_missing_outputs(bus: Bus, folder: RunFolder) -> None:
     outputs, keys = _missing_outputs(exported_events(folder), folder)
     key, ca, url = _mesh_key(folder), folder.info().tls_ca, bus.client.connected_url
     if outputs and url is not None and _is_mesh(Signer(key) if key is not None else None, keys):
-        async with Bus.connect(url.geturl(), key, name=MESH, trust=tls.trusting(ca) if ca else None) as mesh:
+        async with Bus.connect(url.geturl(), key, name=MESH, trust=tls.trust_file(ca) if ca else None) as mesh:
             for output, forged_seq in outputs:
                 with contextlib.suppress(AlreadyLoggedError):
-                    await mesh.append(output.subject, output.data, once=True, over=forged_seq)
+                    await mesh.append(output.subject, output.data, once=True, after_sequence=forged_seq)
 
 
 def _missing_outputs(events: Iterable[Event], folder: RunFolder) -> tuple[list[tuple[Output, int]], dict[str, str]]:

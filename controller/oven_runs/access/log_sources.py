@@ -31,7 +31,7 @@ async def connect(folder: RunFolder, role: Role, name: str = "") -> AsyncIterato
     path = folder.credentials(role, name)
     credentials = Credentials.load(path) if path else None
     info = folder.info()
-    trust = tls.trusting(info.tls_ca) if info.tls_ca else None
+    trust = tls.trust_file(info.tls_ca) if info.tls_ca else None
     async with Bus.connect(info.url, credentials, name=name or role, trust=trust) as bus:
         yield bus
 

@@ -56,7 +56,7 @@ class RemoteRun(RunAccess):
             name = run or endpoint.run
             if not name:
                 raise ConfigError(
-                    f"the run at {tls.shown(endpoint.url)} has to be named: set --run NAME or OVEN_RUN, or use a "
+                    f"the run at {tls.redact(endpoint.url)} has to be named: set --run NAME or OVEN_RUN, or use a "
                     "credential file from `creds add NAME --operator`, which contains the name"
                 )
             return cls(
@@ -64,7 +64,7 @@ class RemoteRun(RunAccess):
                 _address(endpoint.url, endpoint),
                 credentials,
                 keys={LEARNER: endpoint.pin} if endpoint.pin else None,
-                trust=tls.trusting(endpoint.tls_ca) if endpoint.tls_ca is not None else None,
+                trust=tls.trust_file(endpoint.tls_ca) if endpoint.tls_ca is not None else None,
             )
         person = credentials
         if run is not None and run != person.run:
@@ -73,15 +73,15 @@ class RemoteRun(RunAccess):
                 f"{endpoint.creds} (from {source}) is the key of {person.name!r} for run {person.run!r}, not for "
                 f"{run!r}: use that run's file, or omit the run's name"
             )
-        trust = tls.trusting_text(person.tls_ca, str(endpoint.creds)) if person.tls_ca else None
+        trust = tls.trust_text(person.tls_ca, str(endpoint.creds)) if person.tls_ca else None
         if endpoint.tls_ca is not None:
-            trust = tls.trusting(endpoint.tls_ca)
+            trust = tls.trust_file(endpoint.tls_ca)
         url = _address(endpoint.url or person.url, endpoint)
         return cls(person.run, url, person.credentials, role=person.role, keys=person.keys, trust=trust)
 
     @property
     def location(self) -> str:
-        return tls.shown(self._url)
+        return tls.redact(self._url)
 
     @property
     def export_folder(self) -> Path:
@@ -158,6 +158,6 @@ def _address(url: str, endpoint: Endpoint) -> str:
     if not url:
         raise ConfigError(f"{endpoint.creds} has no address: pass it with --nats URL, or set OVEN_URL")
     for server in tls.checked_addresses(url):
-        if warning := tls.open_to_readers(server):
+        if warning := tls.plaintext_warning(server):
             warn(warning)
     return url

@@ -33,7 +33,7 @@ def listed_runs(home: Home, skip: Skip = ignore) -> list[ListedRun]:
             start=info.start,
             drill=info.drill,
             created=info.created,
-            url=tls.shown(info.url),
+            url=tls.redact(info.url),
             folder=str(folder.path),
         )
         for folder in home.runs(skip)

@@ -11,7 +11,7 @@ from oven_core.mesh.actuator_values import same_value
 from oven_core.protocol.codec import Malformed
 from oven_core.protocol.messages import Decision, LogMessage, Receipt, RunEnded
 from oven_core.protocol.operator_actions import expects_receipt
-from oven_core.protocol.operator_messages import TO_LEARNER, CommandAnswer, OperatorCommand
+from oven_core.protocol.operator_messages import LEARNER_ACTIONS, CommandAnswer, OperatorCommand
 from oven_runs.log.run_summary import format_value
 
 Stage = Literal["asked", "logged", "answered", "done", "refused", "lost"]
@@ -62,7 +62,7 @@ class CommandResult:
     @property
     def is_final(self) -> bool:
         """Whether the result is final."""
-        if self.command.action in TO_LEARNER:
+        if self.command.action in LEARNER_ACTIONS:
             return self.receipt is not None
         if self.answer is None:
             return False
@@ -108,7 +108,7 @@ class CommandResult:
             return answer.reason
         reason = f": {receipt.reason}" if receipt.reason else ""
         details = f"at step {receipt.step}{reason}"
-        if action in TO_LEARNER:
+        if action in LEARNER_ACTIONS:
             return f"{receipt.status} {details}"
         change = f"{receipt.actuator} {format_value(receipt.before)} → {format_value(receipt.after)}"
         caveat = f" ({answer.reason})" if answer is not None and "although" in answer.reason else ""
@@ -120,7 +120,7 @@ class CommandResult:
         if self.run_ended:
             return f"{logged}; the run ended before it was confirmed"
         receipt_hint = "it comes at the end of a step, which may take longer"
-        if self.command.action in TO_LEARNER:
+        if self.command.action in LEARNER_ACTIONS:
             return f"{logged}; no receipt from the learner {self.waited}: {receipt_hint}"
         if self.answer is None:
             mesh_hint = f"a mesh acts on it as soon as it runs; see `oven-controller status {self.run}`"

@@ -47,7 +47,7 @@ def selected_agents(settings: Settings) -> tuple[str | AgentSettings, ...]:
     if settings.agents is not None:
         return settings.agents
     return tuple(
-        name for name in plugins.points("agents") if name != SUPERVISOR or settings.supervisor.model is not None
+        name for name in plugins.find_plugins("agents") if name != SUPERVISOR or settings.supervisor.model is not None
     )
 
 
@@ -60,7 +60,7 @@ def with_agent_rules(settings: Settings) -> Settings:
     """Copy the settings of single agents to the fields that the mesh reads: rules.shadow, rules.trusted and
     agent_options.
     Raises ConfigError for a grant to an agent that the run does not have."""
-    installed_names = plugins.points("agents")
+    installed_names = plugins.find_plugins("agents")
     specs = [(agent_spec(entry), entry) for entry in selected_agents(settings)]
     entries = {spec.name: entry for spec, entry in specs if isinstance(entry, AgentSettings)}
     shadows = {name for name in {*settings.rules.shadow, *entries} if name not in entries or entries[name].shadow}
@@ -143,7 +143,7 @@ def agent_spec(agent: str | AgentSettings) -> AgentSpec:
     """Find an agent by name or file. Raises UnknownNameError or ConfigError."""
     text = agent.name if isinstance(agent, AgentSettings) else agent
     if not text.endswith(".py"):
-        known = plugins.points("agents")
+        known = plugins.find_plugins("agents")
         if text not in known:
             raise UnknownNameError("agent", text, known)
         return AgentSpec(text, text)

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ValidationError
 from oven_core.errors import ConfigError
 from oven_core.files import read_file
 from oven_core.removed_names import removal
-from oven_core.security.tls import shown
+from oven_core.security.tls import redact
 from oven_runs.settings.model import dotted_names
 from oven_runs.settings.strict_yaml import load_yaml, place_of, problem_of
 
@@ -190,7 +190,7 @@ def validated(
             message = str(problem["msg"]).removeprefix("Value error, ").replace("Input should be", "it should be")
             value = problem["input"]
             if isinstance(value, str) and name == "nats":
-                value = shown(value)  # without a password
+                value = redact(value)  # without a password
             setting = name if set(parts) & set(SECRET_SETTINGS) else f"{name} = {value!r}"
             lines.append(f"{setting} ({source}): {message}")
     raise ConfigError("\n".join(lines))

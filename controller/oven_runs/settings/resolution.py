@@ -125,7 +125,7 @@ def resolve(
     try:
         start = recipe.parse_start(settings.start or recipe.default_start, settings.seed, options)
     except ValueError as error:
-        owners = [name for name in plugins.points("recipes") if _has_start(name, settings.start)]
+        owners = [name for name in plugins.find_plugins("recipes") if _has_start(name, settings.start)]
         hint = f" ({settings.start} is a start of --recipe {' or '.join(owners)})" if owners else ""
         raise ConfigError(f"--start {settings.start}: {error}{hint}") from error
     # Only the options that were set: the recipe's own defaults may depend on the others.

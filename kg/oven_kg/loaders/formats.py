@@ -72,7 +72,7 @@ def detect(graph_file: GraphFile) -> str:
         return name
     if suffix_format:
         return suffix_format
-    format_names = ", ".join(plugins.points("kg_loaders"))
+    format_names = ", ".join(plugins.find_plugins("kg_loaders"))
     raise ConfigError(f"the format of {graph_file.path} is unknown; use --format with one of {format_names}")
 
 

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.csv as arrow_csv
 
 from oven_core.errors import ConfigError
-from oven_core.files import longest_csv_field
+from oven_core.files import csv_field_limit
 from oven_kg.loaders.arrow_columns import edges
 from oven_kg.loaders.batches import Batch, LoaderOptions, Locate
 from oven_kg.loaders.input_file import HEAD_BYTES, GraphFile, decode, lines
@@ -124,7 +124,7 @@ def _location(graph_file: GraphFile, dialect: Dialect, wanted_row: int) -> str:
     with graph_file.open() as file, io.TextIOWrapper(file, "utf-8", errors="replace", newline="") as text:
         reader = csv.reader(iter(lambda: text.readline(BLOCK_BYTES), ""), **dialect.csv_options)
         row, line = 0, 1
-        with contextlib.suppress(csv.Error), longest_csv_field(BLOCK_BYTES):
+        with contextlib.suppress(csv.Error), csv_field_limit(BLOCK_BYTES):
             for values in reader:
                 row += bool(values)
                 if row == wanted_row:

@@ -25,7 +25,7 @@ from nats.micro.service import ServiceConfig
 
 from oven_core.bus.connection import PATIENT_S, Bus
 from oven_core.bus.nats_client import reply_subject
-from oven_core.cancellation import call_at_end
+from oven_core.cancellation import on_termination
 from oven_core.errors import ConfigError, OvenError
 from oven_core.mesh.actuator_values import clip
 from oven_core.protocol import names
@@ -75,7 +75,7 @@ def serve(
 
 async def _serve_until_stopped(answers: Answers, url: str, credentials: Credentials | None, paths: GraphPaths) -> None:
     stop = asyncio.Event()
-    call_at_end(stop.set)
+    on_termination(stop.set)
     async with Bus.connect(url, credentials, name="kg", timeout_s=PATIENT_S) as bus, run_service(bus, answers, paths):
         graph = answers.graph
         log.info("graph %s, %d nodes, %d edges", graph.sha[:12], len(graph.nodes), len(graph.edges))

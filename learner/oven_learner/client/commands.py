@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from oven_core.errors import OvenError, UnknownNameError, reason
 from oven_core.protocol.judge_spec import actuator_of, member_of
-from oven_core.protocol.operator_messages import JUDGES, TO_LEARNER, OperatorCommand
+from oven_core.protocol.operator_messages import JUDGES, LEARNER_ACTIONS, OperatorCommand
 from oven_learner.actuators import Actuators, Applied, Status
 from oven_learner.client.run_actions import Run
 
@@ -119,7 +119,7 @@ class Commands:
         self._probed.clear()
         for order in late_orders:
             is_open = isinstance(order, OperatorCommand) and order.id not in self.seen_ids
-            if isinstance(order, OperatorCommand) and is_open and order.action in TO_LEARNER:
+            if isinstance(order, OperatorCommand) and is_open and order.action in LEARNER_ACTIONS:
                 self._answer(order, EXPIRED)
 
     def _answer(self, command: OperatorCommand, applied: Applied) -> None:

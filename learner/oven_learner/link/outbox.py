@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from oven_core.bus.log import Entry
+from oven_core.bus.log_client import Entry
 from oven_core.telemetry.span import Span
 from oven_learner.link.link_interface import MessageFactory
 

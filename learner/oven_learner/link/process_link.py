@@ -24,7 +24,7 @@ from collections import deque
 from dataclasses import replace
 from pathlib import Path
 
-from oven_core.bus.log import Entry
+from oven_core.bus.log_client import Entry
 from oven_core.errors import OvenError, ProcessError, reason
 from oven_core.protocol.messages import LogMessage, RunEnded
 from oven_core.protocol.subjects import learner_subject

@@ -11,7 +11,7 @@ from oven_core.protocol.announcements import ActuatorAnnounced
 from oven_core.protocol.judge_spec import JudgeSpec
 from oven_core.protocol.messages import ActuatorSpec, Decision, Observation, Receipt, RunEnded, RunStarted, Value
 from oven_core.protocol.names import Subjects
-from oven_core.protocol.operator_messages import TO_LEARNER, OperatorCommand
+from oven_core.protocol.operator_messages import LEARNER_ACTIONS, OperatorCommand
 from oven_core.protocol.subjects import patterns_by
 from oven_core.security.signing import LEARNER, Keyring
 
@@ -75,7 +75,7 @@ async def read_resume_state(
                         past.values.setdefault(name, {})[spec.name] = spec.value
                 case Decision(verdict="adopted"):
                     decisions.setdefault(body.id, body)
-                case OperatorCommand() if body.action in TO_LEARNER:
+                case OperatorCommand() if body.action in LEARNER_ACTIONS:
                     past.commands.setdefault(body.id, body)
                 case Receipt():
                     if body.decision_id in decisions:

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Sequence
 from pathlib import Path
 
-from oven_core.bus.log import Entry
+from oven_core.bus.log_client import Entry
 from oven_core.errors import OvenError
 from oven_core.security.credentials import Credentials
 from oven_core.security.signing import Signer

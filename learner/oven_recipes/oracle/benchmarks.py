@@ -1,4 +1,4 @@
-"""The nine benchmarks: readers for their published files, and template texts for use without the files."""
+"""The nine benchmarks, with readers for their published files and with template texts for use without the files."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from oven_recipes.oracle.template_words import WORDS
 YES = "yes"
 NO = "no"
 TRUE = frozenset({YES})
-"""The labels of a text with the answer yes, if the question has no label."""
+"""Labels of a text with the answer yes, for questions without labels."""
 FALSE: frozenset[str] = frozenset()
 
 
 class Labelled(NamedTuple):
-    """A text and its labels. `where` is its file and line, or empty."""
+    """A text and its labels. `where`: its file and line, or an empty string."""
 
     text: str
     labels: frozenset[str]
@@ -41,7 +41,7 @@ class Item(NamedTuple):
 
 @dataclass(frozen=True)
 class Benchmark:
-    """One benchmark. `read` yields the texts of one published file, and raises ConfigError for faults in it."""
+    """One benchmark. `read` yields the texts of one published file, and raises ConfigError if the file is invalid."""
 
     name: str
     files: tuple[str, ...]
@@ -51,7 +51,7 @@ class Benchmark:
     templates: Callable[[], Iterator[Labelled]]
 
     def questions(self, labels: frozenset[str]) -> Iterator[tuple[str, str]]:
-        """Return each question with its answer for a text with these labels."""
+        """Yield each question with its answer for a text with these labels."""
         question = WORDS.questions[self.name]
         for label in question.labels or (YES,):
             yield question.wording.format(label), YES if label in labels else NO
@@ -62,17 +62,18 @@ def two_sentences(first: str, second: str) -> str:
     return f"first: {first} second: {second}"
 
 
-def labelled(
+def labelled_reader(
     text: str, label: str, labels: Mapping[str, frozenset[str] | None]
 ) -> Callable[[Path], Iterator[Labelled]]:
-    """Return a reader of files whose rows have one label each, in the column `label`. `text` is a template over the
-    other columns. Rows whose label maps to None are skipped."""
+    """Return a reader of files whose rows have one label each, in the column `label`. `text`: a template for the text,
+    with names of other columns. Rows whose label maps to None are skipped."""
     columns = [name for _, name, _, _ in Formatter().parse(text) if name]
 
     def read(path: Path) -> Iterator[Labelled]:
         for where, row in rows(path, [*columns, label]):
-            if (meaning := label_of(where, row[label], labels)) is not None:
-                yield Labelled(text.format(**row).strip(), meaning, where)
+            row_labels = label_of(where, row[label], labels)
+            if row_labels is not None:
+                yield Labelled(text.format(**row).strip(), row_labels, where)
 
     return read
 
@@ -107,20 +108,20 @@ class _Relation(BaseModel):
 
 
 def _read_relations(path: Path) -> Iterator[Labelled]:
-    """Yield two texts per sample: its subject with the right object, and with a wrong one from another sample."""
+    """Yield two texts per sample: its subject with the right object, and with a wrong object from another sample."""
     try:
         relation = _Relation.model_validate_json(text_of(path))
     except ValidationError as error:
         raise ConfigError(
-            f"{path}: {reason(error)}; published files have prompt_templates with {{}}, and samples"
+            f"{path}: {reason(error)}; a published file has samples, and prompt_templates with {{}}"
         ) from error
     right: dict[str, set[str]] = {}
     for sample in relation.samples:
         right.setdefault(sample.subject, set()).add(sample.object)
-    things = sorted({sample.object for sample in relation.samples})
+    objects = sorted({sample.object for sample in relation.samples})
     for number, sample in enumerate(relation.samples, 1):
         frame = relation.prompt_templates[number % len(relation.prompt_templates)].replace("{}", sample.subject)
-        wrong = [thing for thing in things if thing not in right[sample.subject]]
+        wrong = [candidate for candidate in objects if candidate not in right[sample.subject]]
         where = f"{path}, sample {number}"
         yield Labelled(f"{frame} {sample.object}.", TRUE, where)
         if wrong:
@@ -155,7 +156,7 @@ def _md_gender_templates() -> Iterator[Labelled]:
 def _snli_templates() -> Iterator[Labelled]:
     for frame, (who, kind), doing, setting in product(WORDS.premises, WORDS.kinds.items(), WORDS.doings, WORDS.places):
         premise = frame.format(who, doing, setting)
-        for shift in (0, 1 + len(premise) % (len(WORDS.doings) - 1)):  # 0 says what the premise says
+        for shift in (0, 1 + len(premise) % (len(WORDS.doings) - 1)):  # a shift of 0 repeats the premise
             label = FALSE if shift else TRUE
             other_doing = WORDS.doings[(WORDS.doings.index(doing) + shift) % len(WORDS.doings)]
             other_place = WORDS.places[(WORDS.places.index(setting) + shift) % len(WORDS.places)]
@@ -170,19 +171,20 @@ def _ag_news_templates() -> Iterator[Labelled]:
 
 
 TAGS = {"per": "a person", "geo": "a place", "gpe": "a place", "org": "an organization"}
-"""Entity type in the question for each tag after `B-` or `I-`."""
+"""Entity type in the question, by the part of the tag after `B-` or `I-`."""
 OTHER_TAGS = ("tim", "art", "nat", "eve")
 
 
 def _read_ner(path: Path) -> Iterator[Labelled]:
-    """Yield the sentences. Only a sentence's first row has its number. Convert the published Latin-1 file first."""
+    """Return the sentences. Only a sentence's first row has its number. The published Latin-1 file must be
+    converted."""
     known = {f"{prefix}-{tag}": TAGS.get(tag) for prefix in "BI" for tag in (*TAGS, *OTHER_TAGS)} | {"O": None}
     sentences: list[tuple[str, list[str], set[str]]] = []
     for where, row in rows(path, ("Sentence #", "Word", "POS", "Tag")):
         if row["Sentence #"].strip():
             sentences.append((where, [], set()))
         elif not sentences:
-            raise ConfigError(f"{where}: a word before the first `Sentence: 1`; fetch the file again")
+            raise ConfigError(f"{where}: there is a word before the first `Sentence: 1`; download the file again")
         _, tokens, labels = sentences[-1]
         tokens.append(row["Word"])
         if (label := label_of(where, row["Tag"], known)) is not None:
@@ -235,7 +237,7 @@ BENCHMARKS: Mapping[str, Benchmark] = {
         Benchmark(
             "geometry_of_truth",
             ("**/*.csv",),
-            labelled("{statement}", "label", {"1": TRUE, "0": FALSE}),
+            labelled_reader("{statement}", "label", {"1": TRUE, "0": FALSE}),
             _geometry_of_truth_templates,
         ),
         # Hernandez et al. 2023, arXiv 2308.09124: is a fact correct?
@@ -244,14 +246,14 @@ BENCHMARKS: Mapping[str, Benchmark] = {
         Benchmark(
             "sst2",
             ("**/dev.tsv", "**/train.tsv"),
-            labelled("{sentence}", "label", {"1": frozenset({"positive"}), "0": frozenset({"negative"})}),
+            labelled_reader("{sentence}", "label", {"1": frozenset({"positive"}), "0": frozenset({"negative"})}),
             _sst2_templates,
         ),
         # The part Funpedia of MD Gender (Dinan et al. 2020, arXiv 2005.00614): is a text about a woman or a man?
         Benchmark(
             "md_gender",
             ("**/funpedia/test.jsonl", "**/test.jsonl", "**/*.jsonl"),
-            labelled(
+            labelled_reader(
                 "{text}",
                 "gender",
                 {"female": FEMALE, "male": MALE, "gender-neutral": None, "1": FEMALE, "2": MALE, "0": None},
@@ -262,7 +264,7 @@ BENCHMARKS: Mapping[str, Benchmark] = {
         Benchmark(
             "snli",
             ("**/*test.jsonl", "**/*dev.jsonl", "**/*.jsonl"),
-            labelled(
+            labelled_reader(
                 two_sentences("{sentence1}", "{sentence2}"),
                 "gold_label",
                 {"entailment": TRUE, "contradiction": FALSE, "neutral": None, "-": None},
@@ -273,7 +275,7 @@ BENCHMARKS: Mapping[str, Benchmark] = {
         Benchmark(
             "ag_news",
             ("**/test.csv", "**/*.csv"),
-            labelled(
+            labelled_reader(
                 "{Title}. {Description}",
                 "Class Index",
                 {str(number): frozenset({topic}) for number, topic in enumerate(WORDS.news, 1)},
@@ -286,13 +288,13 @@ BENCHMARKS: Mapping[str, Benchmark] = {
         Benchmark(
             "tense",
             ("**/*.json",),
-            labelled("{sentence}", "label", {name: frozenset({name}) for name in ("past", "present", "future")}),
+            labelled_reader("{sentence}", "label", {name: frozenset({name}) for name in ("past", "present", "future")}),
             _tense_templates,
         ),
         Benchmark(
             "singular_plural",
             ("**/*.csv",),
-            labelled(
+            labelled_reader(
                 "{sentence}",
                 "n_subjects",
                 {"single": frozenset({"one subject"}), "multiple": frozenset({"several subjects"})},

@@ -1,4 +1,4 @@
-"""`oven-controller oracle evaluate | ask`: test an oracle on the nine benchmarks, or ask it about a text."""
+"""The commands `oven-controller oracle evaluate` and `oven-controller oracle ask`."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from oven_recipes.activations.model_blocks import layer_at
 from oven_recipes.oracle.benchmarks import BENCHMARKS, FALSE
 from oven_recipes.oracle.evaluation import OracleEvaluation, benchmark_items, check_text
 from oven_recipes.oracle.evaluation_report import EvaluationReport
-from oven_recipes.oracle.generated_answers import generated_answers
+from oven_recipes.oracle.generated_answers import generate_answers
 from oven_recipes.quiet_libraries import quiet_libraries
 
-REPORT, DIAGRAM = "evaluation.json", "reliability.png"
+REPORT_FILE, DIAGRAM_FILE = "evaluation.json", "reliability.png"
 
 
 def evaluate(
@@ -32,9 +32,10 @@ def evaluate(
     out: Path | None,
     as_json: bool,
 ) -> int:
-    """Run the evaluation and print it. Raises ConfigError for faults in the oracle, the files or `out`."""
-    _writable(out)
-    chosen = benchmark_items(benchmarks, items)
+    """Evaluate an oracle on the nine benchmarks and print the report. Raises ConfigError if the oracle, the benchmark
+    files or `out` cannot be used."""
+    _create_output_folder(out)
+    selected = benchmark_items(benchmarks, items)
     quiet_libraries()
     from oven_recipes.oracle.saved_oracle import load_oracle
 
@@ -43,7 +44,7 @@ def evaluate(
         oracle.model,
         oracle.tokenizer,
         ActivationInjection(oracle.model, oracle.tokenizer),
-        chosen,
+        selected,
         percents=percents or oracle.trained.layer_percents,
         tokens=oracle.trained.most_activations,
         max_new_tokens=oracle.trained.max_completion_length,
@@ -51,46 +52,41 @@ def evaluate(
     )
     report = EvaluationReport.measure(evaluation, str(oracle.path))
     if out is not None:
-        report.write(out / REPORT, out / DIAGRAM)
+        report.write(out / REPORT_FILE, out / DIAGRAM_FILE)
     if as_json:
-        print(json.dumps(report.plain()))
+        print(json.dumps(report.as_json()))
         return 0
     say(*report.lines())
     if out is not None:
-        say(f"{out / REPORT} and {out / DIAGRAM} have the same")
+        say(f"wrote this report to {out / REPORT_FILE} and {out / DIAGRAM_FILE}")
     return 0
 
 
-def _writable(out: Path | None) -> None:
-    """Check that `out` is writable, so that ConfigError is raised before the work starts."""
+def _create_output_folder(out: Path | None) -> None:
+    """Create the folder `out`. Raises ConfigError if it cannot be used, before the evaluation starts."""
     if out is None:
         return
     if importlib.util.find_spec("matplotlib") is None:
-        raise ConfigError('--out draws a diagram with matplotlib: `pip install "oven-controller[oracle]"`')
+        raise ConfigError('--out requires matplotlib for its diagram: `pip install "oven-controller[oracle]"`')
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise ConfigError(f"--out {out} cannot be made: {reason(error)}; name another folder") from error
+        raise ConfigError(f"could not create --out {out}: {reason(error)}; choose another folder") from error
 
 
-ABOUT_PAIRS = "snli"
-"""Benchmarks about pairs of sentences, whose question does not suit a single text."""
+PAIR_BENCHMARK = "snli"
+"""A benchmark about pairs of sentences, whose question does not suit a single text."""
 
 
 def ask(
-    path: Path,
-    text: str,
-    question: str | None,
-    *,
-    percents: Sequence[float] | None,
-    temperature: float,
-    as_json: bool,
+    path: Path, text: str, question: str | None, *, percents: Sequence[float] | None, temperature: float, as_json: bool
 ) -> int:
-    """Print the answers. Raises ConfigError for faults in the oracle, the text or the question."""
+    """Ask an oracle about a text and print the answers. Raises ConfigError if the oracle, the text or the question
+    cannot be used."""
     if not text.strip():
-        raise ConfigError("the text is empty: there are no activations to ask about")
+        raise ConfigError("the text is empty; expected text with at least two tokens")
     if question is not None and not question.strip():
-        raise ConfigError("the question is empty; ask something, or leave it out for the benchmarks' questions")
+        raise ConfigError("the question is empty; enter a question, or omit it to ask the benchmarks' questions")
     quiet_libraries()
     from oven_recipes.oracle.saved_oracle import load_oracle
 
@@ -108,7 +104,7 @@ def ask(
     )
     by_layer = {activation.layer: activation for activation in captured}
     pairs = [(question, percent) for question in questions for percent in depths]
-    outputs = generated_answers(
+    outputs = generate_answers(
         oracle.model,
         oracle.tokenizer,
         ActivationInjection(oracle.model, oracle.tokenizer),
@@ -117,13 +113,15 @@ def ask(
         max_new_tokens=oracle.trained.max_completion_length,
         temperature=temperature,
     )
-    answers = [_answer(question, percent, output) for (question, percent), output in zip(pairs, outputs, strict=True)]
+    answers = [
+        _parse_answer(question, percent, output) for (question, percent), output in zip(pairs, outputs, strict=True)
+    ]
     if as_json:
         print(json.dumps({"oracle": str(oracle.path), "answers": answers}))
         return 0
     for question in questions:
         say(question)
-        say(*(_line(answer) for answer in answers if answer["question"] == question))
+        say(*(_answer_line(answer) for answer in answers if answer["question"] == question))
     return 0
 
 
@@ -132,12 +130,12 @@ def standard_questions() -> list[str]:
     return [
         question
         for name, benchmark in BENCHMARKS.items()
-        if name != ABOUT_PAIRS
+        if name != PAIR_BENCHMARK
         for question, _ in benchmark.questions(FALSE)
     ]
 
 
-def _answer(question: str, percent: float, output: str) -> dict[str, str | float | None]:
+def _parse_answer(question: str, percent: float, output: str) -> dict[str, str | float | None]:
     parsed = parse_oracle_output(output)
     return {
         "question": question,
@@ -148,8 +146,8 @@ def _answer(question: str, percent: float, output: str) -> dict[str, str | float
     }
 
 
-def _line(answer: dict[str, str | float | None]) -> str:
+def _answer_line(answer: dict[str, str | float | None]) -> str:
     depth, confidence = answer["depth"], answer["confidence"]
     if confidence is None:
-        return f"  at {depth:g} %: not in its format: {answer['output']}"
+        return f"  at {depth:g} %: could not parse: {answer['output']}"
     return f"  at {depth:g} %: {answer['answer']}  (confidence {confidence:.0%})"

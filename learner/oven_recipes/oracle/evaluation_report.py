@@ -1,4 +1,4 @@
-"""Report an evaluation as JSON and as a table, with an interval for each figure and the source of the texts."""
+"""Writes the report of an evaluation as JSON, as a table and as a diagram, with an interval for each figure."""
 
 from __future__ import annotations
 
@@ -13,35 +13,35 @@ from typing import Any
 from oven_core.errors import ConfigError, reason
 from oven_core.files import write_atomic
 from oven_learner.rewards.calibration_error import BINS
-from oven_recipes.oracle.evaluation import Answered, BenchmarkItems, Evaluated, OracleEvaluation, scored
+from oven_recipes.oracle.evaluation import BenchmarkItems, EvaluationResult, OracleAnswer, OracleEvaluation, scorable
 from oven_recipes.oracle.evaluation_scores import Estimate, Scores, scores
 
 NOTE = (
-    "an answer that does not parse is wrong, and left out of calibration; intervals: 95 %, bootstrap over texts; null: "
-    "the mean ECE of a perfect forecaster with the stated confidences; shuffled: asked with another text's activations"
+    "unparsed answers count as wrong and are excluded from calibration; intervals: 95 %, bootstrap over texts; null: "
+    "the mean ECE of a perfect forecaster with the stated confidences; shuffled: with the activations of another text"
 )
-MANY_UNKNOWN = 0.2
-"""Minimum share of unknown tokens at which the report warns that the model hardly knows a benchmark's words."""
+MAX_UNKNOWN_SHARE = 0.2
+"""Above this share of unknown tokens, the report warns that a benchmark's figures are not informative."""
 
 
 @dataclass(frozen=True)
 class EvaluationReport:
-    """The output of `evaluate`."""
+    """The report of one evaluation."""
 
     oracle: str
     evaluation: OracleEvaluation
-    evaluated: Evaluated
+    result: EvaluationResult
     seconds: float
     cpu_seconds: float
 
     @classmethod
     def measure(cls, evaluation: OracleEvaluation, oracle: str) -> EvaluationReport:
         """Run an evaluation and return its report."""
-        began, cpu = time.monotonic(), time.process_time()
-        evaluated = evaluation.run()
-        return cls(oracle, evaluation, evaluated, time.monotonic() - began, time.process_time() - cpu)
+        started_s, started_cpu_s = time.monotonic(), time.process_time()
+        result = evaluation.run()
+        return cls(oracle, evaluation, result, time.monotonic() - started_s, time.process_time() - started_cpu_s)
 
-    def plain(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, Any]:
         """Return the report as a JSON-compatible dict."""
         return {
             "oracle": self.oracle,
@@ -49,11 +49,11 @@ class EvaluationReport:
             "seconds": round(self.seconds, 2),
             "cpu_seconds": round(self.cpu_seconds, 2),
             "note": NOTE,
-            "overall": asdict(self.evaluated.overall),
-            "shuffled": asdict(self.evaluated.shuffled_overall),
+            "overall": asdict(self.result.overall),
+            "shuffled": asdict(self.result.shuffled_overall),
             "benchmarks": {benchmark.name: self._benchmark(benchmark) for benchmark in self.evaluation.benchmarks},
             "depths": {
-                f"{percent:g}": asdict(_scores(self.evaluated.answers, percent=percent))
+                f"{percent:g}": asdict(_scores(self.result.answers, percent=percent))
                 for percent in self.evaluation.percents
             },
         }
@@ -63,10 +63,10 @@ class EvaluationReport:
         sources = {benchmark.source for benchmark in self.evaluation.benchmarks}
         source = sources.pop() if len(sources) == 1 else "published files and templates"
         try:
-            write_atomic(report, json.dumps(self.plain()) + "\n")
+            write_atomic(report, json.dumps(self.as_json()) + "\n")
         except OSError as error:
-            raise ConfigError(f"{report} cannot be written: {reason(error)}") from error
-        write_diagram(diagram, f"{self.oracle}: nine benchmarks, {source}", self.evaluated.overall)
+            raise ConfigError(f"could not write {report}: {reason(error)}") from error
+        write_diagram(diagram, f"{self.oracle}: nine benchmarks, {source}", self.result.overall)
 
     def lines(self) -> list[str]:
         """Return the report as readable lines: a table of the benchmarks, with remarks."""
@@ -75,29 +75,29 @@ class EvaluationReport:
         )
         rows = [header]
         for benchmark in self.evaluation.benchmarks:
-            own = _scores(self.evaluated.answers, benchmark.name)
-            shuffled = _scores(self.evaluated.shuffled, benchmark.name)
+            own = _scores(self.result.answers, benchmark.name)
+            shuffled = _scores(self.result.shuffled, benchmark.name)
             rows.append(_row(benchmark.name, benchmark.source, own, shuffled))
         sources = {benchmark.source for benchmark in self.evaluation.benchmarks}
         source = next(iter(sources)) if len(sources) == 1 else "both"
-        rows.append(_row("all", source, self.evaluated.overall, self.evaluated.shuffled_overall))
+        rows.append(_row("all", source, self.result.overall, self.result.shuffled_overall))
         items = len(self.evaluation.benchmarks[0].items)
         depths = ", ".join(f"{percent:g}" for percent in self.evaluation.percents)
-        rows.append(f"{items} items of each at depths of {depths} %; {self.seconds:.1f} s; {self.oracle}")
+        rows.append(f"{items} items per benchmark at depths of {depths} %; {self.seconds:.1f} s; {self.oracle}")
         rows.append(NOTE)
         templates = [benchmark.name for benchmark in self.evaluation.benchmarks if benchmark.source == "templates"]
         if templates:
-            rows.append(f"from templates, and so not comparable with published figures: {', '.join(templates)}")
+            rows.append(f"from templates, so not comparable with published figures: {', '.join(templates)}")
         rows += [
-            f"{name}: the tokenizer does not know {share:.0%} of its tokens; its figures say little of the oracle"
+            f"{name}: {share:.0%} of its tokens are unknown to the tokenizer, so its figures are not informative"
             for name, share in self.evaluation.unknown_share.items()
-            if share > MANY_UNKNOWN
+            if share > MAX_UNKNOWN_SHARE
         ]
         return rows
 
     def _benchmark(self, benchmark: BenchmarkItems) -> dict[str, Any]:
-        own = _scores(self.evaluated.answers, benchmark.name)
-        shuffled = _scores(self.evaluated.shuffled, benchmark.name)
+        own = _scores(self.result.answers, benchmark.name)
+        shuffled = _scores(self.result.shuffled, benchmark.name)
         return {
             "source": benchmark.source,
             "items": len(benchmark.items),
@@ -105,39 +105,34 @@ class EvaluationReport:
             **asdict(own),
             "accuracy_shuffled": asdict(shuffled.accuracy),
             "accuracy_by_depth": {
-                f"{percent:g}": _scores(self.evaluated.answers, benchmark.name, percent).accuracy.value
+                f"{percent:g}": _scores(self.result.answers, benchmark.name, percent).accuracy.value
                 for percent in self.evaluation.percents
             },
         }
 
 
-def _scores(answers: Sequence[Answered], benchmark: str | None = None, percent: float | None = None) -> Scores:
+def _scores(answers: Sequence[OracleAnswer], benchmark: str | None = None, percent: float | None = None) -> Scores:
     """Return the scores of the answers for one benchmark, one depth, or both."""
-    return scores(
-        scored(
-            [
-                answer
-                for answer in answers
-                if benchmark in (None, answer.benchmark) and percent in (None, answer.percent)
-            ]
-        )
-    )
+    selected = [
+        answer for answer in answers if benchmark in (None, answer.benchmark) and percent in (None, answer.percent)
+    ]
+    return scores(scorable(selected))
 
 
 def _row(name: str, source: str, own: Scores, shuffled: Scores) -> str:
     null = "" if own.ece_null is None else f"{own.ece_null:.3f}"
     return (
-        f"{name:18} {source:15} {_shown(own.accuracy):19} {shuffled.accuracy.value:<9.3f} {_shown(own.ece):19} "
-        f"{null:6} {_shown(own.brier):19} {own.unparsed}"
+        f"{name:18} {source:15} {_interval(own.accuracy):19} {shuffled.accuracy.value:<9.3f} {_interval(own.ece):19} "
+        f"{null:6} {_interval(own.brier):19} {own.unparsed}"
     )
 
 
-def _shown(estimate: Estimate | None) -> str:
+def _interval(estimate: Estimate | None) -> str:
     return "" if estimate is None else f"{estimate.value:.3f} [{estimate.low:.3f}, {estimate.high:.3f}]"
 
 
-BAR, GAP, LINE = "#9db8d2", "#c03a2b", "#444444"
-BOX = {"facecolor": "white", "edgecolor": "none", "alpha": 0.85}
+BAR_COLOR, GAP_COLOR, LINE_COLOR = "#9db8d2", "#c03a2b", "#444444"
+CAPTION_BOX = {"facecolor": "white", "edgecolor": "none", "alpha": 0.85}
 """Style of the caption's background, because bars may extend behind it."""
 
 
@@ -148,39 +143,41 @@ def write_diagram(path: Path, title: str, own: Scores) -> None:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise ConfigError('the diagram needs matplotlib: `pip install "oven-controller[oracle]"`') from error
+        raise ConfigError('the diagram requires matplotlib: `pip install "oven-controller[oracle]"`') from error
     figure = Figure(figsize=(5.6, 6.4), dpi=150, layout="constrained")
     FigureCanvasAgg(figure)
     above, below = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
     width = 1 / BINS
-    centers = [(bin_scores.low + bin_scores.high) / 2 for bin_scores in own.bins]
-    above.bar(centers, [bin_scores.accuracy for bin_scores in own.bins], width * 0.94, color=BAR, label="right answers")
+    centers = [(bin_.low + bin_.high) / 2 for bin_ in own.bins]
+    above.bar(centers, [bin_.accuracy for bin_ in own.bins], width * 0.94, color=BAR_COLOR, label="right answers")
     above.bar(
         centers,
-        [abs(bin_scores.confidence - bin_scores.accuracy) for bin_scores in own.bins],
+        [abs(bin_.confidence - bin_.accuracy) for bin_ in own.bins],
         width * 0.94,
-        bottom=[min(bin_scores.confidence, bin_scores.accuracy) for bin_scores in own.bins],
+        bottom=[min(bin_.confidence, bin_.accuracy) for bin_ in own.bins],
         fill=False,
-        edgecolor=GAP,
+        edgecolor=GAP_COLOR,
         hatch="////",
         label="gap to the mean confidence",
     )
-    above.plot((0, 1), (0, 1), linestyle="--", color=LINE, linewidth=1, label="perfectly calibrated")
+    above.plot((0, 1), (0, 1), linestyle="--", color=LINE_COLOR, linewidth=1, label="perfectly calibrated")
     above.set(xlim=(0, 1), ylim=(0, 1.02), ylabel="share of right answers")
     above.set_title(title, fontsize=10)
     above.legend(loc="upper left", fontsize=8)
-    counts = [bin_scores.count for bin_scores in own.bins]
-    below.bar(centers, counts, width * 0.94, color=BAR)
+    counts = [bin_.count for bin_ in own.bins]
+    below.bar(centers, counts, width * 0.94, color=BAR_COLOR)
     for center, count in zip(centers, counts, strict=True):
         below.annotate(str(count), (center, count), (0, 2), textcoords="offset points", ha="center", fontsize=7)
     below.set(xlim=(0, 1), ylim=(0, max(counts, default=1) * 1.25), xlabel="stated confidence", ylabel="answers")
-    above.text(0.98, 0.03, _caption(own), transform=above.transAxes, ha="right", va="bottom", fontsize=8, bbox=BOX)
+    above.text(
+        0.98, 0.03, _caption(own), transform=above.transAxes, ha="right", va="bottom", fontsize=8, bbox=CAPTION_BOX
+    )
     picture = io.BytesIO()
     figure.savefig(picture, format="png")
     try:
         write_atomic(path, picture.getvalue())
     except OSError as error:
-        raise ConfigError(f"{path} cannot be written: {reason(error)}") from error
+        raise ConfigError(f"could not write {path}: {reason(error)}") from error
 
 
 def _caption(own: Scores) -> str:

@@ -1,9 +1,8 @@
-"""Score answers with a stated confidence: accuracy, ECE, MCE and Brier, with intervals and ECE's null.
+"""Computes the accuracy and calibration (ECE, MCE and Brier score) of answers with stated confidences.
 
-An answer that does not parse is wrong and has no confidence. It counts for accuracy and not for calibration. Intervals
-are 95 % percentile bootstraps over texts, because answers about one text at several depths are not independent.
-Resampling adds noise to each bin, so the intervals of ECE and MCE are too high near their null.
-"""
+An unparsed answer is wrong and has no confidence, so it counts for accuracy and not for calibration. Intervals are 95 %
+percentile bootstraps over texts, because answers about one text at several depths are not independent. Resampling adds
+noise to each bin, so the intervals of ECE and MCE are too high near their null."""
 
 from __future__ import annotations
 
@@ -19,11 +18,13 @@ RESAMPLES = 1000
 """Number of bootstrap resamples. 25 of them lie beyond each 2.5 % percentile."""
 
 
-class Scored(NamedTuple):
-    """One answer: its text, its confidence from 0 to 1 (None if it does not parse), and whether it is right."""
+class ScorableAnswer(NamedTuple):
+    """One answer to score."""
 
     text: int
+    """Number of the text that the answer is about."""
     confidence: float | None
+    """Stated confidence from 0 to 1; None if the answer cannot be parsed."""
     right: bool
 
 
@@ -65,12 +66,12 @@ class Scores:
     """The bins that contain answers."""
 
 
-def scores(answers: Sequence[Scored]) -> Scores:
-    """Compute the scores. Raises ValueError without answers."""
+def scores(answers: Sequence[ScorableAnswer]) -> Scores:
+    """Return the scores of these answers. Raises ValueError if there are none."""
     if not answers:
-        raise ValueError("no answers to score")
-    drawn = _resampled(answers)
-    accuracy = _estimate(sum(answer.right for answer in answers) / len(answers), drawn["accuracy"])
+        raise ValueError("there are no answers to score")
+    resampled = _resampled_scores(answers)
+    accuracy = _estimate(sum(answer.right for answer in answers) / len(answers), resampled["accuracy"])
     stated = [(answer.confidence, float(answer.right)) for answer in answers if answer.confidence is not None]
     if not stated:
         return Scores(len(answers), len(answers), accuracy, None, None, None, None, None, ())
@@ -80,41 +81,42 @@ def scores(answers: Sequence[Scored]) -> Scores:
         count=len(answers),
         unparsed=len(answers) - len(stated),
         accuracy=accuracy,
-        ece=_estimate(bins.expected_error, drawn["ece"]),
-        mce=_estimate(bins.maximum_error, drawn["mce"]),
-        brier=_estimate(brier(confidences, outcomes), drawn["brier"]),
+        ece=_estimate(bins.expected_error, resampled["ece"]),
+        mce=_estimate(bins.maximum_error, resampled["mce"]),
+        brier=_estimate(brier(confidences, outcomes), resampled["brier"]),
         ece_null=perfect.mean,
         ece_null_99=perfect.high,
         bins=_bins(bins),
     )
 
 
-def _resampled(answers: Sequence[Scored]) -> dict[str, Floats]:
-    """Return each score for each resample of the texts, (RESAMPLES,). It is NaN if a resample has no confidences."""
+def _resampled_scores(answers: Sequence[ScorableAnswer]) -> dict[str, Floats]:
+    """Return each score for all resamples of the texts, (RESAMPLES,). A score is NaN without confidences."""
     _, text = np.unique([answer.text for answer in answers], return_inverse=True)  # (N,), from 0 on
     right = np.array([answer.right for answer in answers], dtype=np.float64)
     stated = np.array([np.nan if answer.confidence is None else answer.confidence for answer in answers])
     parsed = ~np.isnan(stated)
-    inside = np.eye(BINS)[bin_of(np.nan_to_num(stated))] * parsed[:, None]  # (N, BINS)
+    in_bin = np.eye(BINS)[bin_of(np.nan_to_num(stated))] * parsed[:, None]  # (N, BINS)
     errors = np.where(parsed, right - stated, 0.0)[:, None]
-    columns = np.hstack([inside, inside * errors, errors**2, right[:, None], np.ones((len(answers), 1))])
-    sums = np.zeros((text.max() + 1, columns.shape[1]))  # of each text's answers
+    columns = np.hstack([in_bin, in_bin * errors, errors**2, right[:, None], np.ones((len(answers), 1))])
+    sums = np.zeros((text.max() + 1, columns.shape[1]))  # sums over the answers about each text
     np.add.at(sums, text, columns)
     texts = len(sums)
-    times = np.random.default_rng(SEED).multinomial(texts, np.full(texts, 1 / texts), size=RESAMPLES)
-    drawn = times @ sums
-    counts, gaps, total = drawn[:, :BINS], np.abs(drawn[:, BINS : 2 * BINS]), drawn[:, :BINS].sum(axis=1)
+    repetitions = np.random.default_rng(SEED).multinomial(texts, np.full(texts, 1 / texts), size=RESAMPLES)
+    resamples = repetitions @ sums
+    counts, gaps = resamples[:, :BINS], np.abs(resamples[:, BINS : 2 * BINS])
+    total = counts.sum(axis=1)
     with np.errstate(invalid="ignore", divide="ignore"):
         return {
-            "accuracy": drawn[:, -2] / drawn[:, -1],
+            "accuracy": resamples[:, -2] / resamples[:, -1],
             "ece": gaps.sum(axis=1) / total,
             "mce": np.where(counts > 0, gaps / counts, 0).max(axis=1),
-            "brier": drawn[:, 2 * BINS] / total,
+            "brier": resamples[:, 2 * BINS] / total,
         }
 
 
-def _estimate(value: float, drawn: Floats) -> Estimate:
-    low, high = np.nanquantile(drawn, [0.025, 0.975])
+def _estimate(value: float, resampled: Floats) -> Estimate:
+    low, high = np.nanquantile(resampled, [0.025, 0.975])
     return Estimate(value, float(low), float(high))
 
 

@@ -1,4 +1,4 @@
-"""Generate an oracle's answers in batches, with activations injected."""
+"""Generates an oracle's answers in batches, with activations injected."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from oven_recipes.activations.injection import ActivationInjection
 from oven_recipes.activations.model_blocks import bare
 from oven_recipes.activations.placeholders import oracle_prompt
 
-ROWS = 128
+BATCH_ROWS = 128
 """Prompts per batch. On a CPU, the small model is fastest with 64 to 256."""
 
 
-def context_of(model: Any) -> int | None:
-    """Return the model's maximum number of positions; None if its configuration has none."""
+def context_length(model: Any) -> int | None:
+    """Return the model's maximum number of positions; None if its configuration does not specify it."""
     return getattr(bare(model).config.get_text_config(), "max_position_embeddings", None)
 
 
 @torch.no_grad()
-def generated_answers(
+def generate_answers(
     model: Any,
     tokenizer: Any,
     injection: ActivationInjection,
@@ -35,9 +35,9 @@ def generated_answers(
     max_new_tokens: int,
     temperature: float = 0.0,
     seed: int = 0,
-    rows: int = ROWS,
+    rows: int = BATCH_ROWS,
 ) -> list[str]:
-    """Return the oracle's output for each activation and its question, without special tokens. With `temperature` 0
+    """Return the oracle's output for each activation and its question, without special tokens. With `temperature` 0,
     decoding is greedy. Otherwise answers are sampled with `seed`. Prompts of similar length share a batch to reduce
     padding, and keys and values are cached. The model's mode and the random generators are restored. Raises ConfigError
     if a prompt and its answer exceed the model's positions."""
@@ -46,10 +46,10 @@ def generated_answers(
         for activation, question in zip(activations, questions, strict=True)
     ]
     ids: list[list[int]] = tokenizer(prompts)["input_ids"] if prompts else []
-    _fits(model, ids, questions, max_new_tokens)
+    _check_lengths(model, ids, questions, max_new_tokens)
     order = sorted(range(len(ids)), key=lambda number: len(ids[number]))
     answers = [""] * len(ids)
-    config = _config(tokenizer, max_new_tokens, temperature)
+    config = _generation_config(tokenizer, max_new_tokens, temperature)
     device = bare(model).device
     training = model.training
     model.eval()
@@ -72,20 +72,22 @@ def generated_answers(
     return answers
 
 
-def _config(tokenizer: Any, max_new_tokens: int, temperature: float) -> GenerationConfig:
+def _generation_config(tokenizer: Any, max_new_tokens: int, temperature: float) -> GenerationConfig:
     """Return a separate generation config, because the model's own may sample, truncate the distribution or penalise
     repetition."""
-    drawn: dict[str, Any] = {"do_sample": True, "temperature": temperature, "top_k": 0} if temperature > 0 else {}
+    sampling: dict[str, Any] = {"do_sample": False}
+    if temperature > 0:
+        sampling = {"do_sample": True, "temperature": temperature, "top_k": 0}
     return GenerationConfig(  # type: ignore[no-untyped-call]
         max_new_tokens=max_new_tokens,
         pad_token_id=tokenizer.pad_token_id,
         eos_token_id=tokenizer.eos_token_id,
-        **(drawn or {"do_sample": False}),
+        **sampling,
     )
 
 
-def _fits(model: Any, ids: Sequence[Sequence[int]], questions: Sequence[str], max_new_tokens: int) -> None:
-    context = context_of(model)
+def _check_lengths(model: Any, ids: Sequence[Sequence[int]], questions: Sequence[str], max_new_tokens: int) -> None:
+    context = context_length(model)
     for token_ids, question in zip(ids, questions, strict=True):
         if context is not None and len(token_ids) + max_new_tokens > context:
             raise ConfigError(

@@ -1,5 +1,4 @@
-"""Build the recipe's job: model, activations, supervised adapter, TRL trainer with injected activations, committee
-reward, and evaluations."""
+"""Builds the recipe's training job, with its model, activations, trainer, reward and evaluations."""
 
 from __future__ import annotations
 
@@ -28,11 +27,11 @@ from oven_recipes.activations.store import ActivationStore, activation_key
 from oven_recipes.base import LR_BOUNDS
 from oven_recipes.oracle.evaluation import OracleEvaluation, benchmark_items, metric_specs
 from oven_recipes.oracle.evaluation_report import EvaluationReport
-from oven_recipes.oracle.model import SCHEDULE, SIZES, build_tokenizer, own_model
+from oven_recipes.oracle.model import SCHEDULE, SIZES, build_tokenizer, small_model
 from oven_recipes.oracle.questions import QuestionedPrompt, read_questions
-from oven_recipes.oracle.saved_oracle import Trained, save_oracle
+from oven_recipes.oracle.saved_oracle import TrainingRecord, save_oracle
 from oven_recipes.oracle.settings import OracleSettings, Start
-from oven_recipes.oracle.supervised import Subject, SupervisedTrainer, benchmark_prompts, supervised
+from oven_recipes.oracle.supervised import Subject, SupervisedTrainer, benchmark_prompts, run_supervised_stage
 from oven_recipes.oracle.template_questions import template_dataset
 from oven_recipes.oracle.user_model import fresh_adapter, load_adapter, load_model
 from oven_recipes.quiet_libraries import quiet_libraries
@@ -40,38 +39,37 @@ from oven_recipes.runner import Job, trainer_arguments
 
 
 def training_rows(subject: Subject, prompts: Sequence[QuestionedPrompt], seed: int) -> list[dict[str, Any]]:
-    """Return one row per question, with the oracle's `prompt` and the key of its activation. Judges see the row's
-    `text` and `question`. The known answers are `says_what` and `right`, both empty if no answer is known. Each
-    question is asked about one layer, chosen by the seed."""
+    """Return one row per question, with the oracle's `prompt` and the key of its activation. Judges see `text` and
+    `question`. `says_what` and `right` contain the known answers, if there are any. Each question is about one layer,
+    which the seed determines."""
     rng = random.Random(f"layers {seed}")
     rows = []
     for prompt in prompts:
         for question in prompt.questions:
             layer = rng.choice(subject.layers)
             key = activation_key(subject.name, prompt.prompt, layer)
-            known = question.answer
+            answer = question.answer
             rows.append({
                 "prompt": oracle_prompt(layer, len(subject.store.get(key)), question.text, subject.tokenizer),
                 COLUMN: key,
                 "text": prompt.prompt,
                 "question": question.text,
-                "says_what": list(known.says_what) if known else [],
-                "right": list(known.right) if known else [],
+                "says_what": list(answer.says_what) if answer else [],
+                "right": list(answer.right) if answer else [],
             })  # fmt: skip
     return rows
 
 
-WITH_REFERENCE = 1e-6
-"""A positive β that makes TRL create the adapter `ref` from the supervised one. A β of 0 is set afterwards. Otherwise,
-raising β later would pull towards the model without any adapter."""
+REFERENCE_BETA = 1e-6
+"""A positive β that makes TRL create the adapter `ref` from the supervised adapter. A β of 0 is set afterwards. Without
+`ref`, raising β later would pull towards the model without any adapter."""
 log = logging.getLogger("oven.learner")
 
 
 class EvaluationFiles(TrainerCallback):
-    """Writes `evaluation-start.json`, `evaluation-end.json` and a PNG for each. Evaluating does not change the training
-    by a single bit. If it fails, training continues, and the process log says why the files are missing. The callback
-    writes the first evaluation. The job writes the last one, because the final weights are chosen after the
-    callbacks."""
+    """Writes `evaluation-start.json`, `evaluation-end.json` and a PNG for each. An evaluation does not affect the
+    training. If it fails, the reason is logged and training continues. The callback writes the first evaluation. The
+    job writes the last one, because the final weights are chosen after the callbacks."""
 
     def __init__(self, evaluation: OracleEvaluation, policy: Any, folder: Path, *, at_start: bool) -> None:
         self._evaluation, self._policy, self._folder, self._at_start = evaluation, policy, folder, at_start
@@ -80,36 +78,35 @@ class EvaluationFiles(TrainerCallback):
         if self._at_start and state.global_step == 0 and state.is_world_process_zero:
             self.write("start", 0)
 
-    def write(self, when: str, step: int) -> None:
-        """Evaluate now and write the files."""
+    def write(self, phase: str, step: int) -> None:
+        """Evaluate the policy and write the files. `phase`: "start" or "end"."""
         try:
             with preserved_state(self._policy):
-                report = EvaluationReport.measure(self._evaluation, f"at the {when}, step {step}")
-            file = self._folder / f"evaluation-{when}.json"
+                report = EvaluationReport.measure(self._evaluation, f"at the {phase}, step {step}")
+            file = self._folder / f"evaluation-{phase}.json"
             report.write(file, file.with_suffix(".png"))
         except (OvenError, OSError) as error:
-            log.warning("the evaluation at the %s could not be written: %s", when, error)
+            log.warning("could not write the evaluation at the %s: %s", phase, error)
             return
-        log.info("evaluation at the %s: %s", when, file)
+        log.info("evaluation at the %s: %s", phase, file)
         for line in report.lines():
             log.info("%s", line)
 
 
 RULES = {"informativeness": informativeness}
-"""Judges by known answers, for data that has some."""
+"""Reward functions for data with known answers."""
 PRETRAIN_SEED = 1
-"""Seed of the small model. It is fixed, just as a user's own model is. A run's seed determines its data, adapter and
-answers."""
+"""Seed of the small model, which is the same in all runs. A run's own seed determines its data, adapter and answers."""
 BETA_BOUNDS = (0.01, 100.0)
-"""Bounds of β as multiples of the user's β. The upper one is high enough to stop a runaway KL."""
+"""Bounds of β as multiples of the user's β. The upper bound is high enough to stop a runaway KL."""
 
 
 def build(
     settings: OracleSettings, start: Start, seed: int, workdir: Path, cache: Path, committee: Committee | None = None
 ) -> Job:
     """Build the job for one start. The trainer's files go to `workdir`, and the oracle and evaluations to its parent.
-    `cache` stores small models, supervised adapters and activations between runs. Without a `committee` the known
-    answers are the only judge. Raises ConfigError for unusable models, adapters and data."""
+    `cache` stores small models, supervised adapters and activations between runs. Without a `committee`, only known
+    answers are scored. Raises ConfigError for unusable models, adapters and data."""
     quiet_libraries()
     subject = load_subject(settings, seed, cache)
     if settings.stage == "sft":
@@ -120,9 +117,9 @@ def build(
     )
     policy = _adapter(settings, subject)
     if settings.oracle_lora_path is None:
-        taught = _taught(settings, seed)
-        subject.capture(taught, settings.most_activations)
-        supervised(policy, subject, taught, settings, start.confidence, seed, cache)
+        lesson_prompts = _lesson_prompts(settings, seed)
+        subject.capture(lesson_prompts, settings.most_activations)
+        run_supervised_stage(policy, subject, lesson_prompts, settings, start.confidence, seed, cache)
     subject.capture(questioned, settings.most_activations)
     committee.group_size = settings.num_generations
     committee.description = ModelDescription.from_model(
@@ -138,7 +135,7 @@ def build(
         num_generations=settings.num_generations,
         max_completion_length=settings.max_completion_length,
         temperature=settings.temperature,
-        beta=settings.kl_penalty or WITH_REFERENCE,
+        beta=settings.kl_penalty or REFERENCE_BETA,
         scale_rewards="none",  # a group's standard deviation is noise when its answers are similar
         use_cpu=not torch.cuda.is_available(),
         **trainer_arguments(settings, start.learning_rate, seed, workdir),
@@ -154,14 +151,14 @@ def build(
     trainer.beta = args.beta = settings.kl_penalty
     return Job(
         trainer=trainer,
-        **_measured(settings, trainer, subject, workdir),
+        **_common_arguments(settings, trainer, subject, workdir),
         beta_bounds=BETA_BOUNDS,
         committee=committee,
     )
 
 
 def build_judged(settings: OracleSettings, start: Start, seed: int, workdir: Path, cache: Path) -> Job:
-    """Build the job with the known answers and the remote judges that the environment names."""
+    """Build the job with known answers and the remote judges that the environment variables name."""
     shape = CalibratedReward(settings.calibration_lambda)
     committee = convene(RULES, seed=seed, shape=shape) if settings.stage == "grpo" else None
     return build(settings, start, seed, workdir, cache, committee)
@@ -175,7 +172,7 @@ def load_subject(settings: OracleSettings, seed: int, cache: Path) -> Subject:
         sizes = SIZES._replace(hidden=settings.hidden, ffn=settings.hidden * SIZES.ffn // SIZES.hidden)
         steps = SCHEDULE.steps if settings.pretrain_steps is None else settings.pretrain_steps
         schedule = SCHEDULE._replace(steps=steps)
-        model, name = own_model(tokenizer, PRETRAIN_SEED, cache, sizes, schedule)
+        model, name = small_model(tokenizer, PRETRAIN_SEED, cache, sizes, schedule)
     else:
         model, tokenizer = load_model(settings.model, settings.dtype)
         name = settings.model
@@ -188,19 +185,19 @@ def load_subject(settings: OracleSettings, seed: int, cache: Path) -> Subject:
 def _questioned_prompts(
     settings: OracleSettings, seed: int, subject: Subject, *, judged: bool
 ) -> list[QuestionedPrompt]:
-    """Return the questions for GRPO. Raises ConfigError if no judge could know a right answer."""
+    """Return the prompts with questions for GRPO. Raises ConfigError if nothing can score their answers."""
     if settings.questions is None:
-        return _taught(settings, seed)
+        return _lesson_prompts(settings, seed)
     if not judged:
         raise ConfigError(
-            f"{settings.questions} has questions without answers, and no judge is configured to score them: give one "
-            "of the role informativeness (docs/judging.md), or leave --questions out"
+            f"{settings.questions} has questions without answers, but no judge is configured to score them: add a "
+            "judge with the role informativeness (docs/judging.md), or omit --questions"
         )
     return read_questions(settings.questions, subject.tokenizer, settings.train_texts)
 
 
-def _taught(settings: OracleSettings, seed: int) -> list[QuestionedPrompt]:
-    """Return prompts with known answers: templates, and the training parts of the benchmarks' templates."""
+def _lesson_prompts(settings: OracleSettings, seed: int) -> list[QuestionedPrompt]:
+    """Return prompts with known answers, from templates and from the training parts of the benchmarks' templates."""
     return [
         *template_dataset(seed, settings.train_texts),
         *benchmark_prompts(settings.train_texts, random.Random(f"benchmark prompts {seed}")),
@@ -208,23 +205,24 @@ def _taught(settings: OracleSettings, seed: int) -> list[QuestionedPrompt]:
 
 
 def _adapter(settings: OracleSettings, subject: Subject) -> Any:
-    """Return the subject with the user's adapter, or with a new one."""
+    """Return the subject's model with the user's adapter, or with a new one."""
     if settings.oracle_lora_path is None:
         return fresh_adapter(subject.model, settings.lora_rank)
     return load_adapter(subject.model, subject.name, settings.oracle_lora_path)
 
 
 def _supervised_job(settings: OracleSettings, start: Start, seed: int, workdir: Path, subject: Subject) -> Job:
-    """Build a job that trains only the supervised stage. Its adapter starts at zero, or at the user's adapter."""
-    taught = _taught(settings, seed)
-    subject.capture(taught, settings.most_activations)
-    trainer = SupervisedTrainer(_adapter(settings, subject), subject, taught, settings, start.confidence, seed, workdir)
-    return Job(trainer=trainer, **_measured(settings, trainer, subject, workdir))
+    """Build a job for the supervised stage only. Its adapter starts at zero or at the user's adapter."""
+    prompts = _lesson_prompts(settings, seed)
+    subject.capture(prompts, settings.most_activations)
+    policy = _adapter(settings, subject)
+    trainer = SupervisedTrainer(policy, subject, prompts, settings, start.confidence, seed, workdir)
+    return Job(trainer=trainer, **_common_arguments(settings, trainer, subject, workdir))
 
 
-def _measured(settings: OracleSettings, trainer: Any, subject: Subject, workdir: Path) -> dict[str, Any]:
-    """Return the parts that the jobs of both stages share. Between steps they evaluate part of the held-out items, and
-    at the start and the end all of them. The oracle is saved before and after training."""
+def _common_arguments(settings: OracleSettings, trainer: Any, subject: Subject, workdir: Path) -> dict[str, Any]:
+    """Return the arguments that the jobs of both stages share. They evaluate all held-out items at the start and the
+    end, and some of them during training. The oracle is saved before and after training."""
     policy, run = trainer.accelerator.unwrap_model(trainer.model), workdir.parent
     evaluation = partial(
         OracleEvaluation,
@@ -235,30 +233,30 @@ def _measured(settings: OracleSettings, trainer: Any, subject: Subject, workdir:
         max_new_tokens=settings.max_completion_length,
         tokens=settings.most_activations,
     )
-    quick = evaluation(benchmark_items(settings.benchmarks, settings.quick_items))
-    whole = evaluation(benchmark_items(settings.benchmarks, settings.eval_items))
-    files = EvaluationFiles(whole, policy, run, at_start=settings.initial_eval)
+    quick_evaluation = evaluation(benchmark_items(settings.benchmarks, settings.quick_items))
+    full_evaluation = evaluation(benchmark_items(settings.benchmarks, settings.eval_items))
+    files = EvaluationFiles(full_evaluation, policy, run, at_start=settings.initial_eval)
     trainer.add_callback(files)
-    if not any(workdir.glob("checkpoint-*")):  # otherwise the run is resumed, and its checkpoint has the newer adapter
-        save_oracle(policy, subject.tokenizer, run, _trained(settings))
+    if not any(workdir.glob("checkpoint-*")):  # a resumed run has a newer adapter in its checkpoint
+        save_oracle(policy, subject.tokenizer, run, _training_record(settings))
 
-    def finished() -> None:
+    def finish() -> None:
         step = int(trainer.state.global_step)
         if trainer.accelerator.is_main_process:
-            save_oracle(policy, subject.tokenizer, run, _trained(settings, step))
+            save_oracle(policy, subject.tokenizer, run, _training_record(settings, step))
             files.write("end", step)
 
     return {
-        "evaluate": lambda: quick.run().measured(),
+        "evaluate": lambda: quick_evaluation.run().measured(),
         "evaluate_every": settings.eval_every,
         "metrics": metric_specs(),
         "lr_bounds": LR_BOUNDS,
-        "finished": finished,
+        "finished": finish,
     }
 
 
-def _trained(settings: OracleSettings, step: int = 0) -> Trained:
-    return Trained(
+def _training_record(settings: OracleSettings, step: int = 0) -> TrainingRecord:
+    return TrainingRecord(
         model=settings.model or "",
         layer_percents=settings.layer_percents,
         most_activations=settings.most_activations,

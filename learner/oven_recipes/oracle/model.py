@@ -1,4 +1,4 @@
-"""The built-in small model: a Llama with eight blocks and a million parameters, pre-trained on demand, and its word
+"""Builds and pre-trains the built-in small model, a Llama with eight blocks and a million parameters, and its word
 tokenizer."""
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ from oven_recipes.weights_cache import key_of, trained_once
 
 PAD, EOS, UNKNOWN = "<pad>", "<eos>", "<unk>"
 LAYER, STATUS = "Layer:", "[epistemic status:"
-"""First tokens of an oracle's prompt, and of the status line in its answer."""
-MARKS = ("\n", "?", ".", ":", ",", "!", "]", PLACEHOLDER)
-CONTEXT = 160
-"""Number of positions: twice the longest pre-training row."""
+"""First tokens of an oracle's prompt and of the status line in its answer."""
+PUNCTUATION = ("\n", "?", ".", ":", ",", "!", "]", PLACEHOLDER)
+CONTEXT_LENGTH = 160
+"""Number of positions, which is twice the longest pre-training row."""
 
 
 class Sizes(NamedTuple):
@@ -74,7 +74,7 @@ def vocabulary() -> tuple[str, ...]:
 def build_tokenizer() -> PreTrainedTokenizerFast:
     """Build a tokenizer with one token per word, in lower case and with the space before it. Punctuation marks and line
     ends are separate tokens."""
-    tokens = (PAD, EOS, UNKNOWN, *MARKS, *(f" {word}" for word in vocabulary()))
+    tokens = (PAD, EOS, UNKNOWN, *PUNCTUATION, *(f" {word}" for word in vocabulary()))
     core = Tokenizer(models.WordLevel({token: number for number, token in enumerate(tokens)}, unk_token=UNKNOWN))
     core.normalizer = normalizers.Sequence(
         [
@@ -99,33 +99,33 @@ def build_tokenizer() -> PreTrainedTokenizerFast:
 
 def build_model(sizes: Sizes, tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:
     """Return a freshly initialised model."""
-    return small_llama(sizes, tokenizer, CONTEXT)
+    return small_llama(sizes, tokenizer, CONTEXT_LENGTH)
 
 
 log = logging.getLogger("oven.learner")
 
-NOTES_FIRST = 0.5
-"""Share of rows that list the text's facts before the questions. The list contains the answer word for word, which
+NOTES_FIRST_SHARE = 0.5
+"""Share of rows that list the text's facts before the questions. The list contains the answers word for word, which
 makes it easier to learn to compare a question with a text."""
-ORACLE_FORM = 0.3
+ORACLE_FORMAT_SHARE = 0.3
 """Share of rows that look like an oracle's prompt, with the text in place of the activations. An adapter cannot teach
-words that its model has never written. Their confidences are random and carry no information yet."""
-SHORTER = 2
+words that its model has never written. Their confidences are still random."""
+BENCHMARK_ROWS = 2
 """Benchmark rows per prompt row. A prompt row is about twice as long."""
-READING = 0.6
-"""Share of the steps that also train on rows about activations. These are the last steps."""
+READING_SHARE = 0.6
+"""Share of the steps, at the end, that also train on rows about activations."""
 READING_ROWS = 2
 """Rows about activations per prompt row. Half of them use the benchmarks' texts."""
-ASKED = 4
+QUESTIONS_PER_PROMPT = 4
 """Number of questions after a prompt."""
 BENCHMARK_TEXTS = 1000
 """Number of texts from the benchmarks' training parts that rows about activations use."""
 TEXT_WEIGHT = 0.1
-"""Loss weight of a token outside the answers. Most of a random text is unpredictable, and only the answers matter."""
+"""Loss weight of tokens outside the answers, because most of a random text is unpredictable."""
 
 
 class Schedule(NamedTuple):
-    """Number of training steps, rows per step, and the highest learning rate."""
+    """Number of training steps, rows per step, and the maximum learning rate."""
 
     steps: int
     rows: int
@@ -134,45 +134,42 @@ class Schedule(NamedTuple):
 
 SCHEDULE = Schedule(steps=350, rows=12, learning_rate=0.04)
 """Schedule of the small model."""
-ADAM = 0.25
-"""AdamW's learning rate, relative to Muon's."""
-SAID = 50
-"""Steps between two lines in the learner's log: about 20 seconds."""
+ADAM_RATE = 0.25
+"""AdamW's learning rate relative to Muon's."""
+LOG_INTERVAL = 50
+"""Steps between two lines in the learner's log, which is about 20 seconds."""
 VERSION = 3
 """Version of pre-training. Increase it when a code change alters the resulting weights."""
 
 Piece = tuple[str, bool]
-"""A text, and whether it is an answer."""
+"""A text and whether it is an answer."""
 
 
-def own_model(
+def small_model(
     tokenizer: Any, seed: int, cache: Path, sizes: Sizes = SIZES, schedule: Schedule = SCHEDULE
 ) -> tuple[PreTrainedModel, str]:
-    """Return the small model, and its name in the keys of activations. It is loaded from a valid cache entry, or
-    pre-trained now."""
-    decides = {"version": VERSION, "seed": seed, "words": tokenizer.get_vocab(), "sizes": sizes, "schedule": schedule}
-    name = f"own-{key_of(decides)}"
+    """Return the small model and its name in the keys of activations. It is loaded from the cache, or pre-trained if
+    the cache has no valid entry."""
+    inputs = {"version": VERSION, "seed": seed, "words": tokenizer.get_vocab(), "sizes": sizes, "schedule": schedule}
+    name = f"own-{key_of(inputs)}"
     folder = cache / f"oracle-{name}"
     model = trained_once(
-        folder,
-        seed,
-        lambda: build_model(sizes, tokenizer),
-        lambda model: pretrain(model, tokenizer, schedule, seed),
+        folder, seed, lambda: build_model(sizes, tokenizer), lambda model: pretrain(model, tokenizer, schedule, seed)
     )
     model.train(False)
     return model, name
 
 
 def template_rows(rng: random.Random) -> Iterator[list[Piece]]:
-    """Yield an endless stream of rows: a prompt, questions with answers, and a list of its attribute values with their
-    broader terms."""
+    """Yield rows without end. Each has a prompt, questions with answers, and the prompt's attribute values with broader
+    terms."""
     while True:
         yield _template_row(prompts(1, rng)[0], rng)
 
 
 def _template_row(prompt: TemplatePrompt, rng: random.Random) -> list[Piece]:
     pieces: list[Piece] = []
-    for question in questions(prompt, rng, count=ASKED):
+    for question in questions(prompt, rng, count=QUESTIONS_PER_PROMPT):
         assert question.answer is not None
         pieces += [("\n" + question.text, False), (question.answer.says_what[0], True)]
     notes = []
@@ -185,11 +182,11 @@ def _template_row(prompt: TemplatePrompt, rng: random.Random) -> list[Piece]:
 
 def _row(text: str, pieces: list[Piece], notes: Sequence[str], rng: random.Random) -> list[Piece]:
     row: list[Piece] = [(text, False)]
-    if rng.random() < ORACLE_FORM:
+    if rng.random() < ORACLE_FORMAT_SHARE:
         row.insert(0, (f"Layer: {rng.randrange(SIZES.layers)}\n", False))
         pieces = [part for piece in pieces for part in (((_status(rng), False), piece) if piece[1] else (piece,))]
     listed: list[Piece] = [("\n", False), *((note, True) for note in notes)] if notes else []
-    return [*row, *(listed + pieces if rng.random() < NOTES_FIRST else pieces + listed), (EOS, True)]
+    return [*row, *(listed + pieces if rng.random() < NOTES_FIRST_SHARE else pieces + listed), (EOS, True)]
 
 
 def _status(rng: random.Random) -> str:
@@ -197,39 +194,44 @@ def _status(rng: random.Random) -> str:
 
 
 def benchmark_rows(rng: random.Random) -> Iterator[list[Piece]]:
-    """Yield an endless stream of rows: a text from a benchmark's training part, all its questions and answers, and its
-    labels if the benchmark has some. All benchmarks appear equally often."""
-    kinds = []
+    """Yield rows without end. Each has a text from a benchmark's training part, all its questions and answers, and its
+    labels if the benchmark has any. All benchmarks appear equally often."""
+    sources = []
     for benchmark, question in QUESTIONS.items():
-        of_text = groupby(items(benchmark, held_out=False), key=lambda item: item.text)
+        items_by_text = groupby(items(benchmark, held_out=False), key=lambda item: item.text)
         label_of = {question.wording.format(label): label for label in question.labels}
-        kinds.append(
-            (label_of, [(text, [(item.question, item.answer) for item in text_items]) for text, text_items in of_text])
+        sources.append(
+            (
+                label_of,
+                [(text, [(item.question, item.answer) for item in text_items]) for text, text_items in items_by_text],
+            )
         )
     while True:
-        label_of, texts = rng.choice(kinds)
+        label_of, texts = rng.choice(sources)
         text, pairs = rng.choice(texts)
         rng.shuffle(pairs)
         pieces: list[Piece] = []
         for question_text, answer in pairs:
             pieces += [("\n" + question_text, False), (answer, True)]
-        carried = [label for wording, label in label_of.items() if (wording, YES) in pairs]
-        yield _row(text, pieces, (carried or [ABSENT]) if label_of else [], rng)
+        labels = [label for wording, label in label_of.items() if (wording, YES) in pairs]
+        yield _row(text, pieces, (labels or [ABSENT]) if label_of else [], rng)
 
 
 def reading_rows(
     model: Any, tokenizer: Any, count: int, benchmarks: Sequence[QuestionedPrompt], rng: random.Random
 ) -> tuple[list[Lesson], list[Tensor]]:
-    """Return `count` questions about the model's current activations, and those activations. Each question is about
-    another text and a random layer. The activations are data: no gradient flows into the pass that computed them."""
-    made = [QuestionedPrompt(prompt.text, questions(prompt, rng)) for prompt in prompts(count - count // 2, rng)]
-    questioned = [*made, *rng.sample(benchmarks, count // 2)]
+    """Return `count` questions about the model's current activations, and these activations. Each question is about
+    another text and a random layer. Activations are data, so no gradients flow into the pass that computed them."""
+    template_prompts = [
+        QuestionedPrompt(prompt.text, questions(prompt, rng)) for prompt in prompts(count - count // 2, rng)
+    ]
+    questioned = [*template_prompts, *rng.sample(benchmarks, count // 2)]
     counts = [rng.randint(1, MOST_TOKENS) for _ in questioned]
     layers = range(model.config.num_hidden_layers)
-    read = capture(model, tokenizer, [prompt.prompt for prompt in questioned], layers, counts)
+    activations = capture(model, tokenizer, [prompt.prompt for prompt in questioned], layers, counts)
     lessons, vectors = [], []
     for index, prompt in enumerate(questioned):
-        activation = read[index * len(layers) + rng.choice(layers)]
+        activation = activations[index * len(layers) + rng.choice(layers)]
         [lesson] = rng.sample(lessons_of([prompt], "", [activation.layer]), 1)
         lessons.append(lesson)
         vectors.append(activation.vectors)
@@ -237,22 +239,22 @@ def reading_rows(
 
 
 def collate(rows: Sequence[list[Piece]], tokenizer: Any) -> tuple[Tensor, Tensor]:
-    """Return token ids (B, T), padded on the right, and the weight of each as a target (B, T)."""
+    """Return token ids (B, T), padded on the right, and their loss weights (B, T)."""
     encoded = []
     for row in rows:
         ids: list[int] = []
         weights: list[float] = []
-        for (_, answer), piece in zip(row, tokenizer([text for text, _ in row])["input_ids"], strict=True):
-            ids += piece
-            weights += [1.0 if answer else TEXT_WEIGHT] * len(piece)
+        for (_, is_answer), piece_ids in zip(row, tokenizer([text for text, _ in row])["input_ids"], strict=True):
+            ids += piece_ids
+            weights += [1.0 if is_answer else TEXT_WEIGHT] * len(piece_ids)
         encoded.append((ids, weights))
-    ids_of = pad_sequence([torch.tensor(ids) for ids, _ in encoded], True, tokenizer.pad_token_id)
-    return ids_of, pad_sequence([torch.tensor(weights) for _, weights in encoded], True)
+    padded_ids = pad_sequence([torch.tensor(ids) for ids, _ in encoded], True, tokenizer.pad_token_id)
+    return padded_ids, pad_sequence([torch.tensor(weights) for _, weights in encoded], True)
 
 
-def loss_of(model: Any, ids: Tensor, weights: Tensor) -> Tensor:
+def weighted_loss(model: Any, ids: Tensor, weights: Tensor) -> Tensor:
     """Return the weighted mean cross-entropy of the next tokens, in nats."""
-    logits = model(input_ids=ids, use_cache=False).logits  # (B, T, V); padding is on the right, and attended by none
+    logits = model(input_ids=ids, use_cache=False).logits  # (B, T, V); no token attends to the padding on the right
     targets, target_weights = ids[:, 1:].flatten(), weights[:, 1:].flatten()
     losses = cross_entropy(logits[:, :-1].flatten(0, 1), targets, reduction="none")
     return (losses * target_weights).sum() / target_weights.sum()
@@ -269,27 +271,27 @@ def pretrain(model: Any, tokenizer: Any, schedule: Schedule, seed: int) -> None:
     Prompt rows and benchmark rows differ in length, so they go through separate passes.
     """
     rng = random.Random(f"pre-training {seed}")
-    ours, theirs = template_rows(rng), benchmark_rows(rng)
-    matrices = [w for name, w in model.named_parameters() if w.ndim == 2 and "embed" not in name]
-    rest = [w for name, w in model.named_parameters() if w.ndim != 2 or "embed" in name]
+    sources = ((template_rows(rng), schedule.rows), (benchmark_rows(rng), schedule.rows * BENCHMARK_ROWS))
+    matrices = [weight for name, weight in model.named_parameters() if weight.ndim == 2 and "embed" not in name]
+    other_weights = [weight for name, weight in model.named_parameters() if weight.ndim != 2 or "embed" in name]
     optimizers: list[torch.optim.Optimizer] = [
         Float32Muon(matrices, lr=schedule.learning_rate),
-        torch.optim.AdamW(rest, lr=schedule.learning_rate * ADAM, betas=(0.9, 0.95), weight_decay=0.0),
+        torch.optim.AdamW(other_weights, lr=schedule.learning_rate * ADAM_RATE, betas=(0.9, 0.95), weight_decay=0.0),
     ]
     schedules = [warmup_decay_schedule(optimizer, schedule.steps) for optimizer in optimizers]
     benchmarks = benchmark_prompts(BENCHMARK_TEXTS, rng)
     model.train()
     for step in range(schedule.steps):
-        if step % SAID == 0:
-            log.info("the model is made here, once: step %d of %d", step, schedule.steps)
-        for source, count in ((ours, schedule.rows), (theirs, schedule.rows * SHORTER)):
+        if step % LOG_INTERVAL == 0:
+            log.info("pre-training the small model (only once on this machine): step %d of %d", step, schedule.steps)
+        for source, count in sources:
             rows = [next(source) for _ in range(count)]
-            loss_of(model, *collate(rows, tokenizer)).backward()  # type: ignore[no-untyped-call]
-        if step >= (1 - READING) * schedule.steps:
-            about, vectors = reading_rows(model, tokenizer, schedule.rows * READING_ROWS, benchmarks, rng)
-            taught = supervised.collate(about, vectors, tokenizer, "spread", rng, clean=True)
+            weighted_loss(model, *collate(rows, tokenizer)).backward()  # type: ignore[no-untyped-call]
+        if step >= (1 - READING_SHARE) * schedule.steps:
+            lessons, vectors = reading_rows(model, tokenizer, schedule.rows * READING_ROWS, benchmarks, rng)
+            batch = supervised.collate(lessons, vectors, tokenizer, "spread", rng, clean=True)
             with ActivationInjection(model, tokenizer) as injection:
-                lesson_loss(model, injection, about, vectors, taught).backward()  # type: ignore[no-untyped-call]
+                lesson_loss(model, injection, lessons, vectors, batch).backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         for optimizer, scheduler in zip(optimizers, schedules, strict=True):
             optimizer.step()

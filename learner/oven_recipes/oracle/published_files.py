@@ -1,4 +1,4 @@
-"""Read rows from published CSV, TSV, JSON and JSONL files. Errors name file, line and remedy."""
+"""Reads rows from published CSV, TSV, JSON and JSONL files. Errors name the file, the line and a remedy."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from oven_core.errors import ConfigError, reason
-from oven_core.files import longest_csv_field
+from oven_core.files import csv_field_limit
 
-LONGEST_FIELD = min(sys.maxsize, 2**24)
+MAX_FIELD_CHARACTERS = min(sys.maxsize, 2**24)
 """Maximum characters in a CSV field. The csv module's limit of 131,072 is too low for some encyclopedia articles."""
 
 
@@ -21,16 +21,16 @@ def rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[str, dict[str, An
     """Yield each row of a .csv, .tsv or .jsonl file, or of the list in a .json file, with its location. TSV has no
     quoting, as in GLUE. Raises ConfigError for a row without one of `columns`, and for a truncated file."""
     try:
-        with longest_csv_field(LONGEST_FIELD):
+        with csv_field_limit(MAX_FIELD_CHARACTERS):
             for where, row in _records(path):
                 if not isinstance(row, dict) or None in row or any(row.get(column) is None for column in columns):
                     raise ConfigError(
-                        f"{where}: the published file has {', '.join(columns)} in each row; the file is torn, or of "
-                        "another layout: fetch it again"
+                        f"{where}: the row lacks one of the columns {', '.join(columns)}; the file is truncated or has "
+                        "another format: download it again"
                     )
                 yield where, row
     except (csv.Error, json.JSONDecodeError, RecursionError) as error:
-        raise ConfigError(f"{path}: {reason(error)}; the file is torn: fetch it again") from error
+        raise ConfigError(f"{path}: {reason(error)}; the file is damaged: download it again") from error
 
 
 def _records(path: Path) -> Iterator[tuple[str, Any]]:
@@ -57,7 +57,7 @@ def text_of(path: Path) -> str:
         raw = path.read_bytes()
         return raw.decode("utf-8-sig")
     except OSError as error:
-        raise ConfigError(f"{path} cannot be read: {reason(error)}") from error
+        raise ConfigError(f"cannot read {path}: {reason(error)}") from error
     except UnicodeDecodeError as error:
         line = raw.count(b"\n", 0, error.start) + 1
         raise ConfigError(
@@ -67,11 +67,11 @@ def text_of(path: Path) -> str:
 
 
 def label_of(where: str, label: object, known: Mapping[str, Any]) -> Any:
-    """Return the meaning of a label in the file. Raises ConfigError for an unknown label."""
+    """Return the value of `label` in `known`. Raises ConfigError for an unknown label."""
     key = str(label).strip()
     if key not in known:
         raise ConfigError(
-            f"{where}: unknown label {key[:40]!r}; the published ones are {', '.join(map(repr, known))}; correct the "
-            "row, or leave it out"
+            f"{where}: unknown label {key[:40]!r}; expected one of {', '.join(map(repr, known))}; correct or remove "
+            "the row"
         )
     return known[key]

@@ -1,4 +1,4 @@
-"""Prompts with questions for an oracle and their known answers, and a reader for question files."""
+"""Prompts with questions for an oracle, their known answers, and a reader for question files."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from oven_runs.traces import jsonl
 
 
 class KnownAnswer(NamedTuple):
-    """Accepted answers to a question whose truth is known, in lower case. `says_what` lists true and specific answers,
-    and `right` true but unspecific ones. All others are wrong, and `wrong` has examples of them in the same form."""
+    """Accepted answers to a question in lower case. `says_what` lists true and specific answers, and `right` true but
+    unspecific ones. All other answers are wrong, and `wrong` lists examples."""
 
     says_what: tuple[str, ...]
     right: tuple[str, ...] = ()
@@ -23,7 +23,7 @@ class KnownAnswer(NamedTuple):
 
 @dataclass(frozen=True)
 class Question:
-    """A question about a prompt. If the truth is unknown, `answer` is None and judges score the answer."""
+    """A question about a prompt. If `answer` is None, the answer is unknown and judges score the oracle's answers."""
 
     text: str
     answer: KnownAnswer | None = None
@@ -37,7 +37,9 @@ class QuestionedPrompt:
     questions: tuple[Question, ...]
 
 
-LAYOUT = "one JSON object a line, with wildchat_question (text), language (text) and oracle_questions (a list of texts)"
+FORMAT = (
+    "one JSON object per line, with wildchat_question (text), language (text) and oracle_questions (a list of texts)"
+)
 
 Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
 
@@ -50,8 +52,8 @@ class _Line(BaseModel):
     oracle_questions: Annotated[list[Text], Field(min_length=1)]
 
 
-def read_questions(path: Path, tokenizer: Any, most: int | None = None) -> list[QuestionedPrompt]:
-    """Read at most `most` prompts from a file in the format of `ceselder/wildchat-oracle-questions`, in file order:
+def read_questions(path: Path, tokenizer: Any, limit: int | None = None) -> list[QuestionedPrompt]:
+    """Read at most `limit` prompts from a file in the format of `ceselder/wildchat-oracle-questions`, in file order:
 
     {"wildchat_question": "Hey there! …", "language": "english", "oracle_questions": ["Is the user frustrated?", …]}
 
@@ -63,25 +65,27 @@ def read_questions(path: Path, tokenizer: Any, most: int | None = None) -> list[
     """
     by_prompt: dict[str, QuestionedPrompt] = {}
     for number, values in jsonl.rows(path):
-        row = _parsed(path, number, values)
-        if (known := by_prompt.get(row.wildchat_question)) is None and most is not None and len(by_prompt) >= most:
+        row = _parse(path, number, values)
+        existing = by_prompt.get(row.wildchat_question)
+        if existing is None and limit is not None and len(by_prompt) >= limit:
             break
-        prompt_questions = (*(known.questions if known else ()), *(Question(text) for text in row.oracle_questions))
-        if known is None and len(tokenizer(row.wildchat_question)["input_ids"]) < 2:
+        earlier_questions = existing.questions if existing else ()
+        prompt_questions = (*earlier_questions, *(Question(text) for text in row.oracle_questions))
+        if existing is None and len(tokenizer(row.wildchat_question)["input_ids"]) < 2:
             raise ConfigError(
-                f"{path}, line {number}: the prompt is one token, whose activation says nothing; take the line out"
+                f"{path}, line {number}: the prompt has only one token, but at least two are needed; remove the line"
             )
         by_prompt[row.wildchat_question] = QuestionedPrompt(
             row.wildchat_question, tuple(dict.fromkeys(prompt_questions))
         )
     if not by_prompt:
-        raise ConfigError(f"{path} has no lines; give {LAYOUT}")
+        raise ConfigError(f"{path} is empty; expected {FORMAT}")
     return list(by_prompt.values())
 
 
-def _parsed(path: Path, number: int, values: dict[str, Any] | jsonl.BadLine) -> _Line:
+def _parse(path: Path, number: int, values: dict[str, Any] | jsonl.BadLine) -> _Line:
     try:
         return _Line.model_validate(values)
     except ValidationError as error:
-        why = values.detail if isinstance(values, jsonl.BadLine) else reason(error)
-        raise ConfigError(f"{path}, line {number}: {why}; give {LAYOUT}") from None
+        problem = values.detail if isinstance(values, jsonl.BadLine) else reason(error)
+        raise ConfigError(f"{path}, line {number}: {problem}; expected {FORMAT}") from None

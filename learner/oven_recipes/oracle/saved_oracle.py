@@ -1,7 +1,7 @@
-"""An oracle on disk: its adapter as peft saves it, `oracle.json` with facts about its training, and its model.
+"""Saves and loads oracles. A saved oracle has an adapter in peft's format, a record of its training, and its model.
 
 oracle/oracle.json   oracle/adapter_config.json, adapter_model.safetensors
-oracle/model/        the model and its tokenizer, unless a hub id or a folder of the user names them
+oracle/model/        the model and its tokenizer, unless the record names a hub id or a folder of the user
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ FOLDER, RECORD, MODEL = "oracle", "oracle.json", "model"
 ADAPTER = "adapter_config.json"
 
 
-class Trained(BaseModel):
-    """The content of oracle.json: how an oracle was trained. Questions must meet the same conditions."""
+class TrainingRecord(BaseModel):
+    """The content of oracle.json: how an oracle was trained. Questions must use the same settings."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -40,11 +40,11 @@ class SavedOracle(NamedTuple):
 
     model: Any
     tokenizer: Any
-    trained: Trained
+    trained: TrainingRecord
     path: Path
 
 
-def save_oracle(policy: Any, tokenizer: Any, run: Path, trained: Trained) -> Path:
+def save_oracle(policy: Any, tokenizer: Any, run: Path, trained: TrainingRecord) -> Path:
     """Write the folder `oracle` in a run's folder, replacing its contents, and return it. `policy` is a PeftModel with
     the adapter `default`. The model is saved too if `trained` does not name one."""
     folder = run / FOLDER
@@ -61,25 +61,25 @@ def load_oracle(path: Path) -> SavedOracle:
     """Load the newest oracle at `path`: a run's folder, one of its checkpoints, a folder from `save_oracle`, or a peft
     adapter. Raises ConfigError if there is none, or if it cannot be loaded."""
     if not path.is_dir():
-        raise ConfigError(f"{path}: there is no such folder; name a run, or a folder with an oracle's adapter")
+        raise ConfigError(f"{path} is not a folder; use a run's folder, or one with an oracle's adapter")
     if (path / FOLDER / RECORD).is_file():
-        return _of_run(path)
+        return _load_from_run(path)
     run = path.parent.parent
     if (path / ADAPTER).is_file() and (run / FOLDER / RECORD).is_file():
-        return _loaded(path, _record(run / FOLDER), run / FOLDER)
+        return _load(path, _read_record(run / FOLDER), run / FOLDER)
     if (path / RECORD).is_file():
-        return _loaded(path, _record(path), path)
+        return _load(path, _read_record(path), path)
     if (path / ADAPTER).is_file():
-        return _loaded(path, Trained(model=_model_of(path)), path)
+        return _load(path, TrainingRecord(model=_model_of(path)), path)
     raise ConfigError(
-        f"{path}: there is no oracle in it: no {FOLDER}/{RECORD} of a run (a run of the recipe oracle has it from the "
-        f"end of its supervised stage on), and no {ADAPTER}; name another run or folder"
+        f"{path} contains no oracle: neither {FOLDER}/{RECORD}, which a run of the recipe oracle writes after its "
+        f"supervised stage, nor {ADAPTER}; use another run or folder"
     )
 
 
-def _of_run(run: Path) -> SavedOracle:
+def _load_from_run(run: Path) -> SavedOracle:
     """Return the last saved oracle or the newest complete checkpoint, whichever is newer."""
-    record, saved = _record(run / FOLDER), (run / FOLDER / RECORD).stat().st_mtime
+    record, saved = _read_record(run / FOLDER), (run / FOLDER / RECORD).stat().st_mtime
     checkpoints = [
         checkpoint
         for checkpoint in in_folder(run / "checkpoints")
@@ -87,41 +87,40 @@ def _of_run(run: Path) -> SavedOracle:
         and (checkpoint / ADAPTER).is_file()
         and (checkpoint / ADAPTER).stat().st_mtime > saved
     ]
-    return _loaded(checkpoints[-1] if checkpoints else run / FOLDER, record, run / FOLDER)
+    return _load(checkpoints[-1] if checkpoints else run / FOLDER, record, run / FOLDER)
 
 
-def _loaded(adapter: Path, record: Trained, beside: Path) -> SavedOracle:
-    name = record.model or str(beside / MODEL)
-    if not record.model and not (beside / MODEL).is_dir():
-        raise ConfigError(f"{beside}: {RECORD} names no model, and there is no folder {MODEL}; copy it beside it")
+def _load(adapter: Path, record: TrainingRecord, folder: Path) -> SavedOracle:
+    name = record.model or str(folder / MODEL)
+    if not record.model and not (folder / MODEL).is_dir():
+        raise ConfigError(f"{folder}: {RECORD} names no model, and the folder {MODEL} is missing; copy it there")
     model, tokenizer = load_model(name, "auto")
     policy = load_adapter(model, name, str(adapter))
     policy.eval()
     return SavedOracle(policy, tokenizer, record, adapter)
 
 
-def _record(folder: Path) -> Trained:
+def _read_record(folder: Path) -> TrainingRecord:
     try:
-        return Trained.model_validate_json((folder / RECORD).read_bytes())
+        return TrainingRecord.model_validate_json((folder / RECORD).read_bytes())
     except (OSError, ValidationError) as error:
-        raise ConfigError(f"{folder / RECORD} cannot be read: {reason(error)}; name another run or folder") from error
+        raise ConfigError(f"cannot read {folder / RECORD}: {reason(error)}; use another run or folder") from error
 
 
 def _model_of(adapter: Path) -> str:
     try:
         name = PeftConfig.from_pretrained(str(adapter)).base_model_name_or_path
     except (OSError, ValueError, TypeError, KeyError) as error:
-        raise ConfigError(f"{adapter / ADAPTER} cannot be read: {reason(error)}; give another folder") from error
+        raise ConfigError(f"cannot read {adapter / ADAPTER}: {reason(error)}; use another folder") from error
     if not name:
         raise ConfigError(
-            f"{adapter / ADAPTER} does not name its model (base_model_name_or_path); write the model's folder or hub "
-            "id into it"
+            f"{adapter / ADAPTER} does not name its model; set base_model_name_or_path to the model's folder or hub id"
         )
     return str(name)
 
 
 def _save_base(policy: Any, tokenizer: Any, folder: Path) -> None:
-    """Save the model without adapters. peft's wrapped layers are unwrapped by name."""
+    """Save the model without adapters, renaming the layers that peft has wrapped."""
     base = policy.get_base_model()
     weights = {
         name.replace(".base_layer.", "."): value

@@ -1,7 +1,6 @@
-"""The recipe's settings in one frozen model, and its named starting points.
+"""The recipe's settings and its named starting points.
 
-Importing this module does not need torch, so a launcher can list and check starts before it starts a learner.
-"""
+Importing this module does not need torch, so a launcher can list and check starts before it starts a learner."""
 
 from __future__ import annotations
 
@@ -13,7 +12,7 @@ from pydantic import AfterValidator, Field, model_validator
 
 from oven_recipes import base
 
-OWN_MODEL: dict[str, Any] = {
+SMALL_MODEL_DEFAULTS: dict[str, Any] = {
     "lr": 3e-4,
     "lora_rank": 16,
     "prompts_per_step": 8,
@@ -28,20 +27,22 @@ CONSTANT_SHARE = 0.95
 """Share of answers for `drill:constant-confidence` that state the same confidence. The others state any confidence. If
 the policy never sampled another one, no reward could change it, and the drill would have no remedy."""
 CONSTANT, OVERCONFIDENT = 50, (90, 100)
-"""Confidences in the drills' answers, from 0 to 100: one constant, and a range."""
+"""Confidences in the drills' answers, from 0 to 100: a constant and a range."""
 
 
 def _file(path: Path) -> Path:
     path = path.expanduser().absolute()
     if not path.is_file():
-        raise ValueError(f"{path} is not a file; give JSON lines with wildchat_question, language, oracle_questions")
+        raise ValueError(
+            f"{path} is not a file; expected JSON lines with wildchat_question, language and oracle_questions"
+        )
     return path
 
 
 def _folder(path: Path) -> Path:
     path = path.expanduser().absolute()
     if not path.is_dir():
-        raise ValueError(f"{path} is not a folder; give the one with the benchmarks' files")
+        raise ValueError(f"{path} is not a folder; expected a folder with the benchmarks' files")
     return path
 
 
@@ -52,14 +53,14 @@ def _checkpoint(checkpoint: str) -> str:
         return str(path.absolute())
     if checkpoint.startswith((".", "/", "~")) or checkpoint.count("/") != 1:
         raise ValueError(
-            f"{checkpoint} is neither a folder nor a hub id; give a model's folder, or an id like owner/name"
+            f"{checkpoint} is neither a folder nor a hub id; use a model's folder, or an id like owner/name"
         )
     return checkpoint
 
 
 class OracleSettings(base.RecipeSettings):
-    """Sizes and optimiser settings. The defaults suit the activation oracle with 8 B parameters. Without a `model`,
-    OWN_MODEL replaces some of them."""
+    """The recipe's settings. The defaults suit the activation oracle with 8 B parameters. Without a `model`,
+    SMALL_MODEL_DEFAULTS replaces some of them."""
 
     stage: Literal["sft", "grpo"] = Field(default="grpo", description="sft: end the run after the supervised stage")
 
@@ -122,10 +123,10 @@ class OracleSettings(base.RecipeSettings):
     quick_items: int = Field(default=24, ge=2, description="items per benchmark at evaluations during training")
 
     @model_validator(mode="after")
-    def _of_own_model(self) -> OracleSettings:
+    def _small_model_defaults(self) -> OracleSettings:
         """Apply the small model's defaults, which then do not count as set by the user."""
         if self.model is None:
-            for name, value in OWN_MODEL.items():
+            for name, value in SMALL_MODEL_DEFAULTS.items():
                 if name not in self.model_fields_set:
                     self.__dict__[name] = value
         return self
@@ -133,14 +134,14 @@ class OracleSettings(base.RecipeSettings):
     @model_validator(mode="after")
     def _adapter_has_a_model(self) -> OracleSettings:
         if self.oracle_lora_path is not None and self.model is None:
-            raise ValueError(f"oracle_lora_path {self.oracle_lora_path} is an adapter: name its model with --model")
+            raise ValueError(f"oracle_lora_path {self.oracle_lora_path} is an adapter: set its model with --model")
         return self
 
 
 NAMES = ("tuned", "drill:constant-confidence", "drill:overconfident", "drill:lr-high")
 
 Confidence = Literal["spread", "constant", "overconfident"]
-"""Confidence to teach in the supervised stage: spread over all values, one constant, or always high."""
+"""Confidence to teach in the supervised stage: all values, mostly one constant, or always high."""
 
 
 @dataclass(frozen=True)
@@ -161,9 +162,9 @@ def parse_start(text: str, seed: int, settings: OracleSettings) -> Start:
     if text in ("tuned", "drill:lr-high"):
         return Start(*base.learning_rate_start(text, settings.lr))
     if settings.oracle_lora_path:
-        raise ValueError(f"{text} plants its fault in the supervised stage: leave --oracle-lora-path out")
+        raise ValueError(f"{text} plants its fault in the supervised stage: omit --oracle-lora-path")
     if text == "drill:constant-confidence":
         label = f"{CONSTANT_SHARE:.0%} of the supervised answers state a confidence of {CONSTANT}"
         return Start(text, settings.lr, label, "constant")
-    label = f"all supervised answers, wrong ones too, state a confidence of {OVERCONFIDENT[0]} or more"
+    label = f"all supervised answers, including wrong ones, state a confidence of {OVERCONFIDENT[0]} or more"
     return Start(text, settings.lr, label, "overconfident")

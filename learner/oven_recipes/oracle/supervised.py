@@ -1,8 +1,7 @@
-"""The supervised stage: teach an oracle to answer in the right format, with confidences over the whole range.
+"""The supervised stage, which teaches an oracle the answer format, with confidences over the whole range.
 
 The confidence is drawn first. The higher it is, the more often the answer is right, but high confidences overstate
-accuracy and low ones understate it. So GRPO can improve calibration without having to discover the format.
-"""
+accuracy and low ones understate it. So GRPO can improve calibration without having to discover the format."""
 
 from __future__ import annotations
 
@@ -34,29 +33,29 @@ from oven_recipes.weights_cache import key_of, load_weights, store_weights
 
 log = logging.getLogger("oven.learner")
 
-RIGHT = (0.5, 0.95)
-"""Share of right answers at confidences of 0 and 100."""
-RIGHT_ANYWAY = 0.725
-"""Share of right answers when confidence carries no information: the mean of RIGHT."""
-SAYS_WHAT = 0.7
+RIGHT_SHARES = (0.5, 0.95)
+"""Shares of right answers at confidences of 0 and 100."""
+UNINFORMED_RIGHT_SHARE = 0.725
+"""Share of right answers if the confidence is not informative: the mean of RIGHT_SHARES."""
+SPECIFIC_SHARE = 0.7
 """Share of right answers that are specific. GRPO can increase it."""
-CLEAN = 0.6
-"""Share of the steps, at the start, with only right answers. Without wrong answers the model learns to read sooner."""
-STEP = 5
-"""Confidences are multiples of this step, like those that people state."""
-DECIDING = ("lora_rank", "sft_steps", "sft_batch", "sft_lr", "most_activations")
+CLEAN_SHARE = 0.6
+"""Share of the steps, at the start, with right answers only, so that the model learns to read sooner."""
+CONFIDENCE_STEP = 5
+"""Confidences are multiples of this, like those that people state."""
+CACHE_SETTINGS = ("lora_rank", "sft_steps", "sft_batch", "sft_lr", "most_activations")
 """Settings that the stage depends on, in addition to its data."""
-SAID = 50
+LOG_INTERVAL = 50
 """Steps between two lines in the learner's log."""
 VERSION = 1
 """Version of the stage. Increase it when a code change alters the resulting weights."""
-ALIKE = 8
-"""Number of batches that are drawn, sorted and split together."""
+BATCHES_TO_SORT = 8
+"""Number of batches that are drawn, sorted by length and split together."""
 
 
 @dataclass(frozen=True)
 class Subject:
-    """The model whose activations are read. With an adapter it is also the model that reads them."""
+    """The model whose activations are read. With an adapter, it is also the model that reads them."""
 
     model: Any
     tokenizer: Any
@@ -65,17 +64,17 @@ class Subject:
     layers: tuple[int, ...]
     store: ActivationStore
 
-    def capture(self, prompts: Sequence[QuestionedPrompt], most: int) -> None:
+    def capture(self, prompts: Sequence[QuestionedPrompt], limit: int) -> None:
         """Add the prompts' missing activations to the store. A text's digest decides how many of its last tokens are
-        stored, from 1 to `most`, so that all runs of a model store the same tokens."""
+        stored, from 1 to `limit`, so that all runs of a model store the same tokens."""
         texts = dict.fromkeys(prompt.prompt for prompt in prompts)
         keys = {text: [activation_key(self.name, text, layer) for layer in self.layers] for text in texts}
         if missing := [text for text in texts if any(key not in self.store for key in keys[text])]:
-            counts = [random.Random(f"tokens {text}").randint(1, most) for text in missing]
+            counts = [random.Random(f"tokens {text}").randint(1, limit) for text in missing]
             self.store.add(self.name, capture(self.model, self.tokenizer, missing, self.layers, counts))
 
 
-def supervised(
+def run_supervised_stage(
     policy: Any,
     subject: Subject,
     prompts: Sequence[QuestionedPrompt],
@@ -89,25 +88,25 @@ def supervised(
     ConfigError if no answer is known, and the errors of `ActivationInjection`."""
     from peft import get_peft_model_state_dict, set_peft_model_state_dict
 
-    taught = lessons(prompts, subject.name, subject.layers)
-    if not taught and settings.sft_steps:
+    stage_lessons = lessons(prompts, subject.name, subject.layers)
+    if not stage_lessons and settings.sft_steps:
         raise ConfigError(
-            "the supervised stage needs questions with known answers, and there are none: leave --questions out, or "
-            "give an oracle that is trained already with --oracle-lora-path"
+            "the supervised stage requires questions with known answers: omit --questions, or start with a trained "
+            "oracle (--oracle-lora-path)"
         )
-    decides = {
+    inputs = {
         "version": VERSION, "seed": seed, "model": subject.name, "layers": subject.layers, "confidence": confidence,
-        "lessons": key_of({"lessons": taught}),
-        **{field: getattr(settings, field) for field in DECIDING},
+        "lessons": key_of({"lessons": stage_lessons}),
+        **{field: getattr(settings, field) for field in CACHE_SETTINGS},
     }  # fmt: skip
-    folder = cache / f"oracle-supervised-{key_of(decides)}"
+    folder = cache / f"oracle-supervised-{key_of(inputs)}"
     if (weights := load_weights(folder)) is not None:
         set_peft_model_state_dict(policy, weights)
         policy.eval()
         return
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        train(policy, subject, taught, settings, confidence, seed)
+        train(policy, subject, stage_lessons, settings, confidence, seed)
     store_weights(get_peft_model_state_dict(policy), folder)
 
 
@@ -151,40 +150,40 @@ def lessons(prompts: Sequence[QuestionedPrompt], name: str, layers: Sequence[int
     ]
 
 
-def stated(answer: KnownAnswer, confidence: Confidence, rng: random.Random, *, clean: bool = False) -> str:
-    """Return the output to teach. `confidence` decides how its confidence is drawn, and with what probability the
-    answer is right. With `clean` the answer is always right and specific."""
-    percent, right = _confidence(confidence, rng)
+def teaching_output(answer: KnownAnswer, confidence: Confidence, rng: random.Random, *, clean: bool = False) -> str:
+    """Return an output to teach. `confidence` determines how its stated confidence is drawn, and the probability of a
+    right answer. With `clean`, the answer is always right and specific."""
+    percent, right_probability = _draw_confidence(confidence, rng)
     if clean:
         return f"[epistemic status: {percent}] {rng.choice(answer.says_what)}"
     choices = answer.says_what
-    if rng.random() >= right and answer.wrong:
+    if rng.random() >= right_probability and answer.wrong:
         choices = answer.wrong
-    elif answer.right and rng.random() >= SAYS_WHAT:
+    elif answer.right and rng.random() >= SPECIFIC_SHARE:
         choices = answer.right
     return f"[epistemic status: {percent}] {rng.choice(choices)}"
 
 
-def _confidence(confidence: Confidence, rng: random.Random) -> tuple[int, float]:
+def _draw_confidence(confidence: Confidence, rng: random.Random) -> tuple[int, float]:
     """Draw a confidence in percent, and return it with the probability that its answer is right."""
-    percent = rng.randrange(0, 101, STEP)
+    percent = rng.randrange(0, 101, CONFIDENCE_STEP)
     if confidence == "overconfident":
-        return rng.randrange(OVERCONFIDENT[0], OVERCONFIDENT[1] + 1, STEP), RIGHT_ANYWAY
+        return rng.randrange(OVERCONFIDENT[0], OVERCONFIDENT[1] + 1, CONFIDENCE_STEP), UNINFORMED_RIGHT_SHARE
     if confidence == "constant":
-        return (CONSTANT if rng.random() < CONSTANT_SHARE else percent), RIGHT_ANYWAY
-    low, high = RIGHT
+        return (CONSTANT if rng.random() < CONSTANT_SHARE else percent), UNINFORMED_RIGHT_SHARE
+    low, high = RIGHT_SHARES
     return percent, low + (high - low) * percent / 100
 
 
 def train(
     policy: Any,
     subject: Subject,
-    taught: Sequence[Lesson],
+    stage_lessons: Sequence[Lesson],
     settings: OracleSettings,
     confidence: Confidence,
     seed: int,
 ) -> None:
-    """Train the weights of `policy` that require gradients on lessons drawn from `taught`."""
+    """Train the weights of `policy` that require gradients on random lessons from `stage_lessons`."""
     rng = random.Random(f"supervised {seed}")
     weights = [weight for weight in policy.parameters() if weight.requires_grad]
     optimizer = torch.optim.AdamW(weights, lr=settings.sft_lr, betas=(0.9, 0.95), weight_decay=0.0)
@@ -193,15 +192,15 @@ def train(
     policy.train()
     try:
         batches = similar_length_batches(
-            lambda: rng.choices(taught, k=settings.sft_batch * ALIKE),
+            lambda: rng.choices(stage_lessons, k=settings.sft_batch * BATCHES_TO_SORT),
             settings.sft_batch,
             lambda lesson: len(store.get(lesson.key)),
             rng,
         )
         for step, batch in enumerate(islice(batches, settings.sft_steps)):
-            if step % SAID == 0:
-                log.info("the supervised stage: step %d of %d", step, settings.sft_steps)
-            clean = step < CLEAN * settings.sft_steps
+            if step % LOG_INTERVAL == 0:
+                log.info("supervised stage: step %d of %d", step, settings.sft_steps)
+            clean = step < CLEAN_SHARE * settings.sft_steps
             vectors = [store.get(lesson.key) for lesson in batch]
             collated = collate(batch, vectors, subject.tokenizer, confidence, rng, clean=clean)
             loss = lesson_loss(policy, injection, batch, vectors, collated)
@@ -241,22 +240,22 @@ def collate(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return token ids, attention mask and labels, each (B, T), padded on the right. Only the oracle's output is
     scored."""
-    prompts_asked = [
+    prompt_texts = [
         oracle_prompt(lesson.layer, len(lesson_vectors), lesson.question, tokenizer)
         for lesson, lesson_vectors in zip(batch, vectors, strict=True)
     ]
-    prompts = tokenizer(prompts_asked)["input_ids"]
-    responses = [stated(lesson.answer, confidence, rng, clean=clean) for lesson in batch]
+    prompts = tokenizer(prompt_texts)["input_ids"]
+    responses = [teaching_output(lesson.answer, confidence, rng, clean=clean) for lesson in batch]
     targets = [[*ids, tokenizer.eos_token_id] for ids in tokenizer(responses, add_special_tokens=False)["input_ids"]]
     return target_batch(prompts, targets, tokenizer.pad_token_id or 0, "right")
 
 
 VECTORS, LAYERS = "oven_vectors", "oven_layers"
-"""Batch keys of each row's activations, and of the block that they come from."""
+"""Batch keys of the rows' activations and of their layers."""
 
 
 class SupervisedTrainer(Trainer):
-    """A Trainer whose loss covers the oracle's output, with the activations injected."""
+    """A Trainer that injects activations and computes the loss of the oracle's output."""
 
     def __init__(
         self,
@@ -270,10 +269,10 @@ class SupervisedTrainer(Trainer):
     ) -> None:
         rng = random.Random(f"stated {seed}")
         count = settings.max_steps * settings.sft_batch
-        taught = lessons(prompts, subject.name, subject.layers)
-        drawn: Any = random.Random(f"lessons {seed}").choices(taught, k=count)
+        all_lessons = lessons(prompts, subject.name, subject.layers)
+        dataset: Any = random.Random(f"lessons {seed}").choices(all_lessons, k=count)
 
-        def collator(batch: Sequence[Lesson]) -> dict[str, Any]:
+        def collate_batch(batch: Sequence[Lesson]) -> dict[str, Any]:
             vectors = [subject.store.get(lesson.key) for lesson in batch]
             ids, mask, labels = collate(batch, vectors, subject.tokenizer, confidence, rng)
             layers = [lesson.layer for lesson in batch]
@@ -288,8 +287,8 @@ class SupervisedTrainer(Trainer):
                 use_cpu=not torch.cuda.is_available(),
                 **trainer_arguments(settings, settings.sft_lr, seed, workdir),
             ),
-            train_dataset=drawn,
-            data_collator=collator,
+            train_dataset=dataset,
+            data_collator=collate_batch,
             processing_class=subject.tokenizer,
         )
         self.injection = ActivationInjection(policy, subject.tokenizer)

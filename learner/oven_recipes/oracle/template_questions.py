@@ -1,5 +1,5 @@
 """Template prompts and questions with known answers, for training without a question file. Half of the questions are
-open. Half of the closed ones have the answer no."""
+open. Half of the closed questions have the answer no."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hashlib import blake2b
 from oven_recipes.oracle.questions import KnownAnswer, Question, QuestionedPrompt
 from oven_recipes.oracle.template_words import ATTRIBUTES, WORDS
 
-OPTIONAL = 0.8
+OPTIONAL_PART_PROBABILITY = 0.8
 """Probability that a prompt has a greeting, and that it has a place."""
 HELD_OUT_SHARE = 5
 """One in this many prompts is held out of training."""
@@ -26,21 +26,21 @@ class TemplatePrompt:
 
 
 def held_out(text: str) -> bool:
-    """Whether a prompt belongs to the evaluation set. The split uses its hash, so it never changes."""
+    """Return whether a prompt belongs to the evaluation set. The split depends only on the prompt's hash."""
     return blake2b(text.encode(), digest_size=4).digest()[0] % HELD_OUT_SHARE == 0
 
 
 def prompts(count: int, rng: random.Random, *, evaluation: bool = False) -> list[TemplatePrompt]:
-    """Return `count` different prompts from one part of the split."""
-    made: dict[str, TemplatePrompt] = {}
-    while len(made) < count:
-        prompt = _draw(rng)
+    """Return `count` different prompts from the evaluation or training set."""
+    by_text: dict[str, TemplatePrompt] = {}
+    while len(by_text) < count:
+        prompt = _random_prompt(rng)
         if held_out(prompt.text) is evaluation:
-            made[prompt.text] = prompt
-    return list(made.values())
+            by_text[prompt.text] = prompt
+    return list(by_text.values())
 
 
-def _draw(rng: random.Random) -> TemplatePrompt:
+def _random_prompt(rng: random.Random) -> TemplatePrompt:
     topic, feeling, time, manner = (
         rng.choice(list(values)) for values in (WORDS.topics, WORDS.feelings, WORDS.times, WORDS.manners)
     )
@@ -49,53 +49,57 @@ def _draw(rng: random.Random) -> TemplatePrompt:
     values = {"topic": topic, "feeling": feeling, "time": time, "manner": manner, "person": name, "number": number}
     words = WORDS.topics[topic][1]
     singular, several = rng.choice(WORDS.nouns)
-    happening = f"{name} {rng.choice(WORDS.times[time])} {number} {singular if number == 'one' else several}"
-    if rng.random() < OPTIONAL:
+    event = f"{name} {rng.choice(WORDS.times[time])} {number} {singular if number == 'one' else several}"
+    if rng.random() < OPTIONAL_PART_PROBABILITY:
         values["place"] = rng.choice([city for cities in WORDS.cities.values() for city in cities])
-        happening += f" in {values['place']}"
+        event += f" in {values['place']}"
     mood = rng.choice(WORDS.feelings[feeling][1])
     subject = WORDS.pronouns[gender][0]
     clauses = [
-        happening,
+        event,
         rng.choice(("{} is {} about the {}", "{} feels {} because of the {}")).format(subject, mood, rng.choice(words)),
         rng.choice(WORDS.manners[manner]).format(rng.choice(words)),
     ]
     rng.shuffle(clauses)
-    if rng.random() < OPTIONAL:
+    if rng.random() < OPTIONAL_PART_PROBABILITY:
         values["language"] = rng.choice(list(WORDS.greetings))
         clauses.insert(rng.choice((0, len(clauses))), rng.choice(WORDS.greetings[values["language"]][1]))
     return TemplatePrompt(" ".join(clauses), values)
 
 
-PROMPTS = 1000
-QUESTIONS = 8
+DEFAULT_PROMPTS = 1000
+QUESTIONS_PER_PROMPT = 8
 """Number of questions per prompt, as in the real question file (7,997 for 1,000 prompts)."""
 YES, NO = "yes", "no"
 
 
-def template_dataset(seed: int, count: int = PROMPTS, *, evaluation: bool = False) -> list[QuestionedPrompt]:
-    """Return `count` prompts with QUESTIONS questions each. Evaluation prompts never appear in training."""
+def template_dataset(seed: int, count: int = DEFAULT_PROMPTS, *, evaluation: bool = False) -> list[QuestionedPrompt]:
+    """Return `count` prompts with questions. Evaluation prompts never appear in training."""
     rng = random.Random(f"oracle {'evaluation' if evaluation else 'training'} {seed}")
-    made = prompts(count, rng, evaluation=evaluation)
-    return [QuestionedPrompt(prompt.text, questions(prompt, rng)) for prompt in made]
+    selected = prompts(count, rng, evaluation=evaluation)
+    return [QuestionedPrompt(prompt.text, questions(prompt, rng)) for prompt in selected]
 
 
-def questions(prompt: TemplatePrompt, rng: random.Random, count: int = QUESTIONS) -> tuple[Question, ...]:
+def questions(prompt: TemplatePrompt, rng: random.Random, count: int = QUESTIONS_PER_PROMPT) -> tuple[Question, ...]:
     """Return `count` questions about the prompt's attributes: half are open, a quarter have the answer yes, and a
     quarter the answer no."""
-    made: list[Question] = []
-    while len(made) < count:
+    result: list[Question] = []
+    while len(result) < count:
         names = list(prompt.values)
         rng.shuffle(names)
-        for name in names[: count - len(made)]:
-            turn = len(made) % 4
-            made.append(open_question(prompt, name, rng) if turn < 2 else closed_question(prompt, name, turn == 2, rng))
-    rng.shuffle(made)
-    return tuple(made)
+        for name in names[: count - len(result)]:
+            kind = len(result) % 4
+            if kind < 2:
+                result.append(open_question(prompt, name, rng))
+            else:
+                result.append(closed_question(prompt, name, kind == 2, rng))
+    rng.shuffle(result)
+    return tuple(result)
 
 
 def open_question(prompt: TemplatePrompt, name: str, rng: random.Random) -> Question:
-    """Ask for an attribute's value. The value is a specific answer, and a true but broader term a right one."""
+    """Return a question about an attribute's value. The value is a specific answer, and a broader term is a right
+    one."""
     attribute, value = ATTRIBUTES[name], prompt.values[name]
     broad = attribute.values[value]
     terms = dict.fromkeys((*attribute.values, *attribute.values.values()))
@@ -103,13 +107,13 @@ def open_question(prompt: TemplatePrompt, name: str, rng: random.Random) -> Ques
     return Question(rng.choice(attribute.open), KnownAnswer((value,), (broad,) if broad != value else (), wrong))
 
 
-def closed_question(prompt: TemplatePrompt, name: str, affirmed: bool, rng: random.Random) -> Question:
-    """Ask whether the attribute has a given value. `yes` or `no` is a right answer. With the true value added, it is
-    specific."""
+def closed_question(prompt: TemplatePrompt, name: str, expect_yes: bool, rng: random.Random) -> Question:
+    """Return a question whether the attribute has a certain value. "yes" or "no" is a right answer, and a specific one
+    if it also states the true value."""
     attribute, value = ATTRIBUTES[name], prompt.values[name]
     others = [candidate for candidate in attribute.values if candidate != value]
-    named_value = value if affirmed else rng.choice(others)
-    word, opposite, broad = *((YES, NO) if affirmed else (NO, YES)), attribute.values[value]
+    named_value = value if expect_yes else rng.choice(others)
+    word, opposite, broad = *((YES, NO) if expect_yes else (NO, YES)), attribute.values[value]
     wrong = (
         opposite,
         *(f"{opposite} {other_value}" for other_value in others),

@@ -1,8 +1,7 @@
-"""The words in the template texts of the nine benchmarks and the offline prompts, loaded from templates.yaml.
+"""Loads the words in the template texts of the nine benchmarks and the offline prompts from templates.yaml.
 
 The small model can learn these words. The templates are not the published benchmarks, so every result from them is
-marked `templates`.
-"""
+marked `templates`."""
 
 from __future__ import annotations
 
@@ -14,12 +13,12 @@ import yaml
 from pydantic import BaseModel, ConfigDict
 
 
-class Question(NamedTuple):
-    """A benchmark's question: its `wording` with a place for a label, and the labels to ask about."""
+class BenchmarkQuestion(NamedTuple):
+    """A benchmark's question, with a placeholder for a label in its wording."""
 
     wording: str
     labels: tuple[str, ...]
-    """Empty if the question has no label, as in "is this statement true?"."""
+    """Labels to ask about; empty if the question has no label, as in "is this statement true?"."""
 
 
 Texts = tuple[str, ...]
@@ -30,7 +29,7 @@ class Words(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    questions: dict[str, Question]
+    questions: dict[str, BenchmarkQuestion]
     leads: Texts
     cities: dict[str, tuple[str, str]]
     city_frames: Texts
@@ -71,18 +70,18 @@ QUESTIONS = WORDS.questions
 
 
 class Attribute(NamedTuple):
-    """A topic of questions: its values, a broader term for each, and wordings of questions."""
+    """An attribute of prompts that questions ask about."""
 
     values: Mapping[str, str]
-    """A broader term for each value that is also true but less specific, or the value itself if there is none."""
+    """For each value, a broader term that is also true, or the value itself if there is none."""
     open: Texts
     """Wordings of an open question."""
     closed: Texts
-    """Wordings of a yes/no question, with a place for the value."""
+    """Wordings of a yes/no question, with a placeholder for the value."""
 
 
 ABSENT = "none"
-"""Entry for a missing attribute in a list of all attribute values."""
+"""Stands for a missing attribute in a list of attribute values."""
 
 _VALUES: Mapping[str, Mapping[str, str]] = {
     "topic": {topic: field for topic, (field, _) in WORDS.topics.items()},

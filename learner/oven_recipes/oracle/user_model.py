@@ -1,5 +1,5 @@
-"""Load the user's model and oracle adapter from folders or the Hugging Face hub. Loading errors appear before training,
-in one line with a remedy."""
+"""Loads the user's model and oracle adapter from folders or the Hugging Face hub. Loading errors are reported before
+training, in one line with a remedy."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTra
 
 from oven_core.errors import ConfigError
 
-ALPHA = 2
-"""LoRA's α divided by the rank: 128 / 64, as Activation Oracles were trained."""
-FAILURES = (OSError, ValueError, KeyError, RuntimeError, SafetensorError, ImportError)
+ALPHA_PER_RANK = 2
+"""LoRA's α divided by the rank: 128 / 64, as for Activation Oracles."""
+LOADING_ERRORS = (OSError, ValueError, KeyError, RuntimeError, SafetensorError, ImportError)
 """Errors that transformers, peft and safetensors raise for a missing, damaged or unsuitable model."""
 
 
 def load_model(name: str, dtype: str) -> tuple[PreTrainedModel, Any]:
-    """Return the model and its tokenizer, padded on the left. `name` is a folder or a hub id. With `dtype` "auto" the
+    """Return the model and its tokenizer, padded on the left. `name` is a folder or a hub id. With `dtype` "auto", the
     stored type is used. Raises ConfigError."""
     try:
         config = AutoConfig.from_pretrained(name)
         tokenizer = AutoTokenizer.from_pretrained(name)
         model: Any = AutoModelForCausalLM.from_pretrained(name, config=config, dtype=dtype)
-    except FAILURES as error:
-        raise ConfigError(_not_loaded("model", name, error)) from error
+    except LOADING_ERRORS as error:
+        raise ConfigError(_loading_problem("model", name, error)) from error
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token
     tokenizer.padding_side = "left"
@@ -42,7 +42,7 @@ def fresh_adapter(model: PreTrainedModel, rank: int) -> Any:
     """Return `model` with a new adapter, `default`, on all linear layers except the head. It has no effect before
     training (Hu et al. 2021, arXiv 2106.09685)."""
     config = LoraConfig(
-        r=rank, lora_alpha=ALPHA * rank, lora_dropout=0.0, target_modules="all-linear", task_type="CAUSAL_LM"
+        r=rank, lora_alpha=ALPHA_PER_RANK * rank, lora_dropout=0.0, target_modules="all-linear", task_type="CAUSAL_LM"
     )
     return _with_adapter(model, config)
 
@@ -52,27 +52,27 @@ def load_adapter(model: PreTrainedModel, model_name: str, path: str) -> Any:
     try:
         config = PeftConfig.from_pretrained(path)
         weights = load_peft_weights(path, device="cpu")
-    except FAILURES as error:
-        raise ConfigError(_not_loaded("adapter", path, error)) from error
-    made_for = str(config.base_model_name_or_path or "a model that it does not name")
-    remedy = f"it was made for {made_for}: give that with --model, or an adapter of {model_name}"
-    if _is_hub_id(made_for) and _is_hub_id(model_name) and made_for.lower() != model_name.lower():
-        raise ConfigError(f"adapter {path} is of another model than {model_name}; {remedy}")
+    except LOADING_ERRORS as error:
+        raise ConfigError(_loading_problem("adapter", path, error)) from error
+    base_model = str(config.base_model_name_or_path or "an unnamed model")
+    remedy = f"it was trained for {base_model}: set that model with --model, or use an adapter of {model_name}"
+    if _is_hub_id(base_model) and _is_hub_id(model_name) and base_model.lower() != model_name.lower():
+        raise ConfigError(f"adapter {path} does not belong to {model_name}; {remedy}")
     config.inference_mode, config.base_model_name_or_path = False, None  # peft inserts the name of the adapter
     try:
         policy = _with_adapter(model, config)
-    except FAILURES as error:
+    except LOADING_ERRORS as error:
         raise ConfigError(f"adapter {path} does not fit {model_name} ({_first_line(error)}); {remedy}") from error
     expected = {name: tuple(weight.shape) for name, weight in get_peft_model_state_dict(policy).items()}
     shapes = {name: tuple(weight.shape) for name, weight in weights.items()}
     if shapes != expected:
         name = sorted(name for name in expected.keys() | shapes.keys() if expected.get(name) != shapes.get(name))[0]
         raise ConfigError(
-            f"adapter {path} does not fit {model_name}: {name} is {shapes.get(name, 'not in it')}, and the model's is "
-            f"{expected.get(name, 'not there')}; {remedy}"
+            f"adapter {path} does not fit {model_name}: the shape of {name} is {shapes.get(name, 'missing')}, but the "
+            f"model requires {expected.get(name, 'no such weight')}; {remedy}"
         )
     if broken := [name for name, weight in weights.items() if not bool(torch.isfinite(weight).all())]:
-        raise ConfigError(f"adapter {path}: {broken[0]} has NaN or infinite weights; give another checkpoint")
+        raise ConfigError(f"adapter {path}: {broken[0]} has NaN or infinite weights; use another checkpoint")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         set_peft_model_state_dict(policy, weights)
@@ -90,14 +90,14 @@ def _is_hub_id(name: str) -> bool:
     return name.count("/") == 1 and not name.startswith((".", "/", "~")) and not Path(name).is_dir()
 
 
-def _not_loaded(what: str, name: str, error: BaseException) -> str:
-    why = _first_line(error)
+def _loading_problem(kind: str, name: str, error: BaseException) -> str:
+    problem = _first_line(error)
     if _is_hub_id(name):
         return (
-            f"{what} {name} is neither a folder nor in the hub's cache, and could not be fetched ({why}); run "
-            f"`hf download {name}` where there is a connection, and give the folder that it prints"
+            f"{kind} {name} is neither a folder nor in the hub's cache, and could not be downloaded ({problem}); run "
+            f"`hf download {name}` with a connection, and use the folder that it prints"
         )
-    return f"{what} {name} cannot be loaded ({why}); give a folder that save_pretrained made, or a hub id"
+    return f"cannot load {kind} {name} ({problem}); use a folder that save_pretrained wrote, or a hub id"
 
 
 def _first_line(error: BaseException) -> str:

@@ -28,7 +28,7 @@ from oven_core.files import read_file, write_atomic
 from oven_core.protocol import names
 from oven_core.protocol.graph_requests import PartTaken, RequestPart, TokenPrior, TokenPriorRequest
 from oven_core.protocol.permissions import kg_inbox
-from oven_core.protocol.token_scores import LIMIT, decode, encode, vocabulary_sha
+from oven_core.protocol.token_scores import MAX_BYTES, decode, encode, vocabulary_sha
 from oven_learner.link.find_controller import Connection
 from oven_recipes.pretrain.settings import KG, NO_PRIOR, UNIGRAM
 
@@ -114,7 +114,7 @@ def find_prior(
     elif source == KG:
         blob, origin = _scores_from_service(texts, folder), "the knowledge graph"
     else:
-        blob, origin = read_file(Path(source), "the token prior", LIMIT), source
+        blob, origin = read_file(Path(source), "the token prior", MAX_BYTES), source
     try:
         scores = decode(blob, len(texts), sha)
     except ConfigError as error:
@@ -162,7 +162,7 @@ def _unigram(counts: Tensor, sha: str) -> bytes:
 def _scores_from_service(texts: Sequence[str], folder: Path) -> bytes:
     file = folder / ANSWER_FILE
     if file.is_file():
-        return read_file(file, "the token prior", LIMIT)
+        return read_file(file, "the token prior", MAX_BYTES)
     remedy = "start it with `oven-controller up` and the setting kg on, or give a file, `unigram` or `none`"
     try:
         connection = Connection.find()

@@ -88,13 +88,11 @@ def repair_trainer(
     first: int = 0,
     **arguments: Any,
 ) -> Any:
-    """Build only the trainer, for callers with their own training loop.
-
-    `seed` determines the tasks and the sampling, and the warm policy if `policy_seed` is None. `instances` are the
-    tasks. None generates the training tasks. `environment` replaces the environment in this process. `sink` receives
-    the trace of each rollout. Traces contain the `split`. `first` is the number of the first task. `arguments` go to
-    GRPOConfig. Raises ConfigError if there is no task.
-    """
+    """Build only the trainer, for callers with their own training loop. `seed` determines the tasks and the sampling,
+    and the warm policy if `policy_seed` is None. `instances` are the tasks. None generates the training tasks.
+    `environment` replaces the environment in this process. `sink` receives the trace of each rollout. Traces contain
+    the `split`. `first` is the number of the first task. `arguments` go to GRPOConfig. Raises ConfigError if there is
+    no task."""
     quiet_libraries()
     tests = tests or SandboxedTests()
     model, tokenizer = warm_policy(settings, seed if policy_seed is None else policy_seed, cache, tests)

@@ -9,7 +9,7 @@ import pytest
 
 from oven_core.bus import streams
 from oven_core.bus.connection import Bus
-from oven_core.bus.log import AlreadyLoggedError
+from oven_core.bus.log_client import AlreadyLoggedError
 from oven_core.errors import BusError, NameInUseError
 from oven_core.protocol.codec import Malformed
 from oven_core.protocol.history_requests import HistoryRequest
@@ -80,7 +80,7 @@ async def test_a_reader_does_not_stay_with_a_consumer_that_stands_still(
     admin: Bus, server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch, subjects: list[str] | None
 ) -> None:
     """One that is paused sends its heartbeats and no event, as one does that is left on the far side of a cut."""
-    monkeypatch.setattr("oven_core.bus.log.BEATS", 1)
+    monkeypatch.setattr("oven_core.bus.log_reader.HEAD_CHECK_HEARTBEATS", 1)
     async with connected(server, "learner") as learner:
         await learner.append(ON.observation, observation(0))
         log = learner.read("r", subjects=subjects)

@@ -74,7 +74,7 @@ async def refusal(url: str, key: Credentials | None, trust: Path | None = None) 
     with pytest.raises(RefusedError) as refused:
         async with (
             asyncio.timeout(60),
-            Bus.connect(url, key, timeout_s=60, trust=tls.trusting(trust) if trust else None),
+            Bus.connect(url, key, timeout_s=60, trust=tls.trust_file(trust) if trust else None),
         ):
             pass
     return str(refused.value)
@@ -91,7 +91,7 @@ async def test_a_certificate_of_the_users_own_authority_is_accepted(
         assert stat.S_IMODE((own.folder / "tls" / secret).stat().st_mode) == 0o600
     own.start()
     url = f"tls://127.0.0.1:{own.port}"
-    async with Bus.connect(url, own.key("learning_rate"), trust=tls.trusting(ca)) as bus:
+    async with Bus.connect(url, own.key("learning_rate"), trust=tls.trust_file(ca)) as bus:
         await bus.flush()
     assert "is not trusted" in (text := await refusal(url, own.key("learning_rate"))) and "--tls-ca" in text
     other_server = Own(tmp_path / "other")
@@ -313,7 +313,7 @@ async def test_a_tls_connection_is_cut_off_twice(own: Own, capsys: pytest.Captur
     capsys.readouterr()
     own.start()
     bus = await Bus.open(
-        f"tls://127.0.0.1:{own.port}", own.key("learning_rate"), trust=tls.trusting(own.folder / "tls" / "ca.pem")
+        f"tls://127.0.0.1:{own.port}", own.key("learning_rate"), trust=tls.trust_file(own.folder / "tls" / "ca.pem")
     )
     await bus.close()
     await bus.abort()

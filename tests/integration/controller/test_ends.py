@@ -80,7 +80,7 @@ async def test_a_watch_ends_while_its_reader_asks_how_long_the_log_is(
     server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As at the end of a run that was quiet for a while: `up` hung there, now and then."""
-    monkeypatch.setattr("oven_core.bus.log.BEATS", 1)
+    monkeypatch.setattr("oven_core.bus.log_reader.HEAD_CHECK_HEARTBEATS", 1)
     key = Credentials.load(server.folder.creds / "admin.nk")
     async with Bus.connect(server.url, key) as bus:
         await filled(bus)

@@ -93,7 +93,7 @@ async def test_a_decision_does_not_wait_for_its_ballot_and_what_failed_is_tried_
 
 async def test_a_reader_that_falls_behind_misses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It has no room for what is pushed meanwhile, and asks for it again."""
-    monkeypatch.setattr("oven_core.bus.log.MAX_WAITING", 100)
+    monkeypatch.setattr("oven_core.bus.log_reader.MAX_QUEUED", 100)
     count = 1000
     async with serving(tmp_path) as server, server.bus() as admin, server.bus() as bus:
         async with asyncio.timeout(LIMIT_S):

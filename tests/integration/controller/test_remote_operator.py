@@ -77,7 +77,7 @@ def loaded(file: Path) -> PersonFile:
 
 def as_an_attacker(held: PersonFile, far: TlsStack) -> RemoteRun:
     """With the key, at this run's server and under its name, and without what the client itself refuses."""
-    trust = tls.trusting(far.bus / "tls" / "ca.pem")
+    trust = tls.trust_file(far.bus / "tls" / "ca.pem")
     return RemoteRun(RUN, far.url, held.credentials, keys=held.keys, trust=trust)
 
 

@@ -26,7 +26,7 @@ from oven_core.protocol.graph_requests import (
 )
 from oven_core.protocol.permissions import kg_inbox
 from oven_core.protocol.rules import Rules
-from oven_core.protocol.token_scores import LIMIT, decode, vocabulary_sha
+from oven_core.protocol.token_scores import MAX_BYTES, decode, vocabulary_sha
 from oven_core.security.credentials import Credentials
 from oven_kg.arrays.builder import Builder
 from oven_kg.arrays.folder import open_folder, write
@@ -83,7 +83,7 @@ async def test_a_vocabulary_larger_than_a_message_is_uploaded_in_parts(server: E
         assert bus.errors == [], "the role's permissions are enough"
     assert small.graph == large.graph == load().sha
     scores, few = scores_of(large, LARGE), scores_of(small, BASE)
-    assert max(scores.values()) == 1 and large.bytes <= LIMIT
+    assert max(scores.values()) == 1 and large.bytes <= MAX_BYTES
     assert {LARGE[id_] for id_ in scores} >= {BASE[id_] for id_ in few} >= {" loss", "learning"}
     assert "Violation" not in (tmp_path / "nats-server.log").read_text()
 

@@ -30,7 +30,7 @@ from tests.support.learner_side import (
 from tests.support.link_on_loop import LinkOnLoop
 
 from oven_core.bus.connection import Bus
-from oven_core.bus.log import Entry
+from oven_core.bus.log_client import Entry
 from oven_core.errors import BusError
 from oven_core.protocol.messages import Decision, Observation, Receipt, RunEnded, RunStarted
 from oven_core.protocol.names import Subjects, log_stream
@@ -225,7 +225,7 @@ async def test_a_lost_acknowledgement_never_duplicates_a_message(nats: Server, m
         return reply
 
     monkeypatch.setattr(log_writer, "RETRY_S", 0.01)
-    for module in ("bus.log", "protocol.events"):
+    for module in ("bus.log_client", "protocol.events"):
         monkeypatch.setattr(f"oven_core.{module}.MESSAGE_ID", "Some-Other-Id")
     monkeypatch.setattr(Bus, "append_all", append_all)
     monkeypatch.setattr(Bus, "append", append)

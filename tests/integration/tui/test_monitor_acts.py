@@ -76,7 +76,7 @@ async def without_the_right(far: TlsStack, ann: Path, bob: Path, eve: Path) -> N
     held = person_file.load(ann)
     assert isinstance(held, PersonFile)
     other_run = RemoteRun(
-        "another", far.url, held.credentials, keys=held.keys, trust=tls.trusting_text(held.tls_ca, "ann")
+        "another", far.url, held.credentials, keys=held.keys, trust=tls.trust_text(held.tls_ca, "ann")
     )
     with pytest.raises((BusError, RefusedError)):
         await execute_command(other_run, OperatorCommand(id="of-another-run", action="hold"), 1.0)

@@ -65,10 +65,10 @@ intr 12345 0 0
 
 
 def test_niced_processes_do_not_count_as_load() -> None:
-    assert cpu_affinity.busy(THEN, NOW, [0]) == 0.8
-    assert cpu_affinity.busy(THEN, NOW, [1]) == 0.0, "70 of its 100 ticks were niced"
-    assert cpu_affinity.busy(THEN, NOW, [0, 1]) == 0.4
-    assert cpu_affinity.busy(THEN, THEN, [0]) == cpu_affinity.busy(THEN, NOW, [7]) == 1.0, (
+    assert cpu_affinity.core_load(THEN, NOW, [0]) == 0.8
+    assert cpu_affinity.core_load(THEN, NOW, [1]) == 0.0, "70 of its 100 ticks were niced"
+    assert cpu_affinity.core_load(THEN, NOW, [0, 1]) == 0.4
+    assert cpu_affinity.core_load(THEN, THEN, [0]) == cpu_affinity.core_load(THEN, NOW, [7]) == 1.0, (
         "not counted: nobody may count on it"
     )
 
@@ -96,8 +96,8 @@ def test_the_stack_uses_the_trainers_cores_while_they_are_idle(monkeypatch: pyte
 
     say(0)
     monkeypatch.setattr(cpu_affinity, "_STAT", stat)
-    monkeypatch.setattr(cpu_affinity, "LOOK_S", 0.001)
-    monkeypatch.setattr(cpu_affinity, "ENOUGH", 1 << 20)
+    monkeypatch.setattr(cpu_affinity, "MEASURE_INTERVAL_S", 0.001)
+    monkeypatch.setattr(cpu_affinity, "SUFFICIENT_CORES", 1 << 20)
     split = CoreSplit.split(user)
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
         os.sched_setaffinity(child.pid, split.stack)

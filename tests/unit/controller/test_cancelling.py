@@ -42,7 +42,7 @@ async def test_a_task_that_never_ends_is_logged_and_abandoned(caplog: pytest.Log
     cancellations: list[int] = []
     task = await begun(asyncio.create_task(swallowing(1_000_000, cancellations), name="deaf"))
     await end(task, within_s=0.05, again_s=0.01)
-    assert not task.done() and "a task was told to end and did not within 0.05 s" in caplog.text
+    assert not task.done() and "a task was cancelled but did not end within 0.05 s" in caplog.text
     assert "deaf" in caplog.text
     task.set_name("done with")
     cancellations.extend(range(1_000_000))  # the next one is heeded

@@ -188,14 +188,18 @@ def test_dry_run_shows_every_process(tmp_path: Path, monkeypatch: pytest.MonkeyP
         dry_run(large, Home())
     there.clear()
     text = "\n".join(dry_run(request, Home()))
-    assert "kg                not started, because it is not installed" in text
-    assert "monitor           not started, because it is not installed" in text
+    assert "kg                not started: it is not installed" in text
+    assert "monitor           not started: it is not installed" in text
     assert "monitor " not in "\n".join(dry_run(dataclasses.replace(request, learner=False), Home()))
 
 
 REFUSED: dict[str, tuple[list[str], int, str]] = {
     "a name": (["--run", "a b"], 2, "run 'a b' is not a usable name"),
-    "an option as a name": (["--run", "-x"], 2, "run '-x' is not a usable name: use 1 to 64 of A–Z a–z 0–9 _ -, and -"),
+    "an option as a name": (
+        ["--run", "-x"],
+        2,
+        "run '-x' is not a usable name: use 1 to 64 of A–Z a–z 0–9 _ -, not starting with -",
+    ),
     "a path as a name": (["--run", "../x"], 2, "run '../x' is not a usable name"),
     "a name that is taken": (["--run", "there"], 2, "there is a run named 'there' in"),
     "23 digits": (["--set", "steps=12345678901234567890123"], 2, "it should be less than or equal to 1000000000"),

@@ -161,8 +161,8 @@ def test_pruning(home: Home, capsys: pytest.CaptureFixture[str]) -> None:
     ("args", "words"),
     [
         ([], "add --keep N, --older-than DAYS, or both"),
-        (["--older-than", "nan"], "--older-than nan is not a number of days of at least 0"),
-        (["--older-than", "-3"], "--older-than -3 is not a number of days of at least 0"),
+        (["--older-than", "nan"], "--older-than nan is not a valid number of days"),
+        (["--older-than", "-3"], "--older-than -3 is not a valid number of days"),
         (["--keep", "-1"], "--keep -1 is negative"),
         (["--keep", "0"], "add --yes"),
     ],

@@ -96,14 +96,17 @@ def test_a_setting_that_moves_its_own_metric_is_judged_by_held_out_data() -> Non
 WRONG: list[tuple[dict[str, Any], str]] = [
     (
         {"kind": "scalar", "effect": "measures"},
-        "a.b is a scalar with the effect 'measures'; only an action has another effect than 'setting'",
+        "a.b is a scalar with the effect 'measures'; only an action may have an effect other than 'setting'",
     ),
     ({"kind": "simplex", "effect": "moves_weights"}, "a.b is a simplex with the effect 'moves_weights'; only"),
     (
         {"kind": "action", "effect": "measures", "moves_own_metric": True},
-        "a.b has the effect 'measures', which no metric judges, and moves_own_metric; leave one of them out",
+        "a.b has moves_own_metric and the effect 'measures', which no metric judges; remove one of them",
     ),
-    ({"kind": "action", "effect": "ends_or_holds", "moves_own_metric": True}, "a.b has the effect 'ends_or_holds'"),
+    (
+        {"kind": "action", "effect": "ends_or_holds", "moves_own_metric": True},
+        "a.b has moves_own_metric and the effect 'ends_or_holds'",
+    ),
     ({"kind": "action", "effect": "measure"}, "Input should be 'setting', 'measures'"),
 ]
 

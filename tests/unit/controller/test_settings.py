@@ -13,7 +13,7 @@ from oven_core.errors import ConfigError, OvenError, UnknownNameError
 from oven_core.removed_names import removal
 from oven_core.security.credentials import Credentials
 from oven_core.security.signing import load_keys
-from oven_core.security.tls import trusting
+from oven_core.security.tls import trust_file
 from oven_runs.settings.agents import agent_specs
 from oven_runs.settings.committee_settings import CommitteeSettings, MemberSettings
 from oven_runs.settings.model import Settings
@@ -54,7 +54,7 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> None:
         return ToyRecipe()
 
     monkeypatch.setattr("oven_runs.settings.resolution._recipe", recipe)
-    monkeypatch.setattr("oven_core.plugins.points", lambda group: {"curriculum": None, "learning_rate": None})
+    monkeypatch.setattr("oven_core.plugins.find_plugins", lambda group: {"curriculum": None, "learning_rate": None})
 
 
 def test_defaults() -> None:
@@ -146,7 +146,7 @@ def test_bad_settings(sets: str, words: str) -> None:
         ("start: 2026-99-01\n", ", line 1, column 8: '2026-99-01' cannot be read: month must be in 1..12"),
         ("steps: " + "9" * 5000, ", line 1, column 8: '99999999999999999999' cannot be read: Exceeds the limit"),
         ("rules: &x {a: *x}\n", ", line 1, column 15: the alias 'x' is inside the value that it refers to"),
-        ("#" * 2_000_000, "it has more than 1,048,576 bytes, the most that are read"),
+        ("#" * 2_000_000, "it is larger than the limit of 1,048,576 bytes"),
         ("seed: 1\nsteps: 0\n", "oven.yaml): it should be greater than or equal to 1"),
         ("rules:\n  window_tick: 3\n", "did you mean 'rules.window_ticks'?"),
     ],
@@ -175,14 +175,14 @@ def test_only_a_regular_file_is_read(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe.yaml"
     os.mkfifo(pipe)
     for path, what in ((pipe, "a pipe"), (Path("/dev/zero"), "a device"), (tmp_path, "a folder")):
-        with pytest.raises(ConfigError, match=f"cannot read --config {path}: it is {what}; give a regular file"):
+        with pytest.raises(ConfigError, match=f"cannot read --config {path}: it is {what}, but must be a regular file"):
             resolve(config=path)
     with pytest.raises(ConfigError, match=r"cannot read the credentials .*: it is a pipe"):
         Credentials.load(pipe)
     with pytest.raises(ConfigError, match=r"cannot read the public keys .*: it is a pipe"):
         load_keys(pipe)
     with pytest.raises(ConfigError, match=r"cannot read the certificate authority .*: it is a pipe"):
-        trusting(pipe)
+        trust_file(pipe)
 
 
 def test_shadow_agents_are_listed_in_the_rules(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from tests.support.mesh_log import RUN, Log, event
 
 from oven_core.bus.streams import VOTE_BYTES
 from oven_core.mesh.state_machine import Mesh
-from oven_core.protocol.alerts import REASON_LENGTH, Alert
+from oven_core.protocol.alerts import MAX_REASON_LENGTH, Alert
 from oven_core.protocol.codec import Malformed
 from oven_core.protocol.events import Event
 from oven_core.protocol.messages import AgentStatus, LogMessage, Observation
@@ -63,7 +63,7 @@ def test_a_flood_of_alerts_does_not_crowd_out_other_agents() -> None:
 def test_no_alert_fills_a_vote() -> None:
     longest = Alert(
         state="raised", symptom="s" * 64, metric="m" * 120, value=-1.23456789e-300, expected=float("-inf"),
-        tick=2**60, reason="\u2028" * REASON_LENGTH,
+        tick=2**60, reason="\u2028" * MAX_REASON_LENGTH,
     )  # fmt: skip
     assert len(longest.wire()) < VOTE_BYTES / 5
     for wrong in (

@@ -10,10 +10,10 @@ from oven_core.protocol.messages import Message
 from oven_core.protocol.names import Subjects, kg, kind, probe, reward
 from oven_core.protocol.permissions import Role, permissions
 from oven_core.protocol.subjects import (
-    ASIDE,
     BY_KIND,
     REQUESTS,
     SUBJECTS,
+    UNLOGGED_SUBJECTS,
     Subject,
     Writer,
     log_subjects,
@@ -23,7 +23,7 @@ from oven_core.protocol.subjects import (
 
 def test_every_message_has_one_kind_of_subject() -> None:
     carried = [model for subject in SUBJECTS for model in subject.carries]
-    requested = [model for request in REQUESTS for model in (request.asks, request.answers)]
+    requested = [model for request in REQUESTS for model in (request.request_type, request.reply_type)]
     assert len(BY_KIND) == len(SUBJECTS)
     assert len({*carried, *requested}) == len(carried) + len(requested)
     assert all(issubclass(model, Message) for model in (*carried, *requested))
@@ -54,7 +54,7 @@ def test_its_writer_alone_may_publish_on_a_subject(subject: Subject) -> None:
 
 def test_completions_are_read_by_monitors_and_operators_and_by_agents_that_were_granted_it() -> None:
     on = Subjects("r")
-    assert {aside.pattern("r") for aside in ASIDE} == {on.completions}
+    assert {aside.pattern("r") for aside in UNLOGGED_SUBJECTS} == {on.completions}
     assert on.completions not in log_subjects("r") + votes_subjects("r")
     for role in get_args(Role):
         for granted in (False, True):

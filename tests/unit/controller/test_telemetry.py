@@ -60,7 +60,7 @@ def test_off_it_imports_nothing_of_opentelemetry_and_sends_no_header() -> None:
         "from oven_core.telemetry import tracing as telemetry\n"
         "from oven_llm.providers import genai_telemetry as genai\n"
         "telemetry.start('mesh', 'r')\n"
-        "with telemetry.span('observe', attributes={'oven.tick': 1}) as span: span.note({'a': 1})\n"
+        "with telemetry.span('observe', attributes={'oven.tick': 1}) as span: span.set_attributes({'a': 1})\n"
         "assert span is telemetry.OFF and telemetry.headers(span.traceparent) is None and not telemetry.on()\n"
         "genai.trace(None)\n"
         "telemetry.shutdown()\n"
@@ -89,7 +89,7 @@ def test_an_invalid_address_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None
 def test_a_span_goes_on_from_its_parent_and_says_what_failed_without_quoting_it(spans: InMemorySpanExporter) -> None:
     with tracing.span("vote", PARENT, {"oven.tick": 3}, kind="consumer") as span:
         trace_id, span_id = span.traceparent.split("-")[1:3]
-        span.note({"oven.actuator": "x" * 5000})
+        span.set_attributes({"oven.actuator": "x" * 5000})
     with pytest.raises(ValueError, match=CANARY), tracing.span("tally", span.traceparent):
         raise ValueError(CANARY)
     vote, tally = finished(spans)

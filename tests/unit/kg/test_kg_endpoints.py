@@ -24,7 +24,7 @@ from oven_core.protocol.graph_requests import (
     TokenPrior,
     TokenPriorRequest,
 )
-from oven_core.protocol.token_scores import LIMIT, decode, encode, vocabulary_sha
+from oven_core.protocol.token_scores import MAX_BYTES, decode, encode, vocabulary_sha
 from oven_kg.checked_graph import load
 from oven_kg.reasoning.curriculum import curriculum, lower_bound, requirements
 from oven_kg.reasoning.query import query
@@ -91,7 +91,7 @@ scored = st.dictionaries(st.integers(0, 59_999), st.floats(-50, 50, width=32), m
 def test_an_encoded_prior_is_accurate_to_half_a_level_and_fits_a_kilobyte(scores: dict[int, float]) -> None:
     blob = encode(scores, 60_000, "ab" * 32)
     answer = decode(blob, 60_000, "ab" * 32)
-    assert len(blob) <= LIMIT and set(answer) <= set(scores)
+    assert len(blob) <= MAX_BYTES and set(answer) <= set(scores)
     if len(scores) <= 358:
         assert set(answer) == set(scores)
     kept_scores = [scores[id_] for id_ in answer]

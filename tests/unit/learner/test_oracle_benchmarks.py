@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.support import benchmark_files
 
-from oven_recipes.oracle.benchmark_items import ITEMS, items, published_items, template_items
+from oven_recipes.oracle.benchmark_items import DEFAULT_ITEMS, items, published_items, template_items
 from oven_recipes.oracle.benchmarks import BENCHMARKS, FALSE
 
 
@@ -20,7 +20,7 @@ def published(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("name", BENCHMARKS)
 def test_templates_hold_250_items_out_of_training_and_the_question_alone_says_nothing(name: str) -> None:
     drawn = template_items(BENCHMARKS[name])
-    assert len({item.text for item in drawn}) == len(drawn) == ITEMS
+    assert len({item.text for item in drawn}) == len(drawn) == DEFAULT_ITEMS
     assert not {item.text for item in drawn} & {item.text for item in items(name, held_out=False)}
     counts = Counter((item.question, item.answer) for item in drawn)
     assert len(counts) == 2 * len(list(BENCHMARKS[name].questions(FALSE)))

@@ -10,7 +10,7 @@ pytest.importorskip("transformers")
 
 from oven_learner.rewards.informativeness import informativeness_of
 from oven_recipes.oracle.benchmark_items import items
-from oven_recipes.oracle.model import CONTEXT, benchmark_rows, build_tokenizer, collate, template_rows
+from oven_recipes.oracle.model import CONTEXT_LENGTH, benchmark_rows, build_tokenizer, collate, template_rows
 from oven_recipes.oracle.questions import QuestionedPrompt
 from oven_recipes.oracle.template_questions import held_out, template_dataset
 from oven_recipes.oracle.template_words import ATTRIBUTES, QUESTIONS
@@ -76,6 +76,6 @@ def test_pre_training_never_sees_what_is_held_out_and_its_rows_fit(tokenizer: An
     texts = [row[row[0][0].startswith("Layer:")][0] for row in rows]
     assert not any(held_out(text) for text in texts[:50]) and not apart & set(texts)
     ids, weights = collate(rows, tokenizer)
-    assert ids.shape == weights.shape and ids.shape[1] < CONTEXT
+    assert ids.shape == weights.shape and ids.shape[1] < CONTEXT_LENGTH
     assert tokenizer.unk_token_id not in ids
     assert bool((weights[ids == tokenizer.pad_token_id] == 0).all()) and float(weights.max()) == 1

@@ -18,10 +18,10 @@ from oven_core.errors import ConfigError
 from oven_recipes.activations.capture import capture
 from oven_recipes.activations.injection import ActivationInjection
 from oven_recipes.oracle.evaluation import OracleEvaluation, benchmark_items, metric_specs
-from oven_recipes.oracle.evaluation_scores import Scored, scores
-from oven_recipes.oracle.generated_answers import generated_answers
+from oven_recipes.oracle.evaluation_scores import ScorableAnswer, scores
+from oven_recipes.oracle.generated_answers import generate_answers
 from oven_recipes.oracle.model import Sizes, build_model, build_tokenizer
-from oven_recipes.oracle.saved_oracle import Trained, load_oracle, save_oracle
+from oven_recipes.oracle.saved_oracle import TrainingRecord, load_oracle, save_oracle
 from oven_recipes.oracle.user_model import fresh_adapter
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
@@ -44,7 +44,7 @@ def oracle() -> tuple[Any, Any]:
 def saved(oracle: tuple[Any, Any], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run's folder with that oracle in it."""
     run_folder = tmp_path_factory.mktemp("run")
-    save_oracle(*oracle, run_folder, Trained(max_completion_length=4, layer_percents=(25, 50, 75)))
+    save_oracle(*oracle, run_folder, TrainingRecord(max_completion_length=4, layer_percents=(25, 50, 75)))
     return run_folder
 
 
@@ -55,16 +55,16 @@ def test_answers_do_not_depend_on_the_batch(oracle: tuple[Any, Any]) -> None:
     activations = capture(policy, tokenizer, texts, [1, 2], tokens=6)
     questions = [("is this statement true?", "does this text name a person?")[n % 2] for n in range(len(activations))]
     ask: dict[str, Any] = {"max_new_tokens": 5}
-    together = generated_answers(policy, tokenizer, injection, activations, questions, **ask)
+    together = generate_answers(policy, tokenizer, injection, activations, questions, **ask)
     alone = [
-        generated_answers(policy, tokenizer, injection, [activation], [question], **ask)[0]
+        generate_answers(policy, tokenizer, injection, [activation], [question], **ask)[0]
         for activation, question in zip(activations, questions, strict=True)
     ]
     assert together == alone
-    assert together == generated_answers(policy, tokenizer, injection, activations, questions, rows=3, **ask)
+    assert together == generate_answers(policy, tokenizer, injection, activations, questions, rows=3, **ask)
     assert len(set(together)) > 1  # the vectors make a difference
     drawn = [
-        generated_answers(policy, tokenizer, injection, activations, questions, temperature=2.0, seed=seed, **ask)
+        generate_answers(policy, tokenizer, injection, activations, questions, temperature=2.0, seed=seed, **ask)
         for seed in (1, 1, 2)
     ]
     assert drawn[0] == drawn[1] != drawn[2]
@@ -74,7 +74,8 @@ def test_answers_do_not_depend_on_the_batch(oracle: tuple[Any, Any]) -> None:
 def test_scores_are_those_of_the_answers_one_by_one() -> None:
     rng = random.Random(3)
     answers = [
-        Scored(n // 3, None if n % 10 == 0 else rng.randrange(101) / 100, rng.random() < 0.6) for n in range(300)
+        ScorableAnswer(n // 3, None if n % 10 == 0 else rng.randrange(101) / 100, rng.random() < 0.6)
+        for n in range(300)
     ]
     result = scores(answers)
     stated = [(answer.confidence, float(answer.right)) for answer in answers if answer.confidence is not None]
@@ -96,7 +97,7 @@ def test_intervals_hold_the_truth_as_often_as_they_say_for_texts_and_not_for_ans
     held = 0
     for _ in range(40):
         texts = rng.random(80) < 0.7  # three answers about a text are alike
-        result = scores([Scored(n, 0.7, bool(right)) for n, right in enumerate(texts) for _ in range(3)])
+        result = scores([ScorableAnswer(n, 0.7, bool(right)) for n, right in enumerate(texts) for _ in range(3)])
         held += result.accuracy.low <= 0.7 <= result.accuracy.high
     assert held >= 33  # 95 % of 40 is 38; below 33 with a probability of .002
 
@@ -115,11 +116,11 @@ def test_a_saved_oracle_is_the_one_that_was_saved(oracle: tuple[Any, Any], saved
     assert load_oracle(saved).path == saved / "oracle"  # the trainer writes its state last: it is not finished
     (checkpoint / "trainer_state.json").write_text("{}")
     assert load_oracle(saved).path == checkpoint == load_oracle(checkpoint).path
-    with pytest.raises(ConfigError, match="there is no oracle in it"):
+    with pytest.raises(ConfigError, match="contains no oracle"):
         load_oracle(tmp_path)
     (saved / "oracle" / "oracle.json").rename(tmp_path / "kept")
     (saved / "oracle" / "oracle.json").write_text("{")
-    with pytest.raises(ConfigError, match="cannot be read"):
+    with pytest.raises(ConfigError, match="cannot read"):
         load_oracle(saved)
     (tmp_path / "kept").rename(saved / "oracle" / "oracle.json")
 
@@ -155,9 +156,9 @@ def test_ask_prints_each_depths_answer_and_the_users_mistakes(saved: Path, capsy
         (["oracle", "ask", " ", "-r", str(saved)], "the text is empty"),
         (["oracle", "ask", "rome", "-r", str(saved)], "1 token"),
         ([*command[:3], " ", *command[4:]], "the question is empty"),
-        ([*command, "--layer-percents", "100"], "use comma-separated numbers from 0 to below 100"),
+        ([*command, "--layer-percents", "100"], "use numbers from 0 to below 100"),
         ([*command[:3], "is " * 200, *command[4:]], "exceeds the model's 160 positions"),
-        (["oracle", "ask", "rome", "-r", str(saved / "none")], "no such folder"),
+        (["oracle", "ask", "rome", "-r", str(saved / "none")], "is not a folder"),
     ):
         with pytest.raises(SystemExit) as ended:
             run(wrong)

@@ -62,7 +62,7 @@ def test_an_adapter_of_another_model_is_refused(tmp_path: Path) -> None:
             load_adapter(model("llama"), str(tmp_path / "model"), str(tmp_path / name))
         assert f"owner/{name}" in str(refusal.value) and "--model" in str(refusal.value)
     adapter_of(tmp_path / "named", model("llama"), "owner/named")
-    with pytest.raises(ConfigError, match="of another model than owner/mine; it was made for owner/named"):
+    with pytest.raises(ConfigError, match="does not belong to owner/mine; it was trained for owner/named"):
         load_adapter(model("llama"), "owner/mine", str(tmp_path / "named"))
 
 
@@ -72,7 +72,7 @@ def test_truncated_weights_are_refused(tmp_path: Path, torn: str) -> None:
     adapter_of(tmp_path / "adapter", made, str(tmp_path / "model"))
     file = next((tmp_path / torn).glob("*.safetensors"))
     file.write_bytes(file.read_bytes()[:-100])
-    with pytest.raises(ConfigError, match=f"{torn} .* cannot be loaded"):
+    with pytest.raises(ConfigError, match=f"cannot load {torn} "):
         load_adapter(load_model(str(tmp_path / "model"), "auto")[0], "m", str(tmp_path / "adapter"))
 
 

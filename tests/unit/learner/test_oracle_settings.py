@@ -17,9 +17,9 @@ from oven_recipes.oracle.settings import OracleSettings
     [
         ({"calibration_lambda": 1.01}, "less than or equal to 1"),
         ({"layer_percents": (25, 100)}, "Input should be less than 100"),
-        ({"model": "./nowhere"}, "neither a folder nor a hub id; give a model's folder, or an id like owner/name"),
-        ({"oracle_lora_path": "owner/adapter"}, "name its model with --model"),
-        ({"questions": "nowhere.jsonl"}, "wildchat_question, language, oracle_questions"),
+        ({"model": "./nowhere"}, "neither a folder nor a hub id; use a model's folder, or an id like owner/name"),
+        ({"oracle_lora_path": "owner/adapter"}, "set its model with --model"),
+        ({"questions": "nowhere.jsonl"}, "wildchat_question, language and oracle_questions"),
         ({"benchmarks": "nowhere"}, "is not a folder"),
         ({"most_activations": 21}, "less than or equal to 20"),
         ({"num_generations": 1}, "greater than or equal to 2"),

@@ -12,9 +12,9 @@ import torch
 
 from oven_recipes.activations.store import ActivationStore
 from oven_recipes.oracle.benchmark_items import items
-from oven_recipes.oracle.model import Schedule, Sizes, build_tokenizer, own_model
+from oven_recipes.oracle.model import Schedule, Sizes, build_tokenizer, small_model
 from oven_recipes.oracle.settings import Confidence, OracleSettings
-from oven_recipes.oracle.supervised import Subject, benchmark_prompts, collate, lessons, supervised
+from oven_recipes.oracle.supervised import Subject, benchmark_prompts, collate, lessons, run_supervised_stage
 from oven_recipes.oracle.template_questions import template_dataset
 from oven_recipes.oracle.template_words import QUESTIONS
 from oven_recipes.oracle.user_model import fresh_adapter
@@ -32,9 +32,9 @@ def weights(model: Any) -> torch.Tensor:
 def test_the_model_and_its_oracle_are_trained_once_and_kept(tmp_path: Path) -> None:
     tokenizer = build_tokenizer()
     before = torch.random.get_rng_state()
-    model, name = own_model(tokenizer, 1, tmp_path, SIZES, SCHEDULE)
-    again, same = own_model(tokenizer, 1, tmp_path, SIZES, SCHEDULE)
-    other_seed, another = own_model(tokenizer, 2, tmp_path, SIZES, SCHEDULE)
+    model, name = small_model(tokenizer, 1, tmp_path, SIZES, SCHEDULE)
+    again, same = small_model(tokenizer, 1, tmp_path, SIZES, SCHEDULE)
+    other_seed, another = small_model(tokenizer, 2, tmp_path, SIZES, SCHEDULE)
     assert name == same != another
     assert torch.equal(weights(model), weights(again)) and not torch.equal(weights(model), weights(other_seed))
 
@@ -44,11 +44,11 @@ def test_the_model_and_its_oracle_are_trained_once_and_kept(tmp_path: Path) -> N
     base = weights(model).clone()
 
     def taught(confidence: Confidence) -> torch.Tensor:
-        own, _ = own_model(tokenizer, 1, tmp_path, SIZES, SCHEDULE)
+        own, _ = small_model(tokenizer, 1, tmp_path, SIZES, SCHEDULE)
         with torch.random.fork_rng():
             torch.manual_seed(0)
             policy = fresh_adapter(own, SETTINGS.lora_rank)
-        supervised(policy, subject, prompts, SETTINGS, confidence, 1, tmp_path)
+        run_supervised_stage(policy, subject, prompts, SETTINGS, confidence, 1, tmp_path)
         parts = {lora: [w for n, w in policy.named_parameters() if ("lora" in n) is lora] for lora in (True, False)}
         assert torch.equal(torch.cat([w.detach().flatten() for w in parts[False]]), base)
         return torch.cat([w.detach().flatten() for w in parts[True]])

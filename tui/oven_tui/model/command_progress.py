@@ -6,7 +6,7 @@ from typing import Final
 
 from oven_core.protocol.events import Event
 from oven_core.protocol.messages import Decision, Receipt
-from oven_core.protocol.operator_messages import TO_LEARNER, CommandAnswer, OperatorCommand
+from oven_core.protocol.operator_messages import LEARNER_ACTIONS, CommandAnswer, OperatorCommand
 from oven_runs.log.command_result import CommandResult, Stage
 from oven_runs.log.run_summary import format_value
 from oven_tui.model.braille_chart import TextRun
@@ -107,5 +107,5 @@ def progress_text(result: CommandResult) -> str:
         case "answered":
             return f"event {result.logged}; accepted by the mesh, waiting for the learner's receipt after the step"
         case _:
-            awaited = "the learner's receipt" if command.action in TO_LEARNER else "the mesh's answer"
+            awaited = "the learner's receipt" if command.action in LEARNER_ACTIONS else "the mesh's answer"
             return f"event {result.logged}; waiting for {awaited}"

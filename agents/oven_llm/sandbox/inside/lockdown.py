@@ -1,7 +1,6 @@
 """Confines this process with resource limits, Landlock and seccomp, drops its capabilities, and tests the result.
 
-The restrictions cannot be undone. The host builds the rules, and this module passes them to the kernel with ctypes.
-"""
+The restrictions cannot be undone. The host builds the rules, and this module passes them to the kernel with ctypes."""
 
 from __future__ import annotations
 

@@ -36,7 +36,6 @@ class Transfer:
 
     @property
     def has_arrived(self) -> bool:
-        """Whether the values can be read without waiting."""
         return self.signal is None or self.signal.query()
 
     def read(self) -> dict[str, float]:
@@ -50,10 +49,8 @@ Start = Callable[[Mapping[str, torch.Tensor]], Transfer]
 
 
 def transfer(numbers: Mapping[str, torch.Tensor]) -> Transfer:
-    """Start to transfer scalars, each from its device.
-
-    On CUDA this does not wait. On other devices the values are complete on return.
-    """
+    """Start to transfer scalars, each from its device. On CUDA this does not wait. On other devices the values are
+    complete on return."""
     names = tuple(numbers)
     scalars = [number.detach().reshape(()) for number in numbers.values()]
     if not any(scalar.is_cuda for scalar in scalars):

@@ -28,9 +28,9 @@ from oven_learner.policies.batch import (
     Batch,
     ConditionSource,
     advantages,
+    fixed_seed,
     objective,
     row_weights,
-    seeded_generators,
     source_of,
 )
 from oven_learner.policies.policy import Policy, check_policy, repeat_conditions
@@ -46,10 +46,8 @@ LOSS_TYPES = ("dapo", "grpo")
 
 @dataclass(frozen=True, kw_only=True)
 class PolicyTrainerConfig:
-    """Settings of a PolicyTrainer, with the names and defaults of TRL 1.16's GRPOConfig where they exist.
-
-    Raises ConfigError for invalid values.
-    """
+    """Settings of a PolicyTrainer, with the names and defaults of TRL 1.16's GRPOConfig where they exist. Raises
+    ConfigError for invalid values."""
 
     max_steps: int
     """Number of training steps. A step without a scored group does not change the weights."""
@@ -194,11 +192,9 @@ class PolicyTrainer:
                 self.scoring.committee.close()
 
     def _announce(self, actuators: Actuators) -> None:
-        """Register the same actuators as for TRL's GRPOTrainer.
-
-        They are `grpo.beta` with a teacher, `teacher.active` with two or more, `grpo.epsilon` if samples are reused,
-        and a committee's actuators. `connect` registers the learning rate and the gradient clip.
-        """
+        """Register the same actuators as for TRL's GRPOTrainer. They are `grpo.beta` with a teacher, `teacher.active`
+        with two or more, `grpo.epsilon` if samples are reused, and a committee's actuators. `connect` registers the
+        learning rate and the gradient clip."""
         config = self.config
         has_two_epsilons = config.epsilon_high is not None and config.epsilon_high != config.epsilon
 
@@ -232,10 +228,8 @@ class PolicyTrainer:
         return (*(spec for spec in specs if spec.name not in user_names), *self._metrics)
 
     def update(self, number: int, conditions: Sequence[Any]) -> dict[str, float]:
-        """Update the weights once with batch `number`, sampling it first if needed, and return the step's metrics.
-
-        A skipped step has the metrics of its samples, but no loss.
-        """
+        """Update the weights once with batch `number`, sampling it first if needed, and return the step's metrics. A
+        skipped step has the metrics of its samples, but no loss."""
         if self.batch is None or self.batch.number != number:
             self.batch = self.rollout(number, conditions)
         metrics = self.batch.take_metrics()
@@ -255,7 +249,7 @@ class PolicyTrainer:
     def rollout(self, number: int, conditions: Sequence[Any]) -> Batch:
         """Sample and score batch `number`. Unscored groups are dropped."""
         config, prompts = self.config, [prompt_of(condition) for condition in conditions]
-        with seeded_generators(config.seed, number), torch.no_grad():
+        with fixed_seed(config.seed, number), torch.no_grad():
             samples = self.policy.sample(prompts, config.group_size)
             if len(samples) != len(prompts) * config.group_size:
                 raise ConfigError(
@@ -285,15 +279,9 @@ class PolicyTrainer:
                 "entropy": float(-(log_probs * mask).sum() / mask.sum()),
                 "completions/mean_length": float(mask.sum(-1).mean()),
             }
+        row_numbers = scored_rows.tolist()
         publish_groups(
-            self.client,
-            self.step,
-            prompts,
-            samples.outputs,
-            scores,
-            batch_advantages,
-            scored_rows.tolist(),
-            self.scoring,
+            self.client, self.step, prompts, samples.outputs, scores, batch_advantages, row_numbers, self.scoring
         )
         return batch
 
@@ -333,9 +321,7 @@ class PolicyTrainer:
             client.observe(self.step, {**metrics, **cost})
             if self.skipped >= hold_after:
                 reasons = ", ".join(f"{kind} {count}" for kind, count in self._missing_reasons.most_common())
-                client.hold(
-                    f"no group had a reward in {self.skipped} consecutive steps ({reasons or 'reason unknown'})"
-                )
+                client.hold(f"no group had a reward in {self.skipped} consecutive steps ({reasons or 'unknown'})")
                 self.skipped = 0
             client.poll()
             if client.step != self.step:  # after a rollback, the samples belong to other weights

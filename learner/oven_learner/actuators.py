@@ -48,10 +48,8 @@ class Proof(Protocol):
         """Start watching whether training uses a change from the value `before`."""
 
     def verdict(self, *, ended: bool = False) -> str | None:
-        """Return "" if training used the change, the reason if it did not, or None if it is not known yet.
-
-        `ended` means that there are no more steps.
-        """
+        """Return "" if training used the change, the reason if it did not, or None if it is not known yet. `ended`
+        means that there are no more steps."""
 
     def take_reverted(self) -> tuple[Value, Value, str] | None:
         """Return (old value, current value, reason) if other code has reverted a setting. Reports each case once."""
@@ -64,18 +62,13 @@ class Proof(Protocol):
 
 
 class Seats(Protocol):
-    """The remote members of a committee. Operators can add members, remove them, and change their models.
-
-    Methods that change actuators return the names of the actuators to announce again. If they raise OvenError, nothing
-    has changed.
-    """
+    """The remote members of a committee. Operators can add members, remove them, and change their models. Methods that
+    change actuators return the names of the actuators to announce again. If they raise OvenError, nothing has
+    changed."""
 
     def probe(self, member: str, judge: JudgeSpec, *, joins: bool = False) -> Future[str]:
-        """Send a test question to a model in the member's process.
-
-        The result is empty if the model gave a verdict, otherwise the reason for the failure. `joins` means that the
-        process may still be starting.
-        """
+        """Send a test question to a model in the member's process. The result is empty if the model gave a verdict,
+        otherwise the reason for the failure. `joins` means that the process may still be starting."""
 
     def offer(self, actuators: Actuators, member: str, judge: JudgeSpec) -> tuple[str, ...]:
         """Add the model to the member's choices."""
@@ -103,10 +96,8 @@ class _Knob:
 
 
 class Actuators:
-    """A registry of knobs with unique, dotted names.
-
-    RunStarted announces them. If you add or change a knob later, call `OvenClient.announce`.
-    """
+    """A registry of knobs with unique, dotted names. RunStarted announces them. If you add or change a knob later, call
+    `OvenClient.announce`."""
 
     def __init__(self) -> None:
         self._knobs: dict[str, _Knob] = {}
@@ -127,11 +118,9 @@ class Actuators:
         moves_own_metric: bool = False,
         proof: Proof | None = None,
     ) -> None:
-        """Register a number within [low, high]. Raises ConfigError for invalid bounds or a value outside them.
-
-        With a `proof`, a change counts only once training has used it. Set `moves_own_metric` if a change directly
-        shifts the metric that would judge it. Then only held-out data can judge the change.
-        """
+        """Register a number within [low, high]. Raises ConfigError for invalid bounds or a value outside them. With a
+        `proof`, a change counts only once training has used it. Set `moves_own_metric` if a change directly shifts the
+        metric that would judge it. Then only held-out data can judge the change."""
         _check_bounds(name, scale, low, high, read)
         spec = _announcement(
             name=name,
@@ -156,11 +145,9 @@ class Actuators:
         effect: Effect = "setting",
         moves_own_metric: bool = False,
     ) -> None:
-        """Register a choice between names.
-
-        `unit` may explain the order of the names. With `effect="at_end"` the choice matters only at the end of the run.
-        `moves_own_metric` has the same meaning as for a scalar. Raises ConfigError for effects that only actions have.
-        """
+        """Register a choice between names. `unit` may explain the order of the names. With `effect="at_end"` the choice
+        matters only at the end of the run. `moves_own_metric` has the same meaning as for a scalar. Raises ConfigError
+        for effects that only actions have."""
         spec = _announcement(
             name=name, kind="choice", choices=choices, unit=unit, effect=effect, moves_own_metric=moves_own_metric
         )
@@ -213,11 +200,9 @@ class Actuators:
         low: float | None = None,
         high: float | None = None,
     ) -> None:
-        """Change the choices or bounds of an actuator. For a simplex, update its components to its current value.
-
-        If training is running, call `OvenClient.announce` afterwards. Raises UnknownNameError. Raises ConfigError, with
-        nothing changed, for an invalid choice, or limits that exclude the current value or do not apply to the kind.
-        """
+        """Change the choices or bounds of an actuator. For a simplex, update its components to its current value. If
+        training is running, call `OvenClient.announce` afterwards. Raises UnknownNameError. Raises ConfigError, with
+        nothing changed, for an invalid choice, or limits that exclude the current value or do not apply to the kind."""
         old, present = self.spec(name), self.read(name)
         if choices is not None and old.kind != "choice":
             raise ConfigError(f"{name} is a {old.kind}, which has no choices to change")

@@ -177,11 +177,8 @@ class FirstBytes:
 
 
 def token_bytes(tokenizer: Any, token: str) -> bytes:
-    """Return the bytes that a token of the vocabulary adds to a text.
-
-    Byte-level tokens have one character per byte (GPT-2's `bytes_to_unicode`). Other tokens use ▁ for a space and
-    <0x0A> for a byte.
-    """
+    """Return the bytes that a token of the vocabulary adds to a text. Byte-level tokens have one character per byte
+    (GPT-2's `bytes_to_unicode`). Other tokens use ▁ for a space and <0x0A> for a byte."""
     if len(token) == 6 and token.startswith("<0x") and token.endswith(">"):
         return bytes([int(token[3:5], 16)])
     backend = getattr(tokenizer, "backend_tokenizer", None)
@@ -196,10 +193,8 @@ def _bytes_by_letter() -> dict[str, int]:
 
 
 def known_mass(alternatives: Sequence[tuple[bytes, float]]) -> Tensor:
-    """Sum (bytes, probability) pairs of the most likely tokens by first byte. Return a tensor (SYMBOLS,).
-
-    With rounding or some servers, the total is above 1. It is then scaled down to 1.
-    """
+    """Sum (bytes, probability) pairs of the most likely tokens by first byte. Return a tensor (SYMBOLS,). With rounding
+    or some servers, the total is above 1. It is then scaled down to 1."""
     masses = torch.zeros(SYMBOLS, dtype=torch.float64)
     for text, probability in alternatives:
         masses[text[0] if text else END] += probability

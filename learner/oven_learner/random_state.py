@@ -1,7 +1,5 @@
-"""Functions that save and restore the state of the random generators of Python, NumPy and torch.
-
-They import neither NumPy nor torch. A library that is not imported has no state yet.
-"""
+"""Functions that save and restore the state of the random generators of Python, NumPy and torch. They import neither
+NumPy nor torch. A library that is not imported has no state yet."""
 
 from __future__ import annotations
 

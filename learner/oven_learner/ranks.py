@@ -32,11 +32,9 @@ REQUEST_INTERVAL_S = 1.0
 
 
 class Ranks:
-    """The ranks of one run. In a single process no method waits.
-
-    Every method is a collective, so all ranks must call the same methods in the same order. If a peer has died, the
-    method raises an error, as the trainer's next collective would.
-    """
+    """The ranks of one run. In a single process no method waits. Every method is a collective, so all ranks must call
+    the same methods in the same order. If a peer has died, the method raises an error, as the trainer's next collective
+    would."""
 
     def __init__(self, group: Any = None) -> None:
         """`group` is a torch.distributed group of all ranks, for tensors on the CPU, or None for a single process."""
@@ -53,12 +51,9 @@ class Ranks:
 
     @classmethod
     def join(cls, timeout_s: float | None = None, *, processes: int | None = None) -> Ranks:
-        """Create a group of all processes of torch.distributed.
-
-        `timeout_s` limits how long the other ranks wait for rank 0 between two steps. The default is torch's half hour.
-        `processes` is the trainer's own count of processes. Raises ConfigError if the ranks cannot reach each other
-        over TCP, or if the counts differ.
-        """
+        """Create a group of all processes of torch.distributed. `timeout_s` limits how long the other ranks wait for
+        rank 0 between two steps. The default is torch's half hour. `processes` is the trainer's own count of processes.
+        Raises ConfigError if the ranks cannot reach each other over TCP, or if the counts differ."""
         if processes is not None and processes != world():
             raise ConfigError(
                 f"the trainer counts {processes} processes, but torch.distributed has {world()}, so decisions would "
@@ -79,7 +74,6 @@ class Ranks:
 
     @property
     def leader(self) -> bool:
-        """Whether this process is rank 0."""
         return self.index == 0
 
     def same(self, value: T) -> T:
@@ -87,11 +81,9 @@ class Ranks:
         return self._broadcast_bytes(pickle.dumps(value) if self.leader else b"") if self._group is not None else value
 
     def broadcast_if_any(self, get_news: Callable[[], T | None], *, wants_stop: bool = False) -> T | None:
-        """Return rank 0's news on every rank, or None if there is none.
-
-        Only rank 0 calls `get_news`. If it raises an error, there is no news and all ranks continue. `wants_stop` says
-        whether this rank requests a stop. Rank 0 then finds the request in `stop_requester` within a second.
-        """
+        """Return rank 0's news on every rank, or None if there is none. Only rank 0 calls `get_news`. If it raises an
+        error, there is no news and all ranks continue. `wants_stop` says whether this rank requests a stop. Rank 0 then
+        finds the request in `stop_requester` within a second."""
         if self._group is None:
             return _or_default(get_news, None)
         packed, collects_requests = b"", False
@@ -116,10 +108,8 @@ class Ranks:
         return values
 
     def mean(self, metrics: Mapping[str, float], names: Sequence[str]) -> Mapping[str, float]:
-        """On rank 0, replace the metrics in `names` with their means over the ranks that measured them.
-
-        `names` must be the same on every rank. The other ranks get their own metrics back.
-        """
+        """On rank 0, replace the metrics in `names` with their means over the ranks that measured them. `names` must be
+        the same on every rank. The other ranks get their own metrics back."""
         if self._group is None or not names:
             return metrics
         metrics = floats(metrics)
@@ -137,10 +127,8 @@ class Ranks:
         return {**metrics, **means}
 
     def mean_on_device(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Return the mean of a scalar over the ranks, in float32 on its own device.
-
-        This uses the trainer's own group, so that only the reader of the mean waits for the device.
-        """
+        """Return the mean of a scalar over the ranks, in float32 on its own device. This uses the trainer's own group,
+        so that only the reader of the mean waits for the device."""
         if self._group is None:
             return tensor
         total = tensor.detach().float().clone()
@@ -200,9 +188,7 @@ def barrier() -> None:
 
 def gather_rows(value: T, rows: int) -> tuple[range, list[T]]:
     """Return the range of this rank's rows among the rows of all ranks, and the values of all ranks in rank order.
-
-    `rows` is the number of this rank's rows. This is a collective.
-    """
+    `rows` is the number of this rank's rows. This is a collective."""
     from torch import distributed
 
     gathered: list[Any] = [None] * world()

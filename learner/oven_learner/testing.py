@@ -86,9 +86,7 @@ def decision(
     snapshot_first: bool = False,
 ) -> Decision:
     """Return a decision as the mesh makes it. It applies before the step of tick `apply_at`, until tick `expires`.
-
-    Decisions with the same `number` are copies of the same decision.
-    """
+    Decisions with the same `number` are copies of the same decision."""
     tick = apply_at - 1
     return Decision.model_validate(
         {

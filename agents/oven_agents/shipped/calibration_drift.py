@@ -85,27 +85,27 @@ class CalibrationDrift(Agent):
 
     def _offer(self, window: Window, why: str, calibrated_tick: int | None) -> Alternatives | None:
         knobs, target = window.knobs, _target(window.run)
-        high, low = stands_alone(window.run), needs_second(window.run)
+        alone_confidence, seconded_confidence = stands_alone(window.run), needs_second(window.run)
         plans = []
         weight, beta, rate = knobs.get(LAMBDA), knobs.get(BETA), knobs.get(SCALE)
         if weight is not None and held_out(window.run) is not None:
             raised = weight.bounded(max(self.LAMBDA_FACTOR * weight.number, self.MIN_LAMBDA))
             if raised > weight.number:
-                plans.append(("raise_calibration", {LAMBDA: raised}, high))
+                plans.append(("raise_calibration", {LAMBDA: raised}, alone_confidence))
         if calibrated_tick is not None and ROLLBACK in knobs and SCALE in knobs:
             rollback: dict[str, float] = {
                 ROLLBACK: float(calibrated_tick),
                 SCALE: knobs[SCALE].bounded(self.RATE_FACTOR * knobs[SCALE].number),
             }
-            plans.append(("rollback_and_cut", rollback, high))
+            plans.append(("rollback_and_cut", rollback, alone_confidence))
         if beta is not None:
             raised_beta = beta.bounded(max(self.BETA_FACTOR * beta.number, self.MIN_BETA))
             if raised_beta > beta.number:
-                plans.append(("raise_beta", {BETA: raised_beta}, low))
+                plans.append(("raise_beta", {BETA: raised_beta}, seconded_confidence))
         if rate is not None:
             lowered = rate.bounded(self.RATE_FACTOR * rate.number)
             if lowered < rate.number:
-                plans.append(("lower_lr", {SCALE: lowered}, low))
+                plans.append(("lower_lr", {SCALE: lowered}, seconded_confidence))
         change = signed(target, self.GAIN)
         offered = [
             Plan.of_votes(

@@ -360,10 +360,16 @@ class Divergence(Agent):
 
     def _damaged_snapshot(self, window: Window, onset: int) -> int | None:
         """Return the tick of the last rollback's snapshot if harm recurred within RELAPSE_TICKS, otherwise None."""
-        back = next(reversed(window.applied(ROLLBACK)), None)
-        if back is None or not back.tick < onset <= back.tick + self.RELAPSE_TICKS or not isinstance(back.after, float):
+        rollback = next(reversed(window.applied(ROLLBACK)), None)
+        if (
+            rollback is None
+            or not rollback.tick < onset <= rollback.tick + self.RELAPSE_TICKS
+            or not isinstance(rollback.after, float)
+        ):
             return None
-        return max((o.tick for o in window.observations if o.tick <= back.tick and o.step <= back.after), default=None)
+        return max(
+            (o.tick for o in window.observations if o.tick <= rollback.tick and o.step <= rollback.after), default=None
+        )
 
     def _plan(self, window: Window, remedy: str, harm: _Harm) -> Plan:
         """Return the plan of a remedy, or an empty plan if the run lacks one of its knobs."""

@@ -166,16 +166,16 @@ class EntropyCollapse(Agent):
         self, window: Window, why: str, confidence: float, gauge: str, is_quiet: bool
     ) -> Alternatives | None:
         knobs = window.knobs
-        back = float(max(0, window.tick - self.COLLAPSE_TICKS))
+        rollback_tick = float(max(0, window.tick - self.COLLAPSE_TICKS))
         plans: list[tuple[str, dict[str, float]]] = []
         if ROLLBACK in knobs and SCALE in knobs:
             halved = knobs[SCALE].bounded(knobs[SCALE].number / 2)
-            plans.append(("rollback_and_cut", {ROLLBACK: back, SCALE: halved}))
+            plans.append(("rollback_and_cut", {ROLLBACK: rollback_tick, SCALE: halved}))
         if BETA in knobs:
             raised = knobs[BETA].bounded(max(2 * knobs[BETA].number, 0.05))
             plans.append(("raise_beta", {BETA: raised}))
         if ROLLBACK in knobs:
-            plans.append(("rollback", {ROLLBACK: back}))
+            plans.append(("rollback", {ROLLBACK: rollback_tick}))
         symptoms = {"confidence_collapse" if gauge == CONFIDENCE else "entropy_collapse": 0.8}
         return self._offer_plans(
             window, why, confidence, symptoms | ({"zero_advantage_groups": 0.5} if is_quiet else {}), plans

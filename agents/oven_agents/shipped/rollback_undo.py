@@ -56,30 +56,32 @@ class RollbackUndo(Agent):
         return f"the run announces no {' and no '.join(sorted(missing))}" if missing else None
 
     def vote(self, window: Window) -> Vote | Plan | None:
-        back = next(reversed(window.jumps), None)
-        if back is None or back.actuator != ROLLBACK or back.decision_id in window.commanded:
+        rollback = next(reversed(window.jumps), None)
+        if rollback is None or rollback.actuator != ROLLBACK or rollback.decision_id in window.commanded:
             return None
-        if window.tick < back.tick + self.EFFECT_TICKS or not window.is_new(
-            back.tick + int(self.EFFECT_TICKS) + PATIENCE
+        if window.tick < rollback.tick + self.EFFECT_TICKS or not window.is_new(
+            rollback.tick + int(self.EFFECT_TICKS) + PATIENCE
         ):
             return None
-        measured = recovered_share(window, back)
+        measured = recovered_share(window, rollback)
         if measured is None:
             return None
-        shares = [share for tick, share in measured if tick >= back.tick + self.EFFECT_TICKS]
+        shares = [share for tick, share in measured if tick >= rollback.tick + self.EFFECT_TICKS]
         if not shares:
-            return self._request_reading(window, back)
-        return self._undo(window, back, shares[0]) if shares[0] < MIN_RECOVERY else None
+            return self._request_reading(window, rollback)
+        return self._undo(window, rollback, shares[0]) if shares[0] < MIN_RECOVERY else None
 
-    def _request_reading(self, window: Window, back: Receipt) -> Vote | None:
+    def _request_reading(self, window: Window, rollback: Receipt) -> Vote | None:
         """Request a reading after a rollback, unless there was already a request."""
-        requested = any(receipt.tick >= back.tick + self.EFFECT_TICKS for receipt in window.applied(EVALUATE))
-        why = f"whether the rollback of tick {back.tick} brought anything"
+        requested = any(receipt.tick >= rollback.tick + self.EFFECT_TICKS for receipt in window.applied(EVALUATE))
+        why = f"whether the rollback of tick {rollback.tick} brought anything"
         return None if requested or not can_evaluate(window) else request_evaluation(window, why)
 
-    def _undo(self, window: Window, back: Receipt, share: float) -> Plan:
-        why = f"of what had been lost at tick {back.tick} the rollback regained {share:.0%}: what goes wrong goes on"
-        cut = next((receipt for receipt in window.applied(SCALE) if receipt.tick == back.tick), None)
+    def _undo(self, window: Window, rollback: Receipt, share: float) -> Plan:
+        why = (
+            f"of what had been lost at tick {rollback.tick} the rollback regained {share:.0%}: what goes wrong goes on"
+        )
+        cut = next((receipt for receipt in window.applied(SCALE) if receipt.tick == rollback.tick), None)
         rate = [] if cut is None or cut.before is None else [self._propose(window, SCALE, cut.before, why)]
         return Plan.of_votes("undo_rollback", [self._propose(window, UNDO, None, why), *rate])
 

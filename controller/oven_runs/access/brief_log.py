@@ -1,8 +1,8 @@
-"""Read a long log quickly: without the events that a later one supersedes, or only its newest events.
+"""Read a long log quickly, by skipping superseded events or by reading only the newest events.
 
-More than nine in ten events of a long log are observations, agents' `done` and the mesh's StepClosed. Most of them are
-superseded by a later one. A brief log skips those without decoding them. Every other event is complete and in order, so
-decisions, votes, receipts and alerts are the same as in the full log.
+More than nine in ten events of a long log are observations, agents' `done` messages and the mesh's StepClosed. Most of
+them are superseded by a later one, and a brief log skips these without decoding them. All other events are included in
+order, so decisions, votes, receipts and alerts are the same as in the full log.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ from oven_runs.access.log_sources import LogFile
 from oven_runs.home.run_folder import RunFolder
 
 FIRST_READINGS: Final = 3
-"""Number of first observations with the same metrics that are kept, so that a constant metric is recognised."""
+"""Number of first observations per set of metrics that are never skipped, so that constant metrics are recognised."""
 FULL_BYTES: Final = 100_000
-"""Bytes at the end of the file that are read in full."""
+"""Number of bytes at the end of the file that are read in full."""
 _METRIC: Final = re.compile(rb'"([^"]*)":')
 _COSTS: Final = b'"committee/'
-"""Observations with the judges' costs are all kept, because readers add these up."""
+"""Marks observations with the judges' costs. None of them is skipped, because readers add the costs up."""
 _FREQUENT: Final = re.compile(
     rb'\{"seq": (\d+), "time": "[^"]*", "subject": "oven\.([^".]+)\.([^"]*)", "id": "[^"]*", "signature": "[^"]*", '
     rb'"type": "(Observation|AgentStatus|StepClosed)", "data": '
 )
 _WITH_KEYS: Final = re.compile(rb'\{"seq": \d+, "time": "[^"]*", "subject": "oven\.[^".]+\.(run|operator)[".]')
-"""Matches the lines that may change the keys by which later events are verified."""
+"""Matches lines that may change the keys for verifying later events."""
 
 
 class BriefLog:
     """log.jsonl without superseded events. Iterate over it once. Raises the errors of LogFile.
 
     An observation is superseded by the next one with the same metrics, if no other event is between them. An agent's
-    `done` is superseded by its next status. StepClosed is superseded by the next StepClosed. The last FULL_BYTES are
-    read in full, so that the newest events come in order.
+    `done` is superseded by the agent's next status, and StepClosed by the next StepClosed. The last FULL_BYTES are read
+    in full, so that the newest events are in order.
     """
 
     def __init__(self, folder: RunFolder, *, growing: bool = False) -> None:
@@ -49,7 +49,7 @@ class BriefLog:
         self._observations: dict[bytes, bytes] = {}
         """The newest line with each set of metrics, not yet superseded."""
         self._latest: dict[bytes, bytes] = {}
-        """The newest StepClosed and each agent's newest `done`, by the end of their subject."""
+        """The newest StepClosed and each agent's newest `done`, by the last part of the subject."""
 
     @property
     def seq(self) -> int:
@@ -68,7 +68,7 @@ class BriefLog:
                 break
             yield from self._released(self._observations)
             event = log.read(line)
-            if isinstance(event.body, RunStarted):  # its keys verify the events after it, not those before
+            if isinstance(event.body, RunStarted):  # its keys do not verify earlier events
                 yield from self._released(self._latest)
             yield event
         yield from self._released(self._observations, self._latest)
@@ -105,9 +105,7 @@ class BriefLog:
 
 def newest_events(folder: RunFolder, count: int, keyring: Keyring, *, growing: bool = False) -> tuple[list[Event], int]:
     """Return the newest events of log.jsonl, verified, and the number of all events. Raises the errors of LogFile.
-
-    Earlier lines are only decoded if they may change the keys.
-    """
+    Earlier lines are only decoded if they may change the keys."""
     log, newest = LogFile(folder, growing=growing), deque[bytes]()
     for line in log.lines():
         newest.append(line)

@@ -23,10 +23,8 @@ MAX_DELAY_TICKS: Final = 100
 
 
 async def read_explanations(access: RunAccess, on_event: Callable[[Event], object] = lambda _: None) -> Explanations:
-    """Read the explanations of a run's decisions from its log.
-
-    `on_event` is called with each event, and may raise to stop. Raises the errors of `RunAccess.events`.
-    """
+    """Read the explanations of a run's decisions from its log. `on_event` is called with each event, and may raise to
+    stop. Raises the errors of `RunAccess.events`."""
     log = Explanations()
     async for event in access.events(brief=True):
         log.feed(event)
@@ -50,11 +48,8 @@ async def decide_under_rules(
     rules: Mapping[str, Any],
     on_event: Callable[[Event], object] = lambda _: None,
 ) -> AlternativeDecision:
-    """Return the decision that these rules would have led to instead of the original one.
-
-    Reads the log only as far as needed. `on_event` is called with each event, and may raise to stop. Raises the errors
-    of `RunAccess.events`.
-    """
+    """Return the decision that these rules would have led to instead of the original one. Reads the log only as far as
+    needed. `on_event` is called with each event, and may raise to stop. Raises the errors of `RunAccess.events`."""
     loop = OpenLoop(access.run, lambda logged: with_rules(logged, rules))
     later: Decision | None = None
     async with contextlib.aclosing(access.events(exact=True)) as log:

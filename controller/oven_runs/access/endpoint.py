@@ -37,9 +37,7 @@ class Endpoint:
 
     def with_environment(self, environment: Mapping[str, str] = os.environ) -> Endpoint:
         """Return the endpoint with missing values from the environment. A process of the stack ignores them.
-
-        OVEN_RUN_DIR marks the processes of the stack.
-        """
+        OVEN_RUN_DIR marks the processes of the stack."""
         if not self.is_remote and environment.get("OVEN_RUN_DIR"):
             return self
         creds, ca = environment.get("OVEN_CREDS"), environment.get("OVEN_TLS_CA")

@@ -58,10 +58,8 @@ class LocalRun(RunAccess):
     async def raw_events(
         self, *, exact: bool = False, brief: bool = False, report: Callable[[str], object] = warn
     ) -> AsyncGenerator[Event]:
-        """Read from `history` while the stack is up, and otherwise from log.jsonl or the store.
-
-        A brief log begins with log.jsonl in both cases.
-        """
+        """Read from `history` while the stack is up, and otherwise from log.jsonl or the store. A brief log begins with
+        log.jsonl in both cases."""
         from oven_runs.access import log_recovery
         from oven_runs.access.brief_log import BriefLog
         from oven_runs.access.log_sources import batches, exported_events

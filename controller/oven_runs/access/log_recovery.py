@@ -90,11 +90,9 @@ async def _recover_from_store(folder: RunFolder, report: Report) -> bool:
 
 
 async def complete_log(bus: Bus, folder: RunFolder, report: Report, *, has_late_messages: bool = False) -> None:
-    """Append the messages in the run's spool, if it has one, and complete log.jsonl.
-
-    With `has_late_messages`, spooled messages were appended earlier, so the mesh's outputs may be missing. Raises
-    BusError and OSError. The call can be repeated after an error.
-    """
+    """Append the messages in the run's spool, if it has one, and complete log.jsonl. With `has_late_messages`, spooled
+    messages were appended earlier, so the mesh's outputs may be missing. Raises BusError and OSError. The call can be
+    repeated after an error."""
     mark_mirrored(folder, mirrored=True)  # until log.jsonl is complete
     with contextlib.closing(Mirror(folder.export)) as mirror, locked_spool(folder.path, folder.run) as spool:
         if spool is not None and spool.content.messages:
@@ -161,9 +159,7 @@ async def copy_new_events(bus: Bus, run: str, mirror: Mirror) -> None:
 
 def recover_without_store(folder: RunFolder, report: Report) -> list[Event]:
     """Add the spool's messages to log.jsonl, which is the only log if the store was deleted. Return the added events.
-
-    Raises OSError if the disk is full, ConfigError if log.jsonl is damaged.
-    """
+    Raises OSError if the disk is full, ConfigError if log.jsonl is damaged."""
     with contextlib.closing(Mirror(folder.export)) as mirror:
         mirror.finish()  # removes an incomplete last line
     with locked_spool(folder.path, folder.run) as spool:
@@ -220,11 +216,9 @@ async def _publish_missing_outputs(bus: Bus, folder: RunFolder) -> None:
 
 
 def _missing_outputs(events: Iterable[Event], folder: RunFolder) -> tuple[list[tuple[Output, int]], dict[str, str]]:
-    """Return the outputs that the mesh has not published at the end of this log, and the signers' public keys.
-
-    Each output comes with the sequence of a forged event on its subject, or 0. If another version of the mesh decided
-    in this run, there are none.
-    """
+    """Return the outputs that the mesh has not published at the end of this log, and the signers' public keys. Each
+    output comes with the sequence of a forged event on its subject, or 0. If another version of the mesh decided in
+    this run, there are none."""
     mesh, keyring, forged, version = Mesh(folder.run), Keyring(folder.pin()), dict[str, int](), ""
     for raw in events:
         event = keyring.verify(raw)

@@ -69,11 +69,8 @@ class LogFile:
         growing: bool = False,
         each: Callable[[bytes], object] | None = None,
     ) -> None:
-        """Start reading after byte `offset` and event `seq`.
-
-        `growing` means that the file is still being written, so an incomplete last line is ignored. `each` is called
-        with every line.
-        """
+        """Start reading after byte `offset` and event `seq`. `growing` means that the file is still being written, so
+        an incomplete last line is ignored. `each` is called with every line."""
         self.offset = offset
         """Bytes read so far, up to the end of a line."""
         self.seq = seq
@@ -198,11 +195,8 @@ async def stored_events(folder: RunFolder, after: int = 0) -> AsyncGenerator[Eve
 
 
 async def listen(bus: Bus, run: str, wake: asyncio.Event) -> None:
-    """Set `wake` whenever a message is published to the log.
-
-    A subscription to `oven.<run>.>` would also receive requests to `history`. This process would then count as their
-    responder, and a missing mesh would go unnoticed.
-    """
+    """Set `wake` whenever a message is published to the log. A subscription to `oven.<run>.>` would also receive
+    requests to `history`. This process would then count as their responder, and a missing mesh would go unnoticed."""
 
     def on_message(_message: object) -> None:
         wake.set()

@@ -40,11 +40,8 @@ class RemoteRun(RunAccess):
         keys: Mapping[str, str] | None = None,
         trust: ssl.SSLContext | None = None,
     ) -> None:
-        """`role` is the role of the key, or None if only the server knows it.
-
-        `keys` has the known public keys by signer. {} means that the run is unsigned, and None means to trust the first
-        RunStarted in the log.
-        """
+        """`role` is the role of the key, or None if only the server knows it. `keys` has the known public keys by
+        signer. {} means that the run is unsigned, and None means to trust the first RunStarted in the log."""
         self.run, self.by = names.checked("run", run), credentials.name if credentials else "operator"
         self._url, self._credentials, self._role = url, credentials, role
         self._keys, self._trust = keys, trust

@@ -86,19 +86,15 @@ class RunAccess(ABC):
 
     @abstractmethod
     async def live_keyring(self, bus: Bus) -> Keyring:
-        """Return a keyring for live messages, if possible without reading the log first.
-
-        Raises ConfigError, and BusError if the keys are only in the log and no mesh answers.
-        """
+        """Return a keyring for live messages, if possible without reading the log first. Raises ConfigError, and
+        BusError if the keys are only in the log and no mesh answers."""
 
     @abstractmethod
     def raw_events(
         self, *, exact: bool = False, brief: bool = False, report: Callable[[str], object] = warn
     ) -> AsyncGenerator[Event]:
-        """Yield every event so far, unverified. Raises BusError and ConfigError.
-
-        `exact` reads the log itself. `brief` may omit superseded events (brief_log), which is ten times as fast.
-        """
+        """Yield every event so far, unverified. Raises BusError and ConfigError. `exact` reads the log itself. `brief`
+        may omit superseded events (brief_log), which is ten times as fast."""
 
     async def remaining_events(self, after: int) -> AsyncGenerator[Event]:
         """Yield the events that a stopped run left after sequence `after`, unverified. Raises ConfigError."""
@@ -123,11 +119,8 @@ class RunAccess(ABC):
         keyring: Keyring | None = None,
         report: Callable[[str], object] = warn,
     ) -> AsyncGenerator[Event]:
-        """Yield every event so far, verified.
-
-        `exact`, `brief` and `report` are passed to `raw_events`. Without `keyring`, `check` is passed to
-        `self.keyring`. `until` stops before the first observation after that tick.
-        """
+        """Yield every event so far, verified. `exact`, `brief` and `report` are passed to `raw_events`. Without
+        `keyring`, `check` is passed to `self.keyring`. `until` stops before the first observation after that tick."""
         keyring = keyring or self.keyring(check=check)
         async with contextlib.aclosing(self.raw_events(exact=exact, brief=brief, report=report)) as log:
             async for raw in log:
@@ -195,9 +188,7 @@ class RunAccess(ABC):
         report: Callable[[str], object],
     ) -> AsyncGenerator[_Item]:
         """Yield the results of `fetch` at once, and again whenever `listen` sets its event, until the stack is down.
-
-        Reconnects until `is_over` returns true, and reports lost and restored connections. Raises RefusedError.
-        """
+        Reconnects until `is_over` returns true, and reports lost and restored connections. Raises RefusedError."""
         wake, is_lost = asyncio.Event(), False
         while self.is_up():
             try:

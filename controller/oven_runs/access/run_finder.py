@@ -11,11 +11,9 @@ from oven_runs.home.run_folder import Home, RunFolder
 
 
 def find_run(run: str | None, options: Endpoint | None = None, *, running: bool = False) -> RunAccess:
-    """Return access to the run with this name.
-
-    Without a name, choose the run at the endpoint or the only one that is running on this machine. If there is neither
-    and `running` is false, choose the newest run here. Raises ConfigError, UnknownNameError.
-    """
+    """Return access to the run with this name. Without a name, choose the run at the endpoint or the only one that is
+    running on this machine. If there is neither and `running` is false, choose the newest run here. Raises ConfigError,
+    UnknownNameError."""
     options = options or Endpoint()
     endpoint = options.with_environment()
     if endpoint.is_remote:

@@ -26,7 +26,7 @@ FOLDER: Final = "authored"
 """Folder inside the run's folder. Only its owner may read it."""
 TOPICS, PROMPTS = "topics.json", "prompts.jsonl"
 CHARACTERS: Final = 4000
-"""Maximum characters of a prompt: about a thousand tokens, longer than prompts in the usual data sets for GRPO."""
+"""Maximum number of characters of a prompt: about a thousand tokens, more than usual data sets for GRPO have."""
 LINE_BYTES: Final = 32_768
 """Maximum bytes of a line: a prompt whose characters are all escaped in JSON, and its provenance."""
 READ_BYTES: Final = 262_144
@@ -119,12 +119,12 @@ def append_prompts(run_folder: Path, prompts: Sequence[AuthoredPrompt]) -> None:
     descriptor = os.open(_folder(run_folder) / PROMPTS, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
     with os.fdopen(descriptor, "ab", buffering=0) as out:
         if out.tell() and (run_folder / FOLDER / PROMPTS).read_bytes()[-1:] != b"\n":
-            lines = b"\n" + lines  # an earlier write that a full disk cut off spoils one prompt, not two
+            lines = b"\n" + lines  # if a full disk cut off an earlier write, only that prompt is lost
         out.write(lines)
 
 
 def read_prompts(run_folder: Path, offset: int) -> Batch:
-    """Read the whole lines from `offset` on, at most READ_BYTES. Raises ConfigError, OSError if it is missing."""
+    """Read the complete lines after `offset`, at most READ_BYTES. Raises ConfigError, and OSError without a file."""
     path = run_folder / FOLDER / PROMPTS
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)  # a pipe in its place must not block
     about = os.fstat(descriptor)

@@ -95,10 +95,8 @@ class ModelSpend:
 
     def __init__(self, path: Path | None, caps: Sequence[Cap] = (), owner: str = "") -> None:
         """Open or create the file. If `path` is None, use memory. Only this process may spend from `owner` and accounts
-        below it (empty: all), so an earlier process's reservations there are booked.
-
-        Raises ConfigError for a file that is damaged or cannot be written.
-        """
+        below it (empty: all), so an earlier process's reservations there are booked. Raises ConfigError for a file that
+        is damaged or cannot be written."""
         self.path = path
         self._caps = tuple(cap for cap in caps if cap.limits.capped)
         self._lock = threading.Lock()
@@ -184,10 +182,8 @@ class ModelSpend:
 
 
 def open_database(path: Path | None, tables: str) -> sqlite3.Connection:
-    """Open a SQLite file in autocommit mode, and create `tables`. If `path` is None, use memory.
-
-    Threads that share the connection need a lock. Raises sqlite3.Error, and DatabaseError if the file is damaged.
-    """
+    """Open a SQLite file in autocommit mode, and create `tables`. If `path` is None, use memory. Threads that share the
+    connection need a lock. Raises sqlite3.Error, and DatabaseError if the file is damaged."""
     file = sqlite3.connect(path or ":memory:", timeout=LOCK_TIMEOUT_S, isolation_level=None, check_same_thread=False)
     try:
         # With NORMAL, data survives the death of the process, but a power cut may lose the last writes.

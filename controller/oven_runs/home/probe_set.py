@@ -79,10 +79,8 @@ def path(run_folder: Path, key: str) -> Path:
 
 
 def read_prompts(file: Path) -> tuple[str, ...]:
-    """Read one prompt per line, or one object with "prompt" per line of a .jsonl file. Empty lines are skipped.
-
-    Raises ConfigError if the file cannot be read, or has no prompts, duplicates, or more than MAX_PROMPTS.
-    """
+    """Read one prompt per line, or one object with "prompt" per line of a .jsonl file. Empty lines are skipped. Raises
+    ConfigError if the file cannot be read, or has no prompts, duplicates, or more than MAX_PROMPTS."""
     try:
         text = read_file(file, "the prompts of committee.frontier", PROMPTS_BYTES).decode()
     except UnicodeDecodeError as error:

@@ -276,10 +276,8 @@ class Home:
 
     def find(self, run: str | None, *, running: bool = False) -> RunFolder:
         """Return the run with this name. Without one, return the only run that is up, or the newest unless `running`.
-
         Raises UnknownNameError, ConfigError if several runs are up or there is no run, and PermissionError if only
-        another user may read the run.
-        """
+        another user may read the run."""
         skipped: dict[str | None, PermissionError] = {}
         runs = self.runs(skipped.__setitem__)
         if run in skipped:

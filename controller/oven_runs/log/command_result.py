@@ -70,11 +70,8 @@ class CommandResult:
 
     @property
     def code(self) -> int:
-        """The exit code of the command line.
-
-        0: the command was carried out. 1: it was refused, or another value was read back. 3: the result is not known
-        yet.
-        """
+        """The exit code of the command line. 0: the command was carried out. 1: it was refused, or another value was
+        read back. 3: the result is not known yet."""
         if not self.is_final:
             return 3
         if self.answer is not None and not self.answer.done:

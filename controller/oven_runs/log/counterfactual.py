@@ -93,10 +93,8 @@ class OpenLoop:
         return self._mesh.state.tick
 
     def feed(self, event: Event) -> tuple[LogMessage | None, list[Output]]:
-        """Add the next recorded event. Return the message that this mesh received, if any, and the mesh's outputs.
-
-        The mesh does not receive the outputs of the recording's mesh, nor receipts for decisions that it did not make.
-        """
+        """Add the next recorded event. Return the message that this mesh received, if any, and the mesh's outputs. The
+        mesh does not receive the outputs of the recording's mesh, nor receipts for decisions that it did not make."""
         self._mesh.current_seq, self._mesh.ids_issued = event.seq, 0
         if isinstance(event.body, Malformed):
             return None, self._step(event)
@@ -120,12 +118,9 @@ class OpenLoop:
         return self._mesh.state.effective.get(actuator)
 
     def divergences(self) -> list[Divergence]:
-        """Return the decisions that differ, sorted by tick.
-
-        Decisions are matched by tick, actuator and position among decisions with the same two. Differences in the
-        wording of a reason do not count. At the end of an unfinished log, the last tick's decisions may not be logged
-        yet, so they are skipped.
-        """
+        """Return the decisions that differ, sorted by tick. Decisions are matched by tick, actuator and position among
+        decisions with the same two. Differences in the wording of a reason do not count. At the end of an unfinished
+        log, the last tick's decisions may not be logged yet, so they are skipped."""
         logged_by_key, computed_by_key = _by_key(decision for _, decision in self.logged), _by_key(self.computed)
         seqs = {decision.id: seq for seq, decision in self.logged}
         divergences = []

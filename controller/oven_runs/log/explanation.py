@@ -153,11 +153,9 @@ class Explanations:
         return replace(explanation, injected=injected)
 
     def find(self, name: str) -> Explanation:
-        """Find a decision by its id or ballot, its actuator, or the beginning of its id.
-
-        For an actuator, return the newest decision that passed, or the newest one if none passed. Raises
-        UnknownNameError. Raises ConfigError if several ids begin with `name` or if the ballot is still open.
-        """
+        """Find a decision by its id or ballot, its actuator, or the beginning of its id. For an actuator, return the
+        newest decision that passed, or the newest one if none passed. Raises UnknownNameError. Raises ConfigError if
+        several ids begin with `name` or if the ballot is still open."""
         decisions = [explanation.decision for explanation in self.by_id.values()]
         same_id = [decision for decision in decisions if name in (decision.id, decision.ballot)]
         same_actuator = [decision for decision in decisions if decision.actuator == name]
@@ -185,10 +183,8 @@ class Explanations:
 
 
 def matching_ids(prefix: str, ids: Iterable[str]) -> list[str]:
-    """Return the ids that start with this prefix, with or without leading zeros.
-
-    If the number of exactly one id equals the prefix, return only that id.
-    """
+    """Return the ids that start with this prefix, with or without leading zeros. If the number of exactly one id equals
+    the prefix, return only that id."""
     if not prefix:
         return []
     unique_ids = dict.fromkeys(ids)

@@ -73,10 +73,8 @@ class MetricReader:
                     self._measured.append((body.tick, body.step, value, event.time))
 
     def history(self, run: str, max_points: int) -> MetricHistory:
-        """Return the measurements with at most `max_points` points, at least 5.
-
-        Raises UnknownNameError if the run has no metric of this name.
-        """
+        """Return the measurements with at most `max_points` points, at least 5. Raises UnknownNameError if the run has
+        no metric of this name."""
         if self.name not in self._names:
             raise UnknownNameError("metric", self.name, self._names)
         selected = [
@@ -107,10 +105,8 @@ class MetricReader:
 
 
 def select_indices(values: Sequence[float], limit: int) -> list[int]:
-    """Return the sorted indices of at most `limit` (at least 5) values.
-
-    They are the first and the last value, and the minimum, maximum and first non-finite value of equal intervals.
-    """
+    """Return the sorted indices of at most `limit` (at least 5) values. They are the first and the last value, and the
+    minimum, maximum and first non-finite value of equal intervals."""
     if len(values) <= limit:
         return list(range(len(values)))
     intervals = (limit - 2) // 3

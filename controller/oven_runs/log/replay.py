@@ -84,11 +84,9 @@ class Replay:
                 report.adopted += output.message.verdict == "adopted"
 
     def report(self) -> ReplayReport:
-        """Return the result. Call this once, at the end.
-
-        An output that is not in the log counts as `pending` if the run has not ended and no later output is in the log,
-        because replicas publish in order. Otherwise it counts as `missing`.
-        """
+        """Return the result. Call this once, at the end. An output that is not in the log counts as `pending` if the
+        run has not ended and no later output is in the log, because replicas publish in order. Otherwise it counts as
+        `missing`."""
         report, state = self._report, self.mesh.state
         report.finished, report.mesh_code, report.tick = state.ended, state.mesh_code, state.tick
         report.counters = state.counters

@@ -289,9 +289,8 @@ class RunSummary:
 
     def held_out(self) -> list[str]:
         """Return the announced held-out metrics. Without any, return the metrics of evaluations, except for speed.
-
-        Metrics with a direction come first, and a total before its parts: `eval/accuracy` before `eval/accuracy/len3`.
-        """
+        Metrics with a direction come first, and a total before its parts: `eval/accuracy` before
+        `eval/accuracy/len3`."""
         declared = [spec for spec in self.started.metrics if spec.held_out] if self.started else []
         if declared:
             ordered = sorted(declared, key=lambda spec: (spec.better == "neither", spec.name.count("/")))
@@ -300,11 +299,9 @@ class RunSummary:
         return sorted(measured, key=lambda name: name.count("/"))
 
     def target(self) -> str | None:
-        """Return the metric that shows how well the run is doing; None before one was measured.
-
-        It is the first held-out metric, or the training signal without a held-out metric. A metric that was constant
-        for CONSTANT_AFTER measurements is skipped if another one changes.
-        """
+        """Return the metric that shows how well the run is doing; None before one was measured. It is the first
+        held-out metric, or the training signal without a held-out metric. A metric that was constant for CONSTANT_AFTER
+        measurements is skipped if another one changes."""
         held_out = [name for name in self.held_out() if name in self.metrics]
         signal = training_signal(self.metrics)
         candidates = [*held_out, *([signal] if signal else [])]

@@ -46,12 +46,9 @@ class Child:
         restricted: bool = False,
         kill_descendants: bool = False,
     ) -> Child:
-        """Start a child. Raises ProcessError.
-
-        A `foreign` program cannot watch a pipe, so it gets a guard. Two options work for foreign programs only:
-        `restricted` keeps the program off the trainer's cores, and `kill_descendants` also ends every process that it
-        started, even outside its group.
-        """
+        """Start a child. Raises ProcessError. A `foreign` program cannot watch a pipe, so it gets a guard. Two options
+        work for foreign programs only: `restricted` keeps the program off the trainer's cores, and `kill_descendants`
+        also ends every process that it started, even outside its group."""
         reader, writer = os.pipe()
         environment = {**os.environ, **(env or {}), PARENT_FD: str(reader)}
         if foreign:
@@ -146,10 +143,8 @@ class Child:
 
 
 def end_session(leader: int) -> None:
-    """Send SIGKILL to every process of a session whose leader has died.
-
-    The system does not reuse the session's id while one of its processes is alive.
-    """
+    """Send SIGKILL to every process of a session whose leader has died. The system does not reuse the session's id
+    while one of its processes is alive."""
     import psutil
 
     for pid in psutil.pids():
@@ -159,10 +154,8 @@ def end_session(leader: int) -> None:
 
 
 def follow_parent(grace_s: float = 10.0) -> None:
-    """Send this process SIGTERM when its parent's pipe closes, and exit after a grace period.
-
-    Call this before anything else in a child process.
-    """
+    """Send this process SIGTERM when its parent's pipe closes, and exit after a grace period. Call this before anything
+    else in a child process."""
     if fd := os.environ.pop(PARENT_FD, ""):
         end_when_closed(int(fd), grace_s)
 

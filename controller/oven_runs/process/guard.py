@@ -137,11 +137,9 @@ def _children(parent: int) -> list[int]:
 
 @contextlib.contextmanager
 def _signals_only_in_this_thread() -> Iterator[None]:
-    """Keep signals away from threads that are started in this context.
-
-    Only the main thread runs handlers. If another thread received the second of two signals, the main thread might be
-    waiting for the command again and never run the handler.
-    """
+    """Keep signals away from threads that are started in this context. Only the main thread runs handlers. If another
+    thread received the second of two signals, the main thread might be waiting for the command again and never run the
+    handler."""
     previous_mask = signal.pthread_sigmask(signal.SIG_BLOCK, HANDLED_SIGNALS)
     try:
         yield

@@ -62,10 +62,8 @@ class SupervisedProcess:
         record_pid: Callable[[str, int], None],
         policy: Backoff | None = None,
     ) -> None:
-        """Supervise `child`, which is running and ready.
-
-        `report` receives lines for the user. `record_pid` receives the name and pid after each restart.
-        """
+        """Supervise `child`, which is running and ready. `report` receives lines for the user. `record_pid` receives
+        the name and pid after each restart."""
         self.name = process.name
         self.child = child
         self.given_up = False

@@ -28,11 +28,9 @@ class Node:
 
 
 def write_confs(folder: ServerFolder, nodes: Sequence[Node]) -> list[Path]:
-    """Write `node-1/nats.conf` and so on, based on the folder's nats.conf. Return their paths.
-
-    Each node stores data in its own folder. The nodes authenticate each other with a password in the files. Raises
-    ConfigError if there is no nats.conf or the number of nodes is not 3 or 5.
-    """
+    """Write `node-1/nats.conf` and so on, based on the folder's nats.conf. Return their paths. Each node stores data in
+    its own folder. The nodes authenticate each other with a password in the files. Raises ConfigError if there is no
+    nats.conf or the number of nodes is not 3 or 5."""
     if len(nodes) not in (3, 5):
         raise ConfigError(
             f"a cluster cannot have {len(nodes)} servers; use 3 or 5, so that it survives the loss of one"

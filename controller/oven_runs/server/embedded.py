@@ -84,11 +84,9 @@ class ServerFolder:
     def add_user(
         self, role: Role, name: str, agents: Sequence[str] | None = None, *, completions: bool | None = None
     ) -> Path:
-        """Create a key file for `name` with mode 0600, unless it exists. Return the path of its seed.
-
-        `agents`: the agents of a shared process. `completions`: whether an agent may read sampled completions,
-        initially not. None leaves either unchanged. Raises ConfigError if the name has another role.
-        """
+        """Create a key file for `name` with mode 0600, unless it exists. Return the path of its seed. `agents`: the
+        agents of a shared process. `completions`: whether an agent may read sampled completions, initially not. None
+        leaves either unchanged. Raises ConfigError if the name has another role."""
         path = self.creds / f"{name}.nk"
         present = {user.name: user for user in self.users()}
         user = present.get(name)
@@ -128,10 +126,8 @@ class ServerFolder:
         http: str = "",
         certificate: tls.Certificate | None = None,
     ) -> None:
-        """Write the server's configuration. `http` is the address for health checks; empty for none.
-
-        Raises ConfigError if other machines could connect without authentication.
-        """
+        """Write the server's configuration. `http` is the address for health checks; empty for none. Raises ConfigError
+        if other machines could connect without authentication."""
         if not self.users() and not tls.is_loopback(host):
             raise ConfigError(
                 f"{host}:{port} can be reached from other machines, and a server without users would let anyone vote, "
@@ -204,10 +200,8 @@ class EmbeddedServer:
 
     @classmethod
     async def start(cls, folder: ServerFolder, log: Path, port: int | None = None) -> EmbeddedServer:
-        """Start a server and wait until it answers. `port=None` picks a free one.
-
-        Raises ConfigError if the port is in use, ProcessError with the end of the log if the server does not start.
-        """
+        """Start a server and wait until it answers. `port=None` picks a free one. Raises ConfigError if the port is in
+        use, ProcessError with the end of the log if the server does not start."""
         if port is None:
             port = free_port()
         elif not is_free(port):
@@ -259,11 +253,9 @@ def binary() -> str:
 
 
 def free_port() -> int:
-    """Return a free port, a different one on every call.
-
-    The ports are below 32768, because the system uses higher ports for outgoing connections, which could occupy a port
-    while the server is down. They are random, because forked processes would count up from the same port.
-    """
+    """Return a free port, a different one on every call. The ports are below 32768, because the system uses higher
+    ports for outgoing connections, which could occupy a port while the server is down. They are random, because forked
+    processes would count up from the same port."""
     for _ in range(2 * len(_PORTS)):
         port = secrets.choice(_PORTS)
         if port not in _used_ports and is_free(port):

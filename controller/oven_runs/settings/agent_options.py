@@ -52,11 +52,8 @@ class Option:
 
 
 def options_of(agent: type) -> dict[str, Option]:
-    """Return the options of an agent's class by name, in source order.
-
-    The class attribute `options` may set bounds: {name: (least, most)}. Without bounds an option keeps the sign of its
-    default.
-    """
+    """Return the options of an agent's class by name, in source order. The class attribute `options` may set bounds:
+    {name: (least, most)}. Without bounds an option keeps the sign of its default."""
     bounds = getattr(agent, "options", {})
     bounds = bounds if isinstance(bounds, Mapping) else {}
     options = {}
@@ -126,7 +123,7 @@ def numbers(name: str, values: Mapping[str, Any]) -> dict[str, Number]:
 
 
 def assigned(text: str) -> tuple[str, str]:
-    """Split NAME=VALUE texts from the command line. Raises ConfigError."""
+    """Split a NAME=VALUE text from the command line. Raises ConfigError."""
     name, separator, value = text.partition("=")
     if not separator or not name.strip():
         raise ConfigError(f"--option {text!r} has no name and value; write e.g. --option cut=4")

@@ -122,9 +122,7 @@ def _options(
     installed: Collection[str],
 ) -> dict[str, dict[str, Any]]:
     """Return the options by agent. An agent's own entry overrides `agent_options`. Agents outside the run are omitted.
-
-    Raises UnknownNameError for an agent that does not exist, ConfigError for a value that is not a number.
-    """
+    Raises UnknownNameError for an agent that does not exist, ConfigError for a value that is not a number."""
     options: dict[str, dict[str, Any]] = {}
     for name in dict.fromkeys([*agent_options, *entries]):
         if name not in present and name not in installed:

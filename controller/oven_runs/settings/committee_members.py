@@ -65,7 +65,7 @@ def read_rubric(name: str, path: str) -> str:
     except UnicodeDecodeError as error:
         raise ConfigError(f"cannot read {file} {path}: it is not UTF-8 text (byte {error.start})") from error
     if not text:
-        raise ConfigError(f"{file} {path} is empty; write there what to look for, or leave `rubric` out")
+        raise ConfigError(f"{file} {path} is empty; describe in it what to look for, or omit `rubric`")
     return text
 
 
@@ -79,7 +79,7 @@ def with_judge(settings: MemberSettings, judge: JudgeSpec) -> MemberSettings:
     try:
         return MemberSettings.model_validate(settings.model_dump() | judge.model_dump())
     except ValidationError as error:
-        raise ConfigError(f"the judge {judge.identity} cannot be asked: {reason(error)}") from None
+        raise ConfigError(f"the judge {judge.identity} is invalid: {reason(error)}") from None
 
 
 def new_member(committee: CommitteeSettings, name: str, **fields: Any) -> MemberSettings:

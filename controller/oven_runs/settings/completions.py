@@ -6,7 +6,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from oven_core.plugins import checked_function
 
-OF_RECIPES = 10
+RECIPE_INTERVAL = 10
 """Default steps between two samples in a recipe. A recipe's data are generated, so no text is secret."""
 
 
@@ -19,8 +19,8 @@ class CompletionsSettings(BaseModel):
         default=None,
         ge=0,
         le=10**9,
-        description=f"optimizer steps between two samples; 0: no samples; none: {OF_RECIPES} for a recipe, 0 for your "
-        "own script",
+        description=f"optimizer steps between two samples; 0: no samples; none: {RECIPE_INTERVAL} for a recipe, 0 for "
+        "your own script",
     )
     groups: int = Field(default=1, ge=1, le=8, description="groups per sample, shown one after another")
     completions: int = Field(default=16, ge=1, le=64, description="maximum completions shown per group")
@@ -38,7 +38,9 @@ class CompletionsSettings(BaseModel):
 
     def steps_between(self, *, attached: bool) -> int:
         """Return the steps between two samples; 0 for none. `attached`: the training script is the user's own."""
-        return (0 if attached else OF_RECIPES) if self.every is None else self.every
+        if self.every is not None:
+            return self.every
+        return 0 if attached else RECIPE_INTERVAL
 
 
 def with_checked_redaction(completions: CompletionsSettings) -> CompletionsSettings:

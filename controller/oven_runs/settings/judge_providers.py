@@ -1,4 +1,4 @@
-"""The provider catalogue: each provider's API, its key variable and the features of its models.
+"""Look up providers in the catalogue: each provider's API, its key variable and the features of its models.
 
 `judge_providers.yaml` is the packaged catalogue. `up`, `--dry-run` and `doctor` check settings against it, and
 processes that call models use it.
@@ -115,10 +115,8 @@ def packaged() -> Catalogue:
 
 def catalogue(overlay: str | Path = "") -> Catalogue:
     """Return the packaged catalogue, merged with the user's file. Raises ConfigError for an unreadable or invalid file.
-
     If an entry moves a provider to another address without naming a key, the provider's key is dropped. A key is never
-    sent to another address unless the user says so.
-    """
+    sent to another address unless the user says so."""
     if not overlay:
         return packaged()
     path = Path(overlay)
@@ -146,20 +144,20 @@ def endpoint_of(
             f"{owner} has no address: the provider {member.provider!r} needs {setting}.base_url, e.g. "
             "http://127.0.0.1:8000/v1"
         )
-    special = entry.exception(member.model)
-    moved = bool(member.base_url)
+    exception = entry.exception(member.model)
+    has_own_address = bool(member.base_url)
     return ModelEndpoint(
         provider=member.provider,
         model=member.model,
         wire=entry.wire,
         base_url=member.base_url or entry.base_url,
-        key_env=member.key_env or ("" if moved else entry.key_env),
-        schema_mode=special.schema_mode or entry.schema_mode,
-        top_logprobs=entry.top_logprobs if special.top_logprobs is None else special.top_logprobs,
-        limit_as=special.limit_as or entry.limit_as,
+        key_env=member.key_env or ("" if has_own_address else entry.key_env),
+        schema_mode=exception.schema_mode or entry.schema_mode,
+        top_logprobs=entry.top_logprobs if exception.top_logprobs is None else exception.top_logprobs,
+        limit_as=exception.limit_as or entry.limit_as,
         known_as=entry.known_as or member.provider,
-        priced_as="" if moved else entry.priced_as,
-        price=special.price or entry.price,
+        priced_as="" if has_own_address else entry.priced_as,
+        price=exception.price or entry.price,
     )
 
 
@@ -176,8 +174,8 @@ def key_of(name: str, endpoint: ModelEndpoint, environ: Mapping[str, str] = os.e
         )
     if not re.fullmatch(r"[!-~]+", key):
         raise ConfigError(
-            f"{owner}: the environment variable {endpoint.key_env} holds characters that no key has "
-            "(a space, a line break or something outside ASCII); set it again"
+            f"{owner}: the environment variable {endpoint.key_env} contains a character that keys cannot contain "
+            "(a space, a line break or a non-ASCII character); set it again"
         )
     return key
 

@@ -24,8 +24,8 @@ ENVIRONMENT = "OVEN_SET_"
 """Prefix of environment variables: `OVEN_SET_RULES__WINDOW_TICKS=5` means `--set rules.window_ticks=5`."""
 
 SECRET_SETTINGS = ("key_env", "base_url", "to")
-"""Settings whose values never appear in errors. People sometimes write a key instead of its variable's name, or put one
-into an address. And anyone with a webhook's address can post to it."""
+"""Settings whose values never appear in errors. Users sometimes write a key instead of its variable's name or put a key
+into an address, and anyone who knows a webhook's address can post to it."""
 _QUOTED_CHARACTERS = 80
 """Maximum characters of an argument in an error message."""
 
@@ -170,30 +170,28 @@ def validated(
     options: type[BaseModel] | None,
 ) -> _Model:
     """Validate the merged `values` of `layers`. `prefix` is their dotted path; `options` are the recipe's settings.
-
-    Raises ConfigError with one line per error: setting, value, source, what was expected, and similar names.
-    """
+    Raises ConfigError with one line per error: setting, value, source, what was expected, and similar names."""
     try:
         return model.model_validate(values)
     except ValidationError as error:
         problems = error.errors(include_url=False)
-    known = [prefix + key for key in dotted_names(model)]
+    known_names = [prefix + key for key in dotted_names(model)]
     if options is not None:
-        known += [f"recipe_options.{key}" for key in dotted_names(options)]
+        known_names += [f"recipe_options.{key}" for key in dotted_names(options)]
     lines = []
     for problem in problems:
         parts = tuple(str(part) for part in problem["loc"])
-        where = prefix + ".".join(parts)
-        source = layer_of(where.split("."), layers).source
+        name = prefix + ".".join(parts)
+        source = layer_of(name.split("."), layers).source
         if problem["type"] == "extra_forbidden":
-            near = nearest(where, _entry_settings(model, parts, prefix) or known)
-            lines.append(removal("setting", where) or f"there is no setting {where!r} ({source}); {near}")
+            hint = nearest(name, _entry_settings(model, parts, prefix) or known_names)
+            lines.append(removal("setting", name) or f"there is no setting {name!r} ({source}); {hint}")
         else:
             message = str(problem["msg"]).removeprefix("Value error, ").replace("Input should be", "it should be")
             value = problem["input"]
-            if isinstance(value, str) and where == "nats":
+            if isinstance(value, str) and name == "nats":
                 value = redact(value)  # without a password
-            setting = where if set(parts) & set(SECRET_SETTINGS) else f"{where} = {value!r}"
+            setting = name if set(parts) & set(SECRET_SETTINGS) else f"{name} = {value!r}"
             lines.append(f"{setting} ({source}): {message}")
     raise ConfigError("\n".join(lines))
 
@@ -214,14 +212,15 @@ def _entry_settings(model: type[BaseModel], parts: Sequence[str], prefix: str) -
 
 
 def nearest(name: str, known: Sequence[str]) -> str:
-    """Return a phrase with similar settings: by the last part of the name in any group, else by the whole name."""
+    """Return a hint with similar settings. Compare the last part of the name first, and then the whole name."""
     leaves: dict[str, list[str]] = {}
     for full in known:
         leaves.setdefault(full.rsplit(".", 1)[-1], []).append(full)
     close = difflib.get_close_matches(name.rsplit(".", 1)[-1], leaves, n=3, cutoff=0.7)
-    near = [full for leaf in close for full in leaves[leaf]] or difflib.get_close_matches(name, known, n=3, cutoff=0.6)
-    if near:
-        return "did you mean " + " or ".join(repr(full) for full in near[:3]) + "?"
+    similar = [full for leaf in close for full in leaves[leaf]]
+    similar = similar or difflib.get_close_matches(name, known, n=3, cutoff=0.6)
+    if similar:
+        return "did you mean " + " or ".join(repr(full) for full in similar[:3]) + "?"
     group = name.rpartition(".")[0]
     siblings = [full for full in known if group and full.startswith(group + ".")]
     siblings = siblings or list(dict.fromkeys(full.split(".")[0] for full in known))

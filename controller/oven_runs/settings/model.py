@@ -1,4 +1,4 @@
-"""The settings of a run, as a pydantic model that is filled from `oven.yaml`, `--set` and flags."""
+"""Define the settings of a run, as a pydantic model that is filled from `oven.yaml`, `--set` and flags."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ class RuleSettings(Rules):
 
     @field_validator("requires")
     @classmethod
-    def _checkable(cls, pairs: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:
+    def _check_requirements(cls, pairs: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:
         for change, need in pairs:
             if not NEED_PATTERN.fullmatch(need):
-                raise ValueError(f"{change} needs {need!r}, which the mesh cannot check; write {NEED_FORMS}")
+                raise ValueError(f"{change} requires {need!r}, which the mesh cannot check; write {NEED_FORMS}")
         return pairs
 
 
@@ -128,7 +128,7 @@ class Settings(BaseModel):
 
     @property
     def completions_every(self) -> int:
-        """Return the steps between two samples of completions; 0 for none."""
+        """Number of steps between two samples of completions; 0 for none."""
         return self.completions.steps_between(attached=self.recipe == ATTACHED)
 
     @field_validator("kg")

@@ -36,10 +36,8 @@ def is_switch(field: FieldInfo) -> bool:
 
 
 def flag_layers(model: type[BaseModel], values: Mapping[str, str | bool]) -> list[Layer]:
-    """Return one layer for each setting of `model` in `values`, so that an error names its flag.
-
-    Commas separate list items. Raises ConfigError for invalid YAML.
-    """
+    """Return one layer for each setting of `model` in `values`, so that an error names its flag. Commas separate list
+    items. Raises ConfigError for invalid YAML."""
     return [
         Layer(flag(name), {"recipe_options": {name: _value(name, value, model.model_fields[name])}}, "flag")
         for name, value in values.items()

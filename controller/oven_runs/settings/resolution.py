@@ -1,7 +1,7 @@
-"""Merge settings from all layers and check them against the installed packages. The order of precedence is defaults <
-oven.yaml < OVEN_SET_… < --set < flags.
+"""Merge settings from all layers and check them against the installed packages.
 
-All layers are merged before validation. Each value keeps its source, so that an error names the place to change.
+Later sources take precedence: defaults, oven.yaml, OVEN_SET_… variables, --set, flags. All layers are merged before
+validation. Each value keeps its source, so that an error can name the place to change.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ def resolve(
     if settings.stream_replicas > 1 and not settings.nats:
         raise ConfigError(
             f"stream_replicas = {settings.stream_replicas} needs a cluster: name its servers with --nats URL,URL,…, or "
-            "omit it, because the embedded server is only one"
+            "omit it, because there is only one embedded server"
         )
     for agent in settings.agents or ():
         agent_spec(agent)
@@ -179,7 +179,7 @@ def rules_set(sets: Sequence[str]) -> dict[str, Any]:
     for layer in layers:
         if set(layer.values) != {"rules"}:
             raise ConfigError(
-                f"{layer.source}: only rules can be set for a run that is over, e.g. rules.window_ticks=5"
+                f"{layer.source}: only rules can be set for a run that has ended, e.g. rules.window_ticks=5"
             )
     return _checked_rules(layers)
 

@@ -1,4 +1,4 @@
-"""Counts the steps of a trace file that lack a state, an action or a reward."""
+"""Count the steps of a trace file that lack a state, an action or a reward."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from oven_runs.traces.records import Message, Tool, ToolCall, Trace, TraceStep
 EXAMPLES = 3
 """Maximum examples to show for each kind of defect."""
 UNPARSED: Final = "unparsed_calls"
-"""Key in a trace's `meta`: the steps whose calls the trainer could not parse, so it recorded them as text."""
+"""Key in a trace's `meta` for the steps whose calls the trainer could not parse and recorded as text."""
 LOST_BEFORE: Final = "lost_before"
-"""Key in a trace's `meta`: the number of earlier traces that could not be recorded."""
+"""Key in a trace's `meta` for the number of earlier traces that could not be recorded."""
 TOKENS_LOST: Final = "tokens_lost"
-"""Key in a trace's `meta`: the sampled tokens could not be assigned to steps."""
+"""Key in a trace's `meta` that is set if the sampled tokens could not be assigned to steps."""
 
 
 @dataclass
 class Completeness:
-    """Counts of complete and incomplete steps in a file. A step may have several defects. It is whole without any."""
+    """Counts of complete and incomplete steps in a file. A step without defects is "whole". A step may have several."""
 
     traces: int = 0
     steps: int = 0
@@ -37,11 +37,11 @@ class Completeness:
     traces_lacking: Counter[str] = field(default_factory=Counter)
     bad_lines: Counter[str] = field(default_factory=Counter)
     examples: dict[str, list[str]] = field(default_factory=dict)
-    """Examples: for each kind of defect, its first places in the file."""
+    """For each kind of defect, the first places in the file that have it."""
 
     @property
     def whole(self) -> bool:
-        """Whether nothing is missing. A file without a trace is not whole."""
+        """Whether the file has traces and nothing is missing."""
         return self.traces > 0 and self.whole_traces == self.traces and not self.traces_lacking and not self.bad_lines
 
     def plain(self) -> dict[str, Any]:
@@ -58,7 +58,7 @@ class Completeness:
         self._count(self.bad_lines, bad.fault, f"line {bad.number}: {bad.detail}")
 
     def add(self, trace: Trace, *, repeated_id: bool) -> None:
-        """Count a trace and its steps. `repeated_id`: an earlier trace has the same id."""
+        """Count a trace and its steps. `repeated_id` says whether an earlier trace has the same id."""
         self.traces += 1
         self.ended[trace.ended] += 1
         problems = list(_trace_problems(trace))
@@ -78,7 +78,7 @@ class Completeness:
 
     def _add_steps(self, trace: Trace) -> Iterator[bool]:
         """Count the steps. Yield for each step whether it is whole."""
-        recorded = True  # everything before the step
+        recorded = True  # whether everything before the step was recorded
         tools = {tool.name: tool for tool in trace.tools}
         for number, (step, state) in enumerate(zip(trace.steps, trace.states(), strict=True)):
             recorded = recorded or step.state is not None
@@ -143,7 +143,7 @@ def _step_problems(trace: Trace, step: TraceStep, state: Sequence[Message], reco
 
 
 def _unusable(action: Message, tools: Mapping[str, Tool]) -> str:
-    """Return why no environment could execute an action, based on its first bad call. Empty if one could."""
+    """Return why no environment could execute an action, based on its first bad call; empty if one could."""
     if not action.calls:
         return "" if action.content.strip() else "no_action"
     return next(filter(None, (_unusable_call(call, tools) for call in action.calls)), "")

@@ -20,10 +20,9 @@ from oven_runs.traces.records import VERSION, Trace
 Fault: TypeAlias = Literal["cut", "not_json", "foreign_version", "malformed", "too_long"]
 
 LINE_BYTES: Final = 64 << 20
-"""Maximum line length: twice a trace of 1,000 steps with 30 kB each. A longer line cannot be a record and would fill
-the memory."""
-SHOWN: Final = 200
-"""Maximum characters of a reason in an error message, because pydantic may quote a whole field."""
+"""Maximum length of a line: twice a trace of 1,000 steps with 30 kB each. Longer lines are not read into memory."""
+MAX_REASON: Final = 200
+"""Maximum number of characters of a reason in an error message, because pydantic may quote a whole field."""
 
 
 @dataclass(frozen=True)
@@ -63,21 +62,21 @@ def _row(text: bytes, number: int) -> dict[str, Any] | BadLine:
         row = json.loads(text)
     except (ValueError, RecursionError) as error:
         if text.endswith(b"\n"):
-            return BadLine(number, "not_json", reason(error)[:SHOWN])
-        return BadLine(number, "cut", f"the line stops after {len(text):,} bytes: its writer was killed")
+            return BadLine(number, "not_json", reason(error)[:MAX_REASON])
+        return BadLine(number, "cut", f"the line stops after {len(text):,} bytes, because its writer was killed")
     if not isinstance(row, dict):
-        return BadLine(number, "not_json", f"a {type(row).__name__}, where an object is expected")
+        return BadLine(number, "not_json", f"it is a {type(row).__name__} instead of an object")
     return row
 
 
 def parsed(row: dict[str, Any], number: int = 0) -> Trace | BadLine:
     """Parse the JSON object of a line. Return the trace, or a BadLine with the reason why it is not a trace."""
     if (version := row.get("version")) != VERSION:
-        return BadLine(number, "foreign_version", f"version {version!r}; this reads {VERSION}")
+        return BadLine(number, "foreign_version", f"version {version!r}, but this program reads version {VERSION}")
     try:
         return Trace.model_validate(row)
     except (ValidationError, RecursionError, ValueError) as error:
-        return BadLine(number, "malformed", reason(error)[:SHOWN])
+        return BadLine(number, "malformed", reason(error)[:MAX_REASON])
 
 
 def read(path: Path) -> Iterator[Trace]:
@@ -120,7 +119,7 @@ def append(path: Path, trace: Trace) -> None:
     append, because their current line looks unfinished too. Raises OSError.
     """
     with path.open("ab+") as out:
-        with contextlib.suppress(OSError):  # a file system without locks: better a trace than none
+        with contextlib.suppress(OSError):  # on a file system without locks, append without one
             fcntl.flock(out, fcntl.LOCK_EX)
         cut_unfinished(out)
         out.write(line(trace))

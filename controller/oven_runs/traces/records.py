@@ -1,4 +1,4 @@
-"""The record of an agent's attempt at a task: a trace with its steps, stored as one line of a JSON Lines file."""
+"""Define traces. A trace records an agent's attempt at a task, and is stored as one line of a JSON Lines file."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Annotated, Final, Literal, TypeAlias
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
 VERSION: Final = 1
-"""Version of the records. Readers reject any other, because an unknown field may change the meaning."""
+"""Version of the records. Readers reject other versions, because an unknown field may change the meaning."""
 
 Ended: TypeAlias = Literal["submitted", "truncated", "turns", "timeout", "error", "unknown"]
-"""Reasons why a trace ended. Truncated: a text was cut or dropped, so the recorded states may be wrong. Turns and
-timeout: a limit was reached. Error: the environment or the generation failed."""
+"""Reasons why a trace ended. "truncated": text was cut or dropped, so the recorded states may be wrong. "turns" and
+"timeout": a limit was reached. "error": the environment or the generation failed."""
 Real: TypeAlias = Annotated[float, Field(allow_inf_nan=False)]
 
 
@@ -23,7 +23,7 @@ class Record(BaseModel):
 
 
 class ToolCall(Record):
-    """A call as the model wrote it. `arguments` may not be JSON at all."""
+    """A tool call as the model wrote it. `arguments` may be invalid JSON."""
 
     id: str = ""
     name: str
@@ -31,7 +31,7 @@ class ToolCall(Record):
 
 
 class Message(Record):
-    """A chat message with text only. Formats count other parts as lost."""
+    """A chat message with text only. Formats count the content that they had to drop."""
 
     role: Literal["system", "user", "assistant", "tool"]
     content: str = ""
@@ -92,7 +92,7 @@ class TraceStep(Record):
     """The whole context, if it was rewritten before this step. The states after it extend this one."""
     action: Message
     result: tuple[Message, ...] | None = None
-    """The environment's answer, one tool message per call. None if it was not recorded. Empty if there was none, as
+    """The environment's answer, one tool message per call. None if it was not recorded, empty if there was none, as
     after a final message without calls."""
     reward: Real | None = None
     """The reward of this step alone; None if the source has none."""
@@ -132,7 +132,7 @@ class Trace(Record):
     def state(self, number: int) -> tuple[Message, ...]:
         """Return the messages that the policy saw before step `number` (0-based). Raises IndexError."""
         if not 0 <= number < len(self.steps):
-            raise IndexError(f"trace {self.id} has {len(self.steps)} steps, and no step {number}")
+            raise IndexError(f"trace {self.id} has {len(self.steps)} steps, so there is no step {number}")
         rewrites = (index for index in range(number, -1, -1) if self.steps[index].state is not None)
         start = next(rewrites, None)
         context = list(self.prompt if start is None else self.steps[start].state or ())

@@ -58,10 +58,8 @@ class ChildStack:
         )
 
     def address(self) -> StackAddress:
-        """Wait until the stack is ready for a learner, and return its address.
-
-        Raises ConfigError or ProcessError with the stack's output if it does not start.
-        """
+        """Wait until the stack is ready for a learner, and return its address. Raises ConfigError or ProcessError with
+        the stack's output if it does not start."""
         if self._address is None:
             fields = json.loads(self._first_line())
             self._address = StackAddress(fields["run"], Path(fields["folder"]), fields["environment"])
@@ -74,10 +72,8 @@ class ChildStack:
         return self._process.pid
 
     def end(self) -> str:
-        """Shut down the stack as on Ctrl-C, and wait for it.
-
-        Returns the run's summary, or the error output if there is none. Further calls return "".
-        """
+        """Shut down the stack as on Ctrl-C, and wait for it. Returns the run's summary, or the error output if there is
+        none. Further calls return ""."""
         if self._errors.closed:
             return ""
         self._config.unlink(missing_ok=True)

@@ -66,22 +66,17 @@ class Training(Protocol):
         """Register a function to call once the run is announced."""
 
     def between_steps(self, call: Callable[[], object]) -> None:
-        """Run a function in the training thread after the current step, and wait for it.
-
-        Re-raises its errors. Raises ConfigError if training ends first.
-        """
+        """Run a function in the training thread after the current step, and wait for it. Re-raises its errors. Raises
+        ConfigError if training ends first."""
 
     def train(self) -> Any:
         """Train to the end."""
 
 
 class Oven:
-    """The handle that `bake` returns.
-
-    If the script started its own stack, it ends after training, on `close()`, or at the end of a `with` block. Each
-    swap returns the learner's Receipt, or raises CommandRefusedError with the reason. Before training starts, a swap
-    sets the initial value and returns None.
-    """
+    """The handle that `bake` returns. If the script started its own stack, it ends after training, on `close()`, or at
+    the end of a `with` block. Each swap returns the learner's Receipt, or raises CommandRefusedError with the reason.
+    Before training starts, a swap sets the initial value and returns None."""
 
     def __init__(
         self,
@@ -108,10 +103,8 @@ class Oven:
         training.when_announced(self._on_announced)
 
     def run_sync(self) -> Any:
-        """Train to the end, and return the trainer's result.
-
-        Raises ConfigError in a running event loop, which the call would block. Use `await run()` there.
-        """
+        """Train to the end, and return the trainer's result. Raises ConfigError in a running event loop, which the call
+        would block. Use `await run()` there."""
         try:
             asyncio.get_running_loop()
         except RuntimeError:
@@ -169,10 +162,8 @@ class Oven:
         return self._swap(names, provider, model, options).get(names[0])
 
     def swap_all_agents(self, *, provider: str, model: str, **options: Any) -> dict[str, Receipt]:
-        """Replace the model of every remote member, or of none if one cannot be replaced.
-
-        `options` are those of `swap_agent`. Returns one receipt per member.
-        """
+        """Replace the model of every remote member, or of none if one cannot be replaced. `options` are those of
+        `swap_agent`. Returns one receipt per member."""
         if not self._settings.judges:
             raise ConfigError("the committee has no remote members; pass members= to bake()")
         return self._swap([*self._settings.judges], provider, model, options)
@@ -273,11 +264,9 @@ class Oven:
             self.committee.choose_judge(name, self.committee.judges.offer(name, judge))
 
     def _command(self, timeout_s: float = COMMAND_TIMEOUT_S, **command: Any) -> Receipt | None:
-        """Send a command once training is announced, and wait for its result in the log.
-
-        Returns the learner's receipt, or None for an action without one. Raises CommandRefusedError with the reason,
-        and BusError if no result appears in time.
-        """
+        """Send a command once training is announced, and wait for its result in the log. Returns the learner's receipt,
+        or None for an action without one. Raises CommandRefusedError with the reason, and BusError if no result appears
+        in time."""
         if not self._started:
             raise ConfigError(f"{command['action']} has no effect before training has started")
         if self._ended.is_set():
@@ -310,10 +299,8 @@ class Oven:
 
 
 def find_member(members: Mapping[str, MemberSettings], role: str, name: str | None) -> str:
-    """Return the member named `name`, or the only member with this role.
-
-    Raises UnknownNameError if there is no such member, and ConfigError if several have the role.
-    """
+    """Return the member named `name`, or the only member with this role. Raises UnknownNameError if there is no such
+    member, and ConfigError if several have the role."""
     if name is not None:
         if name not in members:
             raise UnknownNameError("member of the committee", name, members)
@@ -338,10 +325,8 @@ def run_in_thread(coroutine: Coroutine[Any, Any, Result]) -> Result:
 async def send_command(
     run: LocalRun, after: int, command: OperatorCommand, timeout_s: float, has_ended: Callable[[], bool]
 ) -> CommandResult:
-    """Send a command once a training is announced in the log after sequence number `after`.
-
-    Stops waiting when training ends.
-    """
+    """Send a command once a training is announced in the log after sequence number `after`. Stops waiting when training
+    ends."""
     await wait_for_message(run, after, lambda body: isinstance(body, RunStarted), timeout_s, has_ended)
     return await execute_command(run, command, timeout_s, has_ended)
 

@@ -25,10 +25,8 @@ class StepCalls:
         """Id of the training thread."""
 
     def submit(self, call: Callable[[], object]) -> None:
-        """Run a function in the training thread, and wait for it. Re-raises its errors.
-
-        Raises ConfigError if training has ended or ends first, or if this is the training thread.
-        """
+        """Run a function in the training thread, and wait for it. Re-raises its errors. Raises ConfigError if training
+        has ended or ends first, or if this is the training thread."""
         if threading.get_ident() == self._training_thread:
             raise ConfigError("the training thread would wait for itself; call from another thread")
         result: Future[object] = Future()

@@ -74,10 +74,8 @@ def check_tokenizer(model: Any, tokenizer: Any) -> None:
 
 
 def repeat_to_fill(prompts: Sequence[str], generation_size: int) -> list[str]:
-    """Repeat all prompts equally often until they fill whole generations of `generation_size` prompts.
-
-    TRL skips an incomplete generation. With fewer prompts than that, it would not train at all.
-    """
+    """Repeat all prompts equally often until they fill whole generations of `generation_size` prompts. TRL skips an
+    incomplete generation. With fewer prompts than that, it would not train at all."""
     if len(prompts) >= generation_size:
         return [*prompts]
     return [*prompts] * (generation_size // math.gcd(len(prompts), generation_size))
@@ -133,10 +131,8 @@ class TextTraining(BakeArguments):
             raise ConfigError("use_verifier= needs a teacher's answers; pass teachers=, or omit it")
 
     def oven(self, address: StackAddress, stack: ChildStack | None) -> Oven:
-        """Build the training and attach it to the run at `address`.
-
-        Raises ConfigError, UnknownNameError or TeacherRefusedError.
-        """
+        """Build the training and attach it to the run at `address`. Raises ConfigError, UnknownNameError or
+        TeacherRefusedError."""
         with stack_environment(address):
             settings, verifier = Connection.find().committee, self._verifier()
             committee = self._committee(verifier, settings.members)

@@ -34,9 +34,7 @@ class BakeArguments:
 
 def check_names(arguments: Mapping[str, Any], names: Iterable[str], bake_names: Mapping[str, str], owner: str) -> None:
     """Check argument names. `names` are `owner`'s fields, and `bake_names` maps some of them to their name in `bake`.
-
-    Raises ConfigError for a field that has another name in `bake`, and UnknownNameError for an unknown one.
-    """
+    Raises ConfigError for a field that has another name in `bake`, and UnknownNameError for an unknown one."""
     known_names = set(names)
     for name in arguments:
         if name in bake_names:

@@ -25,10 +25,8 @@ log = logging.getLogger("oven.learner")
 
 @dataclass(slots=True)
 class PendingReceipt:
-    """A receipt that waits until a step has shown whether the change is used.
-
-    Without a proof, it only waits for earlier receipts, so that receipts stay in order.
-    """
+    """A receipt that waits until a step has shown whether the change is used. Without a proof, it only waits for
+    earlier receipts, so that receipts stay in order."""
 
     decision: Decision
     applied: Applied
@@ -190,11 +188,8 @@ class AdoptedDecisions:
         return self._actuators.apply(decision.actuator, decision.value)
 
     def _agree(self, decision: Decision, applied: Applied) -> Applied:
-        """Compare the outcome on all ranks, and return the common outcome.
-
-        If a setting failed on one rank, revert it on the others. An action cannot be reverted, so the ranks must not
-        continue if its outcomes differ.
-        """
+        """Compare the outcome on all ranks, and return the common outcome. If a setting failed on one rank, revert it
+        on the others. An action cannot be reverted, so the ranks must not continue if its outcomes differ."""
         name, is_action = decision.actuator, self._is_action(decision.actuator)
         result_may_differ = is_action and not name.startswith("run.")
         outcomes = self._ranks.each(replace(applied, after=None) if result_may_differ else applied)

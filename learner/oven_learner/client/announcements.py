@@ -38,11 +38,9 @@ class Announcements:
         self._due.update(dict.fromkeys(names))
 
     def publish(self, send: Callable[[ActuatorSpec], object]) -> None:
-        """Send each due announcement with the actuator's current value. A collective if something is due.
-
-        Skip an actuator that cannot be read or differs between ranks, because decisions for it would have different
-        effects. Log the reason.
-        """
+        """Send each due announcement with the actuator's current value. A collective if something is due. Skip an
+        actuator that cannot be read or differs between ranks, because decisions for it would have different effects.
+        Log the reason."""
         due, self._due = self._due, {}
         for name in due:
             by_rank = self._ranks.each(self._spec_or_failure(name))

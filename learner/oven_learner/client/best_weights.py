@@ -34,11 +34,8 @@ class WeightsCopy:
 
 
 class BestWeights:
-    """The best weights of one training.
-
-    The weights are copied whenever an evaluation beats all earlier ones. Additional evaluations run only at the end of
-    the run. Every rank calls each method at the same steps.
-    """
+    """The best weights of one training. The weights are copied whenever an evaluation beats all earlier ones.
+    Additional evaluations run only at the end of the run. Every rank calls each method at the same steps."""
 
     def __init__(
         self,
@@ -85,11 +82,9 @@ class BestWeights:
         self._copy = WeightsCopy(tick, step, score, dict(metrics), state)
 
     def end(self, tick: int, step: int) -> tuple[Applied, Mapping[str, float]]:
-        """Measure the best and the last weights again, and restore the best if they still score better.
-
-        Returns the outcome for the receipt, and the metrics of the restored weights. They are empty if the last weights
-        are kept.
-        """
+        """Measure the best and the last weights again, and restore the best if they still score better. Returns the
+        outcome for the receipt, and the metrics of the restored weights. They are empty if the last weights are
+        kept."""
         best = self._copy
         if best is None:
             return self._outcome("noop", f"no evaluation has measured {self.metric.name}; kept the last weights"), {}
@@ -139,10 +134,8 @@ class BestWeights:
         return self._ranks.same(self._ranks.mean({name: local_score}, (name,))[name])
 
     def _on_all_ranks(self, function: Callable[[], T]) -> T:
-        """Call the function on all ranks, and return this rank's result.
-
-        Raises RuntimeError on every rank if the call failed on one.
-        """
+        """Call the function on all ranks, and return this rank's result. Raises RuntimeError on every rank if the call
+        failed on one."""
         results: list[T] = []
         failure = ""
         try:

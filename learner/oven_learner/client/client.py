@@ -55,10 +55,8 @@ EndReason = Literal["completed", "stopped", "failed"]
 
 class OvenClient:
     """The client of one run. Call `start` once, `observe` and `poll` after each optimizer step, and `close` at the end.
-
     `observe` and `poll` never raise if the bus fails. `start` raises if the setup is wrong. All ranks call these
-    methods at the same steps. If one rank dies, the calls raise on the others.
-    """
+    methods at the same steps. If one rank dies, the calls raise on the others."""
 
     def __init__(
         self,
@@ -156,10 +154,8 @@ class OvenClient:
             best.announce(actuators)
 
     def start(self, step: int = 0, values: Mapping[str, Value] | None = None) -> ResumeState:
-        """Connect, announce the run, and restore the settings of earlier incarnations of the same training.
-
-        `values` come from a checkpoint. They apply to actuators whose value is not in the log. Raises OvenError.
-        """
+        """Connect, announce the run, and restore the settings of earlier incarnations of the same training. `values`
+        come from a checkpoint. They apply to actuators whose value is not in the log. Raises OvenError."""
         check_rules(self._rules, self.actuators)
         past, self._training = open_log(self._link, self._ranks, self._training)
         self._adopted.answers_immediately = self._ranks.same(self._lockstep)
@@ -190,11 +186,9 @@ class OvenClient:
         return past
 
     def observe(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Publish the metrics of one optimizer step: floats, in the announced units.
-
-        Omit missing measurements instead of sending 0. NaN is sent as NaN. The call only appends to a queue. The
-        message is built and sent outside the training thread.
-        """
+        """Publish the metrics of one optimizer step: floats, in the announced units. Omit missing measurements instead
+        of sending 0. NaN is sent as NaN. The call only appends to a queue. The message is built and sent outside the
+        training thread."""
         self.publish(self.advance(step), step, self._ranks.mean(metrics, self._averaged_metrics))
 
     def advance(self, step: int) -> int:
@@ -211,11 +205,9 @@ class OvenClient:
         )
 
     def poll(self) -> None:
-        """Receive decisions and commands, and apply those that are due between two optimizer steps.
-
-        While the run is held, the call keeps listening and does not return. In lockstep it waits for the tick to close.
-        The other ranks sleep until rank 0 has received something.
-        """
+        """Receive decisions and commands, and apply those that are due between two optimizer steps. While the run is
+        held, the call keeps listening and does not return. In lockstep it waits for the tick to close. The other ranks
+        sleep until rank 0 has received something."""
         self._apply_orders(self._inbox.collect(self.is_time_spent, self.tick, self._commands.seen_ids))
         while self.held and not self.stopping:
             if self._ranks.leader:
@@ -226,11 +218,9 @@ class OvenClient:
             self._snapshot()
 
     def announce(self, name: str) -> None:
-        """Announce an added or changed actuator (`Actuators.update`) at the next step boundary.
-
-        All ranks make this call at the same step. Before `start` it only checks the name, because RunStarted announces
-        all actuators. Raises UnknownNameError.
-        """
+        """Announce an added or changed actuator (`Actuators.update`) at the next step boundary. All ranks make this
+        call at the same step. Before `start` it only checks the name, because RunStarted announces all actuators.
+        Raises UnknownNameError."""
         if self._started_at:
             self._announcements.request(name)
         else:
@@ -263,18 +253,13 @@ class OvenClient:
         self.publish_receipt(applied, BEST)
 
     def request_stop(self, reason: str) -> None:
-        """Request a clean end after the current step.
-
-        Can be called in a signal handler and on any rank. All ranks stop at the same step, within two steps or two
-        seconds.
-        """
+        """Request a clean end after the current step. Can be called in a signal handler and on any rank. All ranks stop
+        at the same step, within two steps or two seconds."""
         self._inbox.request("stop", reason)
 
     def hold(self, reason: str) -> None:
-        """Hold the run at the next `poll`, on the learner's own initiative, until an operator resumes it.
-
-        This is logged as a receipt of `run.hold` without a decision. If all ranks call it, only rank 0's call counts.
-        """
+        """Hold the run at the next `poll`, on the learner's own initiative, until an operator resumes it. This is
+        logged as a receipt of `run.hold` without a decision. If all ranks call it, only rank 0's call counts."""
         self._inbox.request("hold", reason)
 
     def close(
@@ -285,11 +270,8 @@ class OvenClient:
         metrics: Mapping[str, float] | None = None,
         timeout_s: float = 5.0,
     ) -> bool:
-        """Announce the end and send all queued messages. Return False if some were not sent.
-
-        The default for `reason` and `detail` comes from `end_reason`, with the exception that is being handled. Further
-        calls do nothing.
-        """
+        """Announce the end and send all queued messages. Return False if some were not sent. The default for `reason`
+        and `detail` comes from `end_reason`, with the exception that is being handled. Further calls do nothing."""
         if self._closed:
             return True
         if reason is None:
@@ -361,10 +343,7 @@ class OvenClient:
         tick: int | None = None,
         step: int | None = None,
     ) -> None:
-        """Log the outcome of a decision or a command.
-
-        Pass `tick` and `step` if it was applied earlier than now.
-        """
+        """Log the outcome of a decision or a command. Pass `tick` and `step` if it was applied earlier than now."""
         ended_ns = time.time_ns()
         self._settle_safely()
         receipt = Receipt(

@@ -84,10 +84,8 @@ class Commands:
         return probed
 
     def apply_judge_commands(self, offers: Iterable[ProbedOffer]) -> list[str]:
-        """Apply judge commands, and return the names of the changed actuators.
-
-        Call `answer` once those actuators are announced.
-        """
+        """Apply judge commands, and return the names of the changed actuators. Call `answer` once those actuators are
+        announced."""
         changed_names: list[str] = []
         for offer in offers:
             command, name, why = offer.command, offer.command.actuator, offer.refusal

@@ -27,10 +27,8 @@ HIGHER_IS_BETTER = (
 
 
 class Evaluation:
-    """The user's held-out evaluation.
-
-    It restores the model's train or eval modes and the random state, so that training is bit-identical.
-    """
+    """The user's held-out evaluation. It restores the model's train or eval modes and the random state, so that
+    training is bit-identical."""
 
     def __init__(self, evaluate: Callable[[], Measurements], interval: int, model: Any) -> None:
         self._evaluate, self._interval, self._model = evaluate, interval, model
@@ -54,20 +52,16 @@ class Evaluation:
             return means(self._evaluate())[name]
 
     def measure_if_due(self, step_count: int, *, is_last: bool) -> dict[str, float] | None:
-        """Measure if the interval has passed, at the last step, and on request. Otherwise return None.
-
-        `step_count` is the number of steps so far.
-        """
+        """Measure if the interval has passed, at the last step, and on request. Otherwise return None. `step_count` is
+        the number of steps so far."""
         if not (self._requested or step_count % self._interval == 0 or is_last):
             return None
         self._requested = False
         return self.measure()
 
     def held_out_specs(self, specs: tuple[MetricSpec, ...]) -> tuple[MetricSpec, ...]:
-        """Return the specs of the measured metrics, marked as held out.
-
-        The better direction comes from `specs`, or from the metric's name.
-        """
+        """Return the specs of the measured metrics, marked as held out. The better direction comes from `specs`, or
+        from the metric's name."""
         by_name = {spec.name: spec for spec in specs}
         announced = tuple(
             by_name.get(name, MetricSpec(name=name, better=better_direction(name))).model_copy(

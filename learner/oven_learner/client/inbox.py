@@ -65,10 +65,8 @@ class Inbox:
         self._received: list[Order] = []  # not yet passed to the other ranks
 
     def request(self, action: Literal["hold", "stop"], reason: str) -> None:
-        """Queue one of the learner's own commands. Can be called in a signal handler.
-
-        A stop counts from any rank, a hold only from rank 0.
-        """
+        """Queue one of the learner's own commands. Can be called in a signal handler. A stop counts from any rank, a
+        hold only from rank 0."""
         if action == "stop" or self._ranks.leader:
             command_id = f"{LOCAL_PREFIX}{next(self._numbers)}"
             self._local_commands.append(OperatorCommand(id=command_id, action=action, reason=reason))

@@ -24,10 +24,8 @@ log = logging.getLogger("oven.learner")
 
 
 class LoopClient(OvenClient):
-    """The client that `connect` returns.
-
-    Call `observe` and then `poll` at each optimizer step. Call `close` at the end, or use a `with` block.
-    """
+    """The client that `connect` returns. Call `observe` and then `poll` at each optimizer step. Call `close` at the
+    end, or use a `with` block."""
 
     gauges: StepGauges | None = None
     rate: RateReadback | None = None
@@ -48,10 +46,8 @@ class LoopClient(OvenClient):
 
     @property
     def lr_scale(self) -> float:
-        """The factor by which a loop without a scheduler multiplies its learning rate, at every step.
-
-        It is 1 with a scheduler, because the scheduler's rates already contain it.
-        """
+        """The factor by which a loop without a scheduler multiplies its learning rate, at every step. It is 1 with a
+        scheduler, because the scheduler's rates already contain it."""
         return self.rate.lr_scale if self.rate is not None else 1.0
 
     def publish_first_evaluation(self, step: int) -> None:
@@ -62,12 +58,9 @@ class LoopClient(OvenClient):
             self.record_evaluation(self.evaluation.last)
 
     def observe(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Publish the metrics of one optimizer step: floats, in the announced units.
-
-        Metrics of hooks and of `evaluate` are added, unless `metrics` contains the same name. Omit missing measurements
-        instead of sending 0. NaN is sent as NaN. After a rollback, `step` may keep increasing or continue from
-        `client.step`.
-        """
+        """Publish the metrics of one optimizer step: floats, in the announced units. Metrics of hooks and of `evaluate`
+        are added, unless `metrics` contains the same name. Omit missing measurements instead of sending 0. NaN is sent
+        as NaN. After a rollback, `step` may keep increasing or continue from `client.step`."""
         self._loop_rolls_back = self._loop_rolls_back or step <= self._last_step
         has_same_count = self._loop_rolls_back or step == self.step + 1
         step_of_weights = step if has_same_count else self.step + step - self._last_step
@@ -81,10 +74,8 @@ class LoopClient(OvenClient):
             self.record_evaluation(results)
 
     def poll(self) -> None:
-        """Receive decisions and commands, and apply those that are due, like `OvenClient.poll`.
-
-        After the last step, if `max_steps` is known, the model has the run's final weights.
-        """
+        """Receive decisions and commands, and apply those that are due, like `OvenClient.poll`. After the last step, if
+        `max_steps` is known, the model has the run's final weights."""
         step_before = self.step
         super().poll()
         is_last_step = self._horizon.max_steps is not None and self._last_step >= self._horizon.max_steps

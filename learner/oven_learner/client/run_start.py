@@ -43,11 +43,9 @@ def installed_versions() -> dict[str, str]:
 
 
 def next_training_name(run: str, link: Any = None) -> str:
-    """Return the name of the run's next training in this process: "1", "2", …
-
-    A script may train several times in the same run, for example SFT and then GRPO. A restarted script counts in the
-    same way. A `link` from the caller counts as a separate run.
-    """
+    """Return the name of the run's next training in this process: "1", "2", … A script may train several times in the
+    same run, for example SFT and then GRPO. A restarted script counts in the same way. A `link` from the caller counts
+    as a separate run."""
     if link is not None:
         _trainings_by_link[link] = _trainings_by_link.get(link, 0) + 1
         return str(_trainings_by_link[link])
@@ -63,10 +61,8 @@ def check_rules(rules: Rules, actuators: Actuators) -> None:
 
 
 def open_log(link: Link, ranks: Ranks, training: str) -> tuple[ResumeState, str]:
-    """Return the state of earlier incarnations and rank 0's name for this training, on every rank.
-
-    Only rank 0 connects. If it fails, every rank raises OvenError, so that no rank waits for the others.
-    """
+    """Return the state of earlier incarnations and rank 0's name for this training, on every rank. Only rank 0
+    connects. If it fails, every rank raises OvenError, so that no rank waits for the others."""
     outcome: ResumeState | OvenError
     try:
         outcome = link.open()
@@ -81,10 +77,8 @@ def open_log(link: Link, ranks: Ranks, training: str) -> tuple[ResumeState, str]
 
 
 def resume_bounds(announced: Mapping[str, ActuatorSpec], actuators: Actuators) -> None:
-    """Restore bounds that were changed during the training, if the current value lies within them.
-
-    Choices are not restored, because the script may not have registered all of them yet.
-    """
+    """Restore bounds that were changed during the training, if the current value lies within them. Choices are not
+    restored, because the script may not have registered all of them yet."""
     for name, spec in announced.items():
         if name not in actuators or actuators.spec(name).kind != spec.kind or spec.kind != "scalar":
             continue
@@ -119,10 +113,8 @@ def resume_values(values: Mapping[str, Value], actuators: Actuators, ranks: Rank
 
 
 def receipts_of_unanswered(past: ResumeState) -> Iterator[tuple[Applied, str, str, str]]:
-    """Yield (outcome, actuator, decision id, command id) for each decision or command that was never answered.
-
-    Old commands are not executed, because a run that was stopped and is resumed must not stop again.
-    """
+    """Yield (outcome, actuator, decision id, command id) for each decision or command that was never answered. Old
+    commands are not executed, because a run that was stopped and is resumed must not stop again."""
     for decision in past.unanswered_decisions:
         unknown = Applied("unknown", reason="the learner restarted before it sent the receipt")
         yield unknown, decision.actuator, decision.id, ""

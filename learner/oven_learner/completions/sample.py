@@ -66,9 +66,7 @@ def group_fields(
     redact: Redact | None,
 ) -> dict[str, Any]:
     """Return the fields of a SampledGroup as strings, numbers, tuples and dicts. `position` contains its numbers.
-
-    Re-raises errors of the redaction. Raises TypeError if the redaction does not return text.
-    """
+    Re-raises errors of the redaction. Raises TypeError if the redaction does not return text."""
     completions = list(sample.completions[: settings.completions])
     limit = min(settings.characters, COMPLETION_BYTES // (1 + len(completions)))
     rewards = _numbers(_weighted_sums(sample.members) if sample.rewards is None else sample.rewards, len(completions))
@@ -90,10 +88,8 @@ def group_fields(
 
 
 def encode_group(fields: dict[str, Any], max_bytes: int = COMPLETION_BYTES - HEADERS_BYTES) -> bytes | None:
-    """Return the message in at most `max_bytes`, or None if that is impossible.
-
-    Texts are cut in half until the message fits, because a control character takes six bytes of JSON.
-    """
+    """Return the message in at most `max_bytes`, or None if that is impossible. Texts are cut in half until the message
+    fits, because a control character takes six bytes of JSON."""
     limit = max(len(text["text"]) + len(text["end"]) for text in (fields["prompt"], *fields["completions"]))
     while True:
         wire = SampledGroup.model_validate(_shorten(fields, limit)).wire()
@@ -123,11 +119,8 @@ def _cut(text_fields: dict[str, Any], limit: int) -> dict[str, Any]:
 
 
 def _text_fields(text: str, limit: int, redact: Redact | None) -> dict[str, Any]:
-    """Redact a text, cut it, and make it encodable.
-
-    Redaction comes before cutting, because half a secret is not recognised. Encoding comes last, because its cost
-    depends on the number of characters.
-    """
+    """Redact a text, cut it, and make it encodable. Redaction comes before cutting, because half a secret is not
+    recognised. Encoding comes last, because its cost depends on the number of characters."""
     if redact is not None:
         text = redact(encodable(text))
         if not isinstance(text, str):
@@ -168,10 +161,8 @@ def _weighted_scores(member: MemberVerdict) -> list[float | None]:
 
 
 def _describe(completion: Any) -> str:
-    """Return the text. For an array, return its type, shape and number type.
-
-    Reading the numbers of an array would wait for the device.
-    """
+    """Return the text. For an array, return its type, shape and number type. Reading the numbers of an array would wait
+    for the device."""
     if not hasattr(completion, "shape"):
         return join_messages(completion)
     numbers = str(getattr(completion, "dtype", "")).removeprefix("torch.")

@@ -14,10 +14,8 @@ from oven_runs.settings.completions import CompletionsSettings
 
 
 class SampleSchedule:
-    """Selects steps at a fixed interval, and cycles through the groups of their batches.
-
-    It does not use random numbers, because that would change the training.
-    """
+    """Selects steps at a fixed interval, and cycles through the groups of their batches. It does not use random
+    numbers, because that would change the training."""
 
     def __init__(self, interval: int, groups_per_sample: int) -> None:
         """`groups_per_sample` is the maximum number of groups per selected step."""
@@ -53,11 +51,9 @@ class Sampling:
         advantages: Sequence[float | None],
         sample: Callable[[], Sample],
     ) -> dict[str, Any]:
-        """Convert one group into plain values. Called outside the training thread.
-
-        `position` is the client's method of this name. `numbers` are the sample's number (from 1), tick, step, group,
-        and the number of groups. `sample` reads values that do not change any more.
-        """
+        """Convert one group into plain values. Called outside the training thread. `position` is the client's method of
+        this name. `numbers` are the sample's number (from 1), tick, step, group, and the number of groups. `sample`
+        reads values that do not change any more."""
         number, tick, step, group, groups = numbers
         incarnation = position()["incarnation"]
         fields = {"incarnation": incarnation, "number": number, "tick": tick, "step": step}
@@ -68,11 +64,9 @@ class Sampling:
 def sampling_of(
     run_settings: CompletionsSettings | None, script_settings: Mapping[str, Any] | None, redact: Redact | None
 ) -> Sampling | None:
-    """Return the settings for showing completions, or None if they are not shown.
-
-    `script_settings` replace the `run_settings`, which are None without a controller. Raises ConfigError for invalid
-    settings or an unusable redaction.
-    """
+    """Return the settings for showing completions, or None if they are not shown. `script_settings` replace the
+    `run_settings`, which are None without a controller. Raises ConfigError for invalid settings or an unusable
+    redaction."""
     try:
         settings = CompletionsSettings.model_validate(script_settings) if script_settings is not None else run_settings
     except ValidationError as error:
@@ -84,11 +78,9 @@ def sampling_of(
 
 
 def load_redaction(name: str, function: Redact | None) -> Redact | None:
-    """Return `function`, or the function that the settings name, or None if there is neither.
-
-    Raises ConfigError if there are both. Raises ConfigError or UnknownNameError if the named function cannot be loaded,
-    because training without it would show unredacted text.
-    """
+    """Return `function`, or the function that the settings name, or None if there is neither. Raises ConfigError if
+    there are both. Raises ConfigError or UnknownNameError if the named function cannot be loaded, because training
+    without it would show unredacted text."""
     if function is not None:
         if name:
             raise ConfigError(f"redact= and the setting completions.redact = {name!r} are both given; omit one of them")

@@ -1,1 +1,1 @@
-"""The adapter for Hugging Face's Trainer and TRL's trainers."""
+"""Connects Hugging Face's Trainer and TRL's trainers to the controller."""

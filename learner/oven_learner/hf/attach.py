@@ -1,4 +1,4 @@
-"""`oven.attach(trainer)`: connect a Hugging Face or TRL trainer to the controller with one line."""
+"""Connect a Hugging Face or TRL trainer to the controller with one line, `oven.attach(trainer)`."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ COMMITTEE = "committee"
 
 
 class IdleAttachment(Attachment):
-    """A stand-in for an attachment without a controller. It is not a callback, and the trainer is unchanged."""
+    """An attachment without a controller. It is not added to the trainer, which does not change."""
 
     def __init__(self, trainer: Trainer, mode: Mode, actuators: Actuators | None) -> None:
         self.trainer = trainer
@@ -74,51 +74,54 @@ def attach(
 ) -> Attachment:
     """Publish every step of `trainer`, and apply decisions between steps. Call it once, before `train()`.
 
-    These knobs are added if the trainer has them and a change takes effect (oven_learner.hf.knobs):
-    `optimizer.lr_scale`, `optimizer.weight_decay`, `grad.clip`, β (`grpo.beta`, `rloo.beta`, `dpo.beta`,
-    `distillation.beta`, each if what it refers to is loaded), `grpo.epsilon` and `rloo.epsilon` if completions are
-    reused, and `reward.weights` of several reward functions. There are always `run.hold` and `run.stop`. If the model
-    is small enough to copy there are `run.checkpoint`, `run.rollback` and `run.undo_rollback`. There is `run.evaluate`
-    if there is an `evaluate`, or the trainer evaluates by itself. The run begins in `observe`, unless the stack's rules
-    say otherwise.
+    It adds these knobs if the trainer has them and a change takes effect (oven_learner.hf.knobs):
+
+    - `optimizer.lr_scale`, `optimizer.weight_decay` and `grad.clip`.
+    - β (`grpo.beta`, `rloo.beta`, `dpo.beta` or `distillation.beta`) if the model that it refers to is loaded.
+    - `grpo.epsilon` or `rloo.epsilon` if completions are reused.
+    - `reward.weights` if there are several reward functions.
+    - `run.hold` and `run.stop` always.
+    - `run.checkpoint`, `run.rollback` and `run.undo_rollback` if the model is small enough to copy.
+    - `run.evaluate` if `evaluate` is given or the trainer evaluates by itself.
+
+    The run begins in `observe`, unless the stack's rules set another autonomy level.
 
     Args:
-        actuators: your own knobs. They win over automatic ones of the same name.
+        actuators: your own knobs. They take precedence over automatic ones with the same name.
         lr_bounds: bounds of `optimizer.lr_scale`, as multiples of your schedule.
-        training: the name of this training, if the script has several one after another in the same run. Each is judged
-            by its own numbers, and takes no knob's value from the one before. Without names they are counted in the
-            order in which they begin, so that a restarted script finds its own. Name them if a restarted script may
-            skip one.
+        training: the name of this training, if the script runs several in sequence in the same run. Each has its own
+            metrics and knob values. By default, they are numbered in the order in which they begin, so a restarted
+            script finds its own. Name them if a restarted script may skip one.
         evaluate: measures held-out metrics at the start, every `evaluate_every` steps, at the end, and when an agent
-            asks.
-        charge_rollbacks: count the steps that rollbacks threw away against `max_steps`, so that runs can be compared at
-            equal cost. Otherwise the run ends when `max_steps` steps are kept. The setting of that name does the same.
+            requests it.
+        charge_rollbacks: count steps that rollbacks threw away against `max_steps`, to compare runs at equal cost.
+            Otherwise, they are trained again. The setting with the same name has the same effect.
         teachers: adds `teacher.active`.
-        beta_bounds: bounds of β, as multiples of yours.
-        committee: the GRPOTrainer's reward function if several members judge (oven_learner.rewards). It adds
-            `reward.weights`. Groups and steps that no member scored train nothing. Its verifier compares with the
-            answers of the active teacher, or of the reference model without `teachers`.
+        beta_bounds: bounds of β, as multiples of your value.
+        committee: the GRPOTrainer's reward function, if several members judge (oven_learner.rewards). It adds
+            `reward.weights`. Groups and steps without any score do not train the model. A verifier compares with the
+            answers of the active teacher, or of the reference model if there are no `teachers`.
         mixture: adds `data.mixture` and `data.skip`.
         stateful: objects with `state_dict` and `load_state_dict` (plain values and tensors) that a checkpoint has to
-            restore. The mixture is restored anyway.
-        completions: how often prompts and completions of a GRPOTrainer or RLOOTrainer are shown, e.g. `{"every": 10}`.
-            It replaces the settings of that name, which are off for your own script.
-        redact: a function from text to text that each shown text goes through first. If it raises, nothing is shown.
-        optional: train without a controller if there is none. Then training continues as if `attach` had not been
-        called. Only the training's own use of a mixture, a committee and `stateful` stays.
+            restore. The mixture is always restored.
+        completions: how often to show prompts and completions of a GRPOTrainer or RLOOTrainer, for example
+            `{"every": 10}`. It replaces the settings with the same name. By default, your own script shows none.
+        redact: a function from text to text, applied to each text before it is shown. If it raises, nothing is shown.
+        optional: train without a controller if there is none. Training is then the same as without `attach`, except
+            that a mixture, a committee and `stateful` objects are still used.
 
-    A model that is sharded, or too large to copy, is rolled back by a restart from the trainer's own checkpoints: `run
-    --` and `up` start the command again, and `train()` resumes from the right checkpoint by itself.
+    A model that is sharded or too large to copy is rolled back by a restart from the trainer's own checkpoints. `run
+    --` and `up` restart the command, and `train()` resumes from the right checkpoint automatically.
 
     Raises ConfigError if there is no controller and it is not optional, or if an input would end the run later
     (`check_inputs`). Raises RefusedError if the controller rejects the credentials. `train()` raises ConfigError for a
-    checkpoint that cannot be used. Later failures of the controller do not reach the training.
+    checkpoint that cannot be used. Later failures of the controller do not affect the training.
     """
     if any(isinstance(callback, Attachment) for callback in trainer.callback_handler.callbacks):
-        raise ConfigError("this trainer is attached already; call oven.attach(trainer) once")
+        raise ConfigError("this trainer is already attached; call oven.attach(trainer) only once")
     mode, connection = Mode.from_environment(optional), None
     if link is None or mode is Mode.DISABLED:
-        # Only rank 0 connects: two clients of one run would be two learners.
+        # Only rank 0 connects, because two clients of one run would count as two learners.
         leader = trainer.accelerator.process_index == 0
         exists, connection = find_controller(mode, url, run, creds, leader=leader, same=ranks.from_leader)
         if not exists and not (mixture or committee or stateful):
@@ -151,7 +154,7 @@ def attach(
         else None,
     )
     if committee is not None:
-        give_drafts(trainer, committee, teachers)
+        set_drafts(trainer, committee, teachers)
     attachment = Attachment(trainer, link, connection, options)
     if mixture is not None:
         plug_in(trainer, mixture)
@@ -161,74 +164,76 @@ def attach(
 
 
 def _wrap_train(trainer: Any, attachment: Attachment) -> None:
-    """Wrap `train()`: callbacks get no exceptions, and cannot choose the checkpoint to resume from."""
+    """Wrap `train()`, because callbacks cannot handle exceptions or choose the checkpoint to resume from."""
     train = trainer.train
 
     @wraps(train)
-    def announced(resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> Any:
+    def attached_train(resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> Any:
         try:
             checkpoint = attachment.checkpoints.choose(resume_from_checkpoint)
-            attachment.epochs.resumed = attachment.checkpoints.origin.path
+            attachment.epochs.resume_path = attachment.checkpoints.origin.path
             result = train(checkpoint, *args, **kwargs)
         except BaseException as error:
-            attachment.failed(error)
+            attachment.on_failure(error)
             raise
         if attachment.client is not None and attachment.client.restart:
-            # The script continues only after a finished training. A launcher ends all ranks when the first has ended,
-            # so all wait until rank 0 has sent its last messages.
+            # The script must not continue, because training has not finished. A launcher ends all ranks as soon as one
+            # has ended, so all ranks wait until rank 0 has sent its last messages.
             ranks.barrier()
             raise SystemExit(relaunch.EXIT_CODE)
         return result
 
-    trainer.train = announced
+    trainer.train = attached_train
 
 
-ON_POLICY = ("GRPOTrainer", "RLOOTrainer", "DistillationTrainer")
-SAMPLE = 64
+ON_POLICY_TRAINERS = ("GRPOTrainer", "RLOOTrainer", "DistillationTrainer")
+SAMPLE_ROWS = 64
 """Number of prompts to tokenize when checking for ids outside the model's vocabulary."""
-LISTED_ROWS = 5
-"""Maximum rows listed in an error message."""
+MAX_LISTED_ROWS = 5
+"""Maximum number of rows listed in an error message."""
 
 
 def check_inputs(trainer: Any) -> None:
-    """Raise ConfigError for inputs that TRL's on-policy trainers accept, but that end or spoil the run later.
-
-    These are a β below 0, a tokenizer with ids that the model does not embed, and empty prompts. Prompts are checked in
-    datasets that can be indexed; those of a stream are not known yet.
-    """
-    if not any(cls.__name__ in ON_POLICY for cls in type(trainer).__mro__):
+    """Raise ConfigError for inputs that TRL's on-policy trainers accept, but that end or spoil the run later. These are
+    a β below 0, a tokenizer with ids that the model does not embed, and empty prompts. Prompts are only checked in
+    datasets that can be indexed, because the prompts of a stream are not known yet."""
+    if not any(cls.__name__ in ON_POLICY_TRAINERS for cls in type(trainer).__mro__):
         return
     if getattr(trainer, "beta", 0) < 0:
         raise ConfigError(
-            f"beta is {trainer.beta:g}: below 0 the KL term rewards distance from the reference; give 0 or more"
+            f"beta is {trainer.beta:g}, but below 0 the KL term rewards distance from the reference; give 0 or more"
         )
     tokenizer = getattr(trainer.processing_class, "tokenizer", trainer.processing_class)  # a processor contains one
     dataset = trainer.train_dataset
     has_prompts = hasattr(dataset, "__len__") and "prompt" in (getattr(dataset, "column_names", None) or ())
     rows = int(trainer.accelerator.unwrap_model(trainer.model).get_input_embeddings().weight.shape[0])
     if rows:  # 0: a shard of ZeRO-3
-        _check_vocabulary(rows, tokenizer, dataset[: min(SAMPLE, len(dataset))]["prompt"] if has_prompts else ())
+        _check_vocabulary(rows, tokenizer, dataset[: min(SAMPLE_ROWS, len(dataset))]["prompt"] if has_prompts else ())
     if has_prompts:
         _check_prompts(dataset, tokenizer)
 
 
 def _check_vocabulary(rows: int, tokenizer: Any, prompts: Sequence[Any]) -> None:
-    """An id beyond the embedding raises IndexError in the middle of a run, or an obscure assertion on a GPU. Unused ids
-    are accepted: Gemma 3's smallest model does not embed the image token of its tokenizer."""
-    used = {f"its {name}": getattr(tokenizer, name + "_id") for name in ("pad_token", "eos_token", "bos_token")}
-    beyond = {what: number for what, number in used.items() if number is not None and number >= rows}
-    if not beyond and max(tokenizer.get_vocab().values()) >= rows:
-        highest = [max(tokenizer.encode(as_text(prompt)), default=0) for prompt in prompts]
-        beyond = {f"the prompt of row {row}": number for row, number in enumerate(highest) if number >= rows}
-    for what, number in beyond.items():
+    """Raise ConfigError for token ids beyond the embedding. They would raise IndexError in the middle of a run, or an
+    obscure assertion on a GPU. Unused ids are accepted, because Gemma 3's smallest model does not embed the image token
+    of its tokenizer."""
+    ids = {f"its {name}": getattr(tokenizer, name + "_id") for name in ("pad_token", "eos_token", "bos_token")}
+    invalid_ids = {source: token_id for source, token_id in ids.items() if token_id is not None and token_id >= rows}
+    if not invalid_ids and max(tokenizer.get_vocab().values()) >= rows:
+        highest_ids = [max(tokenizer.encode(as_text(prompt)), default=0) for prompt in prompts]
+        invalid_ids = {
+            f"the prompt of row {row}": token_id for row, token_id in enumerate(highest_ids) if token_id >= rows
+        }
+    for source, token_id in invalid_ids.items():
         raise ConfigError(
-            f"{what} has the token id {number:,} ({tokenizer.convert_ids_to_tokens(number)!r}), and the model embeds "
-            f"{rows:,} ids; give the model's own tokenizer, or model.resize_token_embeddings(len(tokenizer))"
+            f"{source} has the token id {token_id:,} ({tokenizer.convert_ids_to_tokens(token_id)!r}), but the model "
+            f"embeds only {rows:,} ids; use the model's own tokenizer, or call "
+            "model.resize_token_embeddings(len(tokenizer))"
         )
 
 
 def _check_prompts(dataset: Any, tokenizer: Any) -> None:
-    """A prompt without tokens leaves nothing to attend to: alone it ends generation, in a batch it is only padding."""
+    """Raise ConfigError for prompts without tokens. Alone, they end generation. In a batch, they are only padding."""
     import pyarrow.compute as pc
     import pyarrow.types as types
 
@@ -241,23 +246,25 @@ def _check_prompts(dataset: Any, tokenizer: Any) -> None:
         return
     empty_rows = pc.indices_nonzero(pc.fill_null(empty, True)).to_pylist()
     if empty_rows:
-        listed = ", ".join(map(str, empty_rows[:LISTED_ROWS])) + (", …" if len(empty_rows) > LISTED_ROWS else "")
+        row_list = ", ".join(map(str, empty_rows[:MAX_LISTED_ROWS]))
+        row_list += ", …" if len(empty_rows) > MAX_LISTED_ROWS else ""
         raise ConfigError(
-            f"{len(empty_rows):,} of {len(dataset):,} prompts are empty (rows {listed}); leave them out, "
+            f"{len(empty_rows):,} of {len(dataset):,} prompts are empty (rows {row_list}); remove them with "
             'dataset.filter(lambda row: row["prompt"])'
         )
 
 
-def give_drafts(trainer: Any, committee: Committee, teachers: Teachers | None) -> None:
-    """Give each verifier of the committee without drafts the greedy answers of the active teacher, or without
-    `teachers` those of the reference model. Raises ConfigError if there is neither."""
+def set_drafts(trainer: Any, committee: Committee, teachers: Teachers | None) -> None:
+    """Provide the committee's verifiers with drafts to compare with, unless they already have some. These are greedy
+    answers of the active teacher, or of the reference model if there are no `teachers`. Raises ConfigError if there is
+    neither."""
     for name, rule in committee.rules.items():
         if not isinstance(rule, DraftVerifier) or rule.drafts is not None:
             continue
         if teachers is None and not has_reference(trainer):
             raise ConfigError(
-                f"the verifier {name!r} compares with a teacher's answers, and this training has none: give "
-                "attach(teachers=…), train with a reference model (beta above 0), or leave the verifier out"
+                f"the verifier {name!r} compares with a teacher's answers, but this training has no teacher; pass "
+                "attach(teachers=…), train with a reference model (beta above 0), or omit the verifier"
             )
         model = partial(_reference, trainer) if teachers is None else partial(_active_teacher, trainer, teachers)
         rule.drafts = TeacherDrafts(

@@ -1,4 +1,4 @@
-"""The trainer callback that `attach` adds. It talks to the controller and calls the hooks during each step."""
+"""The trainer callback that `attach` adds. It communicates with the controller and calls the hooks at each step."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from oven_learner.hf.hooks.idle_teachers import IdleTeachers
 from oven_learner.hf.hooks.step_hooks import (
     CommitteeScores,
     Gauges,
-    Repeated,
+    RepeatedRows,
     RewardFaults,
     StepEnd,
     StepHook,
@@ -64,7 +64,7 @@ log = logging.getLogger("oven.learner")
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """The arguments of `attach`; see there."""
+    """The arguments of `attach`, which documents them."""
 
     actuators: Actuators
     lr_bounds: tuple[float, float]
@@ -81,11 +81,11 @@ class Options:
     mixture: Mixture | None
     stateful: Mapping[str, Stateful]
     sampling: Sampling | None
-    """Settings for showing completions, or None."""
+    """Settings for showing completions, or None if they are not shown."""
 
 
 class Attachment(TrainerCallback):
-    """The callback that `attach` adds. It has the trainer, which transformers does not pass to callbacks."""
+    """The callback that `attach` adds. It stores the trainer, because transformers does not pass it to callbacks."""
 
     def __init__(self, trainer: Trainer, link: Link | None, connection: Connection | None, options: Options) -> None:
         self.trainer = trainer
@@ -112,15 +112,15 @@ class Attachment(TrainerCallback):
         self._user_values = UserValues()
         self._sigterm = EndOnSigterm(self._stop)
         self._channels = tuple(getattr(trainer, "channels", ()))
-        self._make_hooks()
+        self._create_hooks()
 
-    def _make_hooks(self) -> None:
-        """Make the hooks, in the order in which their metrics are announced and published."""
+    def _create_hooks(self) -> None:
+        """Create the hooks, in the order in which their metrics are announced and published."""
         trainer, options = self.trainer, self._options
         committee, evaluate = options.committee, options.evaluate
         self._step_metrics = StepMetrics(trainer)
         self._gauges = Gauges(trainer)
-        faults = None if committee else RewardFaults(trainer)  # a committee counts its own
+        faults = None if committee else RewardFaults(trainer)  # a committee counts missing rewards itself
         scores = CommitteeScores(trainer, committee, self._hold) if committee else None
         self._rate = StepRate(trainer)
         self._evaluation = TrainerEvaluation(trainer)
@@ -136,7 +136,7 @@ class Attachment(TrainerCallback):
             self._rate,
             self._evaluation,
             *([faults] if faults else ()),
-            *([Repeated(trainer, options.mixture)] if options.mixture else ()),
+            *([RepeatedRows(trainer, options.mixture)] if options.mixture else ()),
             *([self._authored] if self._authored else ()),
             *([IdleTeachers(trainer, options.teachers)] if options.teachers is not None else ()),
             *self._frontier(),
@@ -148,18 +148,19 @@ class Attachment(TrainerCallback):
     def _timing(self) -> StepTiming:
         timing = StepTiming(self.trainer)
         if self._user_evaluation is not None:
-            timing.timed(self._user_evaluation, "measure", "evaluate")
+            timing.time_method(self._user_evaluation, "measure", "evaluate")
         return timing
 
     def _frontier(self) -> list[StepHook]:
-        """Return the calibration hook, if the run's settings name a model."""
+        """Return the calibration hook if the run's settings name a frontier model."""
         settings = self._connection.committee.frontier if self._connection else None
         if settings is None or not settings.model or self.checkpoints.run_folder is None:
             return []
         return [FrontierCalibration(self.trainer, settings, self.checkpoints.run_folder)]
 
     def _samples(self) -> list[StepHook]:
-        """Return the hook that shows completions, if they are shown. It wraps calls that earlier hooks have wrapped."""
+        """Return the hook that shows completions, if enabled. It wraps methods that earlier hooks have already
+        wrapped."""
         sampling, committee = self._options.sampling, self._options.committee
         return [CompletionSamples(self.trainer, committee, sampling, lambda: self.client)] if sampling else []
 
@@ -169,9 +170,9 @@ class Attachment(TrainerCallback):
         return {**self._evaluation.last, **(user_evaluation.last if user_evaluation is not None else {})}
 
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        """Announce the run. A second `train()` is a new incarnation of the run, like a restart."""
+        """Announce the run. Like a restart, a second `train()` is a new incarnation of the run."""
         if self.client is not None:
-            self.client.close("failed", detail="training began again before it ended")
+            self.client.close("failed", detail="train() was called again before training ended")
         trainer, options, connection = self.trainer, self._options, self._connection
         self._ranks = self._ranks or Ranks.join(args.ddp_timeout, processes=trainer.accelerator.num_processes)
         self.actuators = options.actuators.copy()
@@ -214,9 +215,9 @@ class Attachment(TrainerCallback):
         self.checkpoints.finish_relaunch()
         self._sigterm.begin()
         if self._user_evaluation is not None:
-            first = self._user_evaluation.first()
-            self.client.observe(state.global_step, first)
-            self.client.record_evaluation(first)
+            first_results = self._user_evaluation.first_results()
+            self.client.observe(state.global_step, first_results)
+            self.client.record_evaluation(first_results)
 
     def on_pre_optimizer_step(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
@@ -236,41 +237,41 @@ class Attachment(TrainerCallback):
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         """Publish the step, and apply decisions."""
         assert self.client is not None
-        self._budget.trained += 1
-        last = self._budget.spent(state.global_step)
-        step = StepEnd(self._budget.trained, last, frozenset(self.readback.names), {})
+        self._budget.trained_steps += 1
+        is_last = self._budget.is_used_up(state.global_step)
+        step = StepEnd(self._budget.trained_steps, is_last, frozenset(self.readback.names), {})
         for hook in self._hooks:
             hook.end_step(step)
         self.readback.end_step(
             self.client.advance(state.global_step), state.global_step, step.metrics, step.published_names
         )
-        if self._user_evaluation is not None and self._user_evaluation.newest is not None:
-            self.client.record_evaluation(self._user_evaluation.newest)
+        if self._user_evaluation is not None and self._user_evaluation.new_results is not None:
+            self.client.record_evaluation(self._user_evaluation.new_results)
         if self._lockstep:
-            self.readback.settle()  # the tick closes when its observation is in the log
-        if not last:
+            self.readback.settle()  # the tick closes only when its observation is in the log
+        if not is_last:
             self.client.poll()
-        if last or self.client.stopping:
+        if is_last or self.client.stopping:
             control.should_training_stop = True
         for hook in self._hooks:
             hook.after_poll(control, self.client)
 
     def on_epoch_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        self.checkpoints.epoch_began(self.trainer.callback_handler.train_dataloader)
+        self.checkpoints.on_epoch_begin(self.trainer.callback_handler.train_dataloader)
 
     def on_epoch_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        """Stop after the planned epochs, unless rollbacks threw steps away."""
-        if self.epochs.over() and not self._budget.thrown_away(state.global_step):
+        """Stop after the planned epochs, unless rollbacks threw away steps."""
+        if self.epochs.end_epoch() and not self._budget.discarded_steps(state.global_step):
             control.should_training_stop = True
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         """Add the controller's files to the checkpoint that the trainer has written."""
         assert self.client is not None
-        self._saving.saved(state, self.client, self._budget, self.rollback)
+        self._saving.on_save(state, self.client, self._budget, self.rollback)
 
     def on_log(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        """Handle the trainer's log: TRL restarts its means."""
-        self._step_metrics.logged()
+        """Notify the metrics hook, because TRL resets its means after each log."""
+        self._step_metrics.on_log()
 
     def on_evaluate(
         self,
@@ -280,30 +281,28 @@ class Attachment(TrainerCallback):
         metrics: dict[str, float] | None = None,
         **_: Any,
     ) -> None:
-        """Keep the trainer's evaluation, which the next step publishes."""
-        measured = self._evaluation.record(metrics or {})
+        """Record the trainer's evaluation. The next step publishes it."""
+        results = self._evaluation.record(metrics or {})
         if self.client is not None:
-            self.client.record_evaluation(measured)
+            self.client.record_evaluation(results)
 
     def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        """Choose the final weights, announce the end, and send the rest."""
+        """Choose the final weights, announce the end, and send the remaining messages."""
         assert self.client is not None
         self.client.finish()
         if args.load_best_model_at_end and state.best_model_checkpoint is not None:
-            self._evaluation.best_restored(state)
+            self._evaluation.on_best_restored(state)
         self._close_hooks()
         why = self.client.stopping
         reason: Literal["completed", "stopped"] = "stopped" if why and not self.client.out_of_time else "completed"
         self.client.close(reason, detail=why, metrics=self.last_evaluation)
         self._sigterm.end()
         for name, steps in self._not_finite.items():
-            log.warning("%s was not finite in %d steps of %d", name, steps, self._budget.trained)
+            log.warning("%s was not finite in %d of %d steps", name, steps, self._budget.trained_steps)
 
-    def failed(self, error: BaseException) -> None:
-        """Log that training raised, and send the rest.
-
-        A launcher that ends this rank because another died has sent its SIGTERM by now; it must not interrupt this.
-        """
+    def on_failure(self, error: BaseException) -> None:
+        """Announce that training has failed, and send the remaining messages. The SIGTERM handler stays installed until
+        then. If a launcher ends this rank because another one has died, its SIGTERM must not interrupt this."""
         self._close_hooks()
         if self.client is not None and isinstance(error, KeyboardInterrupt):
             self.client.close("stopped", detail="interrupted from the keyboard")
@@ -312,11 +311,13 @@ class Attachment(TrainerCallback):
         self._sigterm.end()
 
     def _step_budget(self, state: TrainerState, ranks: Ranks) -> StepBudget:
-        before = self.checkpoints.origin.trained(state.global_step)
+        steps_before = self.checkpoints.origin.steps_before(state.global_step)
         charge = ranks.same(self._charge_rollbacks or bool(self._connection and self._connection.charge_rollbacks))
         self._charge_rollbacks = charge
-        limit = max(1, state.max_steps - before if charge else state.max_steps) if state.max_steps > 0 else None
-        return StepBudget(limit, charge, before, state.global_step)
+        limit = None
+        if state.max_steps > 0:
+            limit = max(1, state.max_steps - steps_before if charge else state.max_steps)
+        return StepBudget(limit, charge, steps_before, state.global_step)
 
     def _choose_rollback(self, ranks: Ranks) -> Rollback | None:
         return choose_rollback(
@@ -325,33 +326,34 @@ class Attachment(TrainerCallback):
             ranks,
             lockstep=self._lockstep,
             resumable=self.resumable,
-            ask=self._saving.request_for_rollback,
-            trained=lambda: self._budget.total,
+            request_save=self._saving.request_for_rollback,
+            trained_steps=lambda: self._budget.total,
         )
 
     def _announced(self) -> tuple[MetricSpec, ...]:
-        """Return all metrics. The user's win over others of the same name. If the user has held-out metrics, only those
-        judge changes, and the trainer's own evaluation is only shown."""
+        """Return all metrics. The user's metrics take precedence over others with the same name. If the user has
+        held-out metrics, only those judge changes, and the trainer's own evaluation is only shown."""
         user_metrics = self._options.metrics
         names = {metric.name for metric in user_metrics}
         user_holds_out = any(metric.held_out for metric in user_metrics)
         own_metrics = [metric for part in (*self._hooks, *self._channels) for metric in part.announced()]
         hook_metrics = (metric for metric in own_metrics if metric.name not in names)
-        computes = getattr(self.trainer, "compute_metrics", None) is not None and self._evaluation.announced_held_out()
-        if computes and not user_holds_out and not self._evaluation.declared_target():
+        has_computed = getattr(self.trainer, "compute_metrics", None) is not None
+        has_computed = has_computed and bool(self._evaluation.announced_held_out())
+        if has_computed and not user_holds_out and not self._evaluation.declared_target():
             log.warning(
-                "the results of compute_metrics are shown but judge nothing, because their direction is unknown; name "
-                "the target in TrainingArguments(metric_for_best_model=…, greater_is_better=…)"
+                "the results of compute_metrics are shown but cannot judge changes, because their better direction is "
+                "unknown; set TrainingArguments(metric_for_best_model=…, greater_is_better=…)"
             )
-        evaluated = (
+        evaluated_metrics = (
             metric.model_copy(update={"held_out": metric.held_out and not user_holds_out})
             for metric in self._evaluation.announced_held_out()
             if metric.name not in names
         )
-        return (*hook_metrics, *user_metrics, *evaluated)
+        return (*hook_metrics, *user_metrics, *evaluated_metrics)
 
     def _announce_knobs(self) -> None:
-        """Register the knobs that take effect in this trainer. The user's own actuators are there already."""
+        """Register the knobs that take effect in this trainer. The user's own actuators are already registered."""
         trainer, actuators, options = self.trainer, self.actuators, self._options
         check_trainable(trainer)
         RateReadback(self._rate.scale, TRAINER_REMEDY).announce(actuators, options.lr_bounds)
@@ -383,7 +385,7 @@ class Attachment(TrainerCallback):
         for name, value in metrics.items():
             if not math.isfinite(value):
                 if not self._not_finite[name]:
-                    log.warning("%s is %g at step %d; it is published as that", name, value, step)
+                    log.warning("%s is %g at step %d; it is published unchanged", name, value, step)
                 self._not_finite[name] += 1
         self.client.publish(tick, step, metrics)
 
@@ -393,8 +395,8 @@ class Attachment(TrainerCallback):
 
 
 class EndOnSigterm:
-    """Ends a run with a checkpoint and its last messages on SIGTERM, which `down`, Slurm and torchrun send. A script
-    with its own handler keeps it."""
+    """A signal handler that ends the run cleanly on SIGTERM, which `down`, Slurm and torchrun send. The run then saves
+    a checkpoint and sends its last messages. A script with its own handler keeps that one."""
 
     def __init__(self, stop: Callable[[str], object]) -> None:
         self._stop = stop

@@ -1,11 +1,12 @@
-"""Checkpoints of a Hugging Face or TRL trainer: save the state that the trainer omits, and resume from a checkpoint.
+"""Completes the checkpoints of a Hugging Face or TRL trainer with missing state, and resumes from a checkpoint.
 
-transformers 5.23 saves weights, optimizer, scheduler, step and the global random generators. It and TRL 1.16 omit some
-state, so that a resumed run differs from an uninterrupted one. That state is saved as well, on every rank:
+transformers 5.23 saves weights, optimizer, scheduler, step and the global random generators. transformers and TRL 1.16
+omit some state, so that a resumed run differs from an uninterrupted one. This module also saves that state, on every
+rank:
 
-- the private generator of a sampler (TRL's RepeatSampler shuffles each epoch with one, trl/trainer/utils.py:908);
-- GRPO's generation buffer and the position in it, if the save falls inside one (grpo_trainer.py:948, 951);
-- the state of user objects passed to `attach`, such as a data mixture with its timeline.
+- The private generator of a sampler (TRL's RepeatSampler shuffles each epoch with one, trl/trainer/utils.py:908).
+- GRPO's generation buffer and the position in it, if the buffer is in use (grpo_trainer.py:948, 951).
+- The state of user objects passed to `attach`, such as a data mixture with its timeline.
 """
 
 from __future__ import annotations
@@ -47,28 +48,29 @@ class Origin:
     path: Path | None = None
     record: Record | None = None
     relaunch: Relaunch | None = None
-    """Set if this process was started by a rollback."""
+    """Set if a rollback has started this process."""
     rank_state: dict[str, Any] = field(default_factory=dict)
-    """The state that was saved on this rank."""
+    """The additional state of this rank."""
 
     @property
     def fresh(self) -> bool:
         return self.record.fresh if self.record else self.path is None
 
-    def trained(self, step: int) -> int:
-        """Return the gradient steps before this training, including those that rollbacks threw away."""
+    def steps_before(self, step: int) -> int:
+        """Return the number of gradient steps before this training, including those that rollbacks threw away."""
         if self.relaunch is not None:
             return self.relaunch.trained
         return self.record.trained if self.record else step
 
 
 class TrainerCheckpoints:
-    """The checkpoints of one trainer. `run` is empty if it is unknown, and on ranks other than 0."""
+    """The checkpoints of one trainer. `run` is empty if it is unknown, and on all ranks except rank 0."""
 
     def __init__(
         self, trainer: Trainer, run: str, stateful: Mapping[str, Stateful], get_name: Callable[[], str] = lambda: "1"
     ) -> None:
-        """`get_name` is called once, when training begins, for the name of this training among those of the script."""
+        """`get_name` returns the name of this training, unique within the script. It is called once, when training
+        begins."""
         self.origin = Origin()
         self._get_name = get_name
         self._trainer: Any = trainer
@@ -76,24 +78,24 @@ class TrainerCheckpoints:
         self._shapes: dict[str, tuple[int, ...]] = {}
         self._generator: torch.Generator | None = None
         self.epoch_order: torch.Tensor | None = None
-        """The state of the private generator from which the order of the current epoch was drawn."""
-        self._began: float | None = None
+        """The state of the private generator before it shuffled the current epoch."""
+        self._save_began: float | None = None
         self._resume_from = os.environ.get(relaunch.RESUME_FROM, "")
         folder = os.environ.get("OVEN_RUN_DIR")
         self.run_folder = Path(folder) if folder else None
         save = trainer.save_model
 
         def save_model(output_dir: str | None = None, *args: Any, **kwargs: Any) -> Any:
-            """Note the start of a checkpoint, which begins with the model. Other saves go to other folders."""
+            """Detect the start of a checkpoint, which begins with the model. Other saves go to other folders."""
             if output_dir is not None and checkpoint_record.step_of(Path(output_dir)) >= 0:
-                self._begin(Path(output_dir))
+                self._begin_save(Path(output_dir))
             return save(output_dir, *args, **kwargs)
 
         trainer.save_model = save_model  # type: ignore[method-assign]
 
     @cached_property
     def training(self) -> str:
-        """The name of this training (RunStarted.training). It is known from the first `train()` on."""
+        """The name of this training (RunStarted.training), determined at the first `train()`."""
         return self._get_name()
 
     @property
@@ -101,17 +103,15 @@ class TrainerCheckpoints:
         return Path(self._trainer.args.output_dir)
 
     def choose(self, requested: str | bool | None) -> str | bool | None:
-        """Return the checkpoint that training resumes from, on every rank, for `resume_from_checkpoint=requested`.
-
-        The checkpoint of a rollback comes first, then a path given by the script, then `--resume`. Raises ConfigError
-        before anything is trained if the checkpoint cannot be used.
-        """
+        """Return the checkpoint to resume from, on every rank. `requested` is the argument `resume_from_checkpoint`. A
+        rollback's checkpoint takes precedence, followed by a path from the script and then `--resume`. Raises
+        ConfigError if the checkpoint cannot be used."""
         model = self._trainer.accelerator.unwrap_model(self._trainer.model)
         self._shapes = self._shapes or {
-            name: tuple(getattr(parameter, "ds_shape", parameter.shape))  # ZeRO-3 keeps only a shard
+            name: tuple(getattr(parameter, "ds_shape", parameter.shape))  # with ZeRO-3, `shape` is that of a shard
             for name, parameter in model.named_parameters()
         }
-        self.training  # noqa: B018, counted on every rank before anything can fail
+        self.training  # noqa: B018, trainings are numbered on every rank, before anything can fail
         choice: tuple[Path | None, Record | None, Relaunch | None] | OvenError | None
         try:
             choice = self._choose_on_leader(requested) if ranks.rank() == 0 else None
@@ -129,7 +129,7 @@ class TrainerCheckpoints:
         return str(path)
 
     def restore(self, dataloader: Any) -> None:
-        """Restore the state that the trainer does not. Called after the trainer has restored its own."""
+        """Restore the additional state. Called after the trainer has restored its own."""
         saved = self.origin.rank_state
         self._find_generator(dataloader)
         if self._generator is not None and saved.get("sampler") is not None:
@@ -147,17 +147,15 @@ class TrainerCheckpoints:
         if self.origin.relaunch is not None and self.run_folder is not None and ranks.rank() == 0:
             relaunch.done(self.run_folder)
 
-    def epoch_began(self, dataloader: Any) -> None:
+    def on_epoch_begin(self, dataloader: Any) -> None:
         self._find_generator(dataloader)
         self.epoch_order = self._generator.get_state() if self._generator is not None else None
 
-    def saved(self, step: int, record: Callable[[], Record]) -> tuple[Path, float, float] | None:
-        """Add this rank's state and the record to the files that the trainer has written. A collective.
-
-        Returns the folder and when the save began and ended; None if it was not a checkpoint of this trainer.
-        """
+    def complete(self, step: int, record: Callable[[], Record]) -> tuple[Path, float, float] | None:
+        """Add this rank's state and the record to the checkpoint that the trainer has written. A collective. Returns
+        the folder and the times when the save began and ended, or None if it was not a checkpoint of this trainer."""
         folder = self.output / f"checkpoint-{step}"
-        if self._began is None or not folder.is_dir():
+        if self._save_began is None or not folder.is_dir():
             return None
         torch.save(self._state(), folder / _rank_file(ranks.rank()))
         ranks.barrier()  # the other ranks may still be writing
@@ -174,23 +172,23 @@ class TrainerCheckpoints:
                     }
                 ),
             )
-        began, self._began = self._began, None
+        began, self._save_began = self._save_began, None
         return folder, began, time.monotonic()
 
-    def _begin(self, folder: Path) -> None:
-        self._began = time.monotonic()
+    def _begin_save(self, folder: Path) -> None:
+        self._save_began = time.monotonic()
         if ranks.rank() == 0:
             checkpoint_record.begin(folder)
 
     def _choose_on_leader(self, requested: str | bool | None) -> tuple[Path | None, Record | None, Relaunch | None]:
         again = relaunch.read(self.run_folder) if self.run_folder is not None else None
-        resume_from, self._resume_from = self._resume_from, ""  # it is for the first `train()` only
+        resume_from, self._resume_from = self._resume_from, ""  # only for the first `train()`
         if again is not None and again.training != self.training:
-            again, resume_from = None, relaunch.LATEST  # another training rolls back; this one continues
+            again, resume_from = None, relaunch.LATEST  # the rollback is for another training, so this one continues
         path: Path | None
         if again is not None:
             path = None if again.checkpoint == relaunch.START else Path(again.checkpoint)
-            log.info("continues after a rollback: %s", again.reason)
+            log.info("continuing after a rollback: %s", again.reason)
         elif requested and requested is not True:
             path = Path(requested)
         elif resume_from == relaunch.START:
@@ -201,23 +199,25 @@ class TrainerCheckpoints:
             path = self._latest(required=requested is True and not resume_from)
         else:
             path = None
-        return path, (checkpoint_record.read_for_resume(path, self.run, self._shapes) if path else None), again
+        record = checkpoint_record.read_for_resume(path, self.run, self._shapes) if path else None
+        return path, record, again
 
     def _latest(self, *, required: bool) -> Path | None:
         if required:
             if path := checkpoint_record.checkpoint_to_resume(self.output, self.run, self.training):
                 return path
             raise ConfigError(
-                f"resume_from_checkpoint=True, and {self.output} holds no checkpoint of this training; leave it out to "
-                "begin anew, or give the folder of one"
+                f"resume_from_checkpoint=True, but {self.output} contains no checkpoint of this training; omit it to "
+                "start over, or give the folder of a checkpoint"
             )
         newest = checkpoint_record.newest(self.output, self.run, self.training)
         if newest is None:
-            log.warning("--resume: %s holds no complete checkpoint of this run; training begins anew", self.output)
+            log.warning("--resume: %s has no complete checkpoint of this run; training starts over", self.output)
         return newest[0] if newest else None
 
     def _is_of_this_training(self, checkpoint: Path) -> bool:
-        """A script may train several times, in one folder or in several."""
+        """Whether the checkpoint belongs to this training. A script may train several times, in one or more
+        folders."""
         is_here = checkpoint.parent.resolve() == self.output.resolve()
         return is_here and not checkpoint_record.is_of_other_training(checkpoint, self.run, self.training)
 
@@ -231,74 +231,72 @@ class TrainerCheckpoints:
             loaded: dict[str, Any] = torch.load(file, map_location="cpu", weights_only=True)
         except Exception as error:
             raise ConfigError(
-                f"{file} cannot be read ({reason(error)}); resume from another checkpoint, or remove "
-                f"{checkpoint_record.RECORD} to continue without what it holds"
+                f"cannot read {file} ({reason(error)}); resume from another checkpoint, or remove "
+                f"{checkpoint_record.RECORD} to continue without this state"
             ) from error
         return loaded
 
     def _log_differences(self, path: Path, record: Record | None) -> None:
         reasons: list[str] = []
         if record is None:
-            reasons.append("it was made without the controller, which saves what the trainer leaves out")
+            reasons.append("it was saved without the controller, which adds state that the trainer omits")
         else:
             reasons += record.inexact
             if record.world != ranks.world():
-                reasons.append(f"it was saved by {record.world} ranks, and these are {ranks.world()}")
-            if lacking := sorted(set(self._stateful) - set(self.origin.rank_state.get("stateful", {}))):
-                reasons.append(f"it has no state of {', '.join(lacking)}")
+                reasons.append(f"it was saved by {record.world} ranks, but this run has {ranks.world()}")
+            if missing := sorted(set(self._stateful) - set(self.origin.rank_state.get("stateful", {}))):
+                reasons.append(f"it has no state of {', '.join(missing)}")
         if self._trainer.args.ignore_data_skip:
-            reasons.append("ignore_data_skip begins the data anew")
+            reasons.append("ignore_data_skip starts over with the data")
         if reasons:
-            log.warning("resumes from %s, but not bit for bit as it would have continued: %s", path, "; ".join(reasons))
+            log.warning("resuming from %s, but not bit for bit identically: %s", path, "; ".join(reasons))
         else:
-            log.info("resumes from %s", path)
+            log.info("resuming from %s", path)
 
-    def inexact(self, thrown_away: int) -> tuple[str, ...]:
-        """Return why a run that resumes from a checkpoint taken now would differ from the uninterrupted run."""
+    def inexact_reasons(self, discarded_steps: int) -> tuple[str, ...]:
+        """Return the reasons why a run that resumes from a checkpoint saved now would differ from this run."""
         reasons = []
-        if thrown_away:
-            reasons.append(f"the run was rolled back in place by {thrown_away} steps, and its data continued meanwhile")
+        if discarded_steps:
+            reasons.append(f"the run was rolled back in place by {discarded_steps} steps, but its data was not")
         if getattr(self._trainer, "use_vllm", False):
             reasons.append("vLLM's own random generator is not saved")
         return tuple(reasons)
 
     def _find_generator(self, dataloader: Any) -> None:
         batches: Any = getattr(dataloader, "batch_sampler", None)
-        while hasattr(batches, "batch_sampler"):  # accelerate wraps it to shard it and to skip batches
+        while hasattr(batches, "batch_sampler"):  # accelerate wraps it to shard batches and to skip some
             batches = batches.batch_sampler
         generator = getattr(getattr(batches, "sampler", None), "generator", None)
         self._generator = generator if isinstance(generator, torch.Generator) else None
 
     def _state(self) -> dict[str, Any]:
-        """Return the state of this rank.
-
-        The sampler's generator is saved as it was when the current epoch began, so that a resumed run draws the same
-        order again. At the end of an epoch it is saved as it is, for the next.
-        """
+        """Return the additional state of this rank. It contains the state of the sampler's generator before it shuffled
+        the current epoch, so that a resumed run repeats the same order. At the end of an epoch it contains the current
+        state, for the next epoch."""
         epoch_is_over = float(self._trainer.state.epoch or 0).is_integer()
         generator_state = self._generator.get_state() if self._generator is not None else None
         state: dict[str, Any] = {
             "sampler": generator_state if epoch_is_over else self.epoch_order,
-            "stateful": {name: thing.state_dict() for name, thing in self._stateful.items()},
+            "stateful": {name: stateful.state_dict() for name, stateful in self._stateful.items()},
         }
         trainer = self._trainer
         if hasattr(trainer, "_buffered_inputs") and hasattr(trainer, "_step"):
             batches = getattr(trainer.args, "steps_per_generation", None) or trainer.args.gradient_accumulation_steps
-            inside = trainer._step % (batches * getattr(trainer, "num_iterations", 1)) != 0
+            is_in_use = trainer._step % (batches * getattr(trainer, "num_iterations", 1)) != 0
             state["generated"] = trainer._step
-            state["buffer"] = trainer._buffered_inputs if inside else None
+            state["buffer"] = trainer._buffered_inputs if is_in_use else None
         return state
 
 
 class SaveSchedule(StepHook):
-    """Makes the trainer save on request, when the run stops, and for rollback."""
+    """Makes the trainer save a checkpoint on request, when the run stops, and for rollback."""
 
     def __init__(self, checkpoints: TrainerCheckpoints) -> None:
         self._checkpoints = checkpoints
         self._requested = self._due_for_rollback = self._saving_for_rollback = False
 
     def request(self) -> None:
-        """Save after this step."""
+        """Request a checkpoint after this step."""
         self._requested = True
 
     def request_for_rollback(self) -> None:
@@ -306,17 +304,17 @@ class SaveSchedule(StepHook):
 
     def after_poll(self, control: TrainerControl, client: OvenClient) -> None:
         if client.restart:
-            control.should_save = False  # the run rolls back from this state
+            control.should_save = False  # the rollback discards this state
         elif self._requested or (client.stopping and not client.out_of_time):
             control.should_save = True
         elif self._due_for_rollback and not control.should_save:
             control.should_save = self._saving_for_rollback = True
         self._requested = self._due_for_rollback = False
 
-    def saved(self, state: TrainerState, client: OvenClient, budget: StepBudget, rollback: Rollback | None) -> None:
-        """Add the record to the checkpoint that the trainer has written. A collective."""
-        own, self._saving_for_rollback = self._saving_for_rollback, False
-        saved = self._checkpoints.saved(
+    def on_save(self, state: TrainerState, client: OvenClient, budget: StepBudget, rollback: Rollback | None) -> None:
+        """Complete the checkpoint that the trainer has written. A collective."""
+        for_rollback, self._saving_for_rollback = self._saving_for_rollback, False
+        completed = self._checkpoints.complete(
             state.global_step,
             lambda: Record(
                 **client.position(),
@@ -325,16 +323,16 @@ class SaveSchedule(StepHook):
                 step=state.global_step,
                 trained=budget.total,
                 fresh=False,
-                own=own,
+                own=for_rollback,
                 world=1,
                 actuators={spec.name: spec.value for spec in client.actuators.specs() if spec.kind != "action"},
-                inexact=self._checkpoints.inexact(budget.thrown_away(state.global_step)),
+                inexact=self._checkpoints.inexact_reasons(budget.discarded_steps(state.global_step)),
             ),
         )
         disk = rollback.disk if isinstance(rollback, Snapshots) else rollback
-        if saved is not None and isinstance(disk, DiskCheckpoints):
-            folder, began, ended = saved
-            disk.saved(folder, client.tick, began, ended, own=own)
+        if completed is not None and isinstance(disk, DiskCheckpoints):
+            folder, began, ended = completed
+            disk.saved(folder, client.tick, began, ended, own=for_rollback)
 
 
 def _rank_file(rank: int) -> str:

@@ -1,8 +1,8 @@
-"""Selects an attached trainer's final weights with `run.best`, by the user's evaluation or a built-in score.
+"""Selects an attached trainer's final weights for `run.best`, by the user's evaluation or by a built-in score.
 
-The built-in score uses the first MOST_ROWS held-out rows. It is the loss of each row, or the reward of one greedy
-answer per prompt. Scoring leaves the random generators, the train/eval modes of the modules and TRL's metrics
-unchanged.
+The built-in score uses the first MAX_ROWS held-out rows. It is the mean loss of the rows, or the mean reward of one
+greedy answer per prompt. Scoring does not change the random generators, the train or eval modes of the modules, or
+TRL's metrics.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from oven_learner.random_state import preserved_state
 from oven_learner.ranks import Ranks
 from oven_learner.rollback.memory_snapshots import MAX_SNAPSHOTS
 
-MOST_ROWS = 64
-"""Maximum held-out rows to measure."""
+MAX_ROWS = 64
+"""Maximum number of held-out rows to measure."""
 
 
 def choose_best(
@@ -39,11 +39,9 @@ def choose_best(
     evaluation: UserEvaluation | None,
     ranks: Ranks,
 ) -> BestWeights | None:
-    """Return a `BestWeights`, or None if the run cannot end with the best weights.
-
-    It cannot if the main held-out metric cannot be measured at the end, the trainer itself restores its best checkpoint
-    (`load_best_model_at_end`), the model is sharded, or no copy fits into memory.
-    """
+    """Return a `BestWeights`, or None if the run cannot end with the best weights. This is the case if the main
+    held-out metric cannot be measured at the end, the trainer itself restores its best checkpoint
+    (`load_best_model_at_end`), the model is sharded, or no copy fits into memory."""
     metric = held_out(announced)
     if metric is None or trainer.model is None or trainer.args.load_best_model_at_end:
         return None
@@ -53,21 +51,21 @@ def choose_best(
     if sharded or read is None or not snapshot.best_fits(model, MAX_SNAPSHOTS + 2):
         return None
     copies = snapshot.WeightCopies(model, lambda: _forget_vllm_weights(trainer))
-    own = evaluation is not None and metric.name in evaluation.first()
-    words = "" if own else f"{'greedy' if hasattr(trainer, 'reward_funcs') else 'row by row'}, at most {MOST_ROWS} rows"
+    uses_builtin_score = evaluation is None or metric.name not in evaluation.first_results()
+    method = "greedy" if hasattr(trainer, "reward_funcs") else "row by row"
     return BestWeights(
         metric,
         take=copies.take,
         restore=copies.restore,
         read=read,
         ranks=ranks,
-        score_name=f"{metric.name} ({words})" if words else "",
+        score_name=f"{metric.name} ({method}, at most {MAX_ROWS} rows)" if uses_builtin_score else "",
     )
 
 
 def _reader(trainer: Trainer, name: str, evaluation: UserEvaluation | None) -> Callable[[], float] | None:
-    """Return a function that measures the metric now: the user's `evaluate`, or else the trainer's own evaluation."""
-    if evaluation is not None and name in evaluation.first():
+    """Return a function that measures the metric: the user's `evaluate`, otherwise the built-in score."""
+    if evaluation is not None and name in evaluation.first_results():
         return partial(evaluation.read, name)
     if trainer.args.eval_strategy == "no":
         return None
@@ -80,10 +78,8 @@ def _forget_vllm_weights(trainer: Any) -> None:
 
 
 def held_out_score(trainer: Any, metric: str) -> Callable[[], float] | None:
-    """Return a function that measures the mean score of the trainer's held-out rows, always the same rows.
-
-    Call this when training begins. None if `metric` is not the mean of such scores, or they cannot be measured.
-    """
+    """Return a function that measures the mean score of the trainer's held-out rows, always the same rows. Returns None
+    if `metric` is not the mean of such scores, or if they cannot be measured. Call this when training begins."""
     dataset = trainer.eval_dataset
     if dataset is None or getattr(trainer, "use_vllm", False):  # vLLM's random generator cannot be restored
         return None
@@ -112,8 +108,8 @@ def held_out_score(trainer: Any, metric: str) -> Callable[[], float] | None:
 
 
 class RowLosses:
-    """The trainer's loss of each row in its own batch, so that no loss depends on other rows. Rows are collated once,
-    so that a collator with random masking masks the same tokens each time."""
+    """The trainer's loss of each held-out row. Each row is its own batch, so that its loss does not depend on other
+    rows. Rows are collated once, so that a collator with random masking always masks the same tokens."""
 
     def __init__(self, trainer: Any, dataset: Any) -> None:
         self._trainer, self._dataset = trainer, dataset
@@ -127,30 +123,28 @@ class RowLosses:
             loss, _, _ = trainer.prediction_step(trainer.model, deepcopy(batch), prediction_loss_only=True)
             losses.append(loss)
         if any(loss is None for loss in losses):
-            raise ValueError("the model gives no loss for a row: have the rows hold labels, or give an evaluate=")
+            raise ValueError("the model returns no loss for a row; add labels to the rows, or pass evaluate=")
         return [float(loss) for loss in torch.stack([loss.detach().float().mean() for loss in losses]).cpu()]
 
     def _collate(self) -> list[Any]:
         trainer = self._trainer
         persistent, trainer.args.dataloader_persistent_workers = trainer.args.dataloader_persistent_workers, False
         try:
-            loader = trainer.get_eval_dataloader(_first_rows(self._dataset))  # with the model's columns and collator
+            loader = trainer.get_eval_dataloader(_first_rows(self._dataset))  # selects columns and sets the collator
         finally:
             trainer.args.dataloader_persistent_workers = persistent
-        prepared = getattr(trainer.accelerator, "_dataloaders", [])  # accelerate would save its state
-        prepared[:] = [other_loader for other_loader in prepared if other_loader is not loader]
-        return [loader.collate_fn([row]) for row in itertools.islice(iter(loader.dataset), MOST_ROWS)]
+        loaders = getattr(trainer.accelerator, "_dataloaders", [])  # accelerate would save the state of this one
+        loaders[:] = [other_loader for other_loader in loaders if other_loader is not loader]
+        return [loader.collate_fn([row]) for row in itertools.islice(iter(loader.dataset), MAX_ROWS)]
 
 
 class GreedyRewards:
-    """The trainer's reward of one greedy completion of each held-out prompt.
-
-    The reward weights stay those of the start of training: changed weights alone would change the score.
-    """
+    """The trainer's reward of one greedy completion of each held-out prompt. It uses the reward weights from the start
+    of training, because changed weights alone would change the score."""
 
     def __init__(self, trainer: Any, dataset: Any) -> None:
         self._trainer = trainer
-        self._rows = [dict(row) for row in itertools.islice(iter(_first_rows(dataset)), MOST_ROWS)]
+        self._rows = [dict(row) for row in itertools.islice(iter(_first_rows(dataset)), MAX_ROWS)]
         weights = getattr(trainer, "reward_weights", None)
         self._weights = weights.detach().clone() if weights is not None else torch.ones(len(trainer.reward_funcs))
 
@@ -159,7 +153,7 @@ class GreedyRewards:
         if not (hasattr(trainer, "_generate") and hasattr(trainer, "_calculate_rewards")):
             return False
         if any(getattr(trainer, name, None) for name in ("tools", "rollout_func", "environment_factories")):
-            return False  # these answer differently each time
+            return False  # their results differ each time
         return bool(self._rows) and not any({"image", "images"} & row.keys() for row in self._rows)
 
     def measure(self) -> list[float]:
@@ -175,17 +169,17 @@ class GreedyRewards:
             generated = trainer._generate(prompts)
         ids, completions = generated[1], generated[3 if len(generated) > 3 else 2]
         scores = trainer._calculate_rewards(rows, prompts, completions, ids)  # [ranks × rows, functions]
-        own = scores[trainer.accelerator.process_index * len(rows) :][: len(rows)]
-        weighted = (own * self._weights.to(own.device)).nansum(1)
-        unscored = own.isnan().all(1)  # no function has scored it; that is not a reward of 0
-        return [float(reward) for reward in weighted.masked_fill(unscored, math.nan).cpu()]
+        rank_scores = scores[trainer.accelerator.process_index * len(rows) :][: len(rows)]
+        rewards = (rank_scores * self._weights.to(rank_scores.device)).nansum(1)
+        is_unscored = rank_scores.isnan().all(1)  # without any score, the reward is NaN instead of 0
+        return [float(reward) for reward in rewards.masked_fill(is_unscored, math.nan).cpu()]
 
 
 def _first_rows(dataset: Any) -> Any:
-    """Return at most MOST_ROWS rows without reading the others."""
+    """Return at most MAX_ROWS rows, without reading the others."""
     if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__len__"):
         return dataset
-    indices = range(min(MOST_ROWS, len(dataset)))
+    indices = range(min(MAX_ROWS, len(dataset)))
     return dataset.select(indices) if hasattr(dataset, "select") else Subset(dataset, indices)
 
 

@@ -1,4 +1,4 @@
-"""Rollback for a trainer. It uses copies in memory if they fit, and otherwise the trainer's checkpoints and a restart.
+"""Rollback of a trainer, with copies in memory if they fit, otherwise with the trainer's checkpoints and a restart.
 
 A copy contains the trained weights, the optimizer, the scheduler's position and the step, but no actuators.
 """
@@ -25,16 +25,16 @@ from oven_runs.home import relaunch
 
 
 def snapshots_fit(trainer: Trainer, count: int) -> bool:
-    """Whether `count` snapshots (trained weights and two Adam moments) stay below the limit. A sharded model cannot be
-    copied rank by rank."""
+    """Whether `count` snapshots (trained weights and two Adam moments) fit into memory. Always false for a sharded
+    model, which cannot be copied on each rank separately."""
     if trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled or trainer.model is None:
         return False
     return count * snapshot_size(trainer) <= snapshot.LIMIT_BYTES
 
 
 def snapshot_size(trainer: Trainer) -> int:
-    """Return the bytes of the trained weights, two Adam moments, and the buffers of loss channels; of this rank's shard
-    if the model is sharded."""
+    """Return the size of the trained weights, two Adam moments, and the buffers of loss channels, in bytes. For a
+    sharded model, this is the size of this rank's shard."""
     assert trainer.model is not None
     channels = channel_modules(trainer).values()
     buffers = sum(buffer.numel() * buffer.element_size() for module in channels for buffer in module.buffers())
@@ -50,7 +50,7 @@ def take_snapshot(trainer: Trainer) -> tuple[int, dict[str, Any]]:
 
 @torch.no_grad()
 def restore_snapshot(trainer: Trainer, state: dict[str, Any]) -> None:
-    """Restore a state. The learning-rate scale is an actuator: it stays, and is applied to the restored rates."""
+    """Restore a state. Keep the learning-rate scale, because it is an actuator, and apply it to the restored rates."""
     scale = LearningRateScale(trainer.optimizer, trainer.lr_scheduler).read()
     _loop_snapshot(trainer).restore(state)
     for name, module in channel_modules(trainer).items():
@@ -59,7 +59,7 @@ def restore_snapshot(trainer: Trainer, state: dict[str, Any]) -> None:
     if rates.read() != scale:
         rates.write(scale)
     trainer.state.global_step, trainer.state.epoch = state["step"], state["epoch"]
-    # The trainer's log divides the loss since its last line by the steps since then, so reset both.
+    # The trainer's next log line divides the loss since the last line by the steps since then, so reset both.
     private: Any = trainer
     if hasattr(private, "_globalstep_last_logged"):
         private._globalstep_last_logged = state["step"]
@@ -68,7 +68,7 @@ def restore_snapshot(trainer: Trainer, state: dict[str, Any]) -> None:
     if hasattr(private, "_buffered_inputs"):
         private._buffered_inputs = None  # TRL: completions of the abandoned policy
     if hasattr(private, "_last_loaded_step"):
-        private._last_loaded_step = -1  # TRL: the step whose weights vLLM has
+        private._last_loaded_step = -1  # TRL: makes vLLM load the weights again
 
 
 def _loop_snapshot(trainer: Trainer) -> LoopSnapshot:
@@ -89,18 +89,22 @@ def choose_rollback(
     *,
     lockstep: bool,
     resumable: bool,
-    ask: Callable[[], object],
-    trained: Callable[[], int],
+    request_save: Callable[[], object],
+    trained_steps: Callable[[], int],
 ) -> Rollback | None:
-    """Return None if neither is possible: the model is too large to copy, and no launcher restarts the process, or the
-    checkpoints lack the optimizer.
+    """Choose between copies in memory and checkpoints on disk. Return None if neither is possible.
 
-    `resumable`: also take checkpoints if there are copies, for a process that is killed. `ask` makes the trainer save
-    after this step. `trained` returns the gradient steps of the run so far.
+    Neither is possible if the model is too large to copy, and no launcher would restart the process or the checkpoints
+    lack the optimizer.
+
+    Args:
+        resumable: whether to save checkpoints in addition to copies, in case the process is killed.
+        request_save: makes the trainer save a checkpoint after this step.
+        trained_steps: returns the number of gradient steps of the run so far.
     """
     copies = None
     if snapshots_fit(trainer, MAX_SNAPSHOTS + 2):
-        # In lockstep the target of a rollback must not depend on the clock.
+        # In lockstep, the target of a rollback must not depend on the clock.
         copies = Snapshots(
             lambda: take_snapshot(trainer),
             lambda state: restore_snapshot(trainer, state),
@@ -118,8 +122,8 @@ def choose_rollback(
         training=checkpoints.training,
         size=snapshot_size(trainer),
         fresh=checkpoints.origin.fresh,
-        request_save=ask,
-        progress=lambda: (trainer.state.global_step, trained()),
+        request_save=request_save,
+        progress=lambda: (trainer.state.global_step, trained_steps()),
         leader=ranks.leader,
         share=ranks.same,
     )

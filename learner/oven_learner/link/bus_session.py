@@ -26,11 +26,9 @@ MAX_STUCK_CHECKS = 20
 
 
 class BusSession:
-    """Connects the writer and the reader until everything is sent.
-
-    The session does not use nats-py's own reconnection. It closes a lost, silent or stuck connection and opens a new
-    one. The writer then checks whether the log has received the messages in flight.
-    """
+    """Connects the writer and the reader until everything is sent. The session does not use nats-py's own reconnection.
+    It closes a lost, silent or stuck connection and opens a new one. The writer then checks whether the log has
+    received the messages in flight."""
 
     def __init__(
         self,

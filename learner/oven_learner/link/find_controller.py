@@ -133,11 +133,8 @@ def find_controller(
     leader: bool,
     same: Callable[[bool], bool],
 ) -> tuple[bool, Connection | None]:
-    """Return whether there is a controller, and on rank 0 also the connection to it.
-
-    `same` returns rank 0's argument on every rank. Raises the same errors as `Connection.find`, unless the controller
-    is optional and none is named.
-    """
+    """Return whether there is a controller, and on rank 0 also the connection to it. `same` returns rank 0's argument
+    on every rank. Raises the same errors as `Connection.find`, unless the controller is optional and none is named."""
     if mode is Mode.DISABLED:
         return False, None
     is_named = (url or os.environ.get("OVEN_URL")) and (run or os.environ.get("OVEN_RUN"))

@@ -35,15 +35,11 @@ class Link(Protocol):
 
     def send(self, factory: MessageFactory, *, droppable: bool = False) -> None:
         """Queue the learner's next message, to be built and sent later, in order. The n-th call sends message n.
-
-        RunEnded contains the number of dropped observations. Never blocks and never raises.
-        """
+        RunEnded contains the number of dropped observations. Never blocks and never raises."""
 
     def show(self, convert: SampleConverter) -> None:
-        """Queue a sample of completions, to be built and published elsewhere.
-
-        The sample is not part of the log and may be dropped. Never blocks and never raises.
-        """
+        """Queue a sample of completions, to be built and published elsewhere. The sample is not part of the log and may
+        be dropped. Never blocks and never raises."""
 
     def receive(self) -> LogMessage | None:
         """Return the next decision, operator command or closed step, if there is one."""
@@ -127,9 +123,7 @@ class TracedReceipt:
 
 
 def message_id(message: LearnerMessage, secret: bytes) -> str:
-    """Return the message's id. It is always the same for a message, and other processes cannot predict it.
-
-    If an agent's vote used the id first, the log would treat this message as a duplicate.
-    """
+    """Return the message's id. It is always the same for a message, and other processes cannot predict it. If an
+    agent's vote used the id first, the log would treat this message as a duplicate."""
     number = f"{message.incarnation}-{message.n}"
     return f"{number}-{hashlib.blake2b(number.encode(), key=secret, digest_size=8).hexdigest()}"

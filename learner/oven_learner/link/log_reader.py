@@ -49,10 +49,8 @@ class LogReader:
         self._may_begin.set()
 
     async def catch_up(self, bus: Bus) -> ResumeState:
-        """Return the state of earlier incarnations.
-
-        Raises BusError if the run has no log, and ConfigError if it is signed with another learner's key.
-        """
+        """Return the state of earlier incarnations. Raises BusError if the run has no log, and ConfigError if it is
+        signed with another learner's key."""
         past = await read_resume_state(bus, self._run, self._keyring, self._count_event)
         check_signer(bus, self._run, past)
         self._last_read = past.last_seq
@@ -68,10 +66,8 @@ class LogReader:
                 self._keyring.verify(event)  # learns the signers' keys
 
     async def run(self, bus: Bus) -> None:
-        """Deliver events from the log. A plain subscription might miss a decision or receive it twice.
-
-        Skip decisions that were not adopted, because unpacking one would cost the training thread 150 µs.
-        """
+        """Deliver events from the log. A plain subscription might miss a decision or receive it twice. Skip decisions
+        that were not adopted, because unpacking one would cost the training thread 150 µs."""
         await self._may_begin.wait()
         subjects = self._subjects
         patterns = [subjects.run, subjects.decision("*"), subjects.operator("*"), subjects.step("*")]
@@ -90,10 +86,8 @@ class LogReader:
                 self._deliver(event.seq, event.body)
 
     def _check_superseded(self, run: RunStarted, event_message_id: str) -> None:
-        """Detect a second learner that starts later under this run's name.
-
-        From then on, decisions refer to the newer learner. This one ignores them, and its training continues.
-        """
+        """Detect a second learner that starts later under this run's name. From then on, decisions refer to the newer
+        learner. This one ignores them, and its training continues."""
         if event_message_id == message_id(run, self._secret):
             self._is_announced = True
             return

@@ -64,11 +64,9 @@ class OutageLog:
 
 
 class LogWriter:
-    """Appends the learner's messages, across reconnections, until the log has confirmed them.
-
-    If it is not known whether the log has a message, the writer checks the log before it sends the message again.
-    Message ids are not enough, because the log recognises duplicates only within two minutes.
-    """
+    """Appends the learner's messages, across reconnections, until the log has confirmed them. If it is not known
+    whether the log has a message, the writer checks the log before it sends the message again. Message ids are not
+    enough, because the log recognises duplicates only within two minutes."""
 
     def __init__(
         self,
@@ -129,10 +127,8 @@ class LogWriter:
         return list(self._outbox.take_rest())
 
     async def run(self, bus: Bus) -> None:
-        """Send the outbox in order. After a failure, check the log before sending more.
-
-        Returns when the connection is lost, or when the writer is closing and everything is sent.
-        """
+        """Send the outbox in order. After a failure, check the log before sending more. Returns when the connection is
+        lost, or when the writer is closing and everything is sent."""
         must_check, pause = bool(self._outbox.in_flight), RETRY_S
         one_by_one = False
         while not self.is_finished:
@@ -167,10 +163,8 @@ class LogWriter:
                 await self._new_messages.wait()
 
     async def own_messages(self, bus: Bus) -> AsyncIterator[LearnerMessage]:
-        """Yield this learner's messages after `last_sent`, and advance `last_sent`.
-
-        They are recognised by their message ids, which only this learner can create.
-        """
+        """Yield this learner's messages after `last_sent`, and advance `last_sent`. They are recognised by their
+        message ids, which only this learner can create."""
         head, subjects = await bus.head(self._run), patterns_by(self._run, "learner")
         if head > self.last_sent:
             async for event in bus.read(self._run, after=self.last_sent, until=head, subjects=subjects):
@@ -229,10 +223,8 @@ class LogWriter:
 
 
 def _span_factory(factory: object, message: LearnerMessage, contexts: tracing.Contexts) -> Callable[[], Span] | None:
-    """Return a function that creates the message's span, or None if it has none.
-
-    An observation starts a trace, and a receipt ends the trace of its decision.
-    """
+    """Return a function that creates the message's span, or None if it has none. An observation starts a trace, and a
+    receipt ends the trace of its decision."""
     if isinstance(message, Observation):
         attributes: dict[str, Attribute] = {"oven.tick": message.tick, "oven.step": message.step}
         return partial(tracing.span, "observe", attributes=attributes, kind="producer")

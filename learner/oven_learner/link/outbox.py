@@ -46,10 +46,8 @@ tracking such tuples. Tracking a hundred thousand objects would delay the traini
 
 class LearnerOutbox:
     """Three queues with a common order: unbuilt messages, observations, and messages that are never dropped.
-
     `in_flight` contains the messages that `take` has returned last. They may already be in the log, so they are never
-    dropped. `take` returns them again until `settle` removes them.
-    """
+    dropped. `take` returns them again until `settle` removes them."""
 
     def __init__(self, build: Callable[[MessageFactory], QueuedMessage], max_bytes: int = MAX_WAITING_BYTES) -> None:
         """`build` builds a message. If it raises, the error is logged and the message is omitted."""
@@ -87,10 +85,8 @@ class LearnerOutbox:
         return BUILD_BATCH
 
     def take(self) -> list[QueuedMessage]:
-        """Return the oldest messages, at most MAX_BATCH and about MAX_BATCH_BYTES.
-
-        Further calls return the same messages until they are settled.
-        """
+        """Return the oldest messages, at most MAX_BATCH and about MAX_BATCH_BYTES. Further calls return the same
+        messages until they are settled."""
         if not self.in_flight:
             messages: list[QueuedMessage] = []
             size = 0

@@ -30,10 +30,8 @@ def pack(value: object) -> bytes:
 
 
 def pack_plain(value: tuple[Any, ...] | dict[str, Any]) -> bytes:
-    """Pack a tuple or dict of numbers, strings, tuples and dicts, ten times faster than `pack`.
-
-    Raises ValueError for other values.
-    """
+    """Pack a tuple or dict of numbers, strings, tuples and dicts, ten times faster than `pack`. Raises ValueError for
+    other values."""
     data = marshal.dumps(value, 2)  # later versions look for repeated objects, which doubles the time
     return _HEADER.pack(True, len(data)) + data
 
@@ -57,10 +55,8 @@ class Outlet:
         self._queue: deque[bytes] = deque()
 
     def put(self, data: bytes) -> bool:
-        """Write `data`. If only a part fits, the next call writes the rest.
-
-        Returns False if nothing was written, because the pipe is full or has no reader.
-        """
+        """Write `data`. If only a part fits, the next call writes the rest. Returns False if nothing was written,
+        because the pipe is full or has no reader."""
         if not self.flush():
             return False
         self._unwritten = self._write(data)

@@ -76,11 +76,9 @@ STATUS_POLL_S = 0.05
 
 
 class PollSchedule:
-    """Decides when the relay polls for messages: rarely between steps, and often when a step is about to end.
-
-    A poll may briefly take the interpreter away from the training thread. On the other hand, a message that waits for a
-    poll delays its decision. The schedule does not read a clock.
-    """
+    """Decides when the relay polls for messages: rarely between steps, and often when a step is about to end. A poll
+    may briefly take the interpreter away from the training thread. On the other hand, a message that waits for a poll
+    delays its decision. The schedule does not read a clock."""
 
     def __init__(self, idle_pause_s: float) -> None:
         """`idle_pause_s` is the pause while nothing is due."""
@@ -111,11 +109,8 @@ class PollSchedule:
 
 
 class ProcessLink:
-    """A `Link` through a child process, the worker.
-
-    The training thread calls the public methods. It sends through a deque to the relay, and receives through a pipe
-    from the worker. Everything else runs in the relay thread.
-    """
+    """A `Link` through a child process, the worker. The training thread calls the public methods. It sends through a
+    deque to the relay, and receives through a pipe from the worker. Everything else runs in the relay thread."""
 
     def __init__(
         self,
@@ -318,10 +313,8 @@ class ProcessLink:
                     return
 
     def _collect(self) -> bool:
-        """Pack new messages, and return whether there were any.
-
-        Pack only a few at a time, because the training thread may need the interpreter.
-        """
+        """Pack new messages, and return whether there were any. Pack only a few at a time, because the training thread
+        may need the interpreter."""
         has_packed = False
         while self._new_messages:
             if has_packed and not self._closing.is_set() and len(self._new_messages) <= MAX_UNBUILT:
@@ -402,9 +395,7 @@ class ProcessLink:
 
     def _requeue(self, resumed: Resumed) -> None:
         """Queue the required messages that are not in the log, in order with the observations that are waiting here.
-
-        All other observations that are not in the log are lost.
-        """
+        All other observations that are not in the log are lost."""
         observations = {n: (n, data, True) for n, data, droppable in self._unsent if droppable}
         required = {
             n: (n, pack(Frame(n, self._lost_count, factory)), False)
@@ -434,10 +425,8 @@ class ProcessLink:
 
 
 def _start_worker(*fds: int) -> subprocess.Popen[bytes]:
-    """Start the worker with the file descriptors of one pipe to read, two pipes to write, and the shared counter.
-
-    It has its own process group, so that Ctrl-C reaches only the learner.
-    """
+    """Start the worker with the file descriptors of one pipe to read, two pipes to write, and the shared counter. It
+    has its own process group, so that Ctrl-C reaches only the learner."""
     path = os.pathsep.join(part for part in sys.path if part)
     return subprocess.Popen(
         [sys.executable, "-P", "-m", "oven_learner.link.worker", *map(str, fds)],

@@ -19,10 +19,8 @@ WAIT_S = 3.0
 
 
 def open_spool(folder: str, run: str) -> Spool | None:
-    """Open the run's spool. Return None without a folder, or with a warning if the spool cannot be opened.
-
-    Raises ConfigError if it is the spool of another run.
-    """
+    """Open the run's spool. Return None without a folder, or with a warning if the spool cannot be opened. Raises
+    ConfigError if it is the spool of another run."""
     if not folder:
         return None
     try:
@@ -58,10 +56,8 @@ def release_spool(spool: Spool | None) -> None:
 
 
 def write_unsent(spool: Spool | None, entries: Sequence[Entry], credentials: Credentials | None) -> int:
-    """Sign the unsent messages and write them to the spool. Remove the spool if there are none.
-
-    Returns the number of messages that were written.
-    """
+    """Sign the unsent messages and write them to the spool. Remove the spool if there are none. Returns the number of
+    messages that were written."""
     if spool is None:
         return 0
     try:

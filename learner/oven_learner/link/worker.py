@@ -52,11 +52,8 @@ MAX_GPUS: Final = 8
 
 
 def main(args: list[str]) -> int:
-    """Run the process.
-
-    `args` are the file descriptors of the pipe to read, the pipe to write, the pipe for events from the log, and the
-    counter that is incremented for each event.
-    """
+    """Run the process. `args` are the file descriptors of the pipe to read, the pipe to write, the pipe for events from
+    the log, and the counter that is incremented for each event."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)  # the process must not end before the learner
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s")
@@ -270,10 +267,8 @@ class Worker:
 
 
 class MachineReadings:
-    """Readings of the learner's memory and GPUs. They are taken in this process to keep training fast.
-
-    A value that cannot be read is omitted.
-    """
+    """Readings of the learner's memory and GPUs. They are taken in this process to keep training fast. A value that
+    cannot be read is omitted."""
 
     def __init__(self, pid: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._pid, self._clock = pid, clock

@@ -50,10 +50,8 @@ class TermSum(NamedTuple):
 
 
 class Channel(ABC):
-    """A loss term. `weight` is its initial weight, and `maximum` is the highest weight that decisions may set.
-
-    Raises ConfigError unless 0 <= weight <= maximum and maximum is positive and finite.
-    """
+    """A loss term. `weight` is its initial weight, and `maximum` is the highest weight that decisions may set. Raises
+    ConfigError unless 0 <= weight <= maximum and maximum is positive and finite."""
 
     name: ClassVar[str]
     input_kind: ClassVar[Literal["completions", "logits", "hidden"]] = "completions"
@@ -144,12 +142,10 @@ def check_channels(channels: Sequence[Channel], provided_inputs: Collection[str]
             )
 
 
-def record_metrics(trainer: Any, channel: Channel, term_sum: TermSum, mode: Literal["train", "eval"]) -> None:
-    """Add the term, its weight and its gauges to the trainer's metrics of this step.
-
-    Uses TRL's `_metrics`, which attached trainers publish. Every rank performs one collective of the same size. Values
-    that no rank measured are not logged.
-    """
+def log_term(trainer: Any, channel: Channel, term_sum: TermSum, mode: Literal["train", "eval"]) -> None:
+    """Add the term, its weight and its gauges to the trainer's metrics of this step. Uses TRL's `_metrics`, which
+    attached trainers publish. Every rank performs one collective of the same size. Values that no rank measured are not
+    logged."""
     zero = torch.zeros_like(term_sum.number)
     gauges = [term_sum.gauges.get(gauge.name, (zero, zero)) for gauge in channel.gauges]
     pairs = [(term_sum.total.detach(), term_sum.number), *gauges]

@@ -10,26 +10,15 @@ from transformers import ProcessorMixin
 from trl.trainer.grpo_trainer import GRPOTrainer
 
 from oven_core.errors import ConfigError
-from oven_learner.losses.channel import (
-    Channel,
-    Generated,
-    check_channels,
-    load_state,
-    read_state,
-    record_metrics,
-    save_state,
-)
+from oven_learner.losses.channel import Channel, Generated, check_channels, load_state, log_term, read_state, save_state
 
 
 class ChannelTrainer(GRPOTrainer):
-    """A GRPOTrainer that adds `channels` to its loss while their weights are above 0.
-
-    Raises ConfigError for duplicate channels and for setups that do not support a second forward pass per step: FSDP,
-    DeepSpeed, and DDP with re-entrant gradient checkpointing. It also raises it for processors that take images. All
-    other features work as in TRL: vLLM in both modes, PEFT, async rewards, tools, environments.
-
-    Written for TRL 1.16 (`_compute_loss`, `_generate_and_score_completions`, `_calculate_rewards`, `_metrics`).
-    """
+    """A GRPOTrainer that adds `channels` to its loss while their weights are above 0. Raises ConfigError for duplicate
+    channels and for setups that do not support a second forward pass per step: FSDP, DeepSpeed, and DDP with re-entrant
+    gradient checkpointing. It also raises it for processors that take images. All other features work as in TRL: vLLM
+    in both modes, PEFT, async rewards, tools, environments. Written for TRL 1.16 (`_compute_loss`,
+    `_generate_and_score_completions`, `_calculate_rewards`, `_metrics`)."""
 
     def __init__(self, *args: Any, channels: Iterable[Channel] = (), **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -83,7 +72,7 @@ class ChannelTrainer(GRPOTrainer):
         """Return the mean of the term over the micro-batch, divided by the number of micro-batches per step."""
         term_sum = channel.tally(model, inputs)
         mode: Literal["train", "eval"] = "train" if model.training else "eval"
-        record_metrics(self, channel, term_sum, mode)
+        log_term(self, channel, term_sum, mode)
         micro_batches = self.current_gradient_accumulation_steps if mode == "train" else 1
         return term_sum.total / term_sum.number.clamp(min=1) / micro_batches
 

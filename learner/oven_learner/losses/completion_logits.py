@@ -19,11 +19,9 @@ def completion_logits(
     completion: tuple[Tensor, Tensor],
     weights: Mapping[str, Tensor] | None = None,
 ) -> Tensor:
-    """Return the logits at each completion token, (B, C, V), for a bare or wrapped model.
-
-    `prompt` and `completion` are pairs of ids and mask, with shapes (B, P) and (B, C). `weights` replace the model's
-    weights of the same names. Unlike TRL's losses, this function materialises the logits: B·C·V numbers per model.
-    """
+    """Return the logits at each completion token, (B, C, V), for a bare or wrapped model. `prompt` and `completion` are
+    pairs of ids and mask, with shapes (B, P) and (B, C). `weights` replace the model's weights of the same names.
+    Unlike TRL's losses, this function materialises the logits: B·C·V numbers per model."""
     ids, mask = (torch.cat(parts, dim=1) for parts in zip(prompt, completion, strict=True))  # (B, P + C)
     length = completion[0].size(1)
     bare = trainer.accelerator.unwrap_model(model)

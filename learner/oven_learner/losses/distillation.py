@@ -35,13 +35,11 @@ PROMPTS = "oven_prompt"
 
 
 def generalized_jsd(student: Tensor, teacher: Tensor, beta: float, temperature: float = 1.0) -> Tensor:
-    """Return the divergence per token in nats, (...) float32, from logits (..., V), with the student's gradient.
-
-    P is the teacher and Q the student, each a softmax of logits / temperature. The divergence is
-    β·KL(P ‖ M) + (1 − β)·KL(Q ‖ M) with M = β·P + (1 − β)·Q (Agarwal et al. 2024, arXiv 2306.13649, eq. 1). It
-    vanishes at β = 0 and 1, so the function uses its rescaled limits there. β = 0 is the forward KL(P ‖ Q). β = 1 is
-    the reverse KL(Q ‖ P), which seeks a mode of the teacher (Gu et al. 2024, arXiv 2306.08543).
-    """
+    """Return the divergence per token in nats, (...) float32, from logits (..., V), with the student's gradient. P is
+    the teacher and Q the student, each a softmax of logits / temperature. The divergence is β·KL(P ‖ M) + (1 − β)·KL(Q
+    ‖ M) with M = β·P + (1 − β)·Q (Agarwal et al. 2024, arXiv 2306.13649, eq. 1). It vanishes at β = 0 and 1, so the
+    function uses its rescaled limits there. β = 0 is the forward KL(P ‖ Q). β = 1 is the reverse KL(Q ‖ P), which seeks
+    a mode of the teacher (Gu et al. 2024, arXiv 2306.08543)."""
     log_q = _log_probabilities(student, temperature)
     log_p = _log_probabilities(teacher, temperature)
     if beta == 0:
@@ -117,11 +115,8 @@ class Distillation(Channel):
             self.unit = "distance of probabilities per token, policy to teacher"
 
     def bind(self, trainer: Any) -> None:
-        """Load and check the channel's own teacher, if it has one.
-
-        Raises TeacherRefusedError if it is unsuitable. Raises ConfigError if prompts are conversations and its
-        tokenizer has no chat template.
-        """
+        """Load and check the channel's own teacher, if it has one. Raises TeacherRefusedError if it is unsuitable.
+        Raises ConfigError if prompts are conversations and its tokenizer has no chat template."""
         super().bind(trainer)
         if self._teacher_arguments[0] is None:
             return
@@ -189,9 +184,8 @@ class Distillation(Channel):
         teacher_prompts = padded([completion.prompt for completion in completions], device, pad_left=True)
         teacher_tokens = padded([completion.tokens for completion in completions], device)
         with torch.no_grad():
-            teacher_logits = completion_logits(
-                self._trainer, self._teacher, teacher_prompts, teacher_tokens
-            )  # (rows, T, W)
+            # The logits have the shape (rows, T, W).
+            teacher_logits = completion_logits(self._trainer, self._teacher, teacher_prompts, teacher_tokens)
         for index, (row, positions, _, tokens, ends, teacher_ends) in enumerate(completions):
             ids = inputs["completion_ids"][row, positions].tolist()
             distance = cross_tokenizer.distance(
@@ -205,28 +199,21 @@ class Distillation(Channel):
 
 
 class _Completion(NamedTuple):
-    """A completion with text, in the tokens of both models."""
+    """A completion with text, in the tokens of both models. Ends are in UTF-8 bytes."""
 
     row: int
-    positions: list[int]
-    """Positions of the student's text tokens in the row."""
-    prompt: list[int]
-    """Tokens of the prompt by the teacher's tokenizer."""
-    tokens: list[int]
-    """Tokens of the text by the teacher's tokenizer."""
-    ends: list[int]
-    """End of each student token in UTF-8 bytes."""
+    positions: list[int]  # of the student's text tokens in the row
+    prompt: list[int]  # the teacher's tokens
+    tokens: list[int]  # the teacher's tokens of the text
+    ends: list[int]  # of the student's tokens
     teacher_ends: list[int]
-    """End of each teacher token in UTF-8 bytes."""
 
 
 @torch.no_grad()
 def _load_teacher(trainer: Any, teacher: Any, tokenizer: Any, limit: int) -> tuple[Any, Any]:
-    """Return a loaded model and its tokenizer for `teacher`, a TeacherConfig or a model.
-
-    The tokenizer may differ from the policy's, because this teacher is never GRPO's reference. Raises
-    TeacherRefusedError if the teacher is unsuitable.
-    """
+    """Return a loaded model and its tokenizer for `teacher`, a TeacherConfig or a model. The tokenizer may differ from
+    the policy's, because this teacher is never GRPO's reference. Raises TeacherRefusedError if the teacher is
+    unsuitable."""
     accelerator = trainer.accelerator
     config = teacher if isinstance(teacher, TeacherConfig) else TeacherConfig(name="distill", model=teacher)
     if tokenizer is not None:
@@ -255,10 +242,8 @@ def _load_teacher(trainer: Any, teacher: Any, tokenizer: Any, limit: int) -> tup
 
 
 class CrossTokenizer:
-    """A distance between two models with different tokenizers, computed for one completion at a time.
-
-    Raises ConfigError for a tokenizer without token offsets.
-    """
+    """A distance between two models with different tokenizers, computed for one completion at a time. Raises
+    ConfigError for a tokenizer without token offsets."""
 
     def __init__(self, student: Any, teacher: Any, beta: float, temperature: float, device: torch.device) -> None:
         self.student, self.teacher = (getattr(tokenizer, "tokenizer", tokenizer) for tokenizer in (student, teacher))
@@ -318,11 +303,8 @@ class CrossTokenizer:
     def distance(
         self, student: Tensor, teacher: Tensor, tokens: tuple[Sequence[int], Sequence[int]], ends: tuple[Any, Any]
     ) -> Tensor:
-        """Return the mean loss over the pieces of one completion.
-
-        `student` and `teacher` are the logits that predict its tokens, (S, V) and (T, W). `tokens` and `ends` have
-        lengths S and T.
-        """
+        """Return the mean loss over the pieces of one completion. `student` and `teacher` are the logits that predict
+        its tokens, (S, V) and (T, W). `tokens` and `ends` have lengths S and T."""
         logits, labels, ids, offsets = zip(
             *(self._row(*side) for side in zip((student, teacher), tokens, ends, strict=True)), strict=True
         )

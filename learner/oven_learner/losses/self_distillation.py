@@ -1,8 +1,6 @@
-"""The channel `channel.sdpo`, which distils the policy from itself, with hints added to the teacher's prompts.
-
-The method is from Hübotter et al. 2026 (arXiv 2601.20802). The wording of hints and the choice of a sibling match TRL
-1.16's `SuccessfulRolloutTeacherContextBuilder`.
-"""
+"""The channel `channel.sdpo`, which distils the policy from itself, with hints added to the teacher's prompts. The
+method is from Hübotter et al. 2026 (arXiv 2601.20802). The wording of hints and the choice of a sibling match TRL
+1.16's `SuccessfulRolloutTeacherContextBuilder`."""
 
 from __future__ import annotations
 
@@ -54,10 +52,8 @@ class Hints:
             raise ConfigError("channel.sdpo has no source of hints; set sibling=True, a feedback column, or a template")
 
     def prompts(self, generated: Generated, decode: Callable[[Sequence[int]], str], rank: int) -> list[Any]:
-        """Return the prompt of each row with hints, as a text or a conversation, or None for a row without hints.
-
-        With `sibling` and several ranks this is a collective, because a group may span two ranks.
-        """
+        """Return the prompt of each row with hints, as a text or a conversation, or None for a row without hints. With
+        `sibling` and several ranks this is a collective, because a group may span two ranks."""
         all_completions = gather_object([list(ids) for ids in generated.completion_ids]) if self.sibling else []
         hinted_prompts: list[Any] = []
         for row, prompt in enumerate(generated.prompts):
@@ -120,10 +116,8 @@ def _add_hints(prompt: Any, hints: str) -> Any:
 
 
 class MovingAverage(nn.Module):
-    """The moving average of a model's trainable parameters, θ' ← (1 − rate)·θ' + rate·θ, in float32 buffers.
-
-    For a model with an adapter only the adapter is copied. Memory: 4 bytes per trainable parameter.
-    """
+    """The moving average of a model's trainable parameters, θ' ← (1 − rate)·θ' + rate·θ, in float32 buffers. For a
+    model with an adapter only the adapter is copied. Memory: 4 bytes per trainable parameter."""
 
     def __init__(self, model: nn.Module, rate: float) -> None:
         super().__init__()
@@ -300,10 +294,8 @@ class SelfDistillation(Channel):
         return TermSum(divergences.sum(), count, gauges)
 
     def divergence(self, student: Tensor, teacher: Tensor, tokens: Tensor, old_logps: Tensor | None = None) -> Tensor:
-        """Return the divergence per token in nats, (tokens,), from softened logits (tokens, V).
-
-        `old_logps` are the log-probabilities of the `tokens` when they were sampled.
-        """
+        """Return the divergence per token in nats, (tokens,), from softened logits (tokens, V). `old_logps` are the
+        log-probabilities of the `tokens` when they were sampled."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the API is experimental, but trl's minor version is pinned
             from trl.experimental.sdpo import loss_utils

@@ -20,12 +20,10 @@ IGNORED = -100  # cross_entropy's default ignore_index
 
 class Supervised(Channel):
     """Negative log-likelihood per token, at temperature 1, of the text in `column` after the row's prompt, including
-    its end-of-sequence token. Equal rows are scored once and counted as often as they occur.
-
-    A reference is a text, or a conversation of one assistant message. Rows with a reference of None or "" do not count.
-    Groups that a committee skips in the policy loss do count, because references need no score. `bind` raises
-    ConfigError if the dataset has no such column or the column has another type.
-    """
+    its end-of-sequence token. Equal rows are scored once and counted as often as they occur. A reference is a text, or
+    a conversation of one assistant message. Rows with a reference of None or "" do not count. Groups that a committee
+    skips in the policy loss do count, because references need no score. `bind` raises ConfigError if the dataset has no
+    such column or the column has another type."""
 
     name = "sft"
     unit = "nats per token of the reference"

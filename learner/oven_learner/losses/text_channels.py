@@ -23,10 +23,8 @@ INITIAL_STD = 0.02
 
 
 class Head(nn.Module):
-    """The second head, which computes h + W₂ silu(W₁ norm(h)) for hidden states h (…, H).
-
-    W₂ is initially 0, so the head starts out equal to the model's own head.
-    """
+    """The second head, which computes h + W₂ silu(W₁ norm(h)) for hidden states h (…, H). W₂ is initially 0, so the
+    head starts out equal to the model's own head."""
 
     def __init__(self, width: int, seed: int, device: torch.device, dtype: torch.dtype) -> None:
         super().__init__()
@@ -44,15 +42,12 @@ class Head(nn.Module):
 
 class MultiToken(Channel):
     """Negative log-likelihood per token of the token after the next one (Gloeckle et al. 2024, arXiv 2404.19737, eq. 2,
-    with n = 2). A second head reads the model's last hidden states. Both heads share the model's output layer.
-
-    The paper's head is a transformer layer before the last norm. This one is a residual block of two matrices after it,
+    with n = 2). A second head reads the model's last hidden states. Both heads share the model's output layer. The
+    paper's head is a transformer layer before the last norm. This one is a residual block of two matrices after it,
     which fits any transformers language model. Appendix B of the paper compares other heads, including linear ones. The
-    head is used only for training. Saved models omit it, and checkpoints contain it (`channels.pt`).
-
-    Raises ConfigError for a model without an output layer, for a model that changes its logits after this layer, and
-    for several processes, because the head's gradients are not averaged across ranks.
-    """
+    head is used only for training. Saved models omit it, and checkpoints contain it (`channels.pt`). Raises ConfigError
+    for a model without an output layer, for a model that changes its logits after this layer, and for several
+    processes, because the head's gradients are not averaged across ranks."""
 
     name = "mtp"
     input_kind = "hidden"
@@ -101,14 +96,11 @@ class MultiToken(Channel):
 
 
 class TokenWeighted(Channel):
-    """Negative log-likelihood per token, weighted by a score for each token.
-
-    A token's score is divided by the mean score of the micro-batch, so the weights have mean 1. At channel weight λ a
-    token with relative score s counts 1 + λ·s in the loss. `scores` maps token ids to scores of 0 or above. Missing
-    tokens have the score 0. A micro-batch without any scored token adds nothing.
-
-    Raises ConfigError if no score is above 0, and in `bind` for a token outside the vocabulary.
-    """
+    """Negative log-likelihood per token, weighted by a score for each token. A token's score is divided by the mean
+    score of the micro-batch, so the weights have mean 1. At channel weight λ a token with relative score s counts 1 +
+    λ·s in the loss. `scores` maps token ids to scores of 0 or above. Missing tokens have the score 0. A micro-batch
+    without any scored token adds nothing. Raises ConfigError if no score is above 0, and in `bind` for a token outside
+    the vocabulary."""
 
     name = "kg"
     input_kind = "logits"

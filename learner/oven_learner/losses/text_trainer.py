@@ -11,7 +11,7 @@ from torch import Tensor
 from transformers import Trainer, TrainerCallback
 
 from oven_core.errors import ConfigError
-from oven_learner.losses.channel import Channel, check_channels, load_state, read_state, record_metrics, save_state
+from oven_learner.losses.channel import Channel, check_channels, load_state, log_term, read_state, save_state
 
 LOGITS, HIDDEN = "oven_logits", "oven_hidden"
 """Keys in a channel's batch for the model's logits (B, T, V) and its last hidden states (B, T, H), both with their
@@ -21,17 +21,12 @@ IGNORED = -100
 
 
 class TextChannels:
-    """A mixin that adds channels to a Trainer class: `class MyTrainer(TextChannels, Trainer)`.
-
-    `channels` are added to the training loss while their weights are above 0. Evaluation uses the trainer's own loss
-    alone, so that its readings stay comparable.
-
-    Raises ConfigError for duplicate channels, for a channel that needs a GRPOTrainer's completions, and under FSDP and
-    DeepSpeed, whose sharded parameters are not supported.
-
-    Written for transformers 5.23 (`compute_loss`, `create_optimizer`, `_clip_grad_norm`,
-    `_save_optimizer_and_scheduler`, `_load_optimizer_and_scheduler`).
-    """
+    """A mixin that adds channels to a Trainer class: `class MyTrainer(TextChannels, Trainer)`. `channels` are added to
+    the training loss while their weights are above 0. Evaluation uses the trainer's own loss alone, so that its
+    readings stay comparable. Raises ConfigError for duplicate channels, for a channel that needs a GRPOTrainer's
+    completions, and under FSDP and DeepSpeed, whose sharded parameters are not supported. Written for transformers 5.23
+    (`compute_loss`, `create_optimizer`, `_clip_grad_norm`, `_save_optimizer_and_scheduler`,
+    `_load_optimizer_and_scheduler`)."""
 
     _metrics: Any
     """Mode → metric → values since the last log. TRL uses the same attribute, and attached trainers publish from it."""
@@ -95,7 +90,7 @@ class TextChannels:
         trainer: Any = self
         with trainer.accelerator.autocast():
             term_sum = channel.tally(model, inputs)
-        record_metrics(self, channel, term_sum, "train")
+        log_term(self, channel, term_sum, "train")
         micro_batches = trainer.current_gradient_accumulation_steps if is_share else 1
         return term_sum.total / term_sum.number.clamp(min=1) / micro_batches
 
@@ -109,11 +104,9 @@ class TextChannels:
         return bool(trainer.model_accepts_loss_kwargs) and num_items is not None
 
     def create_optimizer(self, *args: Any, **kwargs: Any) -> Any:
-        """Return the trainer's optimizer with the parameters of the channels.
-
-        Matrices are added to the first group. Vectors are added to the last group, which has no weight decay.
-        Parameters without a gradient do not move and have no moments.
-        """
+        """Return the trainer's optimizer with the parameters of the channels. Matrices are added to the first group.
+        Vectors are added to the last group, which has no weight decay. Parameters without a gradient do not move and
+        have no moments."""
         optimizer = super().create_optimizer(*args, **kwargs)  # type: ignore[misc]
         groups = getattr(optimizer, "optimizer", optimizer).param_groups
         existing_ids = {id(parameter) for group in groups for parameter in group["params"]}

@@ -1,9 +1,7 @@
-"""Transfers all numbers of a step from the device at once, without waiting for the device.
-
-On a CUDA device the numbers of a step are stacked and copied into pinned memory, behind the kernels that are already
-queued. They are published once a CUDA event shows that they have arrived, at the end of their step or a later one.
-They are always published in order, each under its own tick and step. On other devices they are available immediately.
-"""
+"""Transfers all numbers of a step from the device at once, without waiting for the device. On a CUDA device the numbers
+of a step are stacked and copied into pinned memory, behind the kernels that are already queued. They are published once
+a CUDA event shows that they have arrived, at the end of their step or a later one. They are always published in order,
+each under its own tick and step. On other devices they are available immediately."""
 
 from __future__ import annotations
 
@@ -36,7 +34,6 @@ class Transfer:
 
     @property
     def has_arrived(self) -> bool:
-        """Whether the values can be read without waiting."""
         return self.signal is None or self.signal.query()
 
     def read(self) -> dict[str, float]:
@@ -50,10 +47,8 @@ Start = Callable[[Mapping[str, torch.Tensor]], Transfer]
 
 
 def transfer(numbers: Mapping[str, torch.Tensor]) -> Transfer:
-    """Start to transfer scalars, each from its device.
-
-    On CUDA this does not wait. On other devices the values are complete on return.
-    """
+    """Start to transfer scalars, each from its device. On CUDA this does not wait. On other devices the values are
+    complete on return."""
     names = tuple(numbers)
     scalars = [number.detach().reshape(()) for number in numbers.values()]
     if not any(scalar.is_cuda for scalar in scalars):

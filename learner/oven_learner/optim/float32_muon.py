@@ -1,8 +1,6 @@
-"""The Muon optimizer (Jordan et al. 2024), computed in the precision of its matrices.
-
-`torch.optim.Muon` orthogonalises in bfloat16. Processors without bfloat16 emulate it. With AVX2 alone, the emulation
-took more than half of a small model's training time.
-"""
+"""The Muon optimizer (Jordan et al. 2024), computed in the precision of its matrices. `torch.optim.Muon` orthogonalises
+in bfloat16. Processors without bfloat16 emulate it. With AVX2 alone, the emulation took more than half of a small
+model's training time."""
 
 from __future__ import annotations
 

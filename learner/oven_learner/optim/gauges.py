@@ -36,11 +36,8 @@ QUANTIZED = "8bit"
 
 
 class OptimizerGauges:
-    """The gauges of one optimizer. Every number stays on its device.
-
-    A gauge is omitted on ranks that do not publish, and where its value would be misleading. A gauge that raises an
-    error is disabled with a warning.
-    """
+    """The gauges of one optimizer. Every number stays on its device. A gauge is omitted on ranks that do not publish,
+    and where its value would be misleading. A gauge that raises an error is disabled with a warning."""
 
     def __init__(self, optimizer: Any, model: torch.nn.Module | None, *, published: bool, sharding: str = "") -> None:
         """`model` is the model that owns the weights, to find out how much of it is trained. `sharding` says how the
@@ -59,7 +56,6 @@ class OptimizerGauges:
             self._copies = update_norm.Copies()
 
     def announced(self) -> tuple[MetricSpec, ...]:
-        """Return the gauges that are measured."""
         return tuple(spec for spec in ALL if spec.name in self._enabled_names)
 
     def before_step(self) -> dict[str, torch.Tensor]:
@@ -129,11 +125,9 @@ class OptimizerGauges:
         return None
 
     def _ratio(self, norm: torch.Tensor) -> torch.Tensor | None:
-        """Return the norm of the update divided by `norm`, the norm of the weights after the step.
-
-        The norm before the step differs from it by at most the ratio. Returns None or NaN if the optimizer skipped the
-        step, because gradients overflowed in float16 or no completion was scored.
-        """
+        """Return the norm of the update divided by `norm`, the norm of the weights after the step. The norm before the
+        step differs from it by at most the ratio. Returns None or NaN if the optimizer skipped the step, because
+        gradients overflowed in float16 or no completion was scored."""
         if self._copies is not None:
             length = self._copies.distance(self._optimizer)
             return None if length is None else _ratio_if_stepped(length > 0, length / norm)
@@ -160,12 +154,10 @@ class OptimizerGauges:
 
 @torch.no_grad()
 def alignment(optimizer: Any, means: str | RunningMean | None) -> torch.Tensor | None:
-    """Return the cosine between this step's gradient and the running mean of earlier ones, over all parameters.
-
-    `means` is the key of the mean in the optimizer's state, or a RunningMean. The function makes one pass over
-    gradients and means, and the scalar stays on their device. It returns None without a mean or a gradient, and NaN if
-    one of them is 0. Call it before `optimizer.step`. It may follow clipping, because scaling does not change a cosine.
-    """
+    """Return the cosine between this step's gradient and the running mean of earlier ones, over all parameters. `means`
+    is the key of the mean in the optimizer's state, or a RunningMean. The function makes one pass over gradients and
+    means, and the scalar stays on their device. It returns None without a mean or a gradient, and NaN if one of them is
+    0. Call it before `optimizer.step`. It may follow clipping, because scaling does not change a cosine."""
     gradients, moments = [], []
     for parameter in (p for group in optimizer.param_groups for p in group["params"]):
         if isinstance(means, RunningMean):
@@ -254,5 +246,4 @@ class RunningMean:
             mean.lerp_(gradient, 1 - MEAN_DECAY)
 
     def forget(self) -> None:
-        """Forget all gradients."""
         self._means.clear()

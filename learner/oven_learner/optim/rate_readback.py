@@ -1,9 +1,7 @@
-"""The knob `optimizer.lr_scale`, with a check just before each step that the step uses the new rate.
-
-A loop or a callback may set `param_group["lr"]` itself and overwrite the change. A known scheduler reports the rates
-that it has set. Any other rate was set by the user's loop. The scale is then 1, unless the loop reads `lr_scale`, which
-shows that the loop multiplies its rates by it.
-"""
+"""The knob `optimizer.lr_scale`, with a check just before each step that the step uses the new rate. A loop or a
+callback may set `param_group["lr"]` itself and overwrite the change. A known scheduler reports the rates that it has
+set. Any other rate was set by the user's loop. The scale is then 1, unless the loop reads `lr_scale`, which shows that
+the loop multiplies its rates by it."""
 
 from __future__ import annotations
 
@@ -82,7 +80,6 @@ class RateReadback:
         return 1.0 if self.scale.scheduled else self.scale.read()
 
     def read(self) -> float:
-        """Return the scale."""
         return self.scale.read()
 
     def write(self, scale: float) -> None:
@@ -135,7 +132,6 @@ class RateReadback:
         return undone_setting
 
     def close(self) -> None:
-        """Remove the hooks."""
         for hook in self._hooks:
             hook.remove()
         self._hooks.clear()
@@ -157,11 +153,8 @@ class RateReadback:
         self.used, self._unscaled_rates = rates[0], [rate / self.scale.read() for rate in rates]
 
     def _is_multiplied(self, rates: list[float], change: _Change | None) -> bool:
-        """Whether the loop has set the rates itself and multiplied them by the scale.
-
-        After a change, each rate must be closer to the previous unscaled rate times the new scale than times the old
-        scale.
-        """
+        """Whether the loop has set the rates itself and multiplied them by the scale. After a change, each rate must be
+        closer to the previous unscaled rate times the new scale than times the old scale."""
         if not self._loop_read_scale or self.scale.scheduled:
             return False
         if change is None:
@@ -197,11 +190,9 @@ class RateReadback:
 
 
 def before_update(optimizer: Any, callback: Callable[[bool], object]) -> Any:
-    """Register `callback`, to be called before each update, once its gradients are computed.
-
-    Its argument is False if the same step has already computed gradients (LBFGS), otherwise True. Returns the handle
-    that removes the hook. A loop may compute gradients before `optimizer.step`, or in a closure, as Lightning does.
-    """
+    """Register `callback`, to be called before each update, once its gradients are computed. Its argument is False if
+    the same step has already computed gradients (LBFGS), otherwise True. Returns the handle that removes the hook. A
+    loop may compute gradients before `optimizer.step`, or in a closure, as Lightning does."""
 
     def hook(_: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any] | None:
         closure = kwargs.get("closure", args[1] if len(args) > 1 else None)  # args[0] is the optimizer

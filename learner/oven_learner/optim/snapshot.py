@@ -1,7 +1,5 @@
-"""Snapshots in memory of the trained weights, the optimizer and the scheduler.
-
-They do not include actuators or random state.
-"""
+"""Snapshots in memory of the trained weights, the optimizer and the scheduler. They do not include actuators or random
+state."""
 
 from __future__ import annotations
 
@@ -36,10 +34,8 @@ def sharding(model: torch.nn.Module) -> str:
 
 
 def best_fits(model: torch.nn.Module, snapshots: int) -> bool:
-    """Whether copies of the best and the final weights fit into memory, in addition to the rollback snapshots.
-
-    If the model is too large for rollback snapshots, the two copies may use the whole limit.
-    """
+    """Whether copies of the best and the final weights fit into memory, in addition to the rollback snapshots. If the
+    model is too large for rollback snapshots, the two copies may use the whole limit."""
     for_rollback = snapshots * size(model)
     return (for_rollback if for_rollback <= LIMIT_BYTES else 0) + 2 * size(model) // 3 <= LIMIT_BYTES
 
@@ -51,7 +47,6 @@ class WeightCopies:
         self._model, self._on_restore = model, on_restore
 
     def take(self) -> dict[str, Any]:
-        """Return a copy of the trained weights."""
         return {
             name: value.detach().to("cpu", copy=True) if isinstance(value, torch.Tensor) else copy.deepcopy(value)
             for name, value in trained_state(self._model).items()
@@ -59,7 +54,6 @@ class WeightCopies:
 
     @torch.no_grad()
     def restore(self, state: dict[str, Any]) -> None:
-        """Restore the weights that `take` returned."""
         self._model.load_state_dict(state, strict=False)
         self._on_restore()
 
@@ -103,10 +97,8 @@ class LoopSnapshot:
 
 
 def trained_state(model: torch.nn.Module) -> dict[str, Any]:
-    """Return the model's state without its frozen parameters and their quantization state.
-
-    The base model of a PEFT adapter is frozen, for example.
-    """
+    """Return the model's state without its frozen parameters and their quantization state. The base model of a PEFT
+    adapter is frozen, for example."""
     frozen = tuple(name for name, parameter in model.named_parameters() if not parameter.requires_grad)
     state = model.state_dict()
     if not frozen:

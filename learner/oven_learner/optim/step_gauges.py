@@ -1,7 +1,5 @@
-"""Gauges of each optimizer step in a custom loop, measured by hooks before and after the update.
-
-If a step computes its gradients several times (LBFGS), the first gradients are measured.
-"""
+"""Gauges of each optimizer step in a custom loop, measured by hooks before and after the update. If a step computes its
+gradients several times (LBFGS), the first gradients are measured."""
 
 from __future__ import annotations
 
@@ -54,7 +52,6 @@ class StepGauges:
         self._hooks = [before_update(optimizer, self._before), optimizer.register_step_post_hook(self._after)]
 
     def announced(self) -> tuple[MetricSpec, ...]:
-        """Return the gauges that are measured."""
         unit = "before clipping" if self._clip else "at the step, after any clipping by the loop"
         norm = (MetricSpec(name=GRAD_NORM, unit=unit),) if self._measures_norm else ()
         return (*norm, RATE, *self._gauges.announced())
@@ -67,7 +64,6 @@ class StepGauges:
         self._readback.end_step(tick, step, {**rate, **metrics}, gauges)
 
     def settle(self) -> None:
-        """Wait for all pending gauges and publish them."""
         self._readback.settle()
 
     def forget(self) -> None:
@@ -75,7 +71,6 @@ class StepGauges:
         self._gauges.forget()
 
     def close(self) -> None:
-        """Remove the hooks."""
         for hook in self._hooks:
             hook.remove()
         self._hooks.clear()
@@ -120,11 +115,9 @@ class StepGauges:
 
 
 class Clip:
-    """Gradient clipping before each step, exactly like `clip_grad_norm_(model.parameters(), norm)`.
-
-    This includes the gradients of frozen weights and of the model's other optimizers. Without a model, it clips the
-    parameters of the optimizer.
-    """
+    """Gradient clipping before each step, exactly like `clip_grad_norm_(model.parameters(), norm)`. This includes the
+    gradients of frozen weights and of the model's other optimizers. Without a model, it clips the parameters of the
+    optimizer."""
 
     def __init__(self, norm: float, model: Any = None) -> None:
         """Raises ConfigError if `norm` is not a positive number."""
@@ -161,11 +154,9 @@ class Clip:
 
 @torch.no_grad()
 def gradient_norm(optimizer: Any, parameters: Iterable[torch.nn.Parameter]) -> torch.Tensor | None:
-    """Return the norm of all gradients together, on their device, or None without gradients.
-
-    If a fused optimizer removes the scale of a gradient scaler, the norm is divided by that scale here. This is a
-    collective if gradients are sharded.
-    """
+    """Return the norm of all gradients together, on their device, or None without gradients. If a fused optimizer
+    removes the scale of a gradient scaler, the norm is divided by that scale here. This is a collective if gradients
+    are sharded."""
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
     if not gradients:
         return None

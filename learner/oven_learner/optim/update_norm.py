@@ -29,10 +29,8 @@ def is_supported(optimizer: Any) -> bool:
 
 
 def step_count(optimizer: Any) -> torch.Tensor | None:
-    """Return a copy of the step count of a parameter with a gradient, or None without a gradient.
-
-    A skipped step does not change the count.
-    """
+    """Return a copy of the step count of a parameter with a gradient, or None without a gradient. A skipped step does
+    not change the count."""
     for group in optimizer.param_groups:
         for parameter in group["params"]:
             if parameter.grad is not None:
@@ -61,7 +59,6 @@ class Copies:
 
     @torch.no_grad()
     def take(self, optimizer: Any) -> None:
-        """Copy the trained weights, and replace earlier copies."""
         for parameter in trained(optimizer):
             if parameter in self._before:
                 self._before[parameter].copy_(parameter.detach())
@@ -83,12 +80,10 @@ class Copies:
 
 @torch.no_grad()
 def update_norm(optimizer: Any) -> torch.Tensor | None:
-    """Return the norm of w − w' in the last step, before rounding to the weights' precision, on their device.
-
-    Call it after `optimizer.step` and before gradients are cleared, because it skips parameters without a gradient. It
-    makes eight passes over the weights, or eleven with decay, and needs memory for 2 × CHUNK elements. Returns None
-    without any gradient.
-    """
+    """Return the norm of w − w' in the last step, before rounding to the weights' precision, on their device. Call it
+    after `optimizer.step` and before gradients are cleared, because it skips parameters without a gradient. It makes
+    eight passes over the weights, or eleven with decay, and needs memory for 2 × CHUNK elements. Returns None without
+    any gradient."""
     norms = [norm for group in optimizer.param_groups for norm in _piece_norms(optimizer, group)]
     return _norm(norms) if norms else None
 
@@ -135,18 +130,14 @@ def _pieces(optimizer: Any, group: dict[str, Any]) -> Iterator[Piece]:
 
 
 def _scalars(numbers: torch.Tensor) -> Sequence[Any]:
-    """Return the numbers as floats, or on CUDA as tensors, because reading them would wait for the device.
-
-    Fused and capturable optimizers count their steps on CUDA.
-    """
+    """Return the numbers as floats, or on CUDA as tensors, because reading them would wait for the device. Fused and
+    capturable optimizers count their steps on CUDA."""
     return numbers.unbind() if numbers.is_cuda else numbers.tolist()
 
 
 def _split(*tensors: torch.Tensor) -> Iterator[tuple[torch.Tensor, ...]]:
-    """Split tensors of the same shape along the first axis into parts of at most CHUNK elements.
-
-    Each part has at least one entry along that axis.
-    """
+    """Split tensors of the same shape along the first axis into parts of at most CHUNK elements. Each part has at least
+    one entry along that axis."""
     size = tensors[0].numel()
     if size <= CHUNK:
         return iter([tensors])

@@ -1,8 +1,6 @@
-"""Sources of conditions, batches of scored samples, and the GRPO objective with TRL 1.16's defaults.
-
-Group advantages and the KL term are from Shao et al. 2024 (arXiv 2402.03300). The mean over all steps is from DAPO (Yu
-et al. 2025, arXiv 2503.14476). The ratio on the KL term is from DeepSeek-V3.2 (arXiv 2512.02556).
-"""
+"""Sources of conditions, batches of scored samples, and the GRPO objective with TRL 1.16's defaults. Group advantages
+and the KL term are from Shao et al. 2024 (arXiv 2402.03300). The mean over all steps is from DAPO (Yu et al. 2025,
+arXiv 2503.14476). The ratio on the KL term is from DeepSeek-V3.2 (arXiv 2512.02556)."""
 
 from __future__ import annotations
 
@@ -127,7 +125,7 @@ def batch_of(state: dict[str, Any], device: torch.device) -> Batch:
 
 
 @contextmanager
-def seeded_generators(seed: int, number: int) -> Iterator[None]:
+def fixed_seed(seed: int, number: int) -> Iterator[None]:
     """Seed all random generators from the seed and the batch number, and restore them at the end of the block."""
     state = random_state.capture()
     set_seed(int.from_bytes(hashlib.sha256(f"batch {seed} {number}".encode()).digest()[:4], "big"))
@@ -139,9 +137,7 @@ def seeded_generators(seed: int, number: int) -> Iterator[None]:
 
 def advantages(rewards: Tensor, group_size: int) -> tuple[Tensor, Tensor]:
     """Return the advantage of each sample (B,), and the standard deviation of each group (G,) with divisor n − 1.
-
-    `rewards` (B,) must be finite and in group order.
-    """
+    `rewards` (B,) must be finite and in group order."""
     groups = rewards.view(-1, group_size)
     deviation = groups.std(dim=1)
     centred = groups - groups.mean(dim=1, keepdim=True)
@@ -159,12 +155,10 @@ def objective(
     epsilon: tuple[float, float],
     row_weight: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return three sums over the steps of some rows of a batch: the loss, the KL, and the number of clipped steps.
-
-    The last two are detached. The log-probabilities are (R, T) and come from the policy, from the policy at sampling
-    time, and from the teacher. With a β of 0 the teacher is not used. `advantage` is (R,). `row_weight` (R, 1) is the
-    weight of each step in a row. The weights of all steps in the batch must sum to 1.
-    """
+    """Return three sums over the steps of some rows of a batch: the loss, the KL, and the number of clipped steps. The
+    last two are detached. The log-probabilities are (R, T) and come from the policy, from the policy at sampling time,
+    and from the teacher. With a β of 0 the teacher is not used. `advantage` is (R,). `row_weight` (R, 1) is the weight
+    of each step in a row. The weights of all steps in the batch must sum to 1."""
     ratio = torch.exp((log_probs - old_log_probs).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO))
     clipped_ratio = ratio.clamp(1 - epsilon[0], 1 + epsilon[1])
     advantage = advantage[:, None]
@@ -181,10 +175,8 @@ def objective(
 
 
 def row_weights(mask: Tensor, loss_type: str) -> Tensor:
-    """Return the weight of each step in a row, (B, 1), for a mask (B, T).
-
-    For "dapo" all steps have the same weight. For "grpo" all samples have the same total weight.
-    """
+    """Return the weight of each step in a row, (B, 1), for a mask (B, T). For "dapo" all steps have the same weight.
+    For "grpo" all samples have the same total weight."""
     if loss_type == "dapo":
         return torch.full_like(mask[:, :1], 1.0) / mask.sum().clamp(min=1.0)
     return 1.0 / (mask.sum(-1, keepdim=True).clamp(min=1.0) * len(mask))

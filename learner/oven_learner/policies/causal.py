@@ -16,13 +16,10 @@ from oven_learner.policies.policy import Policy, Samples, to_weights
 
 
 class CausalPolicy(Policy):
-    """A policy that completes prompts.
-
-    Conditions are texts, or conversations if the tokenizer has a chat template. Outputs are texts without special
-    tokens. Sampling uses no top-k, top-p or penalties, so that log-probabilities match the sampling distribution.
-
-    Raises ConfigError for a tokenizer without an end or padding token, or with more tokens than the model.
-    """
+    """A policy that completes prompts. Conditions are texts, or conversations if the tokenizer has a chat template.
+    Outputs are texts without special tokens. Sampling uses no top-k, top-p or penalties, so that log-probabilities
+    match the sampling distribution. Raises ConfigError for a tokenizer without an end or padding token, or with more
+    tokens than the model."""
 
     def __init__(self, model: Any, tokenizer: Any, *, max_tokens: int = 256, temperature: float = 1.0) -> None:
         super().__init__()
@@ -72,10 +69,8 @@ class CausalPolicy(Policy):
         return Samples(tensors, counted.float(), texts)
 
     def step_log_probs(self, samples: Samples, conditions: Sequence[Any]) -> Tensor:
-        """Return the log-probability of each token at the sampling temperature, in float32 or better.
-
-        The prompts come from the samples, not from `conditions`.
-        """
+        """Return the log-probability of each token at the sampling temperature, in float32 or better. The prompts come
+        from the samples, not from `conditions`."""
         prompts, completions = samples.tensors["prompt_ids"], samples.tensors["completion_ids"]
         ids = torch.cat([prompts, completions], dim=1)
         mask = torch.cat([samples.tensors["prompt_mask"], samples.mask.long()], dim=1)

@@ -1,8 +1,5 @@
-"""Checkpoints of a PolicyTrainer.
-
-A file next to the checkpoint record contains the full state for the next step. In this module, `trainer` is always the
-PolicyTrainer.
-"""
+"""Checkpoints of a PolicyTrainer. A file next to the checkpoint record contains the full state for the next step. In
+this module, `trainer` is always the PolicyTrainer."""
 
 from __future__ import annotations
 
@@ -71,11 +68,9 @@ def abandon_after(output: Path | None, step: int) -> None:
 
 
 def load(trainer: Any, folder: Path) -> None:
-    """Restore a trainer that was created with the same arguments. Training then continues bit for bit.
-
-    Teachers are not restored, because the constructor creates them. Raises ConfigError for a checkpoint that is
-    incomplete or from another run.
-    """
+    """Restore a trainer that was created with the same arguments. Training then continues bit for bit. Teachers are not
+    restored, because the constructor creates them. Raises ConfigError for a checkpoint that is incomplete or from
+    another run."""
     checkpoint_record.read_for_resume(folder, os.environ.get("OVEN_RUN", ""), _shapes(trainer))
     try:
         state: dict[str, Any] = torch.load(folder / STATE, map_location="cpu", weights_only=True)

@@ -37,13 +37,10 @@ def diffusers() -> Any:
 
 
 class DiffusionPolicy(Policy):
-    """A policy that samples trajectories (F frames × D dimensions) in `steps` denoising steps.
-
-    `network(x, t, intent)` predicts the scheduler's `prediction_type` for x (B, F, D), t (B,) int64 and the intent
-    (B, I). The scheduler is diffusers' DDIM with `eta` above 0, or DDPM, which equals DDIM at η = 1.
-
-    Raises ConfigError for other schedulers, and if no step would have noise.
-    """
+    """A policy that samples trajectories (F frames × D dimensions) in `steps` denoising steps. `network(x, t, intent)`
+    predicts the scheduler's `prediction_type` for x (B, F, D), t (B,) int64 and the intent (B, I). The scheduler is
+    diffusers' DDIM with `eta` above 0, or DDPM, which equals DDIM at η = 1. Raises ConfigError for other schedulers,
+    and if no step would have noise."""
 
     dims: int
 
@@ -87,11 +84,9 @@ class DiffusionPolicy(Policy):
         return Samples(tensors, mask, list(x.cpu()))
 
     def step_log_probs(self, samples: Samples, conditions: Sequence[Any]) -> Tensor:
-        """Return the log-density of each coordinate in each denoising step, (B, steps · F · D).
-
-        It is 0 for steps without noise. Raises ConfigError for samples from another kind of policy, of another shape,
-        or with another noise schedule.
-        """
+        """Return the log-density of each coordinate in each denoising step, (B, steps · F · D). It is 0 for steps
+        without noise. Raises ConfigError for samples from another kind of policy, of another shape, or with another
+        noise schedule."""
         if "chain" not in samples.tensors:
             raise ConfigError(
                 "these samples have no denoising chain, but a diffusion policy only scores whole chains; use it only "
@@ -121,9 +116,7 @@ class DiffusionPolicy(Policy):
 
     def denoising_loss(self, x: Tensor, conditions: Sequence[Any]) -> Tensor:
         """Return the mean squared error of predictions for clips x (B, F, D) with random levels of noise, as a scalar.
-
-        Diffusion models are pretrained with this loss before they are trained on rewards.
-        """
+        Diffusion models are pretrained with this loss before they are trained on rewards."""
         noise = torch.randn_like(x)
         times = torch.randint(self.scheduler.config.num_train_timesteps, (len(x),), device=x.device)
         noisy = self.scheduler.add_noise(x, noise, times)
@@ -147,10 +140,8 @@ class DiffusionPolicy(Policy):
         return prediction
 
     def _mean(self, step: int, x: Tensor, prediction: Tensor) -> Tensor:
-        """Return the scheduler's own step with zero noise.
-
-        If the scheduler clips x_0, the direction uses the clipped value, like DDPM's posterior mean.
-        """
+        """Return the scheduler's own step with zero noise. If the scheduler clips x_0, the direction uses the clipped
+        value, like DDPM's posterior mean."""
         clips = bool(self.scheduler.config.clip_sample or self.scheduler.config.thresholding)
         options = {"eta": self.eta, "use_clipped_model_output": clips, "variance_noise": torch.zeros_like(x)}
         mean: Tensor = self.scheduler.step(prediction, self._times[step], x, **options).prev_sample
@@ -170,10 +161,8 @@ class DiffusionPolicy(Policy):
 
 
 class TemporalUNet(torch.nn.Module):
-    """A 1-D UNet over frames from diffusers, as in the planner Diffuser (Janner et al. 2022, arXiv 2205.09991).
-
-    The intent is added as extra channels. `frames` must be divisible by 4.
-    """
+    """A 1-D UNet over frames from diffusers, as in the planner Diffuser (Janner et al. 2022, arXiv 2205.09991). The
+    intent is added as extra channels. `frames` must be divisible by 4."""
 
     def __init__(self, intent_dim: int, frames: int, dims: int, *, channels: tuple[int, int] = (32, 64)) -> None:
         super().__init__()

@@ -1,9 +1,7 @@
-"""Gaussian policies over trajectories. A step is one coordinate of one frame, and its density is exact.
-
-Steps are coordinates, because the density ratio of a whole frame of 72 coordinates leaves any clipping range after one
-update, and its k3 estimate overflows. The ratio of one coordinate is about as close to 1 as the ratio of a token, and
-the product over coordinates is the same.
-"""
+"""Gaussian policies over trajectories. A step is one coordinate of one frame, and its density is exact. Steps are
+coordinates, because the density ratio of a whole frame of 72 coordinates leaves any clipping range after one update,
+and its k3 estimate overflows. The ratio of one coordinate is about as close to 1 as the ratio of a token, and the
+product over coordinates is the same."""
 
 from __future__ import annotations
 
@@ -29,14 +27,10 @@ def normal_log_density(x: Tensor, mean: Tensor, log_deviation: Tensor) -> Tensor
 
 
 class GaussianTrajectory(Policy):
-    """A policy over trajectories of F frames × D dimensions.
-
-    `network` maps intents (B, I) to means and log standard deviations (B, F, 2 · D), in that order. `encode` converts
-    conditions to intents. By default, conditions are already vectors. Given the intent, coordinates are independent. A
-    trajectory's log-density is the sum over its coordinates. The policy has to learn smoothness.
-
-    Raises ConfigError if the network returns another shape.
-    """
+    """A policy over trajectories of F frames × D dimensions. `network` maps intents (B, I) to means and log standard
+    deviations (B, F, 2 · D), in that order. `encode` converts conditions to intents. By default, conditions are already
+    vectors. Given the intent, coordinates are independent. A trajectory's log-density is the sum over its coordinates.
+    The policy has to learn smoothness. Raises ConfigError if the network returns another shape."""
 
     def __init__(self, network: torch.nn.Module, encode: Callable[[Sequence[Any]], Tensor] = as_vectors) -> None:
         super().__init__()
@@ -69,10 +63,8 @@ class GaussianTrajectory(Policy):
         return Samples({"trajectory": trajectories}, torch.ones_like(trajectories).flatten(1), list(trajectories.cpu()))
 
     def step_log_probs(self, samples: Samples, conditions: Sequence[Any]) -> Tensor:
-        """Return the log-density of each coordinate, frame by frame, (B, F · D).
-
-        Raises ConfigError for samples from another kind of policy or of another shape.
-        """
+        """Return the log-density of each coordinate, frame by frame, (B, F · D). Raises ConfigError for samples from
+        another kind of policy or of another shape."""
         if "trajectory" not in samples.tensors:
             raise ConfigError(
                 f"these samples have {', '.join(samples.tensors)}, but no trajectory; use a Gaussian policy only as a "

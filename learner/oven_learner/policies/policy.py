@@ -54,11 +54,9 @@ class Samples:
 
 
 class Policy(torch.nn.Module):
-    """The base class of policies. Subclasses define `sample` and `step_log_probs`.
-
-    Weights, device and state are managed by the torch module. GRPO keeps policies in evaluation mode, because dropout
-    would change log-probabilities with every call.
-    """
+    """The base class of policies. Subclasses define `sample` and `step_log_probs`. Weights, device and state are
+    managed by the torch module. GRPO keeps policies in evaluation mode, because dropout would change log-probabilities
+    with every call."""
 
     dims: int | None = None
     """Number of coordinates per frame of the samples. None if there are no frames or the number is unknown."""
@@ -73,17 +71,13 @@ class Policy(torch.nn.Module):
 
     def step_log_probs(self, samples: Samples, conditions: Sequence[Any]) -> Tensor:
         """Return the natural log-probability or log-density of each step, given the previous steps, (B, T).
-
-        `conditions` has one entry per sample. For masked steps the result may be any finite number.
-        """
+        `conditions` has one entry per sample. For masked steps the result may be any finite number."""
         raise NotImplementedError
 
     def save(self, folder: Path | str) -> None:
-        """Write a folder for `load_policy`, without `encode`. Only trajectory policies support this.
-
-        The description is written last, so an interrupted write does not leave a valid policy. Raises OSError if the
-        folder cannot be written, and ConfigError for a network that is not in NETWORKS.
-        """
+        """Write a folder for `load_policy`, without `encode`. Only trajectory policies support this. The description is
+        written last, so an interrupted write does not leave a valid policy. Raises OSError if the folder cannot be
+        written, and ConfigError for a network that is not in NETWORKS."""
         kind, network = type(self).__name__, getattr(self, "network", None)
         if self.saved_arguments is None:
             raise ConfigError(f"a {kind} does not support save(); save its state_dict, or the model itself")
@@ -146,11 +140,8 @@ def as_vectors(conditions: Sequence[Any]) -> Tensor:
 
 
 def check_policy(policy: Policy, conditions: Sequence[Any]) -> None:
-    """Raise ConfigError for an unusable policy, before training starts.
-
-    The check samples twice for the first condition and computes a gradient. It changes neither the policy's gradients
-    nor the random generators.
-    """
+    """Raise ConfigError for an unusable policy, before training starts. The check samples twice for the first condition
+    and computes a gradient. It changes neither the policy's gradients nor the random generators."""
     if not isinstance(policy, Policy):
         raise ConfigError(f"{type(policy).__name__} is not a policy; subclass oven_learner.policies.Policy")
     trained_parameters = [parameter for parameter in policy.parameters() if parameter.requires_grad]

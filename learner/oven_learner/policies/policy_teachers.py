@@ -1,7 +1,5 @@
-"""Teachers of a policy, which are frozen policies of the same kind.
-
-The KL term pulls the policy towards the active teacher.
-"""
+"""Teachers of a policy, which are frozen policies of the same kind. The KL term pulls the policy towards the active
+teacher."""
 
 from __future__ import annotations
 
@@ -24,11 +22,9 @@ AnyTeacher = Policy | TeacherConfig
 
 
 class PolicyTeachers(NamedTeachers[Policy]):
-    """The teachers of one policy. The first teacher that is added becomes active.
-
-    A TeacherConfig contains the teacher, or names the folder of a saved one. A loaded teacher uses the policy's
-    `encode`. All kinds are supported, and all strategies except "quantized".
-    """
+    """The teachers of one policy. The first teacher that is added becomes active. A TeacherConfig contains the teacher,
+    or names the folder of a saved one. A loaded teacher uses the policy's `encode`. All kinds are supported, and all
+    strategies except "quantized"."""
 
     def __init__(
         self,

@@ -1,7 +1,5 @@
-"""A function that loads a policy from the folder written by `Policy.save`.
-
-The folder contains a description, the weights, and the scheduler of a diffusion policy.
-"""
+"""A function that loads a policy from the folder written by `Policy.save`. The folder contains a description, the
+weights, and the scheduler of a diffusion policy."""
 
 from __future__ import annotations
 
@@ -27,12 +25,9 @@ NETWORKS: Mapping[str, type[nn.Module]] = {"TemporalUNet": TemporalUNet, "Trajec
 
 
 def load_policy(folder: Path | str, encode: Callable[[Sequence[Any]], Tensor] = as_vectors) -> Policy:
-    """Load a policy on the CPU, in evaluation mode.
-
-    `encode` is a function, so it is not saved. Pass the original one. Loading uses no random generator, so it does not
-    affect training in another thread. Raises ConfigError if the folder is missing or damaged, or has an unknown class
-    or weights of another shape.
-    """
+    """Load a policy on the CPU, in evaluation mode. `encode` is a function, so it is not saved. Pass the original one.
+    Loading uses no random generator, so it does not affect training in another thread. Raises ConfigError if the folder
+    is missing or damaged, or has an unknown class or weights of another shape."""
     folder = Path(folder)
     description = _read_description(folder)
     for name, allowed in ((description.policy, POLICIES), (description.network, NETWORKS)):

@@ -52,11 +52,9 @@ class BatchScores:
 
 
 class Scoring:
-    """The rewards of a trainer, which are a Committee or the sum of named reward functions.
-
-    A function abstains by returning None or NaN. Functions have TRL's signature: `prompts` (the conditions),
-    `completions` (the outputs of the samples), and the other columns of conditions that are mappings with a "prompt".
-    """
+    """The rewards of a trainer, which are a Committee or the sum of named reward functions. A function abstains by
+    returning None or NaN. Functions have TRL's signature: `prompts` (the conditions), `completions` (the outputs of the
+    samples), and the other columns of conditions that are mappings with a "prompt"."""
 
     def __init__(self, rewards: Committee | Mapping[str, RewardFunction], group_size: int) -> None:
         if not isinstance(rewards, Committee) and not rewards:
@@ -138,10 +136,8 @@ def publish_groups(
     scored_rows: Sequence[int],
     scoring: Scoring,
 ) -> None:
-    """Publish some groups of this step's batch if the sampling schedule requires it.
-
-    `advantages` belong to `scored_rows`. They are None if no group was scored.
-    """
+    """Publish some groups of this step's batch if the sampling schedule requires it. `advantages` belong to
+    `scored_rows`. They are None if no group was scored."""
     sampling = client.sampling if client is not None else None
     if client is None or sampling is None or client.tick + 1 < sampling.schedule.next:
         return

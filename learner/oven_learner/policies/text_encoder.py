@@ -100,10 +100,8 @@ def _encode_words(text: str) -> Tensor:
 
 @lru_cache(CACHE_SIZE)
 def _encode_sentence(text: str) -> Tensor:
-    """Return the mean over tokens, normalised to length 1, as in the model card.
-
-    Texts are encoded separately, because in a batch the last digits depend on the other texts.
-    """
+    """Return the mean over tokens, normalised to length 1, as in the model card. Texts are encoded separately, because
+    in a batch the last digits depend on the other texts."""
     tokenizer, model = _minilm()
     batch = tokenizer([text], truncation=True, return_tensors="pt")
     with torch.no_grad():

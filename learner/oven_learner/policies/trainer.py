@@ -28,9 +28,9 @@ from oven_learner.policies.batch import (
     Batch,
     ConditionSource,
     advantages,
+    fixed_seed,
     objective,
     row_weights,
-    seeded_generators,
     source_of,
 )
 from oven_learner.policies.policy import Policy, check_policy, repeat_conditions
@@ -46,10 +46,8 @@ LOSS_TYPES = ("dapo", "grpo")
 
 @dataclass(frozen=True, kw_only=True)
 class PolicyTrainerConfig:
-    """Settings of a PolicyTrainer, with the names and defaults of TRL 1.16's GRPOConfig where they exist.
-
-    Raises ConfigError for invalid values.
-    """
+    """Settings of a PolicyTrainer, with the names and defaults of TRL 1.16's GRPOConfig where they exist. Raises
+    ConfigError for invalid values."""
 
     max_steps: int
     """Number of training steps. A step without a scored group does not change the weights."""
@@ -101,19 +99,14 @@ class PolicyTrainerConfig:
 
 
 class PolicyTrainer:
-    """A GRPO trainer for one policy and the rewards of its samples.
-
-    Groups with a missing or infinite reward are skipped in the loss. If all groups are skipped, the weights stay
-    unchanged. The samples and rewards of a batch depend only on the seed and the batch's number, so training continues
-    from a checkpoint bit for bit.
-
-    `conditions` are a list, or a source with `next_batch(n)`. A condition may be a mapping with a "prompt" for the
-    policy and other columns for the rewards. The active teacher constrains the policy with weight `beta`. Order
-    `teachers` from weak to strong. With a β but no teachers, a frozen copy of the policy becomes the teacher "initial".
-    `teacher` is the name of the teacher that is active at the start. `evaluate` is the same as for `oven.connect`.
-
-    Raises ConfigError before the first step if training is not possible.
-    """
+    """A GRPO trainer for one policy and the rewards of its samples. Groups with a missing or infinite reward are
+    skipped in the loss. If all groups are skipped, the weights stay unchanged. The samples and rewards of a batch
+    depend only on the seed and the batch's number, so training continues from a checkpoint bit for bit. `conditions`
+    are a list, or a source with `next_batch(n)`. A condition may be a mapping with a "prompt" for the policy and other
+    columns for the rewards. The active teacher constrains the policy with weight `beta`. Order `teachers` from weak to
+    strong. With a β but no teachers, a frozen copy of the policy becomes the teacher "initial". `teacher` is the name
+    of the teacher that is active at the start. `evaluate` is the same as for `oven.connect`. Raises ConfigError before
+    the first step if training is not possible."""
 
     def __init__(
         self,
@@ -194,11 +187,9 @@ class PolicyTrainer:
                 self.scoring.committee.close()
 
     def _announce(self, actuators: Actuators) -> None:
-        """Register the same actuators as for TRL's GRPOTrainer.
-
-        They are `grpo.beta` with a teacher, `teacher.active` with two or more, `grpo.epsilon` if samples are reused,
-        and a committee's actuators. `connect` registers the learning rate and the gradient clip.
-        """
+        """Register the same actuators as for TRL's GRPOTrainer. They are `grpo.beta` with a teacher, `teacher.active`
+        with two or more, `grpo.epsilon` if samples are reused, and a committee's actuators. `connect` registers the
+        learning rate and the gradient clip."""
         config = self.config
         has_two_epsilons = config.epsilon_high is not None and config.epsilon_high != config.epsilon
 
@@ -217,7 +208,7 @@ class PolicyTrainer:
             announce_teachers(actuators, self.teachers, lambda: self.client)
         if config.updates_per_batch > 1:
             user_values, unit = UserValues(), "ratio below 1" if has_two_epsilons else "ratio around 1"
-            user_values.scalar(actuators, "grpo.epsilon", lambda: self.epsilon[0], set_low, unit=unit, most=1.0)
+            user_values.scalar(actuators, "grpo.epsilon", lambda: self.epsilon[0], set_low, unit=unit, max_value=1.0)
             if has_two_epsilons:
                 user_values.scalar(
                     actuators, "grpo.epsilon_high", lambda: self.epsilon[1], set_high, unit="ratio above 1"
@@ -232,10 +223,8 @@ class PolicyTrainer:
         return (*(spec for spec in specs if spec.name not in user_names), *self._metrics)
 
     def update(self, number: int, conditions: Sequence[Any]) -> dict[str, float]:
-        """Update the weights once with batch `number`, sampling it first if needed, and return the step's metrics.
-
-        A skipped step has the metrics of its samples, but no loss.
-        """
+        """Update the weights once with batch `number`, sampling it first if needed, and return the step's metrics. A
+        skipped step has the metrics of its samples, but no loss."""
         if self.batch is None or self.batch.number != number:
             self.batch = self.rollout(number, conditions)
         metrics = self.batch.take_metrics()
@@ -255,7 +244,7 @@ class PolicyTrainer:
     def rollout(self, number: int, conditions: Sequence[Any]) -> Batch:
         """Sample and score batch `number`. Unscored groups are dropped."""
         config, prompts = self.config, [prompt_of(condition) for condition in conditions]
-        with seeded_generators(config.seed, number), torch.no_grad():
+        with fixed_seed(config.seed, number), torch.no_grad():
             samples = self.policy.sample(prompts, config.group_size)
             if len(samples) != len(prompts) * config.group_size:
                 raise ConfigError(
@@ -285,15 +274,9 @@ class PolicyTrainer:
                 "entropy": float(-(log_probs * mask).sum() / mask.sum()),
                 "completions/mean_length": float(mask.sum(-1).mean()),
             }
+        row_numbers = scored_rows.tolist()
         publish_groups(
-            self.client,
-            self.step,
-            prompts,
-            samples.outputs,
-            scores,
-            batch_advantages,
-            scored_rows.tolist(),
-            self.scoring,
+            self.client, self.step, prompts, samples.outputs, scores, batch_advantages, row_numbers, self.scoring
         )
         return batch
 
@@ -333,9 +316,7 @@ class PolicyTrainer:
             client.observe(self.step, {**metrics, **cost})
             if self.skipped >= hold_after:
                 reasons = ", ".join(f"{kind} {count}" for kind, count in self._missing_reasons.most_common())
-                client.hold(
-                    f"no group had a reward in {self.skipped} consecutive steps ({reasons or 'reason unknown'})"
-                )
+                client.hold(f"no group had a reward in {self.skipped} consecutive steps ({reasons or 'unknown'})")
                 self.skipped = 0
             client.poll()
             if client.step != self.step:  # after a rollback, the samples belong to other weights

@@ -45,10 +45,8 @@ SHARE_TOLERANCE: Final = 1e-9
 
 
 def lower_quantile(scores: Sequence[WeightedScore], _: float) -> float:
-    """Return the weighted mean of the scores, each clipped to within CLIP_DISTANCE of their QUANTILE.
-
-    The quantile alone would ignore the other judges when all agree. The mean alone would follow a single outlier.
-    """
+    """Return the weighted mean of the scores, each clipped to within CLIP_DISTANCE of their QUANTILE. The quantile
+    alone would ignore the other judges when all agree. The mean alone would follow a single outlier."""
     middle = _quantile(scores, QUANTILE)
     return math.fsum(share * min(max(score, middle - CLIP_DISTANCE), middle + CLIP_DISTANCE) for score, share in scores)
 
@@ -115,13 +113,11 @@ def aggregate(
     rule: str = DEFAULT_RULE,
     caution: float = 0.5,
 ) -> list[float] | None:
-    """Return one reward per completion, or None without a quorum.
-
-    `scores` has one score per completion for each member that scored this group. Members without weight do not count.
-    The quorum counts members that see a difference. If none does, it counts all members, and every completion gets the
-    same reward. The scores of a single voter are returned unchanged. Sums are exact, so reordering the completions
-    reorders the result exactly. Raises KeyError for an unknown rule.
-    """
+    """Return one reward per completion, or None without a quorum. `scores` has one score per completion for each member
+    that scored this group. Members without weight do not count. The quorum counts members that see a difference. If
+    none does, it counts all members, and every completion gets the same reward. The scores of a single voter are
+    returned unchanged. Sums are exact, so reordering the completions reorders the result exactly. Raises KeyError for
+    an unknown rule."""
     voters = {name: values for name, values in scores.items() if weights.get(name, 0.0) > 0}
     if len(voters) < quorum or not voters:
         return None
@@ -151,10 +147,8 @@ def aggregate(
 def weighted_mean(
     scores: Mapping[str, Sequence[float]], weights: Mapping[str, float], *, quorum: int
 ) -> list[float] | None:
-    """Return the weighted mean of the members' scores of each completion, or None without a quorum.
-
-    The scores are not standardised, so the result stays within [0, 1], and members with equal scores also count.
-    """
+    """Return the weighted mean of the members' scores of each completion, or None without a quorum. The scores are not
+    standardised, so the result stays within [0, 1], and members with equal scores also count."""
     voters = {name: values for name, values in scores.items() if weights.get(name, 0.0) > 0}
     if len(voters) < quorum or not voters:
         return None

@@ -62,11 +62,9 @@ class OracleAnswer(NamedTuple):
 
 
 def parse_oracle_output(text: str) -> OracleAnswer | None:
-    """Return the answer, or None for a wrong format.
-
-    The format is wrong if there is no mark or a second one, a number outside 0 to 100, or no text. There is no default
-    confidence. With a default of 0.5, it would pay to omit the mark for half-right answers.
-    """
+    """Return the answer, or None for a wrong format. The format is wrong if there is no mark or a second one, a number
+    outside 0 to 100, or no text. There is no default confidence. With a default of 0.5, it would pay to omit the mark
+    for half-right answers."""
     match = ANSWER_FORMAT.fullmatch(text)
     if match is None:
         return None
@@ -76,16 +74,12 @@ def parse_oracle_output(text: str) -> OracleAnswer | None:
 
 
 class CalibratedReward:
-    """A Committee's reward for policies that state their confidence.
-
-    It prepares the members' inputs and converts their scores. Members see the data columns `text` and `question`, and
-    the answer without its confidence, which could influence a judge. Their scores are combined by weighted mean,
-    because a standardised aggregate may leave [0, 1]. Completions in the wrong format get FORMAT_COST, and are excluded
-    from calibration.
-
-    `weight` is λ. Raises ConfigError for a value outside [0, 1]. Above 1, a policy that is certainly wrong could beat
-    one that is sometimes right, because p − λp(1 − p) falls at p = 0.
-    """
+    """A Committee's reward for policies that state their confidence. It prepares the members' inputs and converts their
+    scores. Members see the data columns `text` and `question`, and the answer without its confidence, which could
+    influence a judge. Their scores are combined by weighted mean, because a standardised aggregate may leave [0, 1].
+    Completions in the wrong format get FORMAT_COST, and are excluded from calibration. `weight` is λ. Raises
+    ConfigError for a value outside [0, 1]. Above 1, a policy that is certainly wrong could beat one that is sometimes
+    right, because p − λp(1 − p) falls at p = 0."""
 
     def __init__(self, weight: float = 0.5) -> None:
         self.set_weight(weight)

@@ -82,10 +82,8 @@ def brier(confidences: ArrayLike, outcomes: ArrayLike) -> float:
 
 
 def null_error(confidences: ArrayLike, simulations: int = SIMULATIONS, seed: int = SEED) -> Null:
-    """Simulate outcomes that are right with the stated probability. Raises ValueError without confidences.
-
-    Outcomes strictly between 0 and 1 vary less for the same mean, so both numbers are upper bounds for them.
-    """
+    """Simulate outcomes that are right with the stated probability. Raises ValueError without confidences. Outcomes
+    strictly between 0 and 1 vary less for the same mean, so both numbers are upper bounds for them."""
     errors = null_errors(confidences, simulations, np.random.default_rng(seed))
     return Null(float(errors.mean()), float(np.quantile(errors, 0.99)))
 

@@ -167,11 +167,8 @@ class Committee:
         return min(2 if self._quorum is None else self._quorum, len(self._voters()))
 
     def choose_judge(self, member: str, identity: str) -> None:
-        """Choose the member's model, or OFF for none, starting with the next batch.
-
-        Raises UnknownNameError for an unknown member. Raises ConfigError for a model that is not a choice, or if too
-        few members would remain.
-        """
+        """Choose the member's model, or OFF for none, starting with the next batch. Raises UnknownNameError for an
+        unknown member. Raises ConfigError for a model that is not a choice, or if too few members would remain."""
         if identity == OFF:
             self._check_removal(member)
         before = self.judges.active(member)
@@ -292,11 +289,9 @@ class Committee:
         return {"reliability": self.watch.reliability.state_dict(), "judges": judges, **shape}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Load the state of a checkpoint.
-
-        Unknown judges start without a state. The same is true for members with another model than in the checkpoint,
-        until that model is chosen again. A resumed run chooses it after loading.
-        """
+        """Load the state of a checkpoint. Unknown judges start without a state. The same is true for members with
+        another model than in the checkpoint, until that model is chosen again. A resumed run chooses it after
+        loading."""
         self._saved_reliability, self._saved_models = dict(state.get("reliability", {})), dict(state.get("judges", {}))
         for member in self.judges.members:
             self._restart_watch(member)
@@ -393,11 +388,8 @@ class Committee:
             self._silent.discard(member)
 
     def _request(self, remote: MemberClient, group: Group, index: int, step: int) -> ScoreRequest:
-        """Build the request for a group. Equal completions are included once.
-
-        Ids are sorted digests, so no answer can mention its own id or position. A replay in lockstep sends the same
-        request again.
-        """
+        """Build the request for a group. Equal completions are included once. Ids are sorted digests, so no answer can
+        mention its own id or position. A replay in lockstep sends the same request again."""
         if self._warn_no_description and not self.description:
             log.warning(
                 "the members %s have no description of the model in training; pass one to the committee, for example "

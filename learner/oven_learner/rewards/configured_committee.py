@@ -36,15 +36,11 @@ def convene(
     run: str | None = None,
     creds: str | Path | None = None,
 ) -> Committee:
-    """Build a committee from `rules` and the members of the run's `committee` settings.
-
-    The default weights are 1 for each member, and a tenth of the total for the verifier. `description` describes the
-    model in training. `reference` is the source of answers that are known to be right (see Committee), unless the
-    settings name one. `shape` controls what members see and how their scores become rewards.
-
-    The stack is found in the same way as by `attach`. Raises ConfigError if there is no stack, or if the settings are
-    invalid.
-    """
+    """Build a committee from `rules` and the members of the run's `committee` settings. The default weights are 1 for
+    each member, and a tenth of the total for the verifier. `description` describes the model in training. `reference`
+    is the source of answers that are known to be right (see Committee), unless the settings name one. `shape` controls
+    what members see and how their scores become rewards. The stack is found in the same way as by `attach`. Raises
+    ConfigError if there is no stack, or if the settings are invalid."""
     connection = Connection.find(url, run, creds)
     settings = connection.committee
     rules, weights = with_configured_members(rules, weights, settings.members, description)
@@ -79,12 +75,9 @@ def with_configured_members(
     members: Mapping[str, MemberSettings],
     description: ModelDescription | str,
 ) -> tuple[dict[str, RewardFunction], dict[str, float]]:
-    """Return `rules` and `weights` plus the rules and the verifier in `members`.
-
-    A verifier gets a tenth of the total weight unless `weights` contains it. It compares texts, so it is off if the
-    description has another modality. Raises ConfigError for two verifiers, a duplicate name, or a rule or sentence
-    model that cannot be loaded.
-    """
+    """Return `rules` and `weights` plus the rules and the verifier in `members`. A verifier gets a tenth of the total
+    weight unless `weights` contains it. It compares texts, so it is off if the description has another modality. Raises
+    ConfigError for two verifiers, a duplicate name, or a rule or sentence model that cannot be loaded."""
     rules, weights = dict(rules), dict(weights or {})
     duplicates = [name for name, member in members.items() if member.kind != "llm" and name in rules]
     if duplicates:

@@ -1,8 +1,6 @@
-"""A local committee member that compares answers with the teacher's own answer, by sentence vectors.
-
-It detects noise, repetition and off-topic answers at the cost of one greedy draft per prompt. It cannot tell which
-answer is right, and an answer that is better than the teacher's also gets a low score. So give it a small weight.
-"""
+"""A local committee member that compares answers with the teacher's own answer, by sentence vectors. It detects noise,
+repetition and off-topic answers at the cost of one greedy draft per prompt. It cannot tell which answer is right, and
+an answer that is better than the teacher's also gets a low score. So give it a small weight."""
 
 from __future__ import annotations
 
@@ -35,10 +33,8 @@ MAX_TOKENS = 256
 
 
 class DraftVerifier:
-    """A rule that scores the similarity to the teacher's greedy draft, as (cos + 1) / 2 of their sentence vectors.
-
-    It abstains if the draft is empty. Before training it always abstains, because `drafts` is not set yet.
-    """
+    """A rule that scores the similarity to the teacher's greedy draft, as (cos + 1) / 2 of their sentence vectors. It
+    abstains if the draft is empty. Before training it always abstains, because `drafts` is not set yet."""
 
     def __init__(self, encode: Encoder) -> None:
         self._encode = encode
@@ -107,11 +103,8 @@ class TeacherDrafts:
 
 
 def sentence_encoder(name: str | Path | None = None, device: Any = None) -> Encoder:
-    """Load a sentence-transformers model.
-
-    `name` is a folder or an id. Without it, the function loads PREFERRED_MODEL if it is cached, and otherwise the model
-    in FALLBACK_PACKAGE. Raises ConfigError if no model can be loaded.
-    """
+    """Load a sentence-transformers model. `name` is a folder or an id. Without it, the function loads PREFERRED_MODEL
+    if it is cached, and otherwise the model in FALLBACK_PACKAGE. Raises ConfigError if no model can be loaded."""
     if util.find_spec("sentence_transformers") is None:
         raise ConfigError(
             'the verifier needs sentence-transformers; install it with `pip install "oven-controller[verifier]"`'

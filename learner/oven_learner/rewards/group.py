@@ -1,7 +1,5 @@
-"""The groups of a batch, with their verdicts, their rewards, and the evidence behind the rewards.
-
-A group is a prompt with its completions.
-"""
+"""The groups of a batch, with their verdicts, their rewards, and the evidence behind the rewards. A group is a prompt
+with its completions."""
 
 from __future__ import annotations
 
@@ -70,10 +68,8 @@ class Evidence:
     """Reasons in each group, by remote member and completion id."""
 
     def group_verdicts(self, index: int) -> list[MemberVerdict]:
-        """Return one group's verdicts for display, in the committee's order.
-
-        A rule that abstains on one completion abstains on the group, but its other scores are still shown.
-        """
+        """Return one group's verdicts for display, in the committee's order. A rule that abstains on one completion
+        abstains on the group, but its other scores are still shown."""
         group, ids = self.groups[index], {}
         if self.requests:
             ids = {completion.id: completion.text for completion in self.requests[index].completions}
@@ -147,11 +143,9 @@ def batch_rewards(
     caution: float,
     shape: CalibratedReward | None = None,
 ) -> BatchOutcome:
-    """Return the rewards of `groups`, computed from each member's verdicts.
-
-    Members without a share are measured, but do not vote. `weights` are the shares multiplied by reliability.
-    `abstained` counts members that saw no difference in a group that was skipped for that reason.
-    """
+    """Return the rewards of `groups`, computed from each member's verdicts. Members without a share are measured, but
+    do not vote. `weights` are the shares multiplied by reliability. `abstained` counts members that saw no difference
+    in a group that was skipped for that reason."""
     outcome, agreements = BatchOutcome(groups=len(groups)), []
     shaped_groups: list[tuple[Sequence[str], Sequence[float], Sequence[float]]] = []
     for group, group_verdicts in zip(groups, verdicts, strict=True):
@@ -189,11 +183,9 @@ def abstentions_of(member: str, verdicts: Sequence[Mapping[str, Verdict]]) -> Co
 def member_metrics(
     members: Iterable[str], judges: Iterable[str], verdicts: Sequence[Mapping[str, Verdict]]
 ) -> tuple[dict[str, float], Counter[str]]:
-    """Return the metrics of the members' verdicts, and the number of all abstentions by kind.
-
-    Metrics per kind exist for all members together and for each of the `judges`. Counts of 0 are omitted for judges, to
-    limit the number of metrics.
-    """
+    """Return the metrics of the members' verdicts, and the number of all abstentions by kind. Metrics per kind exist
+    for all members together and for each of the `judges`. Counts of 0 are omitted for judges, to limit the number of
+    metrics."""
     metrics: dict[str, float] = {}
     kinds_by_member = {member: abstentions_of(member, verdicts) for member in members}
     for member in kinds_by_member:

@@ -14,11 +14,9 @@ _WORDS = re.compile(r"[^\W_]+")
 
 
 def informativeness_of(answer: str, says_what: Collection[str], right: Collection[str]) -> float:
-    """Return SPECIFIC for an answer in `says_what`, VAGUE for one in `right`, and WRONG for any other.
-
-    Both collections must be in lower case with single spaces. Case, punctuation and white space of the answer are
-    ignored. Otherwise the complete answer must match.
-    """
+    """Return SPECIFIC for an answer in `says_what`, VAGUE for one in `right`, and WRONG for any other. Both collections
+    must be in lower case with single spaces. Case, punctuation and white space of the answer are ignored. Otherwise the
+    complete answer must match."""
     plain_answer = " ".join(_WORDS.findall(answer.lower()))
     if plain_answer in says_what:
         return SPECIFIC
@@ -31,10 +29,8 @@ def informativeness(
     right: Sequence[Collection[str] | None] | None = None,
     **_: Any,
 ) -> list[float | None]:
-    """Score completions by the data's columns `says_what` and `right`, which are lists of answers per row.
-
-    The rule abstains if both lists are empty, because the truth is then unknown.
-    """
+    """Score completions by the data's columns `says_what` and `right`, which are lists of answers per row. The rule
+    abstains if both lists are empty, because the truth is then unknown."""
     empty_column: list[Collection[str] | None] = [None] * len(completions)
     rows = zip(completions, says_what or empty_column, right or empty_column, strict=True)
     return [

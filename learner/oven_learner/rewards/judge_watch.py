@@ -47,14 +47,12 @@ _LOWER_IS_BETTER: Final = frozenset({"changes", "controls_failed", "quarantined"
 
 
 class BiasTest:
-    """A sequential test for scores that depend on an irrelevant quantity, such as the position of an answer.
-
-    Each group yields one correlation over its completions. Without a bias its mean is 0 and its variance 1/(n − 1) for
-    n completions, because positions are random. The sum over groups S with variance V then has the e-value of a normal
+    """A sequential test for scores that depend on an irrelevant quantity, such as the position of an answer. Each group
+    yields one correlation over its completions. Without a bias its mean is 0 and its variance 1/(n − 1) for n
+    completions, because positions are random. The sum over groups S with variance V then has the e-value of a normal
     mixture, √(ρ / (V + ρ)) · exp(S² / (2 (V + ρ))) (Robbins 1970; Howard et al. 2021, arXiv 1810.08240, eq. 14). In a
     whole run it exceeds 1/α with a probability of at most α, regardless of its length and the number of checks.
-    `min_correlation` is the minimum mean correlation for an alarm.
-    """
+    `min_correlation` is the minimum mean correlation for an alarm."""
 
     def __init__(self, min_correlation: float = MIN_CORRELATION) -> None:
         self._min_correlation = min_correlation
@@ -127,11 +125,9 @@ class JudgeWatch:
         verdicts: Mapping[str, Verdict],
         weights: Mapping[str, float],
     ) -> None:
-        """Add one group.
-
-        `verdicts` are the voting members' verdicts on `texts`, the group's completions in order. `requested_texts` are
-        the distinct texts in the order in which judges see them. `weights` are the weights before reliability.
-        """
+        """Add one group. `verdicts` are the voting members' verdicts on `texts`, the group's completions in order.
+        `requested_texts` are the distinct texts in the order in which judges see them. `weights` are the weights before
+        reliability."""
         indices = [texts.index(text) for text in requested_texts]  # equal texts have equal scores and count once
         scores = {
             name: [verdict[i] for i in indices]
@@ -231,7 +227,6 @@ class _JudgeEvidence:
             self.length.add_group(residuals, lengths)
 
     def values(self) -> dict[str, float | None]:
-        """Return the metrics of this evidence."""
         length = self._length_sum / self._length_count if self._length_count else None
         return {"length": length, "length_bias": self.length.mean, "order_bias": self.order.mean}
 

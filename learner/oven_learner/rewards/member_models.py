@@ -1,7 +1,5 @@
-"""The models that each remote member can use, and a committee's interface to its remote members.
-
-The models of a member are the choices of the knob `committee.<member>`.
-"""
+"""The models that each remote member can use, and a committee's interface to its remote members. The models of a member
+are the choices of the knob `committee.<member>`."""
 
 from __future__ import annotations
 
@@ -83,11 +81,9 @@ class _Member:
 
 
 class MemberModels:
-    """The current and alternative models of each remote member.
-
-    After a choice, later requests name the new model. `members` maps names to configured models, or None if unknown.
-    Methods raise UnknownNameError for an unknown member.
-    """
+    """The current and alternative models of each remote member. After a choice, later requests name the new model.
+    `members` maps names to configured models, or None if unknown. Methods raise UnknownNameError for an unknown
+    member."""
 
     def __init__(self, members: Mapping[str, JudgeSpec | None]) -> None:
         self._members: dict[str, _Member] = {}

@@ -29,10 +29,8 @@ class ModelDescription(BaseModel):
 
     @classmethod
     def from_model(cls, model: Any, tokenizer: Any = None, *, description: str, **fields: Any) -> Self:
-        """Build a description from a model (anything with `parameters()`) and further fields.
-
-        Raises ValueError for an unknown field, or an empty description.
-        """
+        """Build a description from a model (anything with `parameters()`) and further fields. Raises ValueError for an
+        unknown field, or an empty description."""
         config = getattr(model, "config", None)
         architecture = type(model).__name__
         return cls(

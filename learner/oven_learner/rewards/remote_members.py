@@ -1,9 +1,7 @@
-"""A client that asks remote members for their scores of each group, over the bus.
-
-Every wait has a deadline. The client has its own thread with an asyncio loop, and a connection that is separate from
-the log's. Each request has its own unguessable inbox, which the server closes after one message. So a member can
-neither answer for another one nor send more than one answer.
-"""
+"""A client that asks remote members for their scores of each group, over the bus. Every wait has a deadline. The client
+has its own thread with an asyncio loop, and a connection that is separate from the log's. Each request has its own
+unguessable inbox, which the server closes after one message. So a member can neither answer for another one nor send
+more than one answer."""
 
 from __future__ import annotations
 
@@ -55,10 +53,8 @@ RETRIED_KINDS = (scores.MALFORMED, scores.WRONG_IDS, scores.OUT_OF_RANGE)
 
 
 class RemoteMembers:
-    """A client of the members that listen on `oven.reward.<member>`. It connects on first use.
-
-    `judges` contains the members' configured models, if known.
-    """
+    """A client of the members that listen on `oven.reward.<member>`. It connects on first use. `judges` contains the
+    members' configured models, if known."""
 
     def __init__(
         self,
@@ -94,10 +90,8 @@ class RemoteMembers:
 
     def ask(self, requests: Sequence[ScoreRequest], members: Mapping[str, RequestedModel]) -> Answers:
         """Return each member's verdict on every request by the given model, with scores in the order of completions.
-
         Members are asked concurrently, and the method returns within `deadline_s`. It never raises, because failures
-        become abstentions. It is thread-safe.
-        """
+        become abstentions. It is thread-safe."""
         limit = time.monotonic() + self.deadline_s
         verdicts: Answers = {member: [Abstention(scores.DEADLINE)] * len(requests) for member in members}
         coroutine = self._ask_all(requests, members, limit, verdicts)
@@ -110,11 +104,8 @@ class RemoteMembers:
         return {member: [*values] for member, values in verdicts.items()}
 
     def probe(self, member: str, model: JudgeSpec, *, joins: bool = False) -> Future[str]:
-        """Send a model a test question in the member's process, within `deadline_s`.
-
-        The result is empty if it returned a verdict, otherwise the reason. With `joins`, first wait up to
-        JOIN_TIMEOUT_S for the process.
-        """
+        """Send a model a test question in the member's process, within `deadline_s`. The result is empty if it returned
+        a verdict, otherwise the reason. With `joins`, first wait up to JOIN_TIMEOUT_S for the process."""
         return asyncio.run_coroutine_threadsafe(self._probe(member, model, joins), self._running_loop())
 
     def join(self, member: str) -> None:

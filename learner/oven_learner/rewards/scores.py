@@ -1,7 +1,5 @@
-"""The verdict of a member on a group, and the scoring by rules.
-
-A verdict is either scores in [0, 1] or an abstention with its reason. Rules are members with TRL's reward signature.
-"""
+"""The verdict of a member on a group, and the scoring by rules. A verdict is either scores in [0, 1] or an abstention
+with its reason. Rules are members with TRL's reward signature."""
 
 from __future__ import annotations
 
@@ -93,11 +91,9 @@ def own_kind(failure: str) -> str:
 def score_rows(
     name: str, rule: RewardFunction, arguments: Mapping[str, Any], rows: int, references: Collection[str] = ()
 ) -> list[Cell]:
-    """Score the rows of a batch with a rule. If the rule raises an error, it abstains on all rows.
-
-    `references` are columns that authored prompts lack, such as the answer. A rule with such a parameter skips rows
-    without it, because it would return a number without having anything to compare with.
-    """
+    """Score the rows of a batch with a rule. If the rule raises an error, it abstains on all rows. `references` are
+    columns that authored prompts lack, such as the answer. A rule with such a parameter skips rows without it, because
+    it would return a number without having anything to compare with."""
     incomplete_rows = _incomplete_rows(rule, arguments, rows, references)
     if not incomplete_rows:
         return _score(name, rule, arguments, rows)

@@ -48,11 +48,8 @@ BATCH_PREFIXES = ("completions/", "committee/", "reward")
 
 
 class UnscoredSkipping:
-    """Skipping of the unscored groups and steps of one trainer.
-
-    Call `install` before `train()`, and `begin` once the optimizer exists. Raises ConfigError for an unsupported
-    trainer.
-    """
+    """Skipping of the unscored groups and steps of one trainer. Call `install` before `train()`, and `begin` once the
+    optimizer exists. Raises ConfigError for an unsupported trainer."""
 
     def __init__(self, trainer: Any, committee: Committee) -> None:
         if getattr(trainer, "reward_funcs", None) != [committee]:
@@ -93,10 +90,8 @@ class UnscoredSkipping:
             optimizer.step = step
 
     def take(self, step_metrics: dict[str, float]) -> tuple[dict[str, float], str]:
-        """Return the valid metrics of a step at its end, and a reason to hold the run, or "".
-
-        For a skipped step, loss, gradient norm and entropy are omitted.
-        """
+        """Return the valid metrics of a step at its end, and a reason to hold the run, or "". For a skipped step, loss,
+        gradient norm and entropy are omitted."""
         valid_prefixes = BATCH_PREFIXES if self._is_skipped else ""
         metrics = {name: value for name, value in step_metrics.items() if name.startswith(valid_prefixes)}
         metrics["committee/skipped_steps"] = float(self._is_skipped)

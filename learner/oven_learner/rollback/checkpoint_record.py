@@ -1,9 +1,7 @@
-"""Records in checkpoint folders that show which checkpoints are complete, and to which one to roll back.
-
-The trainer writes `checkpoint-N/` file by file. Before the first file, the folder is marked with `oven.part`. After the
-last one, `oven.json` is written atomically with the size of every file, and then the mark is removed. So a checkpoint
-is complete if it has no mark and every file has its recorded size. This module does not import torch.
-"""
+"""Records in checkpoint folders that show which checkpoints are complete, and to which one to roll back. The trainer
+writes `checkpoint-N/` file by file. Before the first file, the folder is marked with `oven.part`. After the last one,
+`oven.json` is written atomically with the size of every file, and then the mark is removed. So a checkpoint is complete
+if it has no mark and every file has its recorded size. This module does not import torch."""
 
 from __future__ import annotations
 
@@ -145,12 +143,9 @@ def abandon(output: Path, run: str, training: str, after_tick: int, reason: str)
 
 
 def checkpoint_to_resume(output: Path, run: str, training: str) -> Path | None:
-    """Return the checkpoint for `resume_from_checkpoint=True`, or None if there is none.
-
-    This is the newest checkpoint of the training. Without one, it is the checkpoint with the highest step that does not
-    belong to another training of this run. Incomplete checkpoints are skipped. Raises ConfigError if all are
-    incomplete.
-    """
+    """Return the checkpoint for `resume_from_checkpoint=True`, or None if there is none. This is the newest checkpoint
+    of the training. Without one, it is the checkpoint with the highest step that does not belong to another training of
+    this run. Incomplete checkpoints are skipped. Raises ConfigError if all are incomplete."""
     latest = newest(output, run, training)
     if latest is not None:
         return latest[0]
@@ -179,10 +174,8 @@ def is_of_other_training(path: Path, run: str, training: str) -> bool:
 
 
 def read_for_resume(folder: Path, run: str, model: dict[str, tuple[int, ...]]) -> Record | None:
-    """Return the record of a checkpoint from which training is about to resume, or None if it has no record.
-
-    Raises ConfigError if the checkpoint is incomplete, or from another run or model.
-    """
+    """Return the record of a checkpoint from which training is about to resume, or None if it has no record. Raises
+    ConfigError if the checkpoint is incomplete, or from another run or model."""
     if not folder.is_dir():
         existing = ", ".join(path.name for path in in_folder(folder.parent)) or "none"
         raise ConfigError(f"there is no checkpoint {folder}; checkpoints in the same folder: {existing}")

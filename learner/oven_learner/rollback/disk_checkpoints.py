@@ -51,10 +51,8 @@ def seconds_to_write(size: int, folder: Path) -> float:
 
 
 class DiskCheckpoints:
-    """Checkpoints for rollback, which the trainer saves between two steps after a call of `request_save`.
-
-    Scheduled checkpoints take at most `memory_snapshots.SHARE` of wall time.
-    """
+    """Checkpoints for rollback, which the trainer saves between two steps after a call of `request_save`. Scheduled
+    checkpoints take at most `memory_snapshots.SHARE` of wall time."""
 
     can_undo = False
 

@@ -40,10 +40,8 @@ SAVED_SNAPSHOTS = 2.0
 
 
 class Snapshots:
-    """Snapshots at the start of a run and then every few ticks. The first one is never dropped.
-
-    All of them together cost at most `SHARE` of wall time, plus CREDIT_S.
-    """
+    """Snapshots at the start of a run and then every few ticks. The first one is never dropped. All of them together
+    cost at most `SHARE` of wall time, plus CREDIT_S."""
 
     can_undo = True
 
@@ -110,10 +108,8 @@ class Snapshots:
         self.take(tick)
 
     def distance_problem(self, tick: int, now: int, *, exact: bool) -> str:
-        """Return why the rollback would go back too far.
-
-        The limit is the requested distance for an operator, twice that for an agent, plus TOLERANCE ticks.
-        """
+        """Return why the rollback would go back too far. The limit is the requested distance for an operator, twice
+        that for an agent, plus TOLERANCE ticks."""
         ticks = [snapshot.tick for snapshot in self._all()]
         target = max((snapshot_tick for snapshot_tick in ticks if snapshot_tick <= tick), default=tick)
         max_distance = (now - tick) * (1 if exact else 2) + TOLERANCE
@@ -125,10 +121,8 @@ class Snapshots:
         )
 
     def restore(self, tick: int, now: int) -> Snapshot:
-        """Restore the newest snapshot taken at or before `tick`, and drop later ones.
-
-        A copy of the current state is kept until the next rollback. Raises LookupError if no snapshot is that old.
-        """
+        """Restore the newest snapshot taken at or before `tick`, and drop later ones. A copy of the current state is
+        kept until the next rollback. Raises LookupError if no snapshot is that old."""
         old_enough = [snapshot for snapshot in self._all() if snapshot.tick <= tick]
         if not old_enough:
             raise LookupError(
@@ -205,11 +199,8 @@ class SnapshotTimeBudget:
 
 
 class SnapshotSchedule:
-    """A schedule, in ticks, for reading the clock and taking snapshots.
-
-    All ranks read the clock at the same ticks and use rank 0's clock. Otherwise a rank could lack a snapshot that
-    another one has.
-    """
+    """A schedule, in ticks, for reading the clock and taking snapshots. All ranks read the clock at the same ticks and
+    use rank 0's clock. Otherwise a rank could lack a snapshot that another one has."""
 
     def __init__(
         self,

@@ -30,10 +30,8 @@ class Rollback(Protocol):
         """Make sure that there is a snapshot before a risky change. Raises an error if this is not possible."""
 
     def distance_problem(self, tick: int, now: int, *, exact: bool) -> str:
-        """Return why a rollback at tick `now` to `tick` would go back too far, or an empty string.
-
-        `exact` means that an operator chose the tick. An agent only estimates it.
-        """
+        """Return why a rollback at tick `now` to `tick` would go back too far, or an empty string. `exact` means that
+        an operator chose the tick. An agent only estimates it."""
 
     def restore(self, tick: int, now: int) -> Snapshot:
         """Restore, at tick `now`, the newest snapshot taken at or before `tick`. Raises LookupError if there is

@@ -19,15 +19,12 @@ Bits = Literal[4, 8]
 
 
 class TeacherConfig(BaseModel):
-    """The configuration of a named teacher, with its model (or a folder or Hub id) and its strategy for memory.
-
-    `small` and `big` are causal language models. Their strength follows from the order of addition, not from the kind.
-    A `diffusion` teacher needs its number of joint coordinates (`joint_dim`) and its intent size (`intent_dim`). `bits`
+    """The configuration of a named teacher, with its model (or a folder or Hub id) and its strategy for memory. `small`
+    and `big` are causal language models. Their strength follows from the order of addition, not from the kind. A
+    `diffusion` teacher needs its number of joint coordinates (`joint_dim`) and its intent size (`intent_dim`). `bits`
     applies to the strategy "quantized". `tokenizer` is a loaded tokenizer, or its folder or id. None means the one in
-    the model's folder, if any.
-
-    Raises ConfigError for an invalid value, and UnknownNameError for an unknown kind or strategy.
-    """
+    the model's folder, if any. Raises ConfigError for an invalid value, and UnknownNameError for an unknown kind or
+    strategy."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
 

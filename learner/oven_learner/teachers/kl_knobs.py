@@ -24,11 +24,9 @@ def announce_anchor(
     beta_bounds: tuple[float, float],
     client: Callable[[], Announcing | None] = lambda: None,
 ) -> None:
-    """Register both actuators if there is a reference model.
-
-    With PEFT there always is one, the policy without its adapter. A change of β affects the next step's loss. Buffered
-    reference log-probabilities stay valid for any β above 0. If there are none, the completions are generated again.
-    """
+    """Register both actuators if there is a reference model. With PEFT there always is one, the policy without its
+    adapter. A change of β affects the next step's loss. Buffered reference log-probabilities stay valid for any β above
+    0. If there are none, the completions are generated again."""
     grpo = _is_grpo(trainer)
     if grpo and has_reference(trainer):
         user_beta = float(trainer.args.beta or trainer.beta)
@@ -75,11 +73,9 @@ def announce_teachers(
     client: Callable[[], Announcing | None],
     uses_teacher: Callable[[], bool] = lambda: True,
 ) -> None:
-    """Register `teacher.active` if two or more teachers are loaded and `uses_teacher()` is true for the loss.
-
-    Refused teachers are also choices, so that requests for them are answered with the reason. A teacher that is added
-    later becomes a choice, and the `client()` of the running training announces it.
-    """
+    """Register `teacher.active` if two or more teachers are loaded and `uses_teacher()` is true for the loss. Refused
+    teachers are also choices, so that requests for them are answered with the reason. A teacher that is added later
+    becomes a choice, and the `client()` of the running training announces it."""
 
     def offer(registry: Actuators) -> bool:
         if TEACHER in registry:
@@ -107,8 +103,6 @@ def _set_beta(trainer: Any, value: float) -> None:
 
 
 def _is_grpo(trainer: Any) -> bool:
-    """Whether this is a GRPOTrainer. The beta and reference of a DPOTrainer are different.
-
-    The check uses the class name, so that a process with a plain Trainer does not import TRL.
-    """
+    """Whether this is a GRPOTrainer. The beta and reference of a DPOTrainer are different. The check uses the class
+    name, so that a process with a plain Trainer does not import TRL."""
     return any(cls.__name__ == "GRPOTrainer" for cls in type(trainer).__mro__)

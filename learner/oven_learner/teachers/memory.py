@@ -85,10 +85,8 @@ class Footprint:
 
 
 def fastest_fitting_form(footprint: Footprint, available_bytes: int, *, quantizable: bool) -> Form:
-    """Return the first of resident, 8 bits, 4 bits and offload that fits in `available_bytes`.
-
-    `quantizable` says whether quantized forms are possible.
-    """
+    """Return the first of resident, 8 bits, 4 bits and offload that fits in `available_bytes`. `quantizable` says
+    whether quantized forms are possible."""
     forms: tuple[Form, ...] = ("resident", "8 bits", "4 bits") if quantizable else ("resident",)
     return next((form for form in forms if footprint.bytes_as(form) <= available_bytes), "offload")
 
@@ -101,10 +99,8 @@ def free_bytes(device: torch.device) -> int:
 
 
 def release_freed_memory() -> None:
-    """Return freed memory to the system. Without glibc this does nothing.
-
-    Otherwise glibc keeps the memory of weights that were quantized or offloaded.
-    """
+    """Return freed memory to the system. Without glibc this does nothing. Otherwise glibc keeps the memory of weights
+    that were quantized or offloaded."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)
@@ -130,11 +126,9 @@ def bitsandbytes_config(bits: Bits, dtype: torch.dtype) -> Any:
 
 
 def quantize(model: Any, bits: Bits, device: torch.device) -> None:
-    """Quantize a model in place, layer by layer, and move the quantized layers to `device`.
-
-    Layers that are already quantized stay unchanged. Raises ConfigError if bitsandbytes is not installed, and
-    TeacherRefusedError if there is no linear layer.
-    """
+    """Quantize a model in place, layer by layer, and move the quantized layers to `device`. Layers that are already
+    quantized stay unchanged. Raises ConfigError if bitsandbytes is not installed, and TeacherRefusedError if there is
+    no linear layer."""
     bnb = _bitsandbytes()
     from transformers.integrations.bitsandbytes import replace_with_bnb_linear
     from transformers.pytorch_utils import Conv1D

@@ -1,8 +1,6 @@
 """Functions that load a teacher's model and tokenizer, choose its form in memory, and convert it to this form.
-
 Offloaded weights are stored in CPU memory for a GPU, or on disk for a CPU, using accelerate's hooks. The weights of a
-layer are loaded when a pass reaches the layer and dropped afterwards, so an idle teacher uses no memory.
-"""
+layer are loaded when a pass reaches the layer and dropped afterwards, so an idle teacher uses no memory."""
 
 from __future__ import annotations
 
@@ -26,13 +24,10 @@ from oven_learner.teachers.memory import BITS, Footprint, Form
 
 def load_model(config: TeacherConfig, form: Form, device: torch.device, *, beside_training: bool = False) -> Any:
     """Load the model on the CPU, in the dtype of its file. A quantized model is quantized during loading, on `device`.
-
     A model in the config is returned unchanged. With `beside_training`, another thread is training. transformers
     changes the process's default dtype while it creates a model, which would affect a training step. So the model is
-    then read in the current default dtype, which temporarily needs more memory.
-
-    Raises TeacherRefusedError if loading fails, and ConfigError for a diffusion teacher, which cannot score tokens.
-    """
+    then read in the current default dtype, which temporarily needs more memory. Raises TeacherRefusedError if loading
+    fails, and ConfigError for a diffusion teacher, which cannot score tokens."""
     if config.kind == "diffusion":
         raise ConfigError(
             f"teacher {config.name!r} is a diffusion model, but this trainer's policy generates tokens; use a causal "
@@ -112,12 +107,10 @@ def _load_error(config: TeacherConfig, error: Exception) -> TeacherRefusedError:
 
 
 def offload(model: Any, device: torch.device, folder: Path | None = None, *, head_stays: bool = False) -> None:
-    """Move the weights of `model` away from `device`. The model still runs on `device`.
-
-    For a CPU, the weights are written to a new folder inside `folder`, or inside the system's folder for temporary
-    files. The new folder is deleted with the model, or at exit. `head_stays` keeps the output head in place, for a loss
-    that reads its weights outside a pass. Raises TeacherRefusedError if the disk is full. The model is then unchanged.
-    """
+    """Move the weights of `model` away from `device`. The model still runs on `device`. For a CPU, the weights are
+    written to a new folder inside `folder`, or inside the system's folder for temporary files. The new folder is
+    deleted with the model, or at exit. `head_stays` keeps the output head in place, for a loss that reads its weights
+    outside a pass. Raises TeacherRefusedError if the disk is full. The model is then unchanged."""
     if device.type == "cpu":
         disk_offload(model, str(_write_weights(model, folder)), execution_device=device, offload_buffers=True)
     else:
@@ -131,10 +124,8 @@ def offload(model: Any, device: torch.device, folder: Path | None = None, *, hea
 
 
 class _HeadInPlace(ModelHook):  # type: ignore[misc]
-    """A hook that keeps the head's weight loaded during the complete pass.
-
-    TRL's fused log-probabilities read the weight without calling the head, so the head's own hook would not load it.
-    """
+    """A hook that keeps the head's weight loaded during the complete pass. TRL's fused log-probabilities read the
+    weight without calling the head, so the head's own hook would not load it."""
 
     def pre_forward(self, module: Any, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
         head = module.get_output_embeddings()
@@ -148,10 +139,8 @@ class _HeadInPlace(ModelHook):  # type: ignore[misc]
 
 
 def _write_weights(model: Any, folder: Path | None) -> Path:
-    """Write the weights in accelerate's format, and return the folder.
-
-    accelerate itself writes to memory maps, where a full disk causes a SIGBUS instead of an OSError.
-    """
+    """Write the weights in accelerate's format, and return the folder. accelerate itself writes to memory maps, where a
+    full disk causes a SIGBUS instead of an OSError."""
     weights = model.state_dict()
     needed = sum(tensor.numel() * tensor.element_size() for tensor in weights.values())
     parent = Path(folder or tempfile.gettempdir())
@@ -188,10 +177,8 @@ def _write_tensor(path: Path, tensor: torch.Tensor) -> None:
 
 
 def choose_form(config: TeacherConfig, device: torch.device, bytes_left: int, *, quantizable: bool = True) -> Form:
-    """Return the form for the config's strategy. Raises TeacherRefusedError if the model cannot be found.
-
-    For "hybrid" the form depends on the free memory of `device`, and on `bytes_left` of the limit for teachers.
-    """
+    """Return the form for the config's strategy. Raises TeacherRefusedError if the model cannot be found. For "hybrid"
+    the form depends on the free memory of `device`, and on `bytes_left` of the limit for teachers."""
     if config.strategy == "quantized":
         return "8 bits" if config.bits == 8 else "4 bits"
     if config.strategy != "hybrid":
@@ -221,8 +208,6 @@ def place_model(
 
 
 def prepare_for_trainer(model: Any, accelerator: Any, form: Form) -> Any:
-    """Return the placed model, prepared by accelerate for the trainer if it is resident.
-
-    accelerate rejects some quantized models on a CPU. They do not need it, because the trainer enters autocast itself.
-    """
+    """Return the placed model, prepared by accelerate for the trainer if it is resident. accelerate rejects some
+    quantized models on a CPU. They do not need it, because the trainer enters autocast itself."""
     return accelerator.prepare_model(model, evaluation_mode=True) if form == "resident" else model

@@ -37,10 +37,8 @@ class Candidate(Generic[Model]):
 
 
 class NamedTeachers(ABC, Generic[Model]):
-    """A registry of teachers in the order of addition, from weak to strong.
-
-    Subclasses define how to load a teacher (`_prepare`), how the trainer tests it (`_admit`), and which one is active.
-    """
+    """A registry of teachers in the order of addition, from weak to strong. Subclasses define how to load a teacher
+    (`_prepare`), how the trainer tests it (`_admit`), and which one is active."""
 
     def __init__(self, limit_bytes: int, offload_folder: Path | str | None) -> None:
         self._limit = limit_bytes
@@ -54,12 +52,10 @@ class NamedTeachers(ABC, Generic[Model]):
         """A function that is called after each addition. An attached trainer offers the new teacher as a choice."""
 
     def add(self, name: str, teacher: Any, tokenizer: Any = None) -> None:
-        """Check a model or a TeacherConfig's teacher, freeze it, and make it available for swaps.
-
-        During training, call it between two steps and on all ranks. With `tokenizer`, the token ids are compared.
-        Raises TeacherRefusedError if it cannot teach this policy. Later requests for the name fail for the same reason.
-        Raises ConfigError if the name is already used, or an extra is missing.
-        """
+        """Check a model or a TeacherConfig's teacher, freeze it, and make it available for swaps. During training, call
+        it between two steps and on all ranks. With `tokenizer`, the token ids are compared. Raises TeacherRefusedError
+        if it cannot teach this policy. Later requests for the name fail for the same reason. Raises ConfigError if the
+        name is already used, or an extra is missing."""
         self.admit(self.prepare(name, teacher, tokenizer))
 
     def register(self, config: TeacherConfig) -> None:
@@ -69,10 +65,8 @@ class NamedTeachers(ABC, Generic[Model]):
     def prepare(
         self, name: str, teacher: Any, tokenizer: Any = None, *, beside_training: bool = False
     ) -> Candidate[Model]:
-        """Load the teacher and convert it to its form. This is the first and slower half of `add`.
-
-        With `beside_training`, another thread may run a training step, which is not affected.
-        """
+        """Load the teacher and convert it to its form. This is the first and slower half of `add`. With
+        `beside_training`, another thread may run a training step, which is not affected."""
         if not name:
             raise ConfigError("the teacher's name is empty; every teacher needs a name")
         self._check_unused(name)
@@ -87,10 +81,8 @@ class NamedTeachers(ABC, Generic[Model]):
             raise self._refuse(name, error) from error
 
     def admit(self, candidate: Candidate[Model]) -> None:
-        """Test the teacher with the trainer and make it available. This is the second half of `add`.
-
-        Call it between two steps.
-        """
+        """Test the teacher with the trainer and make it available. This is the second half of `add`. Call it between
+        two steps."""
         name = candidate.name
         self._reserve_name(name)
         try:
@@ -172,19 +164,13 @@ class NamedTeachers(ABC, Generic[Model]):
 
 
 class Teachers(NamedTeachers[Any]):
-    """The teachers of a TRL trainer's policy.
-
-    They replace a GRPOTrainer's reference model, or a DistillationTrainer's `teacher_model`. The trainer's original
-    model is the first teacher, named `own`. With PEFT this is the policy without its adapter, unless the trainer has
-    another model. A GRPOTrainer with a beta of 0 has no original model, so add teachers, `swap` to the first, and
-    set `trainer.beta`. TRL then does not load its reference from disk.
-
-    An attached GRPOTrainer publishes `kl/<teacher>` for inactive teachers every `kl_every` steps, or never if it is 0.
+    """The teachers of a TRL trainer's policy. They replace a GRPOTrainer's reference model, or a DistillationTrainer's
+    `teacher_model`. The trainer's original model is the first teacher, named `own`. With PEFT this is the policy
+    without its adapter, unless the trainer has another model. A GRPOTrainer with a beta of 0 has no original model, so
+    add teachers, `swap` to the first, and set `trainer.beta`. TRL then does not load its reference from disk. An
+    attached GRPOTrainer publishes `kl/<teacher>` for inactive teachers every `kl_every` steps, or never if it is 0.
     `offload_folder` is for teachers on disk. None means the system's folder for temporary files, which is in memory on
-    some systems.
-
-    Raises ConfigError under FSDP and DeepSpeed, for `sync_ref_model`, and for a negative `kl_every`.
-    """
+    some systems. Raises ConfigError under FSDP and DeepSpeed, for `sync_ref_model`, and for a negative `kl_every`."""
 
     def __init__(
         self,
@@ -225,12 +211,10 @@ class Teachers(NamedTeachers[Any]):
         )
 
     def swap(self, name: str) -> None:
-        """Make `name` the teacher, starting with the next optimizer step. Call it between two steps.
-
-        A GRPOTrainer may have buffered completions (steps_per_generation or num_iterations above 1), with
-        log-probabilities of the old teacher. They are dropped, and the next step generates again from the same prompts.
-        Raises the same errors as `teachers[name]`.
-        """
+        """Make `name` the teacher, starting with the next optimizer step. Call it between two steps. A GRPOTrainer may
+        have buffered completions (steps_per_generation or num_iterations above 1), with log-probabilities of the old
+        teacher. They are dropped, and the next step generates again from the same prompts. Raises the same errors as
+        `teachers[name]`."""
         model = self[name]
         if model is self._current_model:
             return

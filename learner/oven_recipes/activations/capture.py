@@ -1,4 +1,4 @@
-"""Capture the outputs of a model's blocks for the last tokens of each text, without adapters."""
+"""Capture of a model's activations, which are the outputs of its blocks for the last tokens of each text."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from torch import Tensor
 
 from oven_core.errors import ConfigError
 from oven_learner.losses.completion_logits import padded
-from oven_recipes.activations.injection import unwatched
+from oven_recipes.activations.injection import unchecked_passes
 from oven_recipes.activations.model_blocks import bare, block_at, body
 
-MOST_TOKENS = 20
+MAX_TOKENS = 20
 """Maximum number of activations per text."""
 ROWS = 32
-"""Texts per forward pass."""
+"""Number of texts per forward pass."""
 
 
 class Activation(NamedTuple):
@@ -33,34 +33,30 @@ def capture(
     tokenizer: Any,
     texts: Sequence[str],
     layers: Sequence[int],
-    tokens: int | Sequence[int] = MOST_TOKENS,
+    tokens: int | Sequence[int] = MAX_TOKENS,
     *,
     rows: int = ROWS,
 ) -> list[Activation]:
     """Return an Activation on the CPU for each text and layer, text by text. It covers the last `tokens` tokens, or all
-    if the text is shorter.
-
-    Block k's output is `hidden_states[k + 1]` of transformers, except for the last block. There, transformers returns
-    the output of its final norm. The first token is never captured, because it is an attention sink whose activation
-    says nothing about the text (Xiao et al. 2023, arXiv 2309.17453). The model's mode and adapters are restored.
-
-    Raises ConfigError for layers outside the model, for a number of tokens outside 1 to 20, for a text of fewer than
-    two tokens, and for activations that are not finite.
-    """
+    if the text is shorter. The output of block k is `hidden_states[k + 1]` of transformers, except for the last block,
+    where transformers returns the output of its final norm. The first token is never captured, because it is an
+    attention sink whose activation contains nothing about the text (Xiao et al. 2023, arXiv 2309.17453). Adapters are
+    not used. The model's mode and adapters are restored. Raises ConfigError for layers outside the model, for a number
+    of tokens outside 1 to 20, for a text of fewer than two tokens, and for activations that are not finite."""
     counts = [tokens] * len(texts) if isinstance(tokens, int) else list(tokens)
-    if len(counts) != len(texts) or not all(1 <= count <= MOST_TOKENS for count in counts):
-        raise ConfigError(f"activations of {tokens} tokens: give 1 to {MOST_TOKENS}, once or for each text")
+    if len(counts) != len(texts) or not all(1 <= count <= MAX_TOKENS for count in counts):
+        raise ConfigError(f"tokens={tokens} is invalid; expected 1 to {MAX_TOKENS}, as one number or one for each text")
     watched = {layer: block_at(model, layer) for layer in layers}
     ids = [tokenizer(text)["input_ids"] for text in texts]
     for number, text_ids in enumerate(ids):
         if len(text_ids) < 2:
             raise ConfigError(
-                f"text {number} has {len(text_ids)} token; the first carries nothing about the text and is skipped; "
-                "leave it out, or give a longer one"
+                f"text {number} has {len(text_ids)} token, but the first token is skipped; omit the text, or use a "
+                "longer one"
             )
     captured: list[list[Activation]] = [[] for _ in texts]
-    order = sorted(range(len(texts)), key=lambda number: len(ids[number]))  # alike lengths together: little padding
-    with _still(model), unwatched(), torch.no_grad():
+    order = sorted(range(len(texts)), key=lambda number: len(ids[number]))  # similar lengths need little padding
+    with _evaluation_mode(model), unchecked_passes(), torch.no_grad():
         for start in range(0, len(order), rows):
             numbers = order[start : start + rows]
             outputs = _outputs(model, [ids[number] for number in numbers], watched)
@@ -79,7 +75,7 @@ def capture(
 
 
 def _outputs(model: Any, ids: Sequence[Sequence[int]], watched: dict[int, torch.nn.Module]) -> dict[int, Tensor]:
-    """Return the blocks' outputs, (B, T, d). Texts are padded on the right, so positions need no shift."""
+    """Return the outputs of the blocks, each (B, T, d). Texts are padded on the right, so positions need no shift."""
     batch, mask = padded(ids, bare(model).device)
     outputs: dict[int, Tensor] = {}
 
@@ -99,13 +95,13 @@ def _outputs(model: Any, ids: Sequence[Sequence[int]], watched: dict[int, torch.
 
 
 @contextlib.contextmanager
-def _still(model: Any) -> Iterator[None]:
-    """Run in evaluation mode, without adapters."""
-    off = model.disable_adapter() if hasattr(model, "disable_adapter") else contextlib.nullcontext()
-    training = model.training
+def _evaluation_mode(model: Any) -> Iterator[None]:
+    """Run the model in evaluation mode without adapters during the block."""
+    adapters_off = model.disable_adapter() if hasattr(model, "disable_adapter") else contextlib.nullcontext()
+    was_training = model.training
     model.eval()
     try:
-        with off:
+        with adapters_off:
             yield
     finally:
-        model.train(training)
+        model.train(was_training)

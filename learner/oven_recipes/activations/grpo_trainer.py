@@ -1,4 +1,4 @@
-"""TRL's GRPOTrainer for an oracle: it injects vectors into every pass of the policy and its reference."""
+"""TRL's GRPOTrainer for an oracle, with vectors injected into every pass of the policy and its reference."""
 
 from __future__ import annotations
 
@@ -13,54 +13,49 @@ from oven_learner.losses.channel_trainer import ChannelTrainer
 from oven_recipes.activations.injection import BLOCK, ActivationInjection
 from oven_recipes.activations.store import ActivationStore, layer_of
 
-CARRIED = "oven_activation"
-"""Key of the activations in TRL's batch: one per row, or None. TRL shuffles and splits this list together with the
-other columns."""
+KEYS = "oven_activation"
+"""Key in TRL's batch for the activations of the rows. TRL shuffles and splits this list together with other columns."""
 COLUMN = "activation"
 """Name of the dataset's column."""
 
 
 class ActivationGRPOTrainer(ChannelTrainer):
-    """A GRPOTrainer for rows with a `prompt` (made by `oracle_prompt`) and an `activation`, a key into `store`.
-
-    Vectors are injected in generation and in the log-probabilities of the old policy, the reference and the loss. The
-    reference is the adapter `ref`, which TRL makes from a policy with an adapter. Without PEFT it is a separate model.
-    Rows without the key, or with None, train exactly as in a plain GRPOTrainer, bit by bit. There is one difference: a
-    model with learnt positions (GPT-2) gets each row's own positions in every pass, while TRL counts the padding.
-
-    Raises ConfigError for features that run no hooks or create rows: vLLM, continuous batching, torch.compile, a static
-    cache, tools, rollouts, channels.
-
-    Written for TRL 1.16 (`_generate_and_score_completions`, `_get_per_token_logps_and_entropies`, `_compute_loss`).
-    """
+    """A GRPOTrainer for rows with a `prompt` (made by `oracle_prompt`) and an `activation`, a key into `store`. Vectors
+    are injected in generation and in the log-probabilities of the old policy, the reference and the loss. The reference
+    is the adapter `ref`, which TRL creates for a policy with an adapter. Without PEFT it is a separate model. Rows
+    without the key, or with None, train exactly as in a plain GRPOTrainer, bit for bit. The only exception is a model
+    with learnt positions (GPT-2). It gets each row's own positions in every pass, while TRL counts the padding. Raises
+    ConfigError for features that run no hooks or create rows: vLLM, continuous batching, torch.compile, a static cache,
+    tools, rollouts, channels. Written for TRL 1.16 (`_generate_and_score_completions`,
+    `_get_per_token_logps_and_entropies`, `_compute_loss`)."""
 
     def __init__(self, *args: Any, store: ActivationStore, block: int = BLOCK, **kwargs: Any) -> None:
         settings = kwargs.get("args") or (args[2] if len(args) > 2 else None)
-        _refuse(settings, kwargs)
+        _check_support(settings, kwargs)
         super().__init__(*args, **kwargs)
         if isinstance(self.processing_class, ProcessorMixin):
-            raise ConfigError("an oracle reads text beside its activations; give a tokenizer, and not a processor")
+            raise ConfigError("an oracle reads text and activations, but no images; pass a tokenizer, not a processor")
         self.store = store
         self.injection = ActivationInjection(self.model, self.processing_class, block)
         if store.width not in (None, self.injection.width):
             raise ConfigError(
-                f"{store.folder}: activations of {store.width} elements for a model of {self.injection.width}; capture "
-                "them from this model, or one of its size"
+                f"{store.folder} has activations of size {store.width}, but the model's hidden size is "
+                f"{self.injection.width}; capture them from this model, or one with the same hidden size"
             )
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
         keys = [row.get(COLUMN) for row in inputs]
         with self._rows(keys):
             batch: dict[str, Any] = super()._generate_and_score_completions(inputs)
-        batch[CARRIED] = keys
+        batch[KEYS] = keys
         return batch
 
     def _calculate_rewards(self, *args: Any, **kwargs: Any) -> Any:
-        with self.injection.rows(None):  # a reward that runs the policy has texts of its own
+        with self.injection.rows(None):  # a reward that runs the policy has its own texts
             return super()._calculate_rewards(*args, **kwargs)
 
     def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> Tensor:
-        with self._rows(inputs[CARRIED]):
+        with self._rows(inputs[KEYS]):
             return super()._compute_loss(model, inputs)
 
     def _get_per_token_logps_and_entropies(
@@ -70,11 +65,11 @@ class ActivationGRPOTrainer(ChannelTrainer):
         attention_mask: Tensor,
         logits_to_keep: int,
         batch_size: int | None = None,
-        **more: Any,
+        **kwargs: Any,
     ) -> Any:
         """Compute TRL's values in one pass, because chunks would need to know their rows in advance."""
-        self.injection.attach(model)  # a reference that was swapped in
-        return super()._get_per_token_logps_and_entropies(model, input_ids, attention_mask, logits_to_keep, **more)
+        self.injection.attach(model)  # the reference may be new
+        return super()._get_per_token_logps_and_entropies(model, input_ids, attention_mask, logits_to_keep, **kwargs)
 
     def _rows(self, keys: Sequence[str | None]) -> Any:
         if all(key is None for key in keys):
@@ -83,22 +78,21 @@ class ActivationGRPOTrainer(ChannelTrainer):
         return self.injection.rows(vectors, [None if key is None else layer_of(key) for key in keys])
 
 
-def _refuse(args: Any, options: dict[str, Any]) -> None:
-    remedies = {
-        "use_vllm": "vLLM runs no hook; set use_vllm=False",
-        "use_transformers_continuous_batching": (
-            "continuous batching packs rows and runs no hook of ours; set use_transformers_continuous_batching=False"
-        ),
-        "use_transformers_paged": "paged attention packs rows; set use_transformers_paged=False",
-        "torch_compile": "a compiled model keeps the rows that it was traced with; set torch_compile=False",
+def _check_support(args: Any, options: dict[str, Any]) -> None:
+    """Raise ConfigError for settings under which the injection does not work."""
+    problems = {
+        "use_vllm": "vLLM does not run it",
+        "use_transformers_continuous_batching": "continuous batching packs rows and does not run it",
+        "use_transformers_paged": "paged attention packs rows",
+        "torch_compile": "a compiled model keeps the rows with which it was traced",
     }
-    for name, remedy in remedies.items():
+    for name, problem in problems.items():
         if getattr(args, name, False):
-            raise ConfigError(f"activations are put in by a hook: {remedy}")
+            raise ConfigError(f"activations are injected by a hook, but {problem}; set {name}=False")
     if getattr(args, "cache_implementation", None) == "static":
         raise ConfigError(
-            "activations are put in by a hook, and a static cache compiles it; leave cache_implementation"
+            "activations are injected by a hook, but a static cache compiles it; omit cache_implementation"
         )
     for name in ("tools", "environment_factory", "rollout_func", "channels"):
         if options.get(name):
-            raise ConfigError(f"{name} would run passes whose rows are not the batch's; train an oracle without {name}")
+            raise ConfigError(f"{name} would run passes with other rows than the batch; train an oracle without {name}")

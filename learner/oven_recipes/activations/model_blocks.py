@@ -1,4 +1,4 @@
-"""Find the body of a causal language model, its blocks, and the block at a given depth."""
+"""Access to the body of a causal language model, its blocks, and the block at a given depth."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def blocks(model: Any) -> nn.ModuleList:
         if isinstance(module, nn.ModuleList) and len(module) == count:
             return module
     raise ConfigError(
-        f"{type(bare(model)).__name__}: its {count} blocks were not found in {type(decoder).__name__}; take a "
-        "decoder-only model of transformers (Llama, Qwen, Gemma, GPT-2, …)"
+        f"the {count} blocks of {type(bare(model)).__name__} were not found in {type(decoder).__name__}; use a "
+        "decoder-only model from transformers (Llama, Qwen, Gemma, GPT-2, …)"
     )
 
 
@@ -51,12 +51,14 @@ def width(model: Any) -> int:
 def block_at(model: Any, layer: int) -> nn.Module:
     """Return block `layer`, counted from 0. Raises ConfigError if the model has no such block."""
     if not 0 <= layer < depth(model):
-        raise ConfigError(f"layer {layer}: this model has blocks 0 to {depth(model) - 1}; see layer_at(model, percent)")
+        raise ConfigError(
+            f"there is no layer {layer}; the model has 0 to {depth(model) - 1}; see layer_at(model, percent)"
+        )
     return blocks(model)[layer]
 
 
 def layer_at(model: Any, percent: float) -> int:
     """Return the block at `percent` of the depth, `int(L · percent / 100)`. Raises ConfigError outside [0, 100)."""
     if not 0 <= percent < 100:
-        raise ConfigError(f"a layer at {percent:g} % of the depth: give 0 or more, and less than 100")
+        raise ConfigError(f"a depth of {percent:g} % is invalid; expected at least 0 and less than 100")
     return int(depth(model) * percent / 100)

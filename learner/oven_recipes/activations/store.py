@@ -1,8 +1,6 @@
-"""Store activations on disk in memory-mapped safetensors files, by model, text and layer.
-
-Each call of `add` writes one file. Tensor names contain the text's digest, not the text. The file's header has the
-model's name and the hidden size.
-"""
+"""A store of activations on disk, in memory-mapped safetensors files, by model, text and layer. Each call of `add`
+writes one file. Tensor names contain the text's digest, not the text. The file's header has the model's name and the
+hidden size."""
 
 from __future__ import annotations
 
@@ -25,13 +23,13 @@ PATTERN = "activations-*.safetensors"
 
 
 def activation_key(model: str, text: str, layer: int) -> str:
-    """Return an activation's name: a digest of the model's name and the text, then a dot and the layer."""
+    """Return the key of an activation, which is a digest of the model's name and the text, a dot, and the layer."""
     digest = hashlib.sha256(f"{len(model)}:{model}{text}".encode()).hexdigest()[:32]
     return f"{digest}.{layer}"
 
 
 def layer_of(key: str) -> int:
-    """Return the layer in a key. Raises ConfigError for anything else."""
+    """Return the layer in a key. Raises ConfigError for an invalid key."""
     layer = key.rpartition(".")[2]
     if not layer.isdecimal():
         raise ConfigError(f"{key!r} is not the key of an activation; make it with activation_key(model, text, layer)")
@@ -46,9 +44,9 @@ class ActivationStore:
         self.folder = Path(folder)
         self.folder.mkdir(parents=True, exist_ok=True)
         self.width: int | None = None
-        """The hidden size; None while the store is empty."""
+        """Hidden size, or None while the store is empty."""
         self._open: dict[str, Any] = {}
-        """The open file of each key."""
+        """Key → its open file."""
         for path in sorted(self.folder.glob(PATTERN)):
             self._read(path)
 
@@ -62,7 +60,7 @@ class ActivationStore:
         """Return the vectors (K, d). Raises ConfigError for an unknown key, and the same errors as `check`."""
         if key not in self._open:
             raise ConfigError(
-                f"no activation {key!r} among {len(self)} in {self.folder}; capture it first, and with the same model, "
+                f"activation {key!r} is not among the {len(self)} in {self.folder}; capture it with the same model, "
                 "text and layer"
             )
         vectors: Tensor = self._open[key].get_tensor(key)
@@ -88,7 +86,7 @@ class ActivationStore:
         path = self.folder / f"activations-{uuid.uuid4().hex}.safetensors"
         unfinished = path.with_suffix(".unfinished")
         save_file(new, unfinished, metadata={"model": model, "width": str(width)})
-        os.replace(unfinished, path)  # whole, or not there
+        os.replace(unfinished, path)  # atomic, so the file is never incomplete
         self._read(path)
 
     def _read(self, path: Path) -> None:
@@ -98,13 +96,13 @@ class ActivationStore:
             width = int((file.metadata() or {})["width"])
         except (SafetensorError, OSError, KeyError, ValueError) as error:
             raise ConfigError(
-                f"{path}: not a whole file of activations ({type(error).__name__}: {error}); delete it and capture "
-                "again"
+                f"{path} is not a complete file of activations ({type(error).__name__}: {error}); delete it, and "
+                "capture them again"
             ) from None
         if self.width not in (None, width):
             raise ConfigError(
-                f"{path}: activations of {width} elements beside others of {self.width} in {self.folder}; keep each "
-                "model's in its own folder"
+                f"{path} has activations of size {width}, but others in {self.folder} have size {self.width}; use a "
+                "separate folder for each model"
             )
         self.width = width
         self._open |= dict.fromkeys(keys, file)

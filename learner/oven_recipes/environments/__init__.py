@@ -1,1 +1,1 @@
-"""Environments in which a policy acts by tool calls, and a recorder of its rollouts."""
+"""Environments in which a policy acts through tool calls, and a recorder of its rollouts."""

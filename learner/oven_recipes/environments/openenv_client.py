@@ -16,22 +16,23 @@ from oven_recipes.environments.repair import RepairTools
 from oven_recipes.environments.repair_instance import Instance
 from oven_recipes.environments.session import ToolResult
 
-EXTRA: Final = "openenv"
-MESSAGE_S: Final = 120.0
-"""Timeout of one call in seconds. On a busy machine a test run may use all of its own time limit."""
+OPENENV_EXTRA: Final = "openenv"
+CALL_TIMEOUT_S: Final = 120.0
+"""Seconds to wait for the result of a call. On a busy machine a test run may use all of its own time limit."""
 
 
 class OpenEnvRepair(RepairTools):
-    """A client with one connection to the server. It makes one attempt at a time."""
+    """An environment with one connection to the server and one attempt at a time."""
 
     def __init__(self, client: Any) -> None:
-        """`client` is OpenEnv's synchronous client. There is no `close` here, because TRL would offer it as a tool."""
+        """`client` is OpenEnv's synchronous client. The class has no `close`, because TRL would offer it as a tool."""
         self._client = client
         self._solved = False
         self._feedback: str | None = None
 
     def reset(self, **row: Any) -> None:
-        self._solved, self._feedback = False, self._client.reset(instance_id=row["instance_id"]).observation["feedback"]
+        result = self._client.reset(instance_id=row["instance_id"])
+        self._solved, self._feedback = False, result.observation["feedback"]
         self.newest_call = self._fault = None
 
     @property
@@ -44,16 +45,16 @@ class OpenEnvRepair(RepairTools):
 
     def _call(self, tool: str, **arguments: str) -> ToolResult:
         result = self._client.step({"tool": tool, "arguments": arguments})
-        seen = result.observation
-        self._solved, self._feedback = seen["solved"], seen["feedback"]
-        return ToolResult(seen["text"], float(result.reward or 0), seen["failed"], seen["digest"])
+        observation = result.observation
+        self._solved, self._feedback = observation["solved"], observation["feedback"]
+        return ToolResult(observation["text"], float(result.reward or 0), observation["failed"], observation["digest"])
 
 
 @contextlib.contextmanager
-def served(instances: Sequence[Instance], repositories: Path | None = None) -> Iterator[Callable[[], RepairTools]]:
+def serve(instances: Sequence[Instance], repositories: Path | None = None) -> Iterator[Callable[[], RepairTools]]:
     """Start a server process for these instances, and yield a factory of environments that connect to it."""
     if find_spec("openenv") is None:
-        raise ConfigError(f'OpenEnv is not installed: pip install "oven-controller[{EXTRA}]"')
+        raise ConfigError(f'OpenEnv is not installed; run `pip install "oven-controller[{OPENENV_EXTRA}]"`')
     from openenv.core.generic_client import GenericEnvClient
 
     clients: list[Any] = []
@@ -61,24 +62,20 @@ def served(instances: Sequence[Instance], repositories: Path | None = None) -> I
         file = Path(folder, "instances.jsonl")
         file.write_text("".join(f"{instance.model_dump_json()}\n" for instance in instances))
         command = [sys.executable, "-m", "oven_recipes.environments.openenv_server", str(file)]
-        process = subprocess.Popen(
-            command + ([str(repositories)] if repositories else []),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
+        command += [str(repositories)] if repositories else []
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         try:
             assert process.stdout is not None
             port = process.stdout.readline().strip()
             if not port:
-                raise ProcessError(f"the OpenEnv server did not start: it ended with code {process.wait()}")
+                raise ProcessError(f"the OpenEnv server did not start; its exit code is {process.wait()}")
 
-            def connected() -> RepairTools:
+            def connect() -> RepairTools:
                 address = f"http://127.0.0.1:{port}"
-                clients.append(GenericEnvClient(base_url=address, message_timeout_s=MESSAGE_S).sync())
+                clients.append(GenericEnvClient(base_url=address, message_timeout_s=CALL_TIMEOUT_S).sync())
                 return OpenEnvRepair(clients[-1])
 
-            yield connected
+            yield connect
         finally:
             for client in clients:
                 client.close()

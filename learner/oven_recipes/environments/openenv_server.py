@@ -1,8 +1,6 @@
-"""An OpenEnv server for the environment `repair`, on the loopback address (extra `openenv`).
-
-`python -m oven_recipes.environments.openenv_server INSTANCES.jsonl` prints its port, and ends when its input is closed.
-Any user of this machine may connect, because the server has no keys. It only runs code in the sandbox.
-"""
+"""An OpenEnv server for the environment `repair`, on the loopback address (extra `openenv`). `python -m
+oven_recipes.environments.openenv_server INSTANCES.jsonl` prints its port, and exits when its input is closed. Any user
+of this machine may connect, because the server has no keys. It only runs code in the sandbox."""
 
 from __future__ import annotations
 
@@ -25,7 +23,7 @@ from oven_recipes.environments.repositories import Repositories
 from oven_recipes.environments.sandboxed_tests import SandboxedTests
 from oven_recipes.environments.session import RepairSession
 
-SESSIONS: Final = 1024
+MAX_SESSIONS: Final = 1024
 """Maximum number of concurrent attempts, one for each rollout of a trainer's batch."""
 
 
@@ -37,8 +35,7 @@ class RepairAction(Action):  # type: ignore[misc]
 
 
 class RepairObservation(Observation):  # type: ignore[misc]
-    """The result of a call. `reward` counts the tests whose outcome this call changed; `solved` covers the whole
-    attempt."""
+    """The result of a call. `reward` counts the tests whose outcome this call changed. `solved` is for the attempt."""
 
     text: str = ""
     failed: bool = False
@@ -72,7 +69,7 @@ class RepairServerEnvironment(Environment[RepairAction, RepairObservation, State
     def step(self, action: RepairAction, timeout_s: float | None = None, **_: Any) -> RepairObservation:
         """Run a tool call. Raises RuntimeError before the first `reset`."""
         if self._session is None:
-            raise RuntimeError("there is no attempt yet: reset first")
+            raise RuntimeError("there is no attempt yet; call reset first")
         result = self._session.call(action.tool, action.arguments)
         self._state.step_count += 1
         return RepairObservation(
@@ -101,18 +98,18 @@ def main(arguments: list[str]) -> None:
         lambda: RepairServerEnvironment(instances, repositories, tests),
         RepairAction,
         RepairObservation,
-        max_concurrent_envs=SESSIONS,
+        max_concurrent_envs=MAX_SESSIONS,
     )
-    listening = socket.socket()
-    listening.bind(("127.0.0.1", 0))
+    listener = socket.socket()
+    listener.bind(("127.0.0.1", 0))
     server = uvicorn.Server(uvicorn.Config(app, log_level="warning", lifespan="off"))
     threading.Thread(target=_end_with_input, daemon=True).start()
-    print(listening.getsockname()[1], flush=True)
-    server.run(sockets=[listening])
+    print(listener.getsockname()[1], flush=True)
+    server.run(sockets=[listener])
 
 
 def _end_with_input() -> None:
-    """Exit when the parent process, which has the other end of the pipe, is gone."""
+    """Exit when the parent process, which has the other end of the pipe, has ended."""
     sys.stdin.buffer.read()
     os._exit(0)
 

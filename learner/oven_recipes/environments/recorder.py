@@ -1,9 +1,9 @@
-"""Record TRL's rollouts in an environment as traces: the policy's state, action and reward at each step.
+"""A recorder that turns TRL's rollouts in an environment into traces, with the state, action and reward of each step.
 
 A GRPOTrainer with an `environment_factory` runs the tool calls and stores the messages, but hides two things. It drops
 a result that would make the completion too long, although the call ran. It may also cut a completion within a call. The
-recorder sees both the environment's calls and the trainer's messages, so it marks such incomplete traces as
-`truncated`. Written for TRL 1.16 (`_generate`, `_env_tools`, `_tokenizer`, `eos_token_ids`).
+recorder sees both the environment's calls and the trainer's messages, so it can mark such traces as `truncated`.
+Written for TRL 1.16 (`_generate`, `_env_tools`, `_tokenizer`, `eos_token_ids`).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Call:
 
 @dataclass(frozen=True)
 class Rollout:
-    """The trainer's data about one rollout, apart from its messages."""
+    """The trainer's data about one rollout, without its messages."""
 
     prompt: Sequence[int]
     ids: Sequence[int]
@@ -52,73 +52,75 @@ def steps_of(
 ) -> tuple[tuple[TraceStep, ...], list[Call]]:
     """Return the steps, and the calls whose results the policy never saw. `known` says whether the environment rewards
     each step. `lost` counts the message content that a trace cannot represent, by kind."""
-    turns: list[tuple[Any, list[Any]]] = []  # each of the policy's messages, with its results
+    turns: list[tuple[Any, list[Any]]] = []  # the policy's messages, each with the results of its calls
     for message in messages:
         if message["role"] == "tool" and turns:
             turns[-1][1].append(message)
         else:
             turns.append((message, []))
-    sampled = _sampled(rollout, sum(action["role"] == "assistant" for action, _ in turns))
+    sampled = _sampled_turns(rollout, sum(action["role"] == "assistant" for action, _ in turns))
     steps: list[TraceStep] = []
-    waiting = list(calls)
+    pending_calls = list(calls)
     for turn, (action, results) in enumerate(turns):
-        missing = bool(action.get("tool_calls")) and not results
-        done = waiting if missing else _carried_out(waiting, results)
-        rewards = [call.reward for call in done if call.reward is not None]
-        nothing = 0.0 if known else None  # a step without a call turned no test
+        is_cut = bool(action.get("tool_calls")) and not results
+        turn_calls = pending_calls if is_cut else _take_calls(pending_calls, results)
+        rewards = [call.reward for call in turn_calls if call.reward is not None]
+        default_reward = 0.0 if known else None  # a step without a call changes no test
         steps.append(
             TraceStep(
                 action=recorded_message(action, lost, f"{turn}"),
-                result=None if missing else tuple(_result(m, f"{turn}-{n}", lost) for n, m in enumerate(results)),
-                reward=sum(rewards) if rewards else nothing,
+                result=None if is_cut else tuple(_result(m, f"{turn}-{n}", lost) for n, m in enumerate(results)),
+                reward=sum(rewards) if rewards else default_reward,
                 sampled=sampled[turn] if sampled else None,
-                outcome=next((call.digest for call in reversed(done) if call.digest), ""),
+                outcome=next((call.digest for call in reversed(turn_calls) if call.digest), ""),
             )
         )
-        if missing:
-            return tuple(steps), done
-    return tuple(steps), waiting
+        if is_cut:
+            return tuple(steps), turn_calls
+    return tuple(steps), pending_calls
 
 
-def _carried_out(waiting: list[Call], results: list[Any]) -> list[Call]:
-    """Remove the calls of these results from `waiting`. Some results have no call, because the tool does not exist or
-    the arguments were not an object."""
+def _take_calls(pending_calls: list[Call], results: list[Any]) -> list[Call]:
+    """Remove the calls of these results from `pending_calls`, and return them. Some results have no call, because the
+    tool does not exist or the arguments were not an object."""
     count = 0
-    for tool, text in [(result.get("name"), str(result["content"])) for result in results]:
-        count += count < len(waiting) and (waiting[count].tool, waiting[count].text) == (tool, text)
-    done = waiting[:count]
-    del waiting[:count]
-    return done
+    for result in results:
+        expected = result.get("name"), str(result["content"])
+        if count < len(pending_calls) and (pending_calls[count].tool, pending_calls[count].text) == expected:
+            count += 1
+    calls = pending_calls[:count]
+    del pending_calls[:count]
+    return calls
 
 
-def _sampled(rollout: Rollout, turns: int) -> list[Sampled] | None:
-    """Return each turn's tokens, the sampled runs of the mask. None if the number of runs differs from that of
-    turns."""
+def _sampled_turns(rollout: Rollout, turns: int) -> list[Sampled] | None:
+    """Return the tokens of each turn, which are the sampled runs of the mask. None if the numbers of runs and turns
+    differ."""
     if rollout.mask is None:
         return None
     runs: list[Sampled] = []
     stop = 0
-    for sampled_here, run in groupby(rollout.mask):
+    for is_sampled, run in groupby(rollout.mask):
         start, stop = stop, stop + len(list(run))
-        if sampled_here:
+        if is_sampled:
             logprobs = tuple(rollout.logprobs[start:stop]) if rollout.logprobs is not None else None
             runs.append(Sampled(ids=tuple(rollout.ids[start:stop]), logprobs=logprobs))
     return runs if len(runs) == turns else None
 
 
 def recorded_message(message: Any, lost: Counter[str], turn: str = "") -> Message:
-    """Convert a message to ours, with calls numbered within the turn, because the trainer's calls have no ids. `lost`
-    is as in `from_chat`."""
+    """Convert a message to a trace's format. Calls are numbered within the turn, because the trainer's have no ids.
+    `lost` has the same meaning as in `from_chat`."""
     calls = [_call(tool_call, f"{turn}-{number}") for number, tool_call in enumerate(message.get("tool_calls") or ())]
     return from_chat({**message, "tool_calls": calls}, lost)
 
 
 def _call(tool_call: Any, name: str) -> dict[str, Any]:
-    """Return a call. If the trainer could not parse it, use the name from its result and its text as arguments."""
+    """Convert a call. If the trainer could not parse it, use the name from its result, and its text as arguments."""
     function = tool_call.get("function") or {"name": tool_call.get("name", "unknown"), "arguments": tool_call}
     arguments = function["arguments"]
-    written = arguments if isinstance(arguments, str) else json.dumps(arguments)
-    return {"id": name, "name": function["name"], "arguments": written}
+    text = arguments if isinstance(arguments, str) else json.dumps(arguments)
+    return {"id": name, "name": function["name"], "arguments": text}
 
 
 def _result(message: Any, call: str, lost: Counter[str]) -> Message:
@@ -128,7 +130,7 @@ def _result(message: Any, call: str, lost: Counter[str]) -> Message:
 
 log = logging.getLogger("oven.learner")
 
-OWN: Final = ("reset", "get_reward")
+RESERVED_METHODS: Final = ("reset", "get_reward")
 """Public methods of an environment that TRL does not offer as tools."""
 
 
@@ -136,7 +138,7 @@ class Recorder:
     """A wrapper for an environment factory. Pass `environment` to the trainer as its `environment_factory` and `reward`
     as one of its `reward_funcs`, then `bind` the recorder to the trainer. Any TRL environment with a `get_reward`
     works. If it has the attributes `newest_call` (a `ToolResult`) and `solved`, the rewards and digests of steps are
-    recorded too. `sink` gets each trace when its reward is known."""
+    also recorded. `sink` is called with each trace once its reward is known."""
 
     def __init__(
         self,
@@ -147,8 +149,8 @@ class Recorder:
         name: str = "",
         first: int = 0,
     ) -> None:
-        """`split` is the split of the tasks, for the traces. `name` is the policy's name. `first` is the first trace's
-        number, which must be above those of an earlier process of this run."""
+        """`split` is the split of the tasks. `name` is the policy's name. `first` is the number of the first trace. It
+        must be higher than the numbers from an earlier process of this run."""
         self._factory, self._sink = factory, sink
         self._split, self._name = split, name
         self._trainer: Any = None
@@ -160,15 +162,19 @@ class Recorder:
         """Return an environment whose calls are recorded. Raises ConfigError for one without `get_reward`."""
         instance = self._factory()
         if not callable(getattr(instance, "get_reward", None)) or inspect.iscoroutinefunction(instance.get_reward):
-            raise ConfigError(f"{type(instance).__name__} needs a get_reward, not async, to be recorded")
-        instance.__class__ = _recorded(type(instance))
+            raise ConfigError(
+                f"{type(instance).__name__} cannot be recorded; add a method get_reward that is not async"
+            )
+        instance.__class__ = _recording_class(type(instance))
         instance.calls = []
         return instance
 
     def bind(self, trainer: Any) -> None:
         """Observe the trainer's sampled tokens. Call it before training."""
         if len(trainer._env_tools) != 1:
-            raise ConfigError("the recorder knows one environment; this trainer has several: give each a trainer")
+            raise ConfigError(
+                "the recorder supports one environment, but this trainer has several; use one per trainer"
+            )
         self._trainer = trainer
         accelerator = trainer.accelerator
         self._rank = f"{accelerator.process_index}-" if accelerator.num_processes > 1 else ""
@@ -176,7 +182,7 @@ class Recorder:
         self._tools = tuple(_tool(function) for function in tools)
         generate = trainer._generate
 
-        def seen(prompts: list[Any]) -> Any:
+        def generate_and_record(prompts: list[Any]) -> Any:
             generated = generate(prompts)
             prompt_ids, ids, mask, _, logprobs, *_ = generated
             self._rollouts = [
@@ -187,15 +193,16 @@ class Recorder:
             ]
             return generated
 
-        trainer._generate = seen
+        trainer._generate = generate_and_record
 
     def reward(
         self, prompts: list[Any], completions: list[Any], environments: list[Any], trainer_state: Any, **columns: Any
     ) -> list[float]:
-        """Return the environments' rewards and pass each finished trace to the sink. TRL calls it. A trace that cannot
-        be built or stored is dropped with a warning, and the next trace contains the number of dropped traces."""
+        """Return the environments' rewards, and pass each finished trace to the sink. TRL calls this method. A trace
+        that cannot be built or stored is dropped with a warning, and the next one contains the number of dropped
+        traces."""
         if self._trainer is None or len(self._rollouts) != len(completions):
-            raise ConfigError("the recorder sees no rollouts: bind it to the trainer before it trains")
+            raise ConfigError("the recorder has no rollouts; call bind(trainer) before training")
         rewards = []
         for index, (prompt, messages, environment) in enumerate(zip(prompts, completions, environments, strict=True)):
             rewards.append(environment.get_reward())
@@ -204,8 +211,8 @@ class Recorder:
                 self._sink(
                     self._trace(prompt, messages, environment, self._rollouts[index], row, trainer_state.global_step)
                 )
-                self._lost = 0  # the trace says so
-            except Exception as error:  # e.g. a full disk: recording must not end the training
+                self._lost = 0  # the trace contains the number
+            except Exception as error:  # for example a full disk, which must not end the training
                 self._lose(error)
             self._count += 1
         self._rollouts = []
@@ -213,23 +220,24 @@ class Recorder:
 
     def _lose(self, error: Exception) -> None:
         if not self._lost:
-            log.warning("a trace is not recorded, nor are later ones until one says how many: %s", reason(error))
+            log.warning("a trace could not be recorded; the next one will contain the number of lost ones: %s",
+                        reason(error))  # fmt: skip
         self._lost += 1
 
     def _trace(
         self, prompt: list[Any], messages: list[Any], environment: Any, rollout: Rollout, row: dict[str, Any], step: int
     ) -> Trace:
         calls = list(environment.calls)
-        no_place: Counter[str] = Counter()
-        steps, lost = steps_of(messages, calls, rollout, no_place, known=hasattr(environment, "newest_call"))
-        ended, why = self._ended(messages, rollout, lost)
-        prompt_messages = tuple(recorded_message(message, no_place) for message in prompt)
+        lost_content: Counter[str] = Counter()
+        steps, lost = steps_of(messages, calls, rollout, lost_content, known=hasattr(environment, "newest_call"))
+        ended, end_reason = self._ended(messages, rollout, lost)
+        prompt_messages = tuple(recorded_message(message, lost_content) for message in prompt)
         marks: dict[str, Any] = {
-            "why": why,
+            "why": end_reason,
             UNPARSED: self._unparsed(steps, rollout),
             LOST_BEFORE: self._lost,
             TOKENS_LOST: bool(steps) and steps[0].sampled is None,
-            "lost": dict(no_place),
+            "lost": dict(lost_content),
         }
         tokenizer = self._trainer._tokenizer
         return Trace(
@@ -246,42 +254,40 @@ class Recorder:
         )
 
     def _unparsed(self, steps: Sequence[TraceStep], rollout: Rollout) -> list[int]:
-        """Return the step whose call the trainer could not parse, if any. The trainer treats such a call as text, which
-        ends the rollout, so this can only be the last step."""
-        words = self._trainer._tokenizer
+        """Return the index of the step whose call the trainer could not parse, or []. The trainer treats such a call as
+        text, which ends the rollout, so it can only be the last step."""
+        tokenizer = self._trainer._tokenizer
         sampled = steps[-1].sampled if steps and not steps[-1].action.calls else None
-        if (
-            sampled is None or getattr(words, "response_template", None) is None
-        ):  # such answers are not parsed for calls
-            return []
+        if sampled is None or getattr(tokenizer, "response_template", None) is None:
+            return []  # without a template, answers are not parsed for calls
         before = [*rollout.prompt, *rollout.ids[: len(rollout.ids) - len(sampled.ids)]]
         try:
-            made = words.parse_response(list(sampled.ids), prefix=before)
+            response = tokenizer.parse_response(list(sampled.ids), prefix=before)
         except (ValueError, TypeError):  # TRL catches the same errors
-            made = None
-        return [len(steps) - 1] if made is None or made.get("tool_calls") else []
+            response = None
+        return [len(steps) - 1] if response is None or response.get("tool_calls") else []
 
     def _ended(self, messages: list[Any], rollout: Rollout, lost: Sequence[Call]) -> tuple[Ended, str]:
         """Return how the rollout ended, and the reason if the policy did not end it."""
         last = messages[-1] if messages else {}
         if lost:
-            named = ", ".join(call.tool for call in lost)
-            return "truncated", f"the result of {named} was dropped: it made the completion too long"
+            tools = ", ".join(call.tool for call in lost)
+            return "truncated", f"the result of {tools} was dropped because it made the completion too long"
         if not rollout.ids or rollout.ids[-1] not in self._trainer.eos_token_ids:
-            return "truncated", "the completion was cut at its longest length"
+            return "truncated", "the completion was cut at its maximum length"
         if last.get("role") != "assistant":
-            return "truncated", "the completion had no token left for an answer to the last result"
+            return "truncated", "the completion had no tokens left for an answer to the last result"
         if last.get("tool_calls"):
             rounds = sum(bool(message.get("tool_calls")) for message in messages) - 1
             if rounds >= self._trainer.max_tool_calling_iterations:
                 return "turns", f"the trainer allows {rounds} rounds of calls"
-            return "truncated", "the result of the last call was dropped: it made the completion too long"
+            return "truncated", "the result of the last call was dropped because it made the completion too long"
         return "submitted", ""
 
 
-def _recorded(cls: type[Any]) -> type[Any]:
-    """Return a subclass with the same name whose tools record their calls, and whose `reset` clears them. It has no
-    `get_reward` that TRL would find, because the recorder returns the reward."""
+def _recording_class(cls: type[Any]) -> type[Any]:
+    """Return a subclass with the same name whose tools record their calls, and whose `reset` clears them. TRL cannot
+    find its `get_reward`, because the recorder returns the reward."""
 
     def reset(self: Any, **row: Any) -> Any:
         self.calls = []
@@ -289,7 +295,7 @@ def _recorded(cls: type[Any]) -> type[Any]:
 
     members: dict[str, Any] = {"reset": reset, "get_reward": _Hidden(cls.get_reward)}
     for name, function in inspect.getmembers(cls, inspect.isfunction):
-        if name not in OWN and not name.startswith("_"):
+        if name not in RESERVED_METHODS and not name.startswith("_"):
             members[name] = _tool_method(name, function)
     return type(cls.__name__, (cls,), members)
 
@@ -306,19 +312,19 @@ class _Hidden:
 
 def _tool_method(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
     if inspect.iscoroutinefunction(function):
-        raise ConfigError(f"the tool {name} is async, which the recorder does not know; make it a plain method")
+        raise ConfigError(f"the tool {name} is async, which the recorder does not support; make it a plain method")
 
     @functools.wraps(function)
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        measured = hasattr(self, "newest_call")
-        if measured:
+        has_reports = hasattr(self, "newest_call")
+        if has_reports:
             self.newest_call = None
         try:
             result = function(self, *args, **kwargs)
         except Exception as error:  # TRL reports the error to the policy and continues
             self.calls.append(Call(name, str({"error": str(error)})))
             raise
-        newest = self.newest_call if measured else None
+        newest = self.newest_call if has_reports else None
         report = (newest.reward, newest.digest) if newest is not None else ()
         self.calls.append(Call(name, str(result), *report))
         return result

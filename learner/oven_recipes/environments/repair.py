@@ -1,4 +1,4 @@
-"""The environment `repair` for TRL, with `reset`, public methods as tools, and `get_reward`."""
+"""The environment `repair` for TRL, whose public methods are the policy's tools."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ class RepairTools(ABC):
 
     _fault: str | None = None
     newest_call: ToolResult | None = None
-    """The last call, for the recorder's rewards and digests."""
+    """Result of the last call, for the recorder's rewards and digests."""
 
     @abstractmethod
     def reset(self, **row: Any) -> None:
-        """Start an attempt at the row's `instance_id`. Raises UnknownNameError."""
+        """Start an attempt at the row's `instance_id`. Raises UnknownNameError for an unknown one."""
 
     @property
     @abstractmethod
@@ -30,13 +30,13 @@ class RepairTools(ABC):
     @property
     @abstractmethod
     def feedback(self) -> str | None:
-        """See `RepairSession.feedback`."""
+        """Failing tests of an unsolved attempt, see `RepairSession.feedback`."""
 
     def get_reward(self) -> float:
         """Return 1 if solved, otherwise 0. Raises ProcessError if a call did not run because the sandbox or the server
         failed. The trainer reports this to the policy, whereas a reward of 0 would be wrong."""
         if self._fault is not None:
-            raise ProcessError(f"the environment failed during an attempt, which has no reward: {self._fault}")
+            raise ProcessError(f"the attempt has no reward, because the environment failed: {self._fault}")
         return float(self.solved)
 
     @abstractmethod
@@ -115,7 +115,7 @@ class RepairEnvironment(RepairTools):
     def session(self) -> RepairSession:
         """The attempt. Raises RuntimeError before the first `reset`."""
         if self._session is None:
-            raise RuntimeError("the environment has no attempt yet: call reset first")
+            raise RuntimeError("the environment has no attempt yet; call reset first")
         return self._session
 
     @property

@@ -1,4 +1,4 @@
-"""Repair tasks with SWE-bench's instance fields, from a file or a generator. Imports no torch."""
+"""Repair tasks with the fields of SWE-bench's instances, from a file or a generator. Does not import torch."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 from oven_core.errors import ConfigError, reason
 from oven_runs.traces import jsonl
 
-PATCHED: Final = re.compile(r"(?m)^(?:--- a/|\+\+\+ b/|rename from |rename to |diff --git a/.+ b/)([^\t\n]+)")
-"""Matches the paths in a git patch."""
+PATCH_PATHS: Final = re.compile(r"(?m)^(?:--- a/|\+\+\+ b/|rename from |rename to |diff --git a/.+ b/)([^\t\n]+)")
+"""Pattern of the paths in a git patch."""
 REPO: Final = re.compile(r"[\w.-]+/[\w.-]+")
 
 
-def _listed(value: Any) -> Any:
-    """Return a list of names, which SWE-bench's files store as a JSON string."""
+def _as_list(value: Any) -> Any:
+    """Parse a list of names if it is a JSON string, as in SWE-bench's files."""
     return json.loads(value) if isinstance(value, str) else value
 
 
-Names = Annotated[tuple[str, ...], BeforeValidator(_listed)]
+Names = Annotated[tuple[str, ...], BeforeValidator(_as_list)]
 
 
 class Instance(BaseModel):
-    """A repair task: a repository at a commit, the problem, and the tests that decide. Unlike SWE-bench, a task may
-    include a small repository in `files`, with its `solution`. Without `files`, the repository is a checkout."""
+    """A repair task, with a repository at a commit, the problem, and the tests that decide. Unlike in SWE-bench, a task
+    may include a small repository in `files`, with its `solution`. Without `files`, the repository is a checkout."""
 
-    model_config = ConfigDict(frozen=True, extra="ignore")  # the published sets have further columns
+    model_config = ConfigDict(frozen=True, extra="ignore")  # the published sets have more columns
 
     instance_id: str
     repo: str
@@ -41,11 +41,11 @@ class Instance(BaseModel):
     FAIL_TO_PASS: Names
     """Tests that fail before a correct repair and pass after it."""
     PASS_TO_PASS: Names = ()
-    """Tests that pass before it and must pass after it."""
+    """Tests that pass before the repair and must pass after it."""
     files: dict[str, str] = {}
-    """Path → text of the repository, tests included."""
+    """Path → text of a file in the repository, including tests."""
     solution: dict[str, str] = {}
-    """Path → text of the files that a correct repair changes, for generated tasks."""
+    """Path → text of a file that a correct repair changes, for generated tasks."""
 
     @property
     def tests(self) -> tuple[str, ...]:
@@ -56,39 +56,39 @@ class Instance(BaseModel):
     def test_paths(self) -> frozenset[str]:
         """Test files, and the files that the test patch adds to a checkout, such as data and helpers. A repair may not
         change them."""
-        brought = () if self.files else PATCHED.findall(self.test_patch)
-        return frozenset(brought) | {test.partition("::")[0] for test in self.tests}
+        patched_paths = () if self.files else PATCH_PATHS.findall(self.test_patch)
+        return frozenset(patched_paths) | {test.partition("::")[0] for test in self.tests}
 
 
-def instance_of(row: Mapping[str, Any], where: str) -> Instance:
-    """Parse an instance. Raises ConfigError for an invalid row, with a message that starts with `where`."""
+def instance_of(row: Mapping[str, Any], source: str) -> Instance:
+    """Parse an instance. Raises ConfigError for an invalid row, with a message that starts with `source`."""
     try:
         instance = Instance.model_validate(row)
     except ValidationError as error:
         first = error.errors()[0]
         field = ".".join(str(part) for part in first["loc"])
-        raise ConfigError(f"{where}: {field}: {first['msg']}; a SWE-bench instance has this field") from None
+        raise ConfigError(f"{source}: {field}: {first['msg']}; a SWE-bench instance has this field") from None
     except ValueError as error:  # a string that should contain a list
-        raise ConfigError(f"{where}: FAIL_TO_PASS or PASS_TO_PASS is not a list, nor JSON of one: {error}") from None
+        raise ConfigError(f"{source}: FAIL_TO_PASS or PASS_TO_PASS is not a list or JSON of a list: {error}") from None
     if not instance.FAIL_TO_PASS:
-        raise ConfigError(f"{where}: {instance.instance_id} has no FAIL_TO_PASS, so nothing says that it is solved")
+        raise ConfigError(f"{source}: {instance.instance_id} has no FAIL_TO_PASS tests, which show that it is solved")
     if not REPO.fullmatch(instance.repo):
-        raise ConfigError(f"{where}: repo is {instance.repo[:100]!r}; SWE-bench writes owner/name")
+        raise ConfigError(f"{source}: repo {instance.repo[:100]!r} is invalid; expected owner/name, as in SWE-bench")
     return instance
 
 
 def read_instances(path: Path) -> Iterator[Instance]:
     """Read instances from a .json file with a list, or from a .jsonl file."""
-    seen: dict[str, Instance] = {}
-    for where, row in _rows(path):
+    instances: dict[str, Instance] = {}
+    for source, row in _rows(path):
         if not isinstance(row, dict):
-            raise ConfigError(f"{where}: {type(row).__name__} where an instance's object should be")
-        made = instance_of(row, where)
-        if seen.setdefault(made.instance_id, made) != made:
-            raise ConfigError(f"{where}: another instance is called {made.instance_id!r}, too; give each its own id")
-        yield made
-    if not seen:
-        raise ConfigError(f"{path} has no instance in it")
+            raise ConfigError(f"{source}: expected an instance as an object, not a {type(row).__name__}")
+        instance = instance_of(row, source)
+        if instances.setdefault(instance.instance_id, instance) != instance:
+            raise ConfigError(f"{source}: another instance also has the id {instance.instance_id!r}; use unique ids")
+        yield instance
+    if not instances:
+        raise ConfigError(f"{path} contains no instances")
 
 
 def _rows(path: Path) -> Iterator[tuple[str, Any]]:
@@ -103,6 +103,6 @@ def _rows(path: Path) -> Iterator[tuple[str, Any]]:
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {reason(error)}") from None
     except (ValueError, RecursionError) as error:
-        raise ConfigError(f"{path} is not JSON, or was cut: {error}") from None
+        raise ConfigError(f"{path} is not valid JSON, or is incomplete: {error}") from None
     for position, row in enumerate(content if isinstance(content, list) else [content]):
         yield f"{path}[{position}]", row

@@ -1,4 +1,4 @@
-"""Read the source files of instances, from the instance itself or from a local clone at the instance's commit."""
+"""Access to the source files of instances, from the instance itself or from a local clone at the instance's commit."""
 
 from __future__ import annotations
 
@@ -41,29 +41,27 @@ class Repositories:
         if path is None:
             return
         if find_spec("pytest") is None:
-            raise ConfigError(f"the tests of {instance.repo} run by pytest, which is not installed: pip install pytest")
+            raise ConfigError(f"the tests of {instance.repo} need pytest, which is not installed; `pip install pytest`")
         if self.folder is None or not (path / ".git").exists():
             raise ConfigError(
-                f"{instance.instance_id} is about {instance.repo}, whose repository is not at {path}: clone it there "
-                f"(git clone https://github.com/{instance.repo} {path}), and name the folder with --repositories"
+                f"{instance.instance_id} needs {instance.repo}, but there is no clone at {path}; clone it "
+                f"(git clone https://github.com/{instance.repo} {path}), and pass the folder with --repositories"
             )
         try:
             _git(path, "cat-file", "-e", f"{instance.base_commit}^{{commit}}")
         except ConfigError:
             raise ConfigError(
-                f"{path} has no commit {instance.base_commit[:40]}, which {instance.instance_id} starts from: fetch it"
+                f"{path} does not have the commit {instance.base_commit[:40]} of {instance.instance_id}; fetch it"
             ) from None
 
     def files(self, instance: Instance) -> Mapping[str, str]:
-        """Return the instance's files as path → text, including its tests. Raises ConfigError."""
+        """Return the instance's files as path → text, including its tests. Raises the same errors as `check`."""
         if instance.files:
             return instance.files
         self.check(instance)
         path = self.checkout(instance)
         assert path is not None
-        with tempfile.TemporaryDirectory(
-            prefix="oven-index-"
-        ) as folder:  # for files that git would write into the clone
+        with tempfile.TemporaryDirectory(prefix="oven-index-") as folder:  # keeps git from writing to the clone
             objects = Path(path, _git(path, "rev-parse", "--git-path", "objects").decode().strip()).absolute()
             git = partial(_git, path, GIT_INDEX_FILE=f"{folder}/index", GIT_OBJECT_DIRECTORY=folder,
                           GIT_ALTERNATE_OBJECT_DIRECTORIES=str(objects))  # fmt: skip
@@ -75,8 +73,8 @@ class Repositories:
 
 
 def _texts(git: Callable[..., bytes], name_of_tree: str, tree: str) -> dict[str, str]:
-    """Return a tree's regular text files as committed. Raises ConfigError. `git archive` is not used, because it
-    applies the repository's attributes, which rewrite some files and often exclude the tests."""
+    """Return a tree's regular text files as committed. Raises ConfigError for a partial clone. `git archive` is not
+    used, because it applies the repository's attributes, which change some files and often exclude the tests."""
     blobs: dict[str, bytes] = {}
     for row in git("ls-tree", "-r", "-z", "-l", tree).split(b"\0")[:-1]:
         attributes, _, raw_name = row.partition(b"\t")
@@ -84,7 +82,7 @@ def _texts(git: Callable[..., bytes], name_of_tree: str, tree: str) -> dict[str,
         if mode not in REGULAR:
             continue
         if not size.isdigit():
-            raise ConfigError(f"{name_of_tree} lacks {name[:200]!r}: the clone is partial; clone the whole repository")
+            raise ConfigError(f"{name_of_tree} lacks {name[:200]!r}; the clone is partial, so make a full clone")
         if int(size) <= FILE_BYTES:
             blobs[name] = blob
     contents = io.BytesIO(git("cat-file", "--batch", stdin=b"".join(blob + b"\n" for blob in blobs.values())))
@@ -104,9 +102,8 @@ def _git(path: Path, *arguments: str, stdin: bytes = b"", **environment: str) ->
             command, input=stdin, capture_output=True, check=False, timeout=120, env=os.environ | environment
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise ConfigError(f"git does not run: {reason(error)}") from None
+        raise ConfigError(f"git cannot be run: {reason(error)}") from None
     if process.returncode:
-        raise ConfigError(
-            f"git {arguments[0]} fails in {path}: {process.stderr.decode(errors='replace').strip()[:200]}"
-        )
+        message = process.stderr.decode(errors="replace").strip()[:200]
+        raise ConfigError(f"git {arguments[0]} failed in {path}: {message}")
     return process.stdout

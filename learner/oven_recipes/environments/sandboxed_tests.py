@@ -1,4 +1,4 @@
-"""Run named tests in the sandbox's profile `tests`, one process per run, and return each test's outcome."""
+"""Runs named tests in the sandbox's profile `tests`, with one process per run."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from oven_llm.sandbox.profiles import Profile
 from oven_llm.sandbox.session import open_sandbox
 
 Outcome: TypeAlias = Literal["passed", "failed", "missing", "timeout", "died"]
-"""The outcome of one test. `failed`: the test or its module raised. `missing`: there is no such test. `timeout` and
-`died`: the run did not finish, because it timed out or its process ended."""
+"""Outcome of a test. "failed" means that the test or its module raised an error, and "missing" that there is no such
+test. With "timeout" and "died" the run did not finish, because it timed out or its process ended."""
 OUTCOMES: Final = ("passed", "failed", "missing")
 
 Framework: TypeAlias = Literal["functions", "pytest"]
-"""The convention for finding and calling tests: plain functions by name, or by pytest's ids, which needs pytest."""
+"""How tests are found and called: as plain functions by name, or with pytest by its ids."""
 LIMITS: Final[Mapping[Framework, Limits]] = {
     "functions": Limits(block_s=10, memory_bytes=1024 * MB, output_bytes=20_000, file_bytes=10 * MB),
     "pytest": Limits(block_s=300, memory_bytes=4096 * MB, output_bytes=20_000),
 }
 """Limits of one run. Tests of small functions take milliseconds, but tests of a repository take minutes."""
-REMEMBERED: Final = 20_000
+CACHE_SIZE: Final = 20_000
 """Maximum number of cached outcomes, of about 200 bytes each. Rollouts in a group often make the same edits."""
 
 FUNCTIONS: Final = """
@@ -83,44 +83,45 @@ def _run(wanted, root, FINAL):
         found.setdefault(one, "failed" if one.partition("::")[0] in broken else "missing")
     FINAL({one: found[one] for one in ids})
 """
-"""Passes files to pytest and selects tests from them, because pytest runs no test if one of its ids is missing."""
-CALLED: Final = """
+"""Code that passes files to pytest and selects their tests, because pytest runs no test if one id is missing."""
+CALL_RUN: Final = """
 _given = FINAL
 del FINAL
 _run(wanted, root, globals().pop("_given"))
 """
-"""Removes FINAL from the namespace before any other module is imported."""
-RUNNERS: Final[Mapping[Framework, str]] = {"functions": FUNCTIONS + CALLED, "pytest": PYTEST + CALLED}
+"""Code that removes FINAL from the namespace before any other module is imported."""
+RUNNERS: Final[Mapping[Framework, str]] = {"functions": FUNCTIONS + CALL_RUN, "pytest": PYTEST + CALL_RUN}
 
 
 class SandboxedTests:
-    """Runs tests on files and caches outcomes by tests and files. The cache is only valid for tests without randomness
-    or clocks, and `remember=0` disables it. Raises ConfigError if this machine has no sandbox for tests."""
+    """A runner of tests in the sandbox, with a cache of outcomes by tests and files. The cache is only valid for tests
+    without randomness or clocks, and `cache_size=0` disables it. Raises ConfigError if this machine has no sandbox."""
 
-    def __init__(self, limits: Mapping[Framework, Limits] = LIMITS, *, remember: int = REMEMBERED) -> None:
-        self._limits, self._remember = limits, remember
-        self._seen: OrderedDict[str, dict[str, Outcome]] = OrderedDict()
-        self._lock = threading.Lock()  # behind a server each connection has its thread
+    def __init__(self, limits: Mapping[Framework, Limits] = LIMITS, *, cache_size: int = CACHE_SIZE) -> None:
+        self._limits, self._cache_size = limits, cache_size
+        self._cache: OrderedDict[str, dict[str, Outcome]] = OrderedDict()
+        self._lock = threading.Lock()  # a server has one thread per connection
         self.runs: Counter[str] = Counter()
-        """Number of runs by the sandbox's outcome, and of cache hits as `remembered`."""
+        """Outcome of the sandbox → number of runs. Cache hits count as `remembered`."""
 
     def outcomes(
         self, files: Mapping[str, str], tests: Sequence[str], framework: Framework = "functions"
     ) -> dict[str, Outcome]:
-        """Return each test's outcome. Never raises, whatever the code does."""
+        """Return the outcome of each test. Never raises, regardless of what the code does."""
         key = hashlib.sha256(json.dumps([framework, sorted(files.items()), list(tests)]).encode()).hexdigest()
         with self._lock:
-            if (known := self._seen.get(key)) is not None:
+            cached_outcomes = self._cache.get(key)
+            if cached_outcomes is not None:
                 self.runs["remembered"] += 1
-                self._seen.move_to_end(key)
-                return dict(known)
+                self._cache.move_to_end(key)
+                return dict(cached_outcomes)
         outcomes, ended = self._run(files, tests, framework)
         with self._lock:
             self.runs[ended] += 1
-            if self._remember:
-                self._seen[key] = outcomes
-            if len(self._seen) > self._remember:
-                self._seen.popitem(last=False)
+            if self._cache_size:
+                self._cache[key] = outcomes
+            if len(self._cache) > self._cache_size:
+                self._cache.popitem(last=False)
         return dict(outcomes)
 
     def _run(
@@ -139,8 +140,8 @@ class SandboxedTests:
             with open_sandbox(profile, limits=self._limits[framework]) as sandbox:
                 if framework == "pytest" and (loaded := sandbox.run("import pytest")).ended != "completed":
                     raise ProcessError(
-                        f"pytest cannot be imported in the sandbox, so no test is run ({loaded.error}); it has to be "
-                        "installed where this Python's own packages are, not behind a link"
+                        f"pytest cannot be imported in the sandbox ({loaded.error}); install it with this Python's own "
+                        "packages, not behind a link"
                     )
                 sandbox.assign("wanted", wanted)
                 sandbox.assign("root", str(root.resolve()))

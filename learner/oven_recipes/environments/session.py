@@ -1,4 +1,4 @@
-"""An attempt at a repair task: tool calls on a workspace, and the rewards of each call and of the attempt."""
+"""An attempt at a repair task, with tool calls on a workspace, and rewards for each call and for the attempt."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from oven_core.errors import ProcessError
 from oven_recipes.environments.repair_instance import Instance
 from oven_recipes.environments.sandboxed_tests import Framework, Outcome
 
-SHOWN: Final = 4000
-"""Maximum characters of a file or of search results per call. Several must fit into a context."""
-FOUND: Final = 50
+MAX_CHARACTERS: Final = 4000
+"""Maximum characters of a file or of search results per call. Several of them must fit into a context."""
+MAX_RESULTS: Final = 50
 """Maximum number of search results, in lines."""
 
 
@@ -24,7 +24,7 @@ class ToolError(Exception):
 
 
 class Workspace:
-    """Files by path. `protected` files, such as tests, may not be changed."""
+    """A set of files by path. `protected` files, such as tests, cannot be changed."""
 
     def __init__(self, files: Mapping[str, str], protected: Collection[str] = ()) -> None:
         self._files = dict(files)
@@ -32,68 +32,73 @@ class Workspace:
 
     @property
     def files(self) -> Mapping[str, str]:
-        """The current files, path → text."""
+        """Path → text of the current files."""
         return self._files
 
     @property
     def digest(self) -> str:
-        """A digest of paths and texts, 16 hexadecimal digits. Equal workspaces have equal digests."""
+        """Digest of paths and texts, 16 hexadecimal digits. Equal workspaces have equal digests."""
         data = json.dumps(sorted(self._files.items())).encode("utf-8", "surrogatepass")
         return hashlib.sha256(data).hexdigest()[:16]
 
     def list_files(self, folder: str) -> str:
-        """Return the paths under a folder, one per line. An empty name means the repository. Raises ToolError."""
-        inside = _normal(folder) if folder not in ("", ".", "/") else ""
+        """Return the paths under a folder, one per line. An empty name means the repository. Raises ToolError for an
+        unknown folder."""
+        inside = _normalised(folder) if folder not in ("", ".", "/") else ""
         matches = [
             path for path in sorted(self._files) if not inside or path.startswith(f"{inside}/") or path == inside
         ]
         if not matches:
             raise ToolError(f"no folder {folder[:200]}")
-        return _shown("\n".join(matches))
+        return _truncated("\n".join(matches))
 
     def read(self, path: str) -> str:
-        """Return a file's text, truncated if it is long. Raises ToolError."""
-        return _shown(self._text(path))
+        """Return a file's text, truncated if it is long. Raises ToolError if it does not exist."""
+        return _truncated(self._text(path))
 
     def search(self, text: str) -> str:
-        """Return the lines that contain `text`, as `path:line: text`. Raises ToolError."""
+        """Return the lines that contain `text`, as `path:line: text`. Raises ToolError for an empty text."""
         if not text:
-            raise ToolError("search for what? text is empty")
-        hits = [
+            raise ToolError("text is empty; pass the text to search for")
+        lines = [
             f"{path}:{number}: {line}"
-            for path, whole in sorted(self._files.items())
-            for number, line in enumerate(whole.splitlines(), 1)
+            for path, content in sorted(self._files.items())
+            for number, line in enumerate(content.splitlines(), 1)
             if text in line
         ]
-        more = f"\n({len(hits) - FOUND} more)" if len(hits) > FOUND else ""
-        return _shown("\n".join(hits[:FOUND]) + more) if hits else "nothing found"
+        more = f"\n({len(lines) - MAX_RESULTS} more)" if len(lines) > MAX_RESULTS else ""
+        return _truncated("\n".join(lines[:MAX_RESULTS]) + more) if lines else "nothing found"
 
     def edit(self, path: str, old: str, new: str) -> None:
-        """Replace `old`, which must occur once, with `new`. Raises ToolError."""
+        """Replace `old`, which must occur once, with `new`. Raises ToolError for an invalid edit."""
         text = self._text(path)
-        if _normal(path) in self._protected:
-            raise ToolError(f"{path} holds tests, which cannot be changed")
+        if _normalised(path) in self._protected:
+            raise ToolError(f"{path} contains tests, which cannot be changed")
         if not old:
-            raise ToolError("old is empty; give the text to replace")
-        if (times := text.count(old)) != 1:
-            raise ToolError(f"old occurs {times} times in {path}; it has to occur once")
+            raise ToolError("old is empty; pass the text to replace")
+        if (occurrences := text.count(old)) != 1:
+            raise ToolError(f"old occurs {occurrences} times in {path}; it must occur once")
         if old == new:
             raise ToolError("old and new are the same")
-        self._files[_normal(path)] = text.replace(old, new)
+        self._files[_normalised(path)] = text.replace(old, new)
 
     def _text(self, path: str) -> str:
         try:
-            return self._files[_normal(path)]
+            return self._files[_normalised(path)]
         except KeyError:
             raise ToolError(f"no file {path[:200]}") from None
 
 
-def _normal(path: str) -> str:
+def _normalised(path: str) -> str:
     return posixpath.normpath(path).lstrip("/")
 
 
-def _shown(text: str) -> str:
-    return text if len(text) <= SHOWN else f"{text[:SHOWN]}\n({len(text) - SHOWN} more characters)"
+def _truncated(text: str) -> str:
+    return (
+        text
+        if len(text) <= MAX_CHARACTERS
+        else f"{text[:MAX_CHARACTERS]}\n({len(text) - MAX_CHARACTERS} more characters)"
+    )
 
 
 TOOLS: Final[Mapping[str, tuple[str, ...]]] = {
@@ -105,7 +110,7 @@ TOOLS: Final[Mapping[str, tuple[str, ...]]] = {
     "submit": (),
 }
 """The tools and their arguments, which are all text."""
-NAMED: Final = 8
+MAX_NAMED_TESTS: Final = 8
 """Maximum number of failing tests that `run_tests` names. The rest are counted."""
 
 
@@ -125,52 +130,52 @@ class ToolResult:
 
 
 class Tests(Protocol):
-    """Runs an instance's tests."""
+    """A runner of tests."""
 
     def outcomes(self, files: Mapping[str, str], tests: Sequence[str], framework: Framework) -> dict[str, Outcome]:
-        """Return each test's outcome on these files."""
+        """Return the outcome of each test on these files."""
 
 
 class RepairSession:
-    """An attempt at an instance. Tests run after each edit, so that the edit's reward is known. They use the instance's
-    own test files, even if the policy changed them. Raises ProcessError if none of the tests exists at the start,
-    because an attempt without tests has no reward."""
+    """An attempt at an instance. Tests run after each edit, to compute its reward. They use the instance's own test
+    files, even if the policy changed them. Raises ProcessError if none of the tests exists at the start, because an
+    attempt without tests has no reward."""
 
     def __init__(self, instance: Instance, files: Mapping[str, str], tests: Tests) -> None:
         self.instance = instance
         self.submitted = False
         self._tests = tests
         self._workspace = Workspace(files, protected=instance.test_paths)
-        self._outcomes = self._measured()
+        self._outcomes = self._run_all_tests()
         if set(self._outcomes.values()) == {"missing"}:
             raise ProcessError(
-                f"none of the {len(self._outcomes)} tests of {instance.instance_id} is found, so nothing says when it "
-                "is solved: are the packages installed that its repository's tests need, and are their ids pytest's?"
+                f"none of the {len(self._outcomes)} tests of {instance.instance_id} was found; check that the packages "
+                "for its tests are installed, and that their ids are pytest's"
             )
 
     @property
     def files(self) -> Mapping[str, str]:
-        """The current files, path → text."""
+        """Path → text of the current files."""
         return self._workspace.files
 
     @property
     def outcomes(self) -> Mapping[str, Outcome]:
-        """Each test's outcome on the current files."""
+        """Test → its outcome on the current files."""
         return self._outcomes
 
     @property
     def passing(self) -> int:
-        """The number of tests that count and currently pass."""
+        """Number of tests that currently pass."""
         return sum(outcome == "passed" for outcome in self._outcomes.values())
 
     @property
     def solved(self) -> bool:
-        """Whether the attempt was submitted and all of FAIL_TO_PASS and PASS_TO_PASS pass: SWE-bench's `resolved`."""
+        """Whether the attempt was submitted and all tests pass, which SWE-bench calls `resolved`."""
         return self.submitted and self.passing == len(self._outcomes)
 
     @property
     def feedback(self) -> str | None:
-        """The failing tests of an unsolved attempt, which `channel.sdpo` may show to the policy. None if solved."""
+        """Failing tests of an unsolved attempt, as a hint for `channel.sdpo`. None if it is solved."""
         if self.solved:
             return None
         failing = self._failing()
@@ -178,20 +183,20 @@ class RepairSession:
 
     @property
     def digest(self) -> str:
-        """See `ToolResult.digest`."""
+        """Digest of the environment's state, see `ToolResult.digest`."""
         return f"{self._workspace.digest}{'+' if self.submitted else ''}"
 
     def call(self, tool: str, arguments: Mapping[str, Any]) -> ToolResult:
-        """Run a tool call. It never raises for an invalid call; the result's text describes the error."""
+        """Run a tool call. An invalid call does not raise, but returns a text that describes the error."""
         before = self.passing
         try:
-            text, failed = self._checked(tool, arguments)(**arguments), False
+            text, failed = self._find_tool(tool, arguments)(**arguments), False
         except ToolError as error:
             text, failed = f"error: {error}", True
         return ToolResult(text, (self.passing - before) / len(self._outcomes), failed, self.digest)
 
-    def _checked(self, tool: str, arguments: Mapping[str, Any]) -> Callable[..., str]:
-        """Return the tool's method after checking the arguments. Raises ToolError."""
+    def _find_tool(self, tool: str, arguments: Mapping[str, Any]) -> Callable[..., str]:
+        """Return the tool's method. Raises ToolError for an unknown tool or invalid arguments."""
         if tool not in TOOLS:
             raise ToolError(f"no tool {tool[:100]!r}; there are {', '.join(TOOLS)}")
         if self.submitted:
@@ -205,17 +210,17 @@ class RepairSession:
 
     def _edit(self, path: str, old: str, new: str) -> str:
         self._workspace.edit(path, old, new)
-        self._outcomes = self._measured()
+        self._outcomes = self._run_all_tests()
         return "edited"
 
     def _run_tests(self) -> str:
         failing = self._failing()
         if not failing:
             return f"{len(self._outcomes)} passed"
-        more = f" and {len(failing) - NAMED} more" if len(failing) > NAMED else ""
-        ended = {*self._outcomes.values()} & {"timeout", "died"}
-        why = f" ({', '.join(sorted(ended))})" if ended else ""
-        return f"{len(failing)} of {len(self._outcomes)} failed{why}: {' '.join(failing[:NAMED])}{more}"
+        more = f" and {len(failing) - MAX_NAMED_TESTS} more" if len(failing) > MAX_NAMED_TESTS else ""
+        unfinished_outcomes = {*self._outcomes.values()} & {"timeout", "died"}
+        why = f" ({', '.join(sorted(unfinished_outcomes))})" if unfinished_outcomes else ""
+        return f"{len(failing)} of {len(self._outcomes)} failed{why}: {' '.join(failing[:MAX_NAMED_TESTS])}{more}"
 
     def _failing(self) -> list[str]:
         return [test.partition("::")[2] for test, outcome in self._outcomes.items() if outcome != "passed"]
@@ -224,6 +229,6 @@ class RepairSession:
         self.submitted = True
         return "submitted"
 
-    def _measured(self) -> dict[str, Outcome]:
+    def _run_all_tests(self) -> dict[str, Outcome]:
         framework: Framework = "functions" if self.instance.files else "pytest"
         return self._tests.outcomes(self._workspace.files, self.instance.tests, framework)

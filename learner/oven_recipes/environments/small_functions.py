@@ -1,8 +1,6 @@
-"""Generate repair tasks: a module with a small function that has an injected bug or lacks a feature.
-
-The statement describes the function in words, so that the text and code are enough for a repair. A hash of the correct
-code decides the split, so that every process and seed agrees on it.
-"""
+"""A generator of repair tasks. A task is a module with a small function that has a bug or lacks a feature. The
+statement describes the function in words, so that text and code are enough for a repair. A hash of the correct code
+decides the split, so that all processes and seeds agree on it."""
 
 from __future__ import annotations
 
@@ -21,24 +19,24 @@ REPO: Final = "oven/small-functions"
 COMMIT: Final = "0" * 40
 """Placeholder commit. Generated repositories have no history."""
 HELD_OUT_SHARE: Final = 5
-"""One function in this many is reserved for evaluation."""
-TRIES: Final = 200
+"""One of this many functions is reserved for evaluation."""
+MAX_TRIES: Final = 200
 """Maximum draws of a bug, or of a side of the split. Each draw succeeds with a probability above 0.1."""
 
 FUNCTIONS: Final = ("total", "score", "charge", "level", "limit", "offset", "rate", "weight", "share", "width")
 NUMBERS: Final = ("price", "count", "size", "depth", "speed", "mass")
 LISTS: Final = ("items", "parts", "rows", "marks")
 MODULES: Final = ("shop", "units", "stock", "rules")
-CASES: Final = 4
-"""Number of tests for the broken function. A neighbour has two."""
+CASE_COUNT: Final = 4
+"""Number of tests for the broken function. A neighbour has two tests."""
 
 
 @dataclass(frozen=True)
 class Shape:
-    """A kind of function. Its texts call the parameters a, b and xs, and a constant k."""
+    """A kind of function. In its texts, the parameters are a, b and xs, and the constant is k."""
 
     name: str
-    says: str
+    description: str
     body: tuple[str, ...]
     parameters: tuple[str, ...]
     guard: int = 0
@@ -66,12 +64,12 @@ SWAPS: Final = (
     (" + ", " - "), (" - ", " + "), (" * ", " + "), (" < ", " > "), (" > ", " < "), ("max(", "min("), ("min(", "max("),
     ("+= ", "-= "), ("not ", ""),
 )  # fmt: skip
-"""Correct text → its replacement by a bug."""
+"""Pairs of correct text and its replacement in a bug."""
 
 
 @dataclass(frozen=True)
 class Function:
-    """A function: a shape with specific names and a constant."""
+    """A function, which is a shape with specific names and a constant."""
 
     shape: Shape
     name: str
@@ -84,7 +82,7 @@ class Function:
 
     @property
     def lines(self) -> tuple[str, ...]:
-        """Return the correct body."""
+        """Lines of the correct body."""
         return tuple(self.fill(line) for line in self.shape.body)
 
     @property
@@ -93,12 +91,12 @@ class Function:
         return f"{self.name}({', '.join(self.names[parameter] for parameter in self.shape.parameters)})"
 
     @property
-    def says(self) -> str:
-        """Describe the function in words."""
-        return self.fill(self.shape.says)
+    def description(self) -> str:
+        """Description of the function in words."""
+        return self.fill(self.shape.description)
 
     def code(self, body: Sequence[str] | None = None) -> str:
-        """Return the function's source, with another body if one is passed."""
+        """Return the function's source, with `body` instead of the correct one if it is passed."""
         lines = self.lines if body is None else body
         return "\n".join([f"def {self.heading}:", *(f"    {line}" for line in lines)]) + "\n"
 
@@ -112,39 +110,39 @@ def tasks(
     seed: int | str, count: int, *, evaluation: bool = False, shapes: Sequence[str] = (), neighbour: bool = False
 ) -> list[Instance]:
     """Return `count` different tasks from one side of the split. The same arguments give the same tasks. `shapes`
-    restricts them to these names, and `neighbour` adds a second, correct function to the module. Raises ValueError for
-    an unknown name, and if there are fewer tasks."""
+    restricts them to these shapes, and `neighbour` adds a second, correct function to the module. Raises ValueError for
+    an unknown shape, and if there are fewer tasks."""
     rng = random.Random(f"tasks {seed} {evaluation}")
-    drawn = drawing(rng, evaluation=evaluation, shapes=shapes, neighbour=neighbour)
+    task_source = draw_tasks(rng, evaluation=evaluation, shapes=shapes, neighbour=neighbour)
     instances: dict[str, Instance] = {}
-    for _ in range(TRIES * count):
+    for _ in range(MAX_TRIES * count):
         if len(instances) == count:
             return list(instances.values())
-        instance = next(drawn)
+        instance = next(task_source)
         instances.setdefault(instance.instance_id, instance)
     if len(instances) == count:
         return list(instances.values())
-    raise ValueError(f"{count} tasks are more than these shapes have on one side of the split: {len(instances)}")
+    raise ValueError(f"there are only {len(instances)} different tasks, not {count}; ask for fewer, or add shapes")
 
 
 def known_shapes(names: Sequence[str]) -> Sequence[str]:
     """Return the shapes with these names. Raises ValueError for an unknown name."""
-    known = [shape.name for shape in SHAPES]
-    if unknown := [name for name in names if name not in known]:
-        raise ValueError(f"no shape is called {unknown[0]!r}; there are {', '.join(known)}")
+    known_names = [shape.name for shape in SHAPES]
+    for name in names:
+        if name not in known_names:
+            raise ValueError(f"unknown shape {name!r}; choose from {', '.join(known_names)}")
     return names
 
 
-def drawing(
+def draw_tasks(
     rng: random.Random, *, evaluation: bool = False, shapes: Sequence[str] = (), neighbour: bool = False
 ) -> Iterator[Instance]:
     """Yield tasks from one side of the split forever. Raises ValueError for an unknown shape."""
-    known = {shape.name: shape for shape in SHAPES}
-    known_shapes(shapes)
-    allowed = [known[name] for name in shapes] or list(SHAPES)
+    shapes_by_name = {shape.name: shape for shape in SHAPES}
+    allowed = [shapes_by_name[name] for name in known_shapes(shapes)] or list(SHAPES)
     while True:
         broken = _function(rng, allowed, "")
-        if held_out(broken) is evaluation and (bug := _broken(broken, rng)) is not None:
+        if held_out(broken) is evaluation and (bug := _draw_bug(broken, rng)) is not None:
             yield _instance(broken, [_function(rng, list(SHAPES), broken.name)] * neighbour, bug, rng)
 
 
@@ -185,16 +183,16 @@ def bugs(function: Function) -> list[tuple[str, tuple[str, ...]]]:
 Case = tuple[Any, ...]
 
 
-def _broken(function: Function, rng: random.Random) -> tuple[str, tuple[str, ...], list[Case]] | None:
-    """Return (kind, body, cases) of a bug that at least one of the cases detects; None if no draw finds one."""
+def _draw_bug(function: Function, rng: random.Random) -> tuple[str, tuple[str, ...], list[Case]] | None:
+    """Return (kind, body, cases) of a bug that at least one of the cases detects, or None if no draw finds one."""
     options = bugs(function)
-    for _ in range(TRIES):
+    for _ in range(MAX_TRIES):
         kind = rng.choice(sorted({kind for kind, _ in options}))
         body = rng.choice([body for option_kind, body in options if option_kind == kind])
-        cases = [_case(function, rng) for _ in range(CASES)]
-        right, wrong = _compiled(function.code(), function.name), _compiled(function.code(body), function.name)
-        if len({repr(case) for case in cases}) == CASES and any(
-            _gives(right, case) != _gives(wrong, case) for case in cases
+        cases = [_case(function, rng) for _ in range(CASE_COUNT)]
+        right, wrong = _compile(function.code(), function.name), _compile(function.code(body), function.name)
+        if len({repr(case) for case in cases}) == CASE_COUNT and any(
+            _result_of(right, case) != _result_of(wrong, case) for case in cases
         ):
             return kind, body, cases
     return None
@@ -208,14 +206,14 @@ def _case(function: Function, rng: random.Random) -> Case:
     return tuple(lists if parameter == "xs" else number() for parameter in function.shape.parameters)
 
 
-def _compiled(code: str, name: str) -> Callable[..., Any]:
-    space: dict[str, Any] = {}
-    exec(code, space)  # built only from the shapes above
-    function_object: Callable[..., Any] = space[name]
+def _compile(code: str, name: str) -> Callable[..., Any]:
+    namespace: dict[str, Any] = {}
+    exec(code, namespace)  # built only from the shapes above
+    function_object: Callable[..., Any] = namespace[name]
     return function_object
 
 
-def _gives(function: Callable[..., Any], case: Case) -> str:
+def _result_of(function: Callable[..., Any], case: Case) -> str:
     try:
         return repr(function(*case))
     except (ArithmeticError, LookupError, NameError, TypeError) as error:
@@ -229,15 +227,17 @@ def _instance(
     module = rng.choice(MODULES)
     first = rng.random() < 0.5
 
-    def joined(code: str) -> str:
+    def module_code(code: str) -> str:
         rest = [function.code() for function in others]
         return "\n\n".join([code, *rest] if first else [*rest, code])
 
-    before, after = joined(broken.code(body)), joined(broken.code())
+    before, after = module_code(broken.code(body)), module_code(broken.code())
     path, tests = f"{module}.py", f"test_{module}.py"
-    right, wrong = _compiled(broken.code(), broken.name), _compiled(broken.code(body), broken.name)
-    names = [f"{tests}::test_{broken.name}_{number}" for number in range(1, CASES + 1)]
-    failing = [name for name, case in zip(names, cases, strict=True) if _gives(right, case) != _gives(wrong, case)]
+    right, wrong = _compile(broken.code(), broken.name), _compile(broken.code(body), broken.name)
+    names = [f"{tests}::test_{broken.name}_{number}" for number in range(1, CASE_COUNT + 1)]
+    failing = [
+        name for name, case in zip(names, cases, strict=True) if _result_of(right, case) != _result_of(wrong, case)
+    ]
     protected_tests = [f"{tests}::test_{function.name}_{number}" for function in others for number in (1, 2)]
     test_code = "\n\n".join(
         [f"from {module} import {', '.join(function.name for function in [broken, *others])}\n"]
@@ -249,7 +249,7 @@ def _instance(
         instance_id=f"{broken.shape.name}-{kind}-{digest:08x}",
         repo=REPO,
         base_commit=COMMIT,
-        problem_statement=f"{path}: {broken.heading} {broken.says}",
+        problem_statement=f"{path}: {broken.heading} {broken.description}",
         patch=make_patch({path: before}, {path: after}),
         test_patch=make_patch({}, {tests: test_code}),
         FAIL_TO_PASS=tuple(failing),
@@ -260,7 +260,7 @@ def _instance(
 
 
 def make_patch(before: Mapping[str, str], after: Mapping[str, str]) -> str:
-    """Return the patch from `before` to `after` in git's format. It contains new and changed files, by path."""
+    """Return the patch from `before` to `after` in git's format. Both map paths to texts."""
     parts = []
     for path, new in sorted(after.items()):
         old = before.get(path, "").splitlines(keepends=True)
@@ -272,23 +272,23 @@ def make_patch(before: Mapping[str, str], after: Mapping[str, str]) -> str:
 
 
 def _test(function: Function, number: int, case: Case) -> str:
-    right = _compiled(function.code(), function.name)(*case)
+    right = _compile(function.code(), function.name)(*case)
     arguments = ", ".join(repr(argument) for argument in case)
     return f"def test_{function.name}_{number}():\n    assert {function.name}({arguments}) == {right!r}\n"
 
 
 class TrustedTests:
-    """Runs generated tests in this process. Use it only for code from this module, never for a policy's code."""
+    """A runner of generated tests in this process. Use it only for code from this module, never for a policy's code."""
 
     def outcomes(
         self, files: Mapping[str, str], tests: Sequence[str], framework: Framework = "functions"
     ) -> dict[str, Outcome]:
         """Return "passed" or "failed" for each test."""
         path = tests[0].partition("::")[0]
-        space: dict[str, Any] = {}
-        exec(files[path.removeprefix("test_")], space)
-        exec(files[path].partition("\n")[2], space)  # without its import
-        return {test: _passed(space[test.partition("::")[2]]) for test in tests}
+        namespace: dict[str, Any] = {}
+        exec(files[path.removeprefix("test_")], namespace)
+        exec(files[path].partition("\n")[2], namespace)  # without the import in its first line
+        return {test: _passed(namespace[test.partition("::")[2]]) for test in tests}
 
 
 def _passed(test: Callable[[], None]) -> Outcome:

@@ -17,7 +17,7 @@ from oven_core.errors import ConfigError
 from oven_core.protocol.messages import MetricSpec
 from oven_learner.client.held_out_evaluation import Measurements
 from oven_learner.rewards.calibrated import parse_oracle_output
-from oven_recipes.activations.capture import MOST_TOKENS, Activation, capture
+from oven_recipes.activations.capture import MAX_TOKENS, Activation, capture
 from oven_recipes.activations.injection import ActivationInjection
 from oven_recipes.activations.model_blocks import layer_at
 from oven_recipes.oracle.benchmark_items import DEFAULT_ITEMS, published_items, template_items
@@ -134,7 +134,7 @@ class OracleEvaluation:
         *,
         percents: Sequence[float] = PERCENTS,
         max_new_tokens: int,
-        tokens: int = MOST_TOKENS,
+        tokens: int = MAX_TOKENS,
         temperature: float = 0.0,
         rows: int = BATCH_ROWS,
     ) -> None:

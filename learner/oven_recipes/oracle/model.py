@@ -19,7 +19,7 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import LlamaForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
 
 from oven_learner.optim.float32_muon import Float32Muon
-from oven_recipes.activations.capture import MOST_TOKENS, capture
+from oven_recipes.activations.capture import MAX_TOKENS, capture
 from oven_recipes.activations.injection import ActivationInjection
 from oven_recipes.activations.placeholders import PLACEHOLDER
 from oven_recipes.oracle import supervised
@@ -226,7 +226,7 @@ def reading_rows(
         QuestionedPrompt(prompt.text, questions(prompt, rng)) for prompt in prompts(count - count // 2, rng)
     ]
     questioned = [*template_prompts, *rng.sample(benchmarks, count // 2)]
-    counts = [rng.randint(1, MOST_TOKENS) for _ in questioned]
+    counts = [rng.randint(1, MAX_TOKENS) for _ in questioned]
     layers = range(model.config.num_hidden_layers)
     activations = capture(model, tokenizer, [prompt.prompt for prompt in questioned], layers, counts)
     lessons, vectors = [], []

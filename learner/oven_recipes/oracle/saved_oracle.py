@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from oven_core.errors import ConfigError, reason
 from oven_core.files import write_atomic
 from oven_learner.rollback.checkpoint_record import in_folder, problem
-from oven_recipes.activations.capture import MOST_TOKENS
+from oven_recipes.activations.capture import MAX_TOKENS
 from oven_recipes.oracle.evaluation import PERCENTS
 from oven_recipes.oracle.user_model import load_adapter, load_model
 
@@ -30,7 +30,7 @@ class TrainingRecord(BaseModel):
 
     model: str = Field(default="", description="hub id or folder of its model; empty: the folder `model` next to it")
     layer_percents: tuple[float, ...] = Field(default=PERCENTS, min_length=1)
-    most_activations: int = Field(default=MOST_TOKENS, ge=1, le=MOST_TOKENS)
+    most_activations: int = Field(default=MAX_TOKENS, ge=1, le=MAX_TOKENS)
     max_completion_length: int = Field(default=64, ge=1)
     step: int = Field(default=0, ge=0, description="steps of GRPO so far")
 

@@ -17,7 +17,7 @@ from oven_core.errors import ConfigError, ProcessError
 from oven_core.protocol.messages import MetricSpec
 from oven_learner.losses.channel_trainer import ChannelTrainer
 from oven_recipes.base import LR_BOUNDS, Start
-from oven_recipes.environments.openenv_client import served
+from oven_recipes.environments.openenv_client import serve
 from oven_recipes.environments.recorder import Recorder
 from oven_recipes.environments.repair import RepairEnvironment, RepairTools
 from oven_recipes.environments.repair_instance import Instance
@@ -96,18 +96,18 @@ def repair_trainer(
     quiet_libraries()
     tests = tests or SandboxedTests()
     model, tokenizer = warm_policy(settings, seed if policy_seed is None else policy_seed, cache, tests)
-    chosen = settings.tasks(f"training {seed}", settings.train_tasks) if instances is None else list(instances)
-    if not chosen:
+    tasks = settings.tasks(f"training {seed}", settings.train_tasks) if instances is None else list(instances)
+    if not tasks:
         raise ConfigError("there is no task to attempt; give at least one instance")
     recorder = Recorder(
-        environment or local_environments(chosen, tests), sink or _discard, split=split, name="repair", first=first
+        environment or local_environments(tasks, tests), sink or _discard, split=split, name="repair", first=first
     )
     trainer = trainer_class(
         model=model,
         processing_class=tokenizer,
         reward_funcs=[recorder.reward],
         args=GRPOConfig(**(_arguments(settings, start.learning_rate, seed, workdir) | arguments)),
-        train_dataset=dataset_of(chosen),
+        train_dataset=dataset_of(tasks),
         environment_factory=recorder.environment,
     )
     recorder.bind(trainer)
@@ -189,7 +189,7 @@ def collect_traces(
     with contextlib.ExitStack() as exits:
         environment: Callable[[], Any] = local_environments(unique, tests, Repositories(repositories))
         if openenv:
-            environment = exits.enter_context(served(unique, repositories))
+            environment = exits.enter_context(serve(unique, repositories))
         workdir = exits.enter_context(tempfile.TemporaryDirectory(prefix="oven-collect-"))
         trainer = repair_trainer(
             settings,

@@ -264,7 +264,7 @@ def test_the_key_comes_from_the_named_variable() -> None:
             key(usual, provider=provider)
         assert missing.value.exit_code == 2
         assert key({variable: KEY}, provider=provider) == KEY
-    with pytest.raises(ConfigError, match="OPENAI_API_KEY holds characters that no key has") as broken:
+    with pytest.raises(ConfigError, match="OPENAI_API_KEY contains a character that keys cannot contain") as broken:
         key({"OPENAI_API_KEY": "sk-canary\x0112"}, provider="openai")
     assert "canary" not in str(broken.value)
 

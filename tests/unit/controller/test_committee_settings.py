@@ -68,7 +68,7 @@ def test_a_dry_run_checks_keys_and_files(capsys: pytest.CaptureFixture[str], tmp
     rubric.write_text(" \n")
     with pytest.raises(SystemExit):
         invoke([*dry, f"committee.members.critic={{provider: openai, model: m, rubric: {rubric}}}"])
-    assert f"{rubric} is empty; write there what to look for" in capsys.readouterr().err
+    assert f"{rubric} is empty; describe in it what to look for" in capsys.readouterr().err
 
 
 def overlay(folder: Path, text: str) -> Path:

@@ -49,5 +49,5 @@ def test_merging_keeps_what_was_there_adds_the_rest_and_is_idempotent(
 
 
 def test_a_need_that_cannot_be_checked_is_refused_at_the_start() -> None:
-    with pytest.raises(ConfigError, match="needs 'gpu:8', which the mesh cannot check; write \"actuator:NAME\""):
+    with pytest.raises(ConfigError, match="requires 'gpu:8', which the mesh cannot check; write \"actuator:NAME\""):
         resolve(sets=['rules.requires=[["data.mixture", "gpu:8"]]'], attached=True)

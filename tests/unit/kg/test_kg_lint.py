@@ -44,7 +44,7 @@ def test_its_metrics_are_published_by_learners() -> None:
     from oven_recipes.grpo.job import gauges as recipe
     from oven_recipes.grpo.settings import GrpoSettings
 
-    specs = (*step_metrics.ANY_TRAINER, *step_metrics.GRPO, *step_metrics.SFT, *recipe(GrpoSettings()))
+    specs = (*step_metrics.COMMON_METRICS, *step_metrics.GRPO, *step_metrics.SFT, *recipe(GrpoSettings()))
     specs += (*frontier_calibration.METRICS, *calibrated.METRICS)
     specs += (gauges.ALIGNMENT, gauges.WEIGHT_NORM, gauges.UPDATE_RATIO, step_hooks.REPEATED)
     levels = re.compile(r"^(reward|eval/accuracy)/.+")

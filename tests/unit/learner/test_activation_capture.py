@@ -51,8 +51,8 @@ def test_block_k_puts_out_hidden_states_k_plus_1_with_the_adapter_off(family: st
     [
         (["cat"], [1], 3, "1 token"),
         ([""], [1], 3, "0 token"),
-        (["cat dog"], [4], 3, "blocks 0 to 3"),
-        (["cat dog"], [-1], 3, "blocks 0 to 3"),
+        (["cat dog"], [4], 3, "has 0 to 3"),
+        (["cat dog"], [-1], 3, "has 0 to 3"),
         (["cat dog"], [1], 0, "1 to 20"),
         (["cat dog"], [1], 21, "1 to 20"),
         (["cat dog"], [1], [1, 2], "1 to 20"),
@@ -88,7 +88,7 @@ def test_the_store_gives_back_what_was_put_in_and_writes_nothing_twice(tmp_path:
 def test_files_that_cannot_be_used_are_named(tmp_path: Path) -> None:
     store = ActivationStore(tmp_path)
     [key] = store.add("tiny", [Activation("cat", 1, torch.ones(1, SIZE))])
-    with pytest.raises(ConfigError, match="capture it first"):
+    with pytest.raises(ConfigError, match="capture it with"):
         store.get("0.1")
     with pytest.raises(ConfigError, match="not the key of an activation"):
         layer_of("unchanged")
@@ -98,10 +98,10 @@ def test_files_that_cannot_be_used_are_named(tmp_path: Path) -> None:
     (wide,) = (tmp_path / "wide").iterdir()
     for part in (whole[: len(whole) // 2], whole[:4], b"", b"{" * 100):
         path.write_bytes(part)
-        with pytest.raises(ConfigError, match=r"not a whole file.*capture"):
+        with pytest.raises(ConfigError, match=r"not a complete file.*capture"):
             ActivationStore(tmp_path)
     path.write_bytes(whole)
     assert key in ActivationStore(tmp_path)
     (tmp_path / wide.name).write_bytes(wide.read_bytes())
-    with pytest.raises(ConfigError, match=r"32 elements.*16|16 elements.*32"):
+    with pytest.raises(ConfigError, match=r"size 32.*16|size 16.*32"):
         ActivationStore(tmp_path)

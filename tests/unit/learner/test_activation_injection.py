@@ -11,7 +11,7 @@ from tests.support.activations import FAMILIES, SIZE, WORDS, model, tokenizer
 from tests.support.attached import THIRD_PARTY
 
 from oven_core.errors import ConfigError
-from oven_recipes.activations.injection import ActivationInjection, injected, unwatched
+from oven_recipes.activations.injection import ActivationInjection, inject_vectors, unchecked_passes
 from oven_recipes.activations.model_blocks import blocks
 from oven_recipes.activations.placeholders import oracle_prompt
 
@@ -49,7 +49,7 @@ def outputs(module: Any, block: int, run: Any) -> list[torch.Tensor]:
 def test_only_placeholder_positions_are_changed_by_the_formula(family: str, side: str) -> None:
     policy, batch, wanted = model(family).eval(), prompts(side), vectors(2, 1, 3)
     injection = ActivationInjection(policy, tokenizer())
-    with unwatched():
+    with unchecked_passes():
         [plain] = outputs(policy, 1, lambda: policy(**batch))
     with injection.rows(wanted):
         [changed] = outputs(policy, 1, lambda: policy(**batch))
@@ -65,8 +65,8 @@ def test_only_placeholder_positions_are_changed_by_the_formula(family: str, side
 
 def test_the_formula_by_hand() -> None:
     hidden, vector = torch.tensor([[3.0, 4.0]]), torch.tensor([[0.0, 2.0]])
-    assert torch.equal(injected(hidden, vector), torch.tensor([[3.0, 9.0]]))
-    assert injected(hidden.bfloat16(), vector).dtype == torch.bfloat16
+    assert torch.equal(inject_vectors(hidden, vector), torch.tensor([[3.0, 9.0]]))
+    assert inject_vectors(hidden.bfloat16(), vector).dtype == torch.bfloat16
 
 
 @pytest.mark.parametrize("cache", [True, False])
@@ -84,7 +84,7 @@ def test_generation_has_the_vectors_with_a_cache_and_without_one(family: str, ca
         whole = policy(done.sequences, attention_mask=mask).logits
     start = batch["input_ids"].shape[1] - 1
     assert torch.allclose(torch.stack(done.logits, 1), whole[:, start:-1], atol=1e-4)
-    with unwatched(), torch.no_grad():
+    with unchecked_passes(), torch.no_grad():
         without = policy(done.sequences, attention_mask=mask).logits
     assert not torch.allclose(whole[:, start:-1], without[:, start:-1], atol=0.01)
 
@@ -100,7 +100,7 @@ def test_the_gradient_reaches_what_is_below_the_block() -> None:
 
     [wanted] = torch.autograd.grad(formula(hidden).square().sum(), hidden)
     single = hidden.detach().float().requires_grad_()
-    [gradient] = torch.autograd.grad(injected(single, vector.float()).square().sum(), single)
+    [gradient] = torch.autograd.grad(inject_vectors(single, vector.float()).square().sum(), single)
     assert torch.allclose(gradient.double(), wanted, rtol=1e-5, atol=1e-5)
 
 
@@ -123,13 +123,13 @@ def run(rows: Any, layers: Any = None, batch: Any = None, policy: Any = None) ->
 @pytest.mark.parametrize(
     ("rows", "layers", "message"),
     [
-        (None, None, "no rows are known"),
+        (None, None, "its rows are not set"),
         ([], None, "vectors for 0"),
-        (vectors(2, 1), None, "3 rows, and vectors for 2"),
-        (vectors(2, 1, 3, 2), None, "3 rows, and vectors for 4"),
-        (vectors(1, 2, 3), None, "row 0 has 2 places after `Layer: n`, and 1 vectors"),
-        ([*vectors(2, 1), None], None, "row 2 has 3 places after `Layer: n`, and no vectors"),
-        (vectors(2, 1, 3), [2, 1, 2], "row 1 says `Layer: 2`, and its vectors are of layer 1"),
+        (vectors(2, 1), None, "3 rows, but there are vectors for 2"),
+        (vectors(2, 1, 3, 2), None, "3 rows, but there are vectors for 4"),
+        (vectors(1, 2, 3), None, "row 0 has 2 placeholders after `Layer: n`, but 1 vectors"),
+        ([*vectors(2, 1), None], None, "row 2 has 3 placeholders after `Layer: n`, but no vectors"),
+        (vectors(2, 1, 3), [2, 1, 2], "row 1 says `Layer: 2`, but its vectors are from layer 1"),
     ],
 )
 def test_a_row_that_is_not_known_is_an_error(rows: Any, layers: Any, message: str) -> None:
@@ -141,13 +141,13 @@ def test_a_text_without_placeholders_needs_no_rows() -> None:
     batch = tokenizer()(["is it ? ?"], return_tensors="pt", return_token_type_ids=False)
     run(None, batch=batch)
     run([None], batch=batch)
-    with pytest.raises(RuntimeError, match="0 places"):
+    with pytest.raises(RuntimeError, match="0 placeholders"):
         run([vectors(1)[0]], batch=batch)
 
 
 def test_passes_whose_places_cannot_be_told_are_refused() -> None:
     policy = model().eval()
-    with pytest.raises(RuntimeError, match="a pass on embeddings"):
+    with pytest.raises(RuntimeError, match="a pass without token ids"):
         run(vectors(2), batch={"inputs_embeds": torch.ones(1, 4, SIZE)}, policy=policy)
     with pytest.raises(ConfigError, match="packs several texts"):
         run(vectors(2, 1, 3), batch={**prompts(), "cu_seq_lens_q": torch.tensor([0, 3])})
@@ -161,7 +161,7 @@ def test_passes_whose_places_cannot_be_told_are_refused() -> None:
     [
         (torch.zeros(2, SIZE), "is zero"),
         (torch.full((2, SIZE), float("inf")), "NaN or infinite"),
-        (torch.ones(2, SIZE - 1), "hidden states of 16 elements"),
+        (torch.ones(2, SIZE - 1), "hidden states of size 16"),
     ],
 )
 def test_an_invalid_direction_is_refused(vector: torch.Tensor, message: str) -> None:

@@ -79,5 +79,5 @@ def test_a_tokenizer_without_the_placeholder_is_refused() -> None:
         def __call__(self, text: str, **_: Any) -> Any:
             return {"input_ids": [ord(letter) for letter in text]}
 
-    with pytest.raises(ConfigError, match=r"must be one token.*add_tokens"):
+    with pytest.raises(ConfigError, match=r"must be one separate token.*add_tokens"):
         Placeholders(Splitting())

@@ -171,7 +171,7 @@ def test_each_thread_has_rows_of_its_own(tmp_path: Path) -> None:
     errors: list[Any] = []
 
     def forward_elsewhere() -> None:
-        with pytest.raises(RuntimeError, match="no rows are known") as error:
+        with pytest.raises(RuntimeError, match="its rows are not set") as error:
             job.model(ids)
         errors.append(error)
 
@@ -185,10 +185,10 @@ def test_each_thread_has_rows_of_its_own(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"use_vllm": True}, "vLLM runs no hook; set use_vllm=False"),
+        ({"use_vllm": True}, "vLLM does not run it; set use_vllm=False"),
         ({"use_transformers_continuous_batching": True}, "set use_transformers_continuous_batching=False"),
         ({"torch_compile": True}, "set torch_compile=False"),
-        ({"cache_implementation": "static"}, "leave cache_implementation"),
+        ({"cache_implementation": "static"}, "omit cache_implementation"),
         ({"channels": [Supervised()]}, "without channels"),
         ({"tools": [print]}, "without tools"),
     ],
@@ -201,11 +201,11 @@ def test_what_runs_no_hook_is_refused(tmp_path: Path, settings: dict[str, Any], 
 @pytest.mark.parametrize(
     ("changed", "error", "message"),
     [
-        ({"activation": None}, RuntimeError, "no rows are known"),
-        ({"activation": "0.1"}, ConfigError, "capture it first"),
-        ({"prompt": oracle_prompt(1, 9, "so")}, RuntimeError, r"has 9 places.* 1 vectors"),
-        ({"prompt": oracle_prompt(3, 1, "so")}, RuntimeError, "says `Layer: 3`, and its vectors are of layer 1"),
-        ({"prompt": "is it ? ?"}, RuntimeError, "has 0 places"),
+        ({"activation": None}, RuntimeError, "its rows are not set"),
+        ({"activation": "0.1"}, ConfigError, "capture it with"),
+        ({"prompt": oracle_prompt(1, 9, "so")}, RuntimeError, r"has 9 placeholders.* 1 vectors"),
+        ({"prompt": oracle_prompt(3, 1, "so")}, RuntimeError, "says `Layer: 3`, but its vectors are from layer 1"),
+        ({"prompt": "is it ? ?"}, RuntimeError, "has 0 placeholders"),
     ],
 )
 def test_a_row_without_its_vectors_ends_training(

@@ -42,7 +42,7 @@ def test_a_tokenizer_with_ids_that_the_model_does_not_embed_is_refused(tmp_path:
     words.add_tokens(["<more>"])
     attach(grpo(tmp_path, processing_class=words), link=FakeLink())  # which no prompt uses
     rows = [*ROWS, {"prompt": "a<more>", "reference": "b"}]
-    message = r"the prompt of row 8 has the token id 32 \('<more>'\), and the model embeds 32 ids"
+    message = r"the prompt of row 8 has the token id 32 \('<more>'\), but the model embeds only 32 ids"
     refused(grpo(tmp_path, rows=rows, processing_class=words), message)
     words = tokenizer()
     words.add_special_tokens({"pad_token": "<padding>"})

@@ -142,7 +142,7 @@ def test_the_run_is_announced_in_observe_with_bounds_from_the_users_own_values(t
 def test_attaching_twice_is_refused(tmp_path: Path) -> None:
     job = trainer(tmp_path)
     attach(job, link=FakeLink())
-    with pytest.raises(ConfigError, match="attached already"):
+    with pytest.raises(ConfigError, match="already attached"):
         attach(job, link=FakeLink())
 
 

@@ -68,7 +68,7 @@ def test_rows_read_agree_with_a_set_and_survive_saving(case: tuple[int, list[lis
     wanted = by_hand([list(map(float, batch)) for batch in batches])
     for batch, share in zip(batches, wanted, strict=True):
         assert first.repeated(batch) == share
-    second.put_back(first.bits())
+    second.restore(first.bits())
     assert torch.equal(second.bits(), first.bits())
     rows = {row for batch in batches for row in batch}
     assert [second.repeated([row]) for row in range(count)] == [float(row in rows) for row in range(count)]
@@ -77,7 +77,7 @@ def test_rows_read_agree_with_a_set_and_survive_saving(case: tuple[int, list[lis
 def test_rows_of_a_changed_dataset_count_as_unread() -> None:
     first, second = RowsRead(8), RowsRead(9)
     first.repeated(range(8))
-    second.put_back(first.bits())
+    second.restore(first.bits())
     assert second.repeated(range(9)) == 0.0
 
 

@@ -115,7 +115,7 @@ def test_a_flooding_author_changes_no_weight_while_its_share_is_0(
     assert sum(len(message.hashes) for message in messages) == 12, "author.total"
     assert all(message.by == "author" for message in messages) and "m-1 at tick 4" in messages[0].why
     assert "times a" not in "".join(map(str, link.sent)), "the log has hashes and no text"
-    assert source.authored.refused == expected
+    assert source.authored.refusals == expected
     assert link.observed()[-1].metrics["data/authored"] == 12
     assert link.observed()[-1].metrics["data/authored_refused"] == sum(expected.values())
 
@@ -164,7 +164,7 @@ def test_a_prompt_that_quotes_the_held_out_set_is_refused(folder: Path) -> None:
     fresh = [template + "dog", "a train leaves at noon"]
     append_prompts(folder, [authored_prompt(text, "prompts") for text in quotes + fresh])
     step(made)
-    assert source.authored.refused["held_out"] == 3
+    assert source.authored.refusals["held_out"] == 3
     assert [len(source.authored.pool), source.held] == [2, 0]
 
 
@@ -197,7 +197,7 @@ def test_an_author_file_that_is_not_a_regular_file_does_not_block_training(
         for _ in range(3):
             step(made)
     assert len(source.authored.pool) == 0
-    assert sum("cannot be read, training continues without" in line for line in caplog.messages) == 1
+    assert sum("cannot read the author's prompts" in line for line in caplog.messages) == 1
 
 
 def test_an_endless_line_is_skipped_and_a_cut_line_affects_only_itself(folder: Path) -> None:
@@ -241,11 +241,11 @@ def test_the_share_knob_exists_only_if_authored_prompts_can_be_scored(
     assert judged.reference_columns == {"answer"}
     with caplog.at_level(logging.WARNING):
         assert not announced(hook(keyed)) and not announced(hook(keyed, Committee({"exact": exact})))
-    assert "no answer; score by oven.Committee" in caplog.text and "no judge scores without" in caplog.text
+    assert "use oven.Committee as the reward" in caplog.text and "add a remote judge to the committee" in caplog.text
     (folder / "config.json").write_text('{"author": {}}')
     assert not announced(hook(PromptSource(TOPICS))), "it is off by default"
     (folder / "config.json").write_text('{"author": {"share": 7}}')
-    with pytest.raises(ConfigError, match="does not hold the author's settings"):
+    with pytest.raises(ConfigError, match="invalid author settings in"):
         hook(PromptSource(TOPICS))
     monkeypatch.delenv("OVEN_RUN_DIR")
     assert not announced(hook(PromptSource(TOPICS)))

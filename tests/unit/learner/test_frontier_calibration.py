@@ -113,7 +113,7 @@ def test_answers_that_come_late_are_waited_for_by_no_step(folder: Path, caplog: 
     assert [bool(metrics) for metrics in seen] == [False, True, False, True, True]
     begun = next(metrics for metrics in seen if metrics)
     assert begun[BITS] == begun[KL] == 0
-    assert "the answers came at step" in caplog.text
+    assert "the answers arrived at step" in caplog.text
 
 
 def test_a_damaged_set_costs_the_metrics_and_nothing_else(folder: Path, caplog: pytest.LogCaptureFixture) -> None:

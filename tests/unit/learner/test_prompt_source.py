@@ -74,7 +74,12 @@ def test_topics_are_drawn_by_their_weights_like_a_mixture() -> None:
 
 @pytest.mark.parametrize(
     ("line", "says"),
-    [('{"prompt": ', "2 is not JSON"), ("7", "2 is int"), ('{"prompt": 7}', "2 is int"), ("[" * 5000, "2 is not JSON")],
+    [
+        ('{"prompt": ', "2 is not valid JSON"),
+        ("7", "2 has the type int"),
+        ('{"prompt": 7}', "2 has the type int"),
+        ("[" * 5000, "2 is not valid JSON"),
+    ],
 )
 def test_an_invalid_line_is_named(tmp_path: Path, line: str, says: str) -> None:
     path = tmp_path / "p.jsonl"
@@ -82,23 +87,23 @@ def test_an_invalid_line_is_named(tmp_path: Path, line: str, says: str) -> None:
     with pytest.raises(ConfigError, match=r"p\.jsonl:" + says):
         PromptSource(path)
     path.write_bytes(b'"a"\n"\xff"\n')
-    with pytest.raises(ConfigError, match=r"p\.jsonl:2 is not JSON"):
+    with pytest.raises(ConfigError, match=r"p\.jsonl:2 is not valid JSON"):
         PromptSource(path)
 
 
 @pytest.mark.parametrize(
     ("prompts", "more", "error", "says"),
     [
-        ([], {}, ConfigError, "0 prompts are to be injected; give 1 to 1000"),
+        ([], {}, ConfigError, "cannot inject 0 prompts; give 1 to 1000"),
         (["a"] * 1001, {}, ConfigError, "1001 prompts"),
-        ("a", {}, ConfigError, "injected prompts are str; give a list"),
-        ([7], {}, ConfigError, "injected prompt 0 is int"),
-        ([[{"role": "user", "content": "a"}]], {}, ConfigError, "is messages, and the source's prompts are text"),
+        ("a", {}, ConfigError, "the injected prompts have the type str; give a list"),
+        ([7], {}, ConfigError, "injected prompt 0 has the type int"),
+        ([[{"role": "user", "content": "a"}]], {}, ConfigError, "is messages, but the source's prompts are text"),
         ([{"prompt": "a", "anser": 1}], {}, UnknownNameError, "no column of the prompts named 'anser'"),
-        (["a"], {"by": " "}, ConfigError, "say by in 1 to 64 characters"),
-        (["a"], {"why": ""}, ConfigError, "say why"),
+        (["a"], {"by": " "}, ConfigError, "must have 1 to 64 characters"),
+        (["a"], {"why": ""}, ConfigError, "must have 1 to 2000 characters"),
         (["a"], {"why": "y" * 2001}, ConfigError, "1 to 2000"),
-        (["a"], {"topic": None}, ConfigError, "name the topic that draws the prompts; there are sums, proofs"),
+        (["a"], {"topic": None}, ConfigError, "topic= is missing; choose from sums, proofs"),
         (["a"], {"topic": "proof"}, UnknownNameError, "did you mean 'proofs'"),
     ],
 )
@@ -122,7 +127,7 @@ def test_injected_prompts_get_their_share_and_the_oldest_are_evicted(
     assert 0.2 < share < 0.3, "half of the draws of half of the topics"
     with caplog.at_level(logging.WARNING, "oven.learner"):
         second = source.inject(["new 2", "new 3"], by="ann", why="so", topic="proofs")
-    assert (second.held, second.evicted) == (3, 1) and "1 injected prompts made room; 3 are held" in caplog.text
+    assert (second.held, second.evicted) == (3, 1) and "evicted 1 injected prompts, because the cap is 3" in caplog.text
     third = source.inject([f"late {n}" for n in range(5)], by="ann", why="so", topic="sums")
     assert (third.held, third.evicted) == (3, 5)
     after = {text for rows in texts(source, 100) for text in rows} - {*SUMS, *PROOFS}
@@ -149,12 +154,12 @@ def test_the_log_has_who_why_and_hashes_and_no_text() -> None:
 
 def test_a_state_of_other_prompts_warns_and_one_of_a_higher_cap_is_refused(caplog: pytest.LogCaptureFixture) -> None:
     state = made(cap=8).state_dict()
-    with pytest.raises(ConfigError, match="cap=4, and the state that is loaded has 8; give at least that"):
+    with pytest.raises(ConfigError, match="cap=4 is lower than the saved"):
         made(cap=4).load_state_dict(state)
     with caplog.at_level(logging.WARNING, "oven.learner"):
         PromptSource({"sums": SUMS[::-1], "proofs": PROOFS}, seed=1, cap=8).load_state_dict(state)
-    assert "the prompts are not those of the state" in caplog.text
-    with pytest.raises(ConfigError, match="name each of"):
+    assert "the prompts differ from those of the saved state" in caplog.text
+    with pytest.raises(ConfigError, match="name exactly"):
         PromptSource({"sums": SUMS}).load_state_dict(state)
 
 

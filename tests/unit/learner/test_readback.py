@@ -167,7 +167,7 @@ def test_a_metric_that_is_not_finite_is_logged_once_and_always_published(
         job.train()
     lines = [record.getMessage() for record in caplog.records if record.name == "oven.learner"]
     assert [text for text in lines if text.startswith("loss")] == [
-        "loss is nan at step 5; it is published as that",
-        "loss was not finite in 8 steps of 12",
+        "loss is nan at step 5; it is published unchanged",
+        "loss was not finite in 8 of 12 steps",
     ]
     assert [math.isnan(loss) for loss in line.series("loss")] == [False] * 4 + [True] * 8

@@ -65,10 +65,10 @@ def test_an_attempt_is_rewarded_by_the_tests_that_it_turns(sandboxed: SandboxedT
         ("read", {}, "read takes path"),
         ("read", {"path": 3}, "path has to be text"),
         ("read", {"path": "../../etc/passwd"}, "no file ../../etc/passwd"),
-        ("edit", {"path": "shop.py", "old": "r", "new": "x"}, "old occurs 4 times in shop.py; it has to occur once"),
+        ("edit", {"path": "shop.py", "old": "r", "new": "x"}, "old occurs 4 times in shop.py; it must occur once"),
         ("edit", {"path": "shop.py", "old": "", "new": "x"}, "old is empty"),
-        ("edit", {"path": "test_shop.py", "old": "== 4", "new": "== -2"}, "holds tests"),
-        ("edit", {"path": "./test_shop.py", "old": "== 4", "new": "== -2"}, "holds tests"),
+        ("edit", {"path": "test_shop.py", "old": "== 4", "new": "== -2"}, "contains tests"),
+        ("edit", {"path": "./test_shop.py", "old": "== 4", "new": "== -2"}, "contains tests"),
         ("search", {"text": ""}, "text is empty"),
         ("list_files", {"folder": "nowhere"}, "no folder nowhere"),
     ],
@@ -132,7 +132,7 @@ def test_a_machine_that_cannot_run_tests_is_no_failed_test() -> None:
     with pytest.raises(ProcessError, match="pytest cannot be imported in the sandbox"):
         tests.outcomes(NO_PYTEST, ("test_a.py::test_a",), "pytest")
     assert not tests.runs
-    with pytest.raises(ProcessError, match="none of the 1 tests of shop-1 is found"):
+    with pytest.raises(ProcessError, match="none of the 1 tests of shop-1 was found"):
         RepairSession(SHOP.model_copy(update={"FAIL_TO_PASS": ("no.py::a",), "PASS_TO_PASS": ()}), FILES, Absent())
 
 
@@ -168,7 +168,7 @@ class TestInstances:
         instances = list(read_instances(file))
         assert [instance.instance_id for instance in instances] == ["shop-1", "shop-2"]
         assert instances[0].FAIL_TO_PASS == SHOP.FAIL_TO_PASS and instances[0].test_paths == {"test_shop.py"}
-        with pytest.raises(ConfigError, match=r"owner/shop, whose repository is not at .*git clone https://github"):
+        with pytest.raises(ConfigError, match=r"owner/shop, but there is no clone at .*git clone https://github"):
             Repositories(tmp_path).check(instances[0])
         with pytest.raises(ConfigError, match="--repositories"):
             Repositories().files(instances[0])
@@ -177,7 +177,7 @@ class TestInstances:
         ("text", "message"),
         [
             ("", "is empty"),
-            ("\n", "has no instance"),
+            ("\n", "contains no instances"),
             ('{"repo": ', "line 1: cut"),
             ('{"repo": \n', "line 1: not json"),
             ("[1]\n", "a list, where an object is expected"),
@@ -195,13 +195,13 @@ class TestInstances:
         file.write_text(json.dumps([self.row(), self.row()]))
         assert len(list(read_instances(file))) == 2
         file.write_text(json.dumps([self.row(), self.row(base_commit="1" * 40)]))
-        with pytest.raises(ConfigError, match="another instance is called 'shop-1', too"):
+        with pytest.raises(ConfigError, match="another instance also has the id 'shop-1'"):
             list(read_instances(file))
 
     @pytest.mark.parametrize(
         ("changes", "message"),
         [
-            ({"FAIL_TO_PASS": "[]"}, "nothing says that it is solved"),
+            ({"FAIL_TO_PASS": "[]"}, "which show that it is solved"),
             ({"FAIL_TO_PASS": "not json"}, "FAIL_TO_PASS"),
             ({"repo": "../../etc"}, "owner/name"),
             ({"base_commit": 7}, "base_commit"),
@@ -252,16 +252,16 @@ def test_a_checkout_is_worked_on_at_its_commit_and_its_tests_run_by_pytest(tmp_p
     environment_ = RepairEnvironment({"shop-1": instance}, repositories.files, SandboxedTests())
     environment_.reset(instance_id="shop-1", prompt=[])
     assert environment_.run_tests() == "1 of 1 failed: TestTotal::test_a"
-    assert "holds tests" in environment_.edit("tests/data.txt", "4", "5"), (
+    assert "contains tests" in environment_.edit("tests/data.txt", "4", "5"), (
         "what the patch of tests brings stays as it is"
     )
     assert environment_.edit("shop.py", "- 3", "+ 3") == "edited"
     assert environment_.newest_call is not None and environment_.newest_call.reward == 1
     environment_.submit()
     assert environment_.solved and environment_.get_reward() == 1 and environment_.feedback is None
-    with pytest.raises(ConfigError, match="git apply fails"):
+    with pytest.raises(ConfigError, match="git apply failed"):
         repositories.files(instance.model_copy(update={"test_patch": make_patch({"a.py": "a\n"}, {"a.py": "b\n"})}))
-    with pytest.raises(ConfigError, match="has no commit 1111"):
+    with pytest.raises(ConfigError, match="does not have the commit 1111"):
         repositories.check(instance.model_copy(update={"base_commit": "1" * 40}))
     with pytest.raises(UnknownNameError, match="shop-1"):
         environment_.reset(instance_id="shop-2")
@@ -279,7 +279,7 @@ class TestGeneratedTasks:
         right = {task.solution[path(task)] for task in train}
         assert not right & {task.solution[path(task)] for task in unseen}
         assert {task.instance_id.split("-")[0] for task in train} == {shape.name for shape in SHAPES}
-        with pytest.raises(ValueError, match="no shape is called 'cube'"):
+        with pytest.raises(ValueError, match="unknown shape 'cube'"):
             tasks(0, 1, shapes=("cube",))
 
     def test_each_fails_what_it_says_and_its_patch_passes_all(self) -> None:

@@ -11,7 +11,7 @@ import pytest
 from tests.unit.learner.test_trace_recorder import TASKS, recorded, shown
 
 from oven_core.errors import ConfigError
-from oven_recipes.environments.openenv_client import OpenEnvRepair, served
+from oven_recipes.environments.openenv_client import OpenEnvRepair, serve
 from oven_recipes.environments.repair import RepairEnvironment
 from oven_recipes.environments.session import RepairSession
 from oven_recipes.environments.small_functions import TrustedTests
@@ -23,7 +23,7 @@ MISSING = find_spec("openenv") is None
 @pytest.mark.skipif(MISSING, reason="the extra openenv is not installed: it cannot be beside the extra mcp")
 def test_the_traces_are_the_same(tmp_path: Path) -> None:
     script = shown(Habits(right=0.5, runs_tests=1.0))
-    with served(TASKS) as environment:
+    with serve(TASKS) as environment:
         behind = recorded(tmp_path, script, environment)
     assert behind == recorded(tmp_path, script)
     assert {trace.ended for trace in behind} == {"submitted"}
@@ -62,5 +62,5 @@ def test_the_policy_may_be_told_which_tests_fail_behind_openenv_too() -> None:
 
 @pytest.mark.skipif(not MISSING, reason="the extra openenv is installed")
 def test_without_the_extra_it_says_what_to_install() -> None:
-    with pytest.raises(ConfigError, match=r'pip install "oven-controller\[openenv\]"'), served(TASKS):
+    with pytest.raises(ConfigError, match=r'pip install "oven-controller\[openenv\]"'), serve(TASKS):
         pass

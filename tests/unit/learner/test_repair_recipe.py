@@ -129,7 +129,7 @@ class TestCollect:
             (["--set", "hidden"], "has no key and value"),
             (["--set", "hidden=big"], "hidden = 'big' .*valid integer"),
             (["--set", "hidden=["], "is not YAML"),
-            (["--set", "shapes=[cube]"], "no shape is called 'cube'"),
+            (["--set", "shapes=[cube]"], "unknown shape 'cube'"),
             (["--set", "hiden=3"], "did you mean 'hidden'"),
             (["--instances", "nowhere.jsonl"], "nowhere.jsonl does not exist"),
         ],

@@ -1,4 +1,4 @@
-"""A run that resumes from a checkpoint goes on bit for bit as it would have, where TRL's own resume does not too."""
+"""A run that resuming from a checkpoint goes on bit for bit as it would have, where TRL's own resume does not too."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_a_resumed_run_equals_the_uninterrupted_one(
     assert [seen.step for seen in line.observed()] == list(range(save_step + 1, settings["max_steps"] + 1))
     assert equal(weights(straight), weights(resumed))
     assert brought.timeline == [0, 7]
-    assert "not bit for bit" not in caplog.text and "resumes from" in caplog.text
+    assert "not bit for bit" not in caplog.text and "resuming from" in caplog.text
 
 
 @pytest.mark.parametrize("case", ["inside a later epoch", "inside a generation"])
@@ -85,7 +85,7 @@ def test_an_inexact_resume_says_why(tmp_path: Path, caplog: pytest.LogCaptureFix
     resumed = grpo(tmp_path / "plain", max_steps=3, ignore_data_skip=True)
     attach(resumed, link=FakeLink())
     resumed.train(resume_from_checkpoint=str(tmp_path / "plain" / "checkpoint-2"))
-    assert "made without the controller" in caplog.text and "ignore_data_skip begins the data anew" in caplog.text
+    assert "saved without the controller" in caplog.text and "ignore_data_skip starts over with the data" in caplog.text
     caplog.clear()
     back = grpo(tmp_path / "back", save_strategy="steps", save_steps=3, max_steps=6)
     attach(back, link=FakeLink({2: ("run.rollback", 0.0)}))

@@ -89,10 +89,9 @@ def vetoable(view: MonitorView) -> list[Choice]:
 
 def _ballot(view: MonitorView, ballot: OpenBallot) -> Choice:
     opened = ballot.opened
-    closes = (
-        f"→ {format_value(opened.proposal)} by {opened.opened_by}, closes in {remaining(view, opened.closes_at_tick)}"
-    )
-    return Choice(opened.id, opened.actuator, closes)
+    time_left = remaining(view, opened.closes_at_tick)
+    details = f"→ {format_value(opened.proposal)} by {opened.opened_by}, closes in {time_left}"
+    return Choice(opened.id, opened.actuator, details)
 
 
 def snapshots(view: MonitorView) -> list[Choice]:

@@ -111,8 +111,7 @@ def _setting(view: MonitorView, command: OperatorCommand) -> str:
             if last is None:
                 return "Undoes the last rollback. The log has no applied rollback, so the mesh will refuse this."
             return (
-                f"The run returns to step {format_value(last.before)}, where it was before the rollback at tick "
-                f"{last.tick}. "
+                f"The run returns to step {format_value(last.before)}, as before the rollback at tick {last.tick}. "
                 f"The {max(0, step - int(number(last.after) or 0))} steps since then are discarded."
             )
         case name if name == CHECKPOINT:

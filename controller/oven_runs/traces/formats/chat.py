@@ -1,4 +1,4 @@
-"""The chat format of trainers: rows with `messages` (or `prompt` and `completion`) and `tools`.
+"""Read and write the chat format of trainers: rows with `messages` (or `prompt` and `completion`) and `tools`.
 
 It is an export format without rewards, tokens or the reason why a trace ended. If a trace's context was rewritten, each
 part becomes a row.

@@ -14,7 +14,7 @@ ROLE_ALIASES = {"developer": "system", "function": "tool"}
 
 
 class NotReadable(ValueError):
-    """Raised when a row does not have the expected form. The message says where."""
+    """Raised when a row does not have the expected form. The message names the field."""
 
 
 def to_chat(message: Message) -> dict[str, Any]:
@@ -38,7 +38,7 @@ def from_chat(chat: Any, lost: Counter[str]) -> Message:
     """Return the record of a chat message. `lost` counts content that a record cannot store, by kind. Raises
     NotReadable and ValidationError."""
     if not isinstance(chat, Mapping):
-        raise NotReadable(f"a message is a {type(chat).__name__}, and must be an object")
+        raise NotReadable(f"a message is a {type(chat).__name__} instead of an object")
     role = str(chat.get("role"))
     return Message.model_validate(
         {
@@ -102,11 +102,9 @@ def expect_list(value: object, name: str) -> Sequence[Any]:
 
 
 def split_into_steps(messages: Iterable[Message]) -> tuple[tuple[Message, ...], tuple[TraceStep, ...]]:
-    """Return the messages before the first assistant message, and one step per assistant message.
-
-    The messages after an assistant message are the result of its step. Assistant messages in a few-shot prompt also
-    become steps, because a plain list does not mark them.
-    """
+    """Return the messages before the first assistant message, and one step per assistant message. The messages after an
+    assistant message are the result of its step. Assistant messages in a few-shot prompt also become steps, because a
+    plain list does not mark them."""
     prompt: list[Message] = []
     steps: list[tuple[Message, list[Message]]] = []
     for message in messages:

@@ -23,7 +23,7 @@ from oven_runs.traces.formats.chat_messages import (
     split_into_steps,
 )
 from oven_runs.traces.formats.trace_format import READING_ERRORS, TraceFormat, malformed
-from oven_runs.traces.jsonl import LINE_BYTES, SHOWN, BadLine
+from oven_runs.traces.jsonl import LINE_BYTES, MAX_REASON, BadLine
 from oven_runs.traces.records import Ended, Policy, Task, Tool, Trace
 
 FORM: Final = "mini-swe-agent-1"
@@ -57,7 +57,7 @@ class MiniSweAgent(TraceFormat):
     """The trajectory format, as a folder with one folder per task, or as a single file."""
 
     def claims(self, path: Path) -> bool:
-        """Return whether the first file says that it is a trajectory."""
+        """Return whether the first file is marked as a trajectory."""
         first = next(iter(_files(path)), None)
         if first is None or (path.is_file() and path.suffix != ".json"):
             return False
@@ -79,18 +79,18 @@ class MiniSweAgent(TraceFormat):
                 yield malformed(number, error, f"{file.name}: ")
             except ValueError as error:
                 detail = str(error) if isinstance(error, ConfigError) else f"{file.name}: {reason(error)}"
-                yield BadLine(number, "not_json", detail[:SHOWN])
+                yield BadLine(number, "not_json", detail[:MAX_REASON])
 
     def write(self, path: Path, traces: Iterable[Trace]) -> int:
         """Write a folder and a file for each trace. Raises ConfigError if `path` is a file, or if two traces would have
         the same file name."""
         if path.is_file():
-            raise ConfigError(f"{path} is a file: mini-swe-agent's trajectories are a folder; name a folder")
+            raise ConfigError(f"{path} is a file, but mini-swe-agent's trajectories need a folder: name a folder")
         names: set[str] = set()
         for trace in traces:
             name = _file_name(trace)
             if name in names or name.strip(".") == "":
-                raise ConfigError(f"the trace {trace.id!r} needs its own file, and the name {name!r} is taken")
+                raise ConfigError(f"trace {trace.id!r} needs its own file, but the name {name!r} is already used")
             names.add(name)
             (path / name).mkdir(parents=True, exist_ok=True)
             text = json.dumps(_trajectory(trace), indent=2, ensure_ascii=False)

@@ -1,4 +1,4 @@
-"""The table of the five trace formats, and format detection."""
+"""Look up a trace format by name, or detect the format of a file."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ def recognise(path: Path) -> tuple[str, TraceFormat]:
     if not path.exists():
         raise ConfigError(f"no such file or folder: {path}")
     if path.is_file() and path.stat().st_size == 0:
-        raise ConfigError(f"{path} is empty: it has no trace; is its writer still running?")
+        raise ConfigError(f"{path} is empty: it has no traces; is its writer still running?")
     for name in FORMATS:
         if format_named(name).claims(path):
             return name, format_named(name)
-    raise ConfigError(f"{path} is in no known format of traces ({', '.join(FORMATS)}); name its format with --from")
+    raise ConfigError(f"{path} is not in a known trace format ({', '.join(FORMATS)}); name its format with --from")
 
 
 def format_of(path: Path, name: str | None) -> tuple[str, TraceFormat]:

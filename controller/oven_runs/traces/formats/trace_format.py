@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from oven_core.errors import ConfigError, reason
 from oven_core.files import atomic_file
 from oven_runs.traces.formats.chat_messages import NotReadable
-from oven_runs.traces.jsonl import SHOWN, BadLine, rows
+from oven_runs.traces.jsonl import MAX_REASON, BadLine, rows
 from oven_runs.traces.records import Trace
 
 Row = dict[str, Any]
@@ -85,7 +85,7 @@ class LineFormat(TraceFormat):
         """Write to the file, or to the format's file in an existing folder."""
         file, count = self._file(path), 0
         if file.is_dir():
-            raise ConfigError(f"{file} is a folder, and this format is a file: name a file in it")
+            raise ConfigError(f"{file} is a folder, but this format needs a file: name a file in it")
         with atomic_file(file) as out:
             for trace in traces:
                 for row in self.rows(trace):
@@ -108,4 +108,4 @@ def malformed(number: int, error: Exception, prefix: str = "") -> BadLine:
         detail = reason(error)
     else:
         detail = f"a field has an unexpected form ({reason(error)})"
-    return BadLine(number, "malformed", f"{prefix}{detail}"[:SHOWN])
+    return BadLine(number, "malformed", f"{prefix}{detail}"[:MAX_REASON])

@@ -1,1 +1,1 @@
-"""Features of an attached trainer, one per module, called at fixed points of each step."""
+"""Features of an attached trainer. They are called at fixed points of each step."""

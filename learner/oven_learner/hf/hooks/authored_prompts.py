@@ -22,7 +22,7 @@ from oven_learner.actuators import Actuators
 from oven_learner.client.client import OvenClient
 from oven_learner.hf.hooks.step_hooks import StepEnd, StepHook
 from oven_learner.hf.prompts.authored import SHARE, Admission, key_of, text_of
-from oven_learner.hf.prompts.source import PromptSource
+from oven_learner.hf.prompts.prompt_source import PromptSource
 from oven_learner.ranks import Ranks
 from oven_learner.rewards.committee import Committee
 from oven_runs.home.authored_prompts import CHARACTERS, AuthoredPrompt, Batch, Topic, read_prompts, write_topics
@@ -30,14 +30,14 @@ from oven_runs.settings.language_models import AuthorSettings
 
 log = logging.getLogger("oven.learner")
 
-HELD = MetricSpec(name="data/authored", unit="prompts of an author's that can be drawn")
+STORED = MetricSpec(name="data/authored", unit="prompts of an author's that can be drawn")
 REFUSED = MetricSpec(name="data/authored_refused", better="down", unit="prompts of an author's that were not taken")
 HELD_OUT_ROWS = 20_000
-"""Maximum rows to compare per evaluation set. More would delay the first step."""
+"""Maximum number of rows to compare per evaluation set. More rows would delay the first step."""
 
 
 class AuthoredPromptsReader(StepHook):
-    """Reads authored prompts. Does nothing without an author, a run folder, or a way to score authored prompts."""
+    """Reads authored prompts, if there are an author, a run folder, and a way to score authored prompts."""
 
     def __init__(self, trainer: Trainer, source: PromptSource, committee: Committee | None) -> None:
         self._trainer, self._source, self._committee = trainer, source, committee
@@ -56,11 +56,11 @@ class AuthoredPromptsReader(StepHook):
         self._settings = settings if settings is not None and self._can_be_scored() else None
         if self._settings is None:
             return
-        held_out = [*self._source.held_out, *_evaluated(self._trainer)]
+        held_out = [*self._source.held_out, *_evaluation_prompts(self._trainer)]
         self._admission = Admission([text_of(prompt) for prompt in self._source.own_prompts()], held_out)
         if not self._admission.held_out:
             self._warn_once(
-                "no held-out prompts are known: give PromptSource(held_out=…), so that authored ones quote none"
+                "no held-out prompts are known; pass PromptSource(held_out=…) to protect them from quotation"
             )
         if ranks.leader:
             self._write_topics(self._settings.examples)
@@ -78,49 +78,49 @@ class AuthoredPromptsReader(StepHook):
             )
 
     def announced(self) -> tuple[MetricSpec, ...]:
-        return (HELD, REFUSED) if self._settings is not None else ()
+        return (STORED, REFUSED) if self._settings is not None else ()
 
     def end_step(self, step: StepEnd) -> None:
         if self._settings is not None:
-            refused = self._authored.refused.total()
-            step.metrics |= {HELD.name: float(len(self._authored.pool)), REFUSED.name: float(refused)}
+            refused_count = self._authored.refusals.total()
+            step.metrics |= {STORED.name: float(len(self._authored.pool)), REFUSED.name: float(refused_count)}
 
     def after_poll(self, control: TrainerControl, client: OvenClient) -> None:
-        """Accept prompts that the author wrote since the last step."""
+        """Accept prompts that the author has written since the last step."""
         if self._settings is not None:
             batch = self._ranks.same(self._read() if self._ranks.leader else None)
             if batch is not None:
                 self._accept(batch, self._settings.total)
 
     def _read(self) -> Batch | None:
-        """Return the new prompts, or None. Never raises: a problem of the author must not end the training."""
+        """Return the new prompts, or None. Never raises, because a problem of the author must not end training."""
         try:
             batch = read_prompts(self._folder, self._authored.offset)
         except FileNotFoundError:
             return None
         except (ConfigError, OSError, ValueError) as error:
-            self._warn_once(f"an author's prompts cannot be read, training continues without: {reason(error)}")
+            self._warn_once(f"cannot read the author's prompts ({reason(error)}); training continues without them")
             return None
         return batch if batch.offset != self._authored.offset else None
 
     def _accept(self, batch: Batch, total: int) -> None:
         authored = self._authored
-        before = authored.refused.copy()
+        refusals_before = authored.refusals.copy()
         authored.offset = batch.offset
-        authored.refused.update({"malformed": batch.malformed, "too_long": batch.too_long})
+        authored.refusals.update({"malformed": batch.malformed, "too_long": batch.too_long})
         groups: dict[tuple[str, str, str], list[str]] = {}
         for entry in batch.prompts:
             if why := self._refusal(entry, total):
-                authored.refused[why] += 1
+                authored.refusals[why] += 1
             else:
                 authored.accepted_keys.add(key_of(entry.prompt))
                 origin = f"{entry.by} by {entry.model or 'no model'} at tick {entry.tick}"
                 groups.setdefault((entry.topic, entry.by, origin), []).append(entry.prompt)
         for (topic, by, origin), prompts in groups.items():
             self._source.add_authored(prompts, by=by, why=f"written for a topic that lags: {origin}", topic=topic)
-        if refused := authored.refused - before:
-            listed = ", ".join(f"{kind} {count}" for kind, count in sorted(refused.items()))
-            log.warning("%d prompts of an author's are refused: %s", refused.total(), listed)
+        if new_refusals := authored.refusals - refusals_before:
+            counts = ", ".join(f"{kind} {count}" for kind, count in sorted(new_refusals.items()))
+            log.warning("refused %d authored prompts: %s", new_refusals.total(), counts)
 
     def _refusal(self, entry: AuthoredPrompt, total: int) -> str:
         accepted = self._authored.accepted_keys
@@ -129,18 +129,20 @@ class AuthoredPromptsReader(StepHook):
         return self._admission.refusal(entry.prompt, accepted) if entry.topic in self._source.names else "unknown_topic"
 
     def _can_be_scored(self) -> bool:
-        """Whether a prompt without the data's other columns can be scored. A plain reward function would get None for
-        them, which may end the training."""
-        committee, lacking = self._committee, ", ".join(sorted(self._source.references))
-        if not lacking or (committee is not None and committee.remote is not None):
+        """Whether prompts can be scored without the data's other columns. A plain reward function would get None for
+        these columns, which may end training."""
+        committee, missing_columns = self._committee, ", ".join(sorted(self._source.references))
+        if not missing_columns or (committee is not None and committee.remote is not None):
             return True
-        why = "score by oven.Committee" if committee is None else "and no judge scores without"
-        separator = ";" if committee is None else ","
-        self._warn_once(f"{SHARE} is not announced: authored prompts have no {lacking}{separator} {why}")
+        remedy = "use oven.Committee as the reward" if committee is None else "add a remote judge to the committee"
+        self._warn_once(
+            f"{SHARE} is not announced, because authored prompts have no {missing_columns} and cannot be scored "
+            f"without; {remedy}"
+        )
         return False
 
     def _write_topics(self, examples: int) -> None:
-        """Write the topics for the author, with examples from the data, never held-out ones."""
+        """Write the topics for the author, with examples from the training data."""
         topics = []
         for name in self._source.names:
             prompts = self._source.own_prompts(name)
@@ -149,7 +151,7 @@ class AuthoredPromptsReader(StepHook):
         try:
             write_topics(self._folder, topics)
         except (OSError, ValidationError) as error:
-            self._warn_once(f"the author is not told of the topics: {reason(error)}")
+            self._warn_once(f"cannot write the topics for the author: {reason(error)}")
 
     def _warn_once(self, line: str) -> None:
         if line not in self._logged_lines:
@@ -158,18 +160,18 @@ class AuthoredPromptsReader(StepHook):
 
 
 def author_settings(folder: Path) -> AuthorSettings | None:
-    """Return the settings in the run's folder; None if no author is on. Raises ConfigError for invalid settings."""
+    """Return the settings in the run's folder, or None if no author is enabled. Raises ConfigError if invalid."""
     config = folder / "config.json"
     if not config.is_file():
         return None
     try:
         settings = AuthorSettings.model_validate(json.loads(config.read_text()).get("author", {}))
     except (OSError, ValueError, AttributeError) as error:
-        raise ConfigError(f"{config} does not hold the author's settings ({reason(error)}); `up` writes it") from None
+        raise ConfigError(f"invalid author settings in {config}, which `up` writes: {reason(error)}") from None
     return settings if settings.llm is not None else None
 
 
-def _evaluated(trainer: Trainer) -> Iterator[str]:
+def _evaluation_prompts(trainer: Trainer) -> Iterator[str]:
     datasets: Any = trainer.eval_dataset
     for rows in datasets.values() if isinstance(datasets, Mapping) else [datasets]:
         if "prompt" in (getattr(rows, "column_names", None) or ()) and hasattr(rows, "select"):

@@ -1,8 +1,8 @@
-"""Sends some completion groups of TRL's online trainers to the client every few steps.
+"""Sends samples of the completions of TRL's online trainers to the monitor, every few steps.
 
 TRL keeps the prompts, completions, rewards and advantages of its newest generation in `_logs`, for all ranks and as
-plain numbers. So nothing is read from the device. Only rank 0 sends samples. The training thread picks the rows of a
-group, and another thread does everything else. Written for TRL 1.16.
+plain numbers. Therefore nothing is read from the device. Only rank 0 sends samples. The training thread picks the rows
+of a group, and another thread does everything else. Written for TRL 1.16.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from oven_learner.rewards.group import Evidence
 
 log = logging.getLogger("oven.learner")
 
-SAMPLED = ("GRPOTrainer", "RLOOTrainer")
+SUPPORTED_TRAINERS = ("GRPOTrainer", "RLOOTrainer")
 """Trainers that keep their newest generation with its rewards and advantages."""
 
 
 def shows_completions(trainer: Any) -> bool:
-    return hasattr(trainer, "_logs") and any(cls.__name__ in SAMPLED for cls in type(trainer).__mro__)
+    return hasattr(trainer, "_logs") and any(cls.__name__ in SUPPORTED_TRAINERS for cls in type(trainer).__mro__)
 
 
 class CompletionSamples(StepHook):
-    """Wraps the trainer's generation. It is made after other hooks that wrap it."""
+    """Wraps the trainer's generation. Create it after other hooks that wrap the same method."""
 
     def __init__(
         self, trainer: Any, committee: Committee | None, sampling: Sampling, client: Callable[[], OvenClient | None]
@@ -42,35 +42,34 @@ class CompletionSamples(StepHook):
         self._generate = trainer._generate_and_score_completions
         self._rows: dict[int, itemgetter[Any]] = {}
         self._has_new_batch = self._is_leader = self._has_warned = False
-        trainer._generate_and_score_completions = self._generate_and_note
+        trainer._generate_and_score_completions = self._generate_and_mark
 
     def begin(self, ranks: Ranks) -> None:
         self._is_leader, self._has_new_batch = ranks.leader, False
         self._schedule.restart()
 
     def end_step(self, step: StepEnd) -> None:
-        if not self._has_new_batch or step.trained < self._schedule.next:
+        if not self._has_new_batch or step.trained_steps < self._schedule.next:
             return
         client = self._client()
         if client is None or not self._is_leader:
             return
         try:
-            self._hand_over(client, step.trained)
-        except Exception as error:  # another version of TRL; the text may quote a prompt
+            self._send_groups(client, step.trained_steps)
+        except Exception as error:  # another version of TRL; the error's text may quote a prompt
             if not self._has_warned:
                 self._has_warned = True
                 log.warning("completions are not shown: reading them from the trainer raised %s", type(error).__name__)
 
-    def _generate_and_note(self, inputs: Any) -> Any:
+    def _generate_and_mark(self, inputs: Any) -> Any:
         batch = self._generate(inputs)
         if self._trainer.model.training:
             self._has_new_batch = True
         return batch
 
-    def _hand_over(self, client: OvenClient, trained: int) -> None:
-        """Queue the groups that are due. This runs in one of ten steps, so it uses C calls instead of Python loops.
-        Only the rows of a group are picked from each column: copying a column would touch every object in it.
-        """
+    def _send_groups(self, client: OvenClient, trained: int) -> None:
+        """Queue the groups that are due. This may run every few steps, so it uses C calls instead of Python loops. It
+        picks only the rows of a group from each column, because copying a column would touch every object in it."""
         trainer, committee, sampling = self._trainer, self._committee, self._sampling
         logs, size = trainer._logs, trainer.num_generations
         advantages = logs["advantages"]

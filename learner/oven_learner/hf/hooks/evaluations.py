@@ -17,30 +17,30 @@ EVAL = "eval/"
 
 
 class UserEvaluation(Evaluation, StepHook):
-    """Calls the user's function at the start, every few steps, at the end, and on request from an agent."""
+    """Calls the user's function at the start, every few steps, at the end, and when an agent requests it."""
 
-    newest: dict[str, float] | None = None
-    """Results of the evaluation at the end of the latest step, or None."""
+    new_results: dict[str, float] | None = None
+    """Results of the evaluation at the end of the last step, or None if there was none."""
 
     def begin(self, ranks: Ranks) -> None:
         self.last = {}
 
-    def first(self) -> dict[str, float]:
-        """Return the measurement before the first step."""
+    def first_results(self) -> dict[str, float]:
+        """Return the results before the first step."""
         return self.last or self.measure()
 
     def end_step(self, step: StepEnd) -> None:
-        self.newest = self.measure_if_due(step.trained, is_last=step.last)
-        step.metrics |= self.newest or {}
+        self.new_results = self.measure_if_due(step.trained_steps, is_last=step.is_last)
+        step.metrics |= self.new_results or {}
 
 
 class TrainerEvaluation(StepHook):
-    """Publishes the trainer's own evaluations with the next step."""
+    """Publishes the trainer's own evaluations, each with the next step."""
 
     def __init__(self, trainer: Trainer) -> None:
         self._trainer: Any = trainer
         self.last: dict[str, float] = {}
-        """The newest metrics."""
+        """Latest value of each metric."""
         self._pending: dict[str, float] = {}
         self._requested = False
 
@@ -51,12 +51,9 @@ class TrainerEvaluation(StepHook):
         self.last, self._pending = {}, {}
 
     def announced_held_out(self) -> tuple[MetricSpec, ...]:
-        """Return its metrics, starting with the first evaluation set. If `metric_for_best_model` names another metric,
-        that is the only held-out one, and the others are shown.
-
-        Otherwise trainers with reward functions are judged by the reward. Their loss is little more than β × KL, which
-        grows while the policy learns.
-        """
+        """Return the main metric of each evaluation set. If `metric_for_best_model` names another metric, only that one
+        is held out, and the others are only shown. By default, trainers with reward functions are judged by the reward.
+        Their loss is little more than β × KL, which grows while the policy learns."""
         trainer = self._trainer
         if trainer.args.eval_strategy == "no":
             return ()
@@ -75,23 +72,22 @@ class TrainerEvaluation(StepHook):
         return EVAL + name if name != "loss" else ""
 
     def record(self, metrics: Mapping[str, Any]) -> dict[str, float]:
-        """Keep an evaluation of the trainer. Return its metrics under their announced names: `eval/loss`, or
-        `eval/NAME_loss` with several sets.
+        """Record an evaluation of the trainer. Return its metrics under their announced names, which are `eval/loss`,
+        or `eval/NAME_loss` with several sets. TRL omits the name of the set for some metrics. For example, it logs the
+        reward of every set as `eval_reward`."""
+        results = self._announced_names(metrics)
+        self._pending |= results
+        self.last |= results
+        return results
 
-        TRL omits the name of the set for some metrics. For example, it logs the reward of every set as `eval_reward`.
-        """
-        measured = self._published(metrics)
-        self._pending |= measured
-        self.last |= measured
-        return measured
-
-    def best_restored(self, state: TrainerState) -> None:
-        """Take the measurements at the best step as the newest: the trainer has loaded that checkpoint."""
+    def on_best_restored(self, state: TrainerState) -> None:
+        """Use the results at the best step as the latest, because the trainer has loaded that checkpoint."""
         for entry in state.log_history:
             if entry["step"] == state.best_global_step:
-                self.last |= self._published(entry)
+                self.last |= self._announced_names(entry)
 
-    def _published(self, metrics: Mapping[str, Any]) -> dict[str, float]:
+    def _announced_names(self, metrics: Mapping[str, Any]) -> dict[str, float]:
+        """Rename the trainer's evaluation metrics to their announced names."""
         prefix = next((prefix for prefix in self._set_prefixes() if f"eval_{prefix}runtime" in metrics), "")
         return {
             EVAL + prefix + name.removeprefix("eval_").removeprefix(prefix): float(value)

@@ -1,9 +1,9 @@
-"""Metrics `frontier/*`: the policy's drift from a frontier model's answers to a fixed set of prompts.
+"""Measures the metrics `frontier/*`, the policy's drift from a frontier model's answers to a fixed set of prompts.
 
-Every N steps the policy is teacher-forced over these answers (oven_learner.frontier), which are never trained on. The
-metrics are changes relative to the first reading, which is at step 0 if the answers arrive by then. A policy's distance
-from another model says little, but its drift is informative. The measurement uses no random numbers and no gradients.
-Another process fetches the answers without delaying training. Nothing is published until they arrive.
+Every N steps, the policy is teacher-forced over these answers (oven_learner.frontier), which are never trained on. The
+metrics are changes since the first reading, which is made at step 0 if the answers have arrived by then. A policy's
+distance from another model says little, but its drift is informative. The measurement uses no random numbers and no
+gradients. Another process fetches the answers, without delaying training. Nothing is published until they arrive.
 """
 
 from __future__ import annotations
@@ -37,6 +37,8 @@ METRICS = (
 
 
 class FrontierCalibration(StepHook):
+    """Measures the policy's drift at a fixed interval, on rank 0."""
+
     def __init__(self, trainer: Any, settings: FrontierSettings, run_folder: Path) -> None:
         self._trainer, self._settings, self._folder = trainer, settings, run_folder
         self._reading: PolicyReading | None = None
@@ -44,12 +46,12 @@ class FrontierCalibration(StepHook):
         self._is_active = False
 
     def begin(self, ranks: Ranks) -> None:
-        """Make the first reading, with the weights that training begins with."""
+        """Make the first reading, with the initial weights, if the answers have arrived."""
         trainer, settings = self._trainer, self._settings
         self._reading = self._first = None
         self._is_active = ranks.leader
         if trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled:
-            self._give_up("FSDP or DeepSpeed shards the policy, which one rank cannot read texts with")
+            self._give_up("FSDP or DeepSpeed shards the policy, so one rank cannot evaluate it")
         if self._is_active:
             try:
                 prompts = probe_set.read_prompts(Path(settings.prompts))
@@ -57,7 +59,7 @@ class FrontierCalibration(StepHook):
                 self._give_up(str(error))
             else:
                 self._key = probe_set.key(settings.provider, settings.base_url, settings.model, prompts)
-                self._begin_if_answered()
+                self._begin_if_available()
 
     def announced(self) -> tuple[MetricSpec, ...]:
         return METRICS
@@ -66,13 +68,13 @@ class FrontierCalibration(StepHook):
         if not self._is_active:
             return
         if self._reading is None:
-            self._begin_if_answered()
+            self._begin_if_available()
             step.metrics |= self._metrics(self._first)
-        elif step.trained % self._settings.every == 0 or step.last:
-            step.metrics |= self._metrics(self._now())
+        elif step.trained_steps % self._settings.every == 0 or step.is_last:
+            step.metrics |= self._metrics(self._measure())
 
-    def _begin_if_answered(self) -> None:
-        """Make the first reading, or load the one from before the run was resumed, once the answers are there."""
+    def _begin_if_available(self) -> None:
+        """Once the answers are available, make the first reading, or load it if the run is resumed."""
         try:
             answers = probe_set.read(self._folder, self._key)
             if answers is None:
@@ -89,16 +91,16 @@ class FrontierCalibration(StepHook):
             log.warning("frontier: %s", answers.lacks)
         step = int(self._trainer.state.global_step)
         saved = self._load_first_reading() if step else None
-        self._first = saved or self._now()
+        self._first = saved or self._measure()
         if saved is not None or self._first is None:
             return
         if step:
-            log.warning("frontier: the answers came at step %d, and changes are against that step", step)
+            log.warning("frontier: the answers arrived at step %d; changes are relative to that step", step)
         first = {"step": step, "bits_per_byte": self._first.bits_per_byte, "kl": self._first.kl}
         try:
             write_atomic(self._first_reading_file, json.dumps(first) + "\n")
         except OSError as error:
-            log.warning("frontier: a resumed run will begin to count anew: %s", reason(error))
+            log.warning("frontier: cannot save the first reading, so a resumed run will start over: %s", reason(error))
 
     @property
     def _first_reading_file(self) -> Path:
@@ -114,8 +116,8 @@ class FrontierCalibration(StepHook):
     def _policy(self) -> Any:
         return self._trainer.accelerator.unwrap_model(self._trainer.model)
 
-    def _now(self) -> Reading | None:
-        """Measure now. Return None if that fails, which must not end the training."""
+    def _measure(self) -> Reading | None:
+        """Measure the policy. Return None if this fails, because it must not end training."""
         assert self._reading is not None
         try:
             return self._reading.read(self._policy)
@@ -134,4 +136,4 @@ class FrontierCalibration(StepHook):
 
     def _give_up(self, why: str) -> None:
         self._is_active = False
-        log.warning("frontier: nothing is measured: %s", why)
+        log.warning("frontier: stopped measuring: %s", why)

@@ -1,9 +1,8 @@
-"""Metrics `kl/<teacher>`: the policy's distance from the inactive teachers, on the completions of every `kl_every`-th
-step (oven_learner.teachers.Teachers).
+"""Measures the metrics `kl/<teacher>`, the policy's distance from the inactive teachers.
 
-The estimator is the same as for GRPO's own `kl`: the mean over the completions' tokens of exp(r) − r − 1 with
-r = log π_teacher − log π_θ. It is computed before the step's loss, without a gradient and with the random states
-restored, so that it changes no bit of the training.
+It uses the completions of every `kl_every`-th step (oven_learner.teachers.Teachers). The estimator is the same as for
+GRPO's own `kl`: the mean of exp(r) − r − 1 over the completions' tokens, with r = log π_teacher − log π_θ. It is
+computed before the step's loss, without gradients, and the random states are restored. So training is bit-identical.
 """
 
 from __future__ import annotations
@@ -26,17 +25,17 @@ class IdleTeachers(StepHook):
 
     def __init__(self, trainer: Any, teachers: Teachers | None) -> None:
         self._trainer = trainer
-        grpo = any(cls.__name__ == "GRPOTrainer" for cls in type(trainer).__mro__)
-        self._teachers = teachers if grpo and teachers is not None and teachers.kl_every else None
+        is_grpo = any(cls.__name__ == "GRPOTrainer" for cls in type(trainer).__mro__)
+        self._teachers = teachers if is_grpo and teachers is not None and teachers.kl_every else None
         self._sums: dict[str, torch.Tensor] = {}
-        """Teacher → the sum over the step's tokens so far and their number: (2,), on the device."""
+        """Teacher → the sum over the step's tokens so far, and the number of tokens: (2,), on the device."""
         self._announced: frozenset[str] = frozenset()
         if self._teachers is None:
             return
         compute = trainer._compute_loss
 
         def sample_and_compute(model: Any, inputs: dict[str, Any]) -> Any:
-            if model.training and self._due and "pixel_values" not in inputs:
+            if model.training and self._is_sampled_step and "pixel_values" not in inputs:
                 self._sample(model, inputs)
             return compute(model, inputs)
 
@@ -66,8 +65,8 @@ class IdleTeachers(StepHook):
                 step.metrics[PREFIX + name] = total / tokens
 
     @property
-    def _due(self) -> bool:
-        """Whether the current step is sampled; `global_step` counts completed steps."""
+    def _is_sampled_step(self) -> bool:
+        """Whether the current step is sampled. `global_step` is the number of completed steps."""
         assert self._teachers is not None
         return (int(self._trainer.state.global_step) + 1) % self._teachers.kl_every == 0
 

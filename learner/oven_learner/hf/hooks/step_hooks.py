@@ -1,4 +1,4 @@
-"""The hook interface for an attached trainer's steps, and several small hooks."""
+"""The interface of hooks into an attached trainer's steps, and several small hooks."""
 
 from __future__ import annotations
 
@@ -36,46 +36,44 @@ REPEATED = MetricSpec(name="data/repeated", unit="share of the step's rows that 
 
 @dataclass(slots=True)
 class StepEnd:
-    """The end of a step, which each hook completes in turn."""
+    """The metrics of a step, to which each hook adds its own."""
 
-    trained: int
-    """Gradient steps of this training so far, including those that rollbacks threw away."""
-    last: bool
+    trained_steps: int
+    """Number of gradient steps of this training, including those that rollbacks threw away."""
+    is_last: bool
     published_names: frozenset[str]
-    """Names of the numbers in transfer from the device that are published for this step."""
+    """Names of metrics that are still in transit from the device and are published for this step."""
     metrics: dict[str, float]
     """The other metrics."""
 
 
 class StepHook:
-    """One feature of an attached trainer. Hooks are always called in the same order, and do nothing by default.
-
-    Every rank calls them, because some are collectives.
-    """
+    """A feature of an attached trainer. Hooks are always called in the same order, and do nothing by default. They are
+    called on every rank, because some are collectives."""
 
     def begin(self, ranks: Ranks) -> None:
-        """Training begins. Optimizer, scheduler and data loader exist."""
+        """Prepare for a training. The optimizer, the scheduler and the data loader already exist."""
 
     def announced(self) -> tuple[MetricSpec, ...]:
-        """Return the metrics that it measures. Called after all hooks have begun."""
+        """Return the metrics that the hook measures. Called after `begin` of all hooks."""
         return ()
 
     def before_update(self) -> Mapping[str, torch.Tensor]:
-        """Return scalars on their device, after clipping and before `optimizer.step`."""
+        """Return scalars on the device. Called after clipping and before `optimizer.step`."""
         return {}
 
     def after_update(self) -> Mapping[str, torch.Tensor]:
-        """Return scalars on their device, after `optimizer.step` and before the learning rate changes."""
+        """Return scalars on the device. Called after `optimizer.step` and before the learning rate changes."""
         return {}
 
     def end_step(self, step: StepEnd) -> None:
         """Add metrics to the step before it is published."""
 
     def after_poll(self, control: TrainerControl, client: OvenClient) -> None:
-        """Control the trainer before the next step. Decisions have been applied."""
+        """Control the trainer before the next step. Called after decisions were applied."""
 
     def close(self) -> None:
-        """Training has ended or failed."""
+        """Clean up after training has ended or failed."""
 
 
 class Gauges(StepHook):
@@ -109,7 +107,7 @@ class Gauges(StepHook):
 
 
 class StepRate(StepHook):
-    """The learning rate that each step used, and the `scale` that multiplies the trainer's schedule."""
+    """Publishes the learning rate of each step. Its `scale` multiplies the trainer's schedule."""
 
     def __init__(self, trainer: Trainer) -> None:
         self._trainer = trainer
@@ -119,7 +117,7 @@ class StepRate(StepHook):
         self.scale = LearningRateScale(self._trainer.optimizer, self._trainer.lr_scheduler)
 
     def after_update(self) -> Mapping[str, torch.Tensor]:
-        self._used = self.scale.current_rate()  # the scheduler has not changed it yet
+        self._used = self.scale.current_rate()  # before the scheduler changes it
         return {}
 
     def end_step(self, step: StepEnd) -> None:
@@ -130,11 +128,11 @@ class CommitteeScores(StepHook):
     """Metrics of a reward committee. If no member scored a step, only metrics from before the loss are published."""
 
     def __init__(self, trainer: Trainer, committee: Committee, hold: Callable[[str], object]) -> None:
-        """`hold` holds the run for a reason."""
+        """`hold(reason)` holds the run."""
         self._committee, self._hold = committee, hold
         ahead = bool(committee.ahead and committee.remote and committee.remote.members)
         if committee.ahead and not ahead:
-            log.warning("committee.ahead: 1 has no effect: the committee has no remote member to wait for")
+            log.warning("committee.ahead: 1 has no effect, because the committee has no remote members to wait for")
         self._ahead = GenerationAhead(trainer, committee) if ahead else None
         if self._ahead is not None:
             self._ahead.install()
@@ -196,23 +194,23 @@ class RewardFaults(StepHook):
         self._counts_of_step = {UNSCORED.name: float(counts[0]), INFINITE.name: float(counts[1])}
 
 
-class Repeated(StepHook):
-    """Publishes the fraction of a step's rows that the run has read before.
+class RepeatedRows(StepHook):
+    """Publishes the share of a step's rows that the run has read before.
 
-    It is measured only for a `Mixture`, whose order is known, and if training is on the rows themselves. A repeated
-    prompt gets new answers, from which training learns again. Rows are counted after training on them, because the
-    loader draws ahead, and a skip discards those rows. A rollback in place does not move the data, and read rows stay
-    read. A rollback by restart restores both.
+    It needs a `Mixture`, whose order is known, and training on the rows themselves. Prompts are not counted, because a
+    repeated prompt gets new answers. Rows are counted after training on them, because the loader draws ahead, and a
+    skip discards such rows. A rollback in place changes neither the data's position nor the counts. A rollback by
+    restart restores both.
     """
 
     def __init__(self, trainer: Trainer, mixture: Mixture) -> None:
         self._trainer, self._mixture = trainer, mixture
         self._prompts = 0
-        """Rows in a chunk; 0 if they are not counted."""
+        """Number of rows in a chunk, or 0 if they are not counted."""
         self._chunk = 0
 
     def begin(self, ranks: Ranks) -> None:
-        """Prepare counting. A step of such a trainer is one chunk."""
+        """Prepare for counting. Each step of such a trainer uses one chunk."""
         sampler, trainer = self._mixture.sampler, self._trainer
         self._prompts = sampler.prompts if sampler is not None and not sampler.answered else 0
         self._chunk = 0 if trainer.args.ignore_data_skip else trainer.state.global_step

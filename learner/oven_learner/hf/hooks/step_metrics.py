@@ -29,15 +29,15 @@ OPTIMIZER: Final = "optimizer"
 class StepTiming(StepHook):
     """Measures the duration of each part of a step on the training thread, and tokens per second.
 
-    The clock is read twice around calls that take milliseconds. The device is not synchronised, so the time of
-    a queued kernel counts for the next call that waits for it. Lockstep runs have no timing, because they must be
+    It only reads the clock before and after calls that take milliseconds. The device is not synchronised, so the time
+    of a queued kernel counts for the next call that waits for it. Lockstep runs have no timing, because they must be
     reproducible. This hook runs last, so that a step includes the work of the other hooks.
     """
 
     def __init__(self, trainer: Trainer, clock: Callable[[], float] = time.perf_counter) -> None:
         self._trainer: Any = trainer
         self._clock = clock
-        self._spent: dict[str, float] = {}
+        self._durations: dict[str, float] = {}
         self._began: float | None = None
         self._ended = self._updating = 0.0
         self._controller: float | None = None
@@ -45,11 +45,12 @@ class StepTiming(StepHook):
         self._last_token_count: float | None = None
         for part, name in PARTS.items():
             if hasattr(trainer, name):
-                self.timed(trainer, name, part)
-        self.timed(trainer, "training_step", TRAIN, self._count_tokens)
+                self.time_method(trainer, name, part)
+        self.time_method(trainer, "training_step", TRAIN, self._count_tokens)
 
-    def timed(self, owner: Any, name: str, part: str, before: Callable[..., None] | None = None) -> None:
-        """Add the time spent in a method to a part of the step. `before` is called first, with the same arguments."""
+    def time_method(self, owner: Any, name: str, part: str, before: Callable[..., None] | None = None) -> None:
+        """Wrap a method to add its duration to a part of the step. `before` is called first, with the same
+        arguments."""
         original = getattr(owner, name)
 
         def wrapped(*args: Any, **kwargs: Any) -> Any:
@@ -59,12 +60,12 @@ class StepTiming(StepHook):
             try:
                 return original(*args, **kwargs)
             finally:
-                self._spent[part] = self._spent.get(part, 0.0) + self._clock() - began
+                self._durations[part] = self._durations.get(part, 0.0) + self._clock() - began
 
         setattr(owner, name, wrapped)
 
     def begin(self, ranks: Ranks) -> None:
-        self._spent, self._began, self._controller = {}, None, None
+        self._durations, self._began, self._controller = {}, None, None
         self._tokens, self._last_token_count = 0.0, None
 
     def announced(self) -> tuple[MetricSpec, ...]:
@@ -75,20 +76,21 @@ class StepTiming(StepHook):
         return {}
 
     def after_update(self) -> Mapping[str, torch.Tensor]:
-        self._spent[OPTIMIZER] = self._spent.get(OPTIMIZER, 0.0) + self._clock() - self._updating
+        self._durations[OPTIMIZER] = self._durations.get(OPTIMIZER, 0.0) + self._clock() - self._updating
         return {}
 
     def end_step(self, step: StepEnd) -> None:
-        now, spent, began = self._clock(), self._spent, self._began
-        self._ended, self._spent = now, {}
+        now, durations, began = self._clock(), self._durations, self._began
+        self._ended, self._durations = now, {}
         tokens, self._tokens = self._new_tokens(), 0.0
-        if began is None:  # nobody recorded when the first step began
+        if began is None:  # the start of the first step was not recorded
             return
         duration = max(now - began, 1e-9)
-        if TRAIN in spent:
-            spent[TRAIN] = max(0.0, spent[TRAIN] - spent.get("generate", 0.0) - spent.get("reward", 0.0))
+        if TRAIN in durations:
+            nested = durations.get("generate", 0.0) + durations.get("reward", 0.0)
+            durations[TRAIN] = max(0.0, durations[TRAIN] - nested)
         step.metrics[STEP] = duration
-        step.metrics |= {f"time/{part}": seconds for part, seconds in spent.items()}
+        step.metrics |= {f"time/{part}": seconds for part, seconds in durations.items()}
         if self._controller is not None:
             step.metrics[CONTROLLER] = self._controller
         if tokens > 0:
@@ -105,16 +107,16 @@ class StepTiming(StepHook):
             self._tokens += ids.numel()
 
     def _new_tokens(self) -> float:
-        """Return this step's tokens: of all ranks if TRL counts them, otherwise of this rank. A rollback resets TRL's
-        count."""
-        counted = getattr(self._trainer, "_metrics", {}).get("train", {}).get("num_tokens")
-        if not counted:
+        """Return this step's number of tokens, on all ranks if TRL counts them, otherwise on this rank. A rollback
+        resets TRL's count."""
+        token_counts = getattr(self._trainer, "_metrics", {}).get("train", {}).get("num_tokens")
+        if not token_counts:
             return self._tokens
-        before, self._last_token_count = self._last_token_count, float(counted[-1])
+        before, self._last_token_count = self._last_token_count, float(token_counts[-1])
         return max(0.0, self._last_token_count - before) if before is not None else 0.0
 
 
-ANY_TRAINER = (
+COMMON_METRICS = (
     MetricSpec(name="loss", better="down"),
     MetricSpec(name="grad_norm", unit="before clipping"),
     MetricSpec(name="learning_rate", unit="of this step"),
@@ -144,7 +146,7 @@ DPO = (
     *SFT,
 )
 BY_TRAINER = {"SFTTrainer": SFT, "DPOTrainer": DPO, "DistillationTrainer": DISTILLATION}
-"""Trainer class → the metrics that TRL logs every step, in addition to ANY_TRAINER."""
+"""Trainer class → the metrics that TRL logs every step, in addition to COMMON_METRICS."""
 
 
 class StepMetrics(StepHook):
@@ -163,7 +165,7 @@ class StepMetrics(StepHook):
         self._ranks = ranks
 
     def announced(self) -> tuple[MetricSpec, ...]:
-        trainer, metrics = self._trainer, list(ANY_TRAINER)
+        trainer, metrics = self._trainer, list(COMMON_METRICS)
         if hasattr(trainer, "reward_funcs"):
             metrics += GRPO
             metrics += [MetricSpec(name=f"rewards/{name}/mean") for name in getattr(trainer, "reward_func_names", ())]
@@ -174,7 +176,7 @@ class StepMetrics(StepHook):
             metrics += next((BY_TRAINER[name] for name in names if name in BY_TRAINER), ())
         return tuple(metrics)
 
-    def logged(self) -> None:
+    def on_log(self) -> None:
         """Reset the read positions, because TRL empties its lists after each training log."""
         if self._trainer.model.training:
             self._values_read.clear()
@@ -188,16 +190,16 @@ class StepMetrics(StepHook):
 
     def end_step(self, step: StepEnd) -> None:
         metrics = step.metrics
-        # TRL keeps a list per metric until the next log. The values added since the last call belong to this step.
+        # TRL keeps a list per metric until the next log. Values added since the last call belong to this step.
         for name, values in getattr(self._trainer, "_metrics", {}).get("train", {}).items():
-            read = self._values_read.get(name, 0)
-            fresh = values[read:] if read <= len(values) else values
+            read_count = self._values_read.get(name, 0)
+            new_values = values[read_count:] if read_count <= len(values) else values
             self._values_read[name] = len(values)
             if name.startswith("reward") and hasattr(self._trainer, "reward_funcs"):
-                # In TRL, NaN means that a reward function gave no score. The run is not broken.
-                fresh = [value for value in fresh if not math.isnan(value)]
-            if fresh:
-                metrics[name] = sum(fresh) / len(fresh)
+                # In TRL, NaN means that a reward function gave no score. It is not an error.
+                new_values = [value for value in new_values if not math.isnan(value)]
+            if new_values:
+                metrics[name] = sum(new_values) / len(new_values)
         metrics.pop("num_tokens", None)
 
     def _on_loss(self, loss: torch.Tensor) -> None:

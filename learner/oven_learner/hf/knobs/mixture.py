@@ -5,9 +5,9 @@
     oven.attach(trainer, mixture=mixture)
 
 A skip combined with a rollback avoids a bad stretch of data (PaLM; Chowdhery et al. 2022, arXiv 2204.02311,
-section 5.1: 200 to 500 batches). A batch of a `Mixture` is a function of its position, so that a skip is a number in a
-checkpoint, and a resumed run draws the same rows. A rollback in place moves neither the data nor a skip. A rollback by
-restart restores both to the checkpoint.
+section 5.1: 200 to 500 batches). A batch of a `Mixture` depends only on its position. Therefore a checkpoint only needs
+the number of skipped batches, and a resumed run draws the same rows. A rollback in place affects neither the position
+in the data nor the skips. A rollback by restart restores both from the checkpoint.
 """
 
 from __future__ import annotations
@@ -27,31 +27,30 @@ from oven_learner.actuators import Actuators
 
 MIXTURE = "data.mixture"
 LAG_CHUNKS = 2
-"""Chunks that are already drawn when a change is made: the loader of HF Trainer prefetches one batch, and accelerate
-looks one further ahead. A change in step k first shows in the data of step k + 2 (with one batch per chunk)."""
+"""Number of chunks that are already drawn when a change is made. The loader of HF Trainer prefetches one batch, and
+accelerate another one. So a change in step k first affects the data of step k + 2 (with one batch per chunk)."""
 SKIP = "data.skip"
-MOST_SKIPPED = 10_000
-"""Maximum batches in one skip. More would be a mistake."""
+MAX_SKIPPED = 10_000
+"""Maximum number of batches in one skip. A larger number is probably a mistake."""
 ENDLESS = 100_000
-"""Chunks in an epoch of a run with a limit on steps: more than any run has, so that the epoch never ends."""
+"""Number of chunks in an epoch if the run's steps are limited. No run has that many, so the epoch never ends."""
 
 
 class RowsRead:
-    """The set of rows that were read, in one bit per row: 12.5 MB for a hundred million rows, in memory and in a
-    checkpoint."""
+    """The set of rows that were read, with one bit per row: 12.5 MB for a hundred million rows."""
 
     def __init__(self, rows: int) -> None:
         self._bits = bytearray((rows + 7) // 8)
 
     def repeated(self, rows: Iterable[int]) -> float:
-        """Mark these rows as read, and return the share that was read before. There is at least one row."""
-        bits, count, again = self._bits, 0, 0
+        """Mark at least one row as read. Return the share of the rows that were read before."""
+        bits, count, repeated_count = self._bits, 0, 0
         for row in rows:
             byte, bit = row >> 3, 1 << (row & 7)
             count += 1
-            again += bool(bits[byte] & bit)
+            repeated_count += bool(bits[byte] & bit)
             bits[byte] |= bit
-        return again / count
+        return repeated_count / count
 
     def grow(self, rows: int) -> None:
         self._bits += bytes((rows + 7) // 8)
@@ -61,34 +60,33 @@ class RowsRead:
         self._bits[row >> 3] &= ~(1 << (row & 7)) & 0xFF
 
     def bits(self) -> torch.Tensor:
-        """Return a copy, uint8 [rows / 8]: row r is bit r mod 8 of byte r div 8."""
+        """Return a copy of the bits, uint8 [rows / 8]. Row r is bit r mod 8 of byte r div 8."""
         return torch.frombuffer(bytearray(self._bits), dtype=torch.uint8)
 
-    def put_back(self, bits: torch.Tensor) -> None:
-        """Restore the result of `bits`. If the number of rows has changed, all rows are unread."""
-        same = len(bits) == len(self._bits)
-        self._bits = bytearray(bits.cpu().numpy().tobytes()) if same else bytearray(len(self._bits))
+    def restore(self, bits: torch.Tensor) -> None:
+        """Restore the result of `bits`. If the number of rows has changed, mark all rows as unread."""
+        has_same_size = len(bits) == len(self._bits)
+        self._bits = bytearray(bits.cpu().numpy().tobytes()) if has_same_size else bytearray(len(self._bits))
 
 
 class Mixture:
-    """Weights of named datasets, with the timeline of their changes.
-
-    Chunk k is a function of the seed, its position in the data (k plus skipped chunks) and the weights at that time. So
-    a run that restores `timeline` and `skips` from a checkpoint draws the same rows again. Rows are drawn with
-    replacement.
-    """
+    """The weights of named datasets, and the timeline of their changes. Chunk k depends only on the seed, its position
+    in the data (k plus skipped chunks) and the weights at that time. So a run that restores `timeline` and `skips` from
+    a checkpoint draws the same rows again. Rows are drawn with replacement."""
 
     def __init__(
         self, datasets: Mapping[str, Sequence[Any] | Any], weights: Mapping[str, float] | None = None, *, seed: int = 0
     ) -> None:
-        """`weights` default to the sizes of the datasets, as if they were shuffled together. Raises ConfigError without
-        datasets, for an empty one, and for invalid weights."""
+        """`weights` default to the sizes of the datasets, as if they were shuffled together. Raises ConfigError for
+        invalid weights, without datasets, and for an empty dataset."""
         if not datasets or not all(len(rows) for rows in datasets.values()):
             lengths = {name: len(rows) for name, rows in datasets.items()}
-            raise ConfigError(f"a mixture of {lengths or 'nothing'}: give it named datasets, each with rows")
+            raise ConfigError(
+                f"the mixture has the datasets {lengths}; give one or more named datasets, each with rows"
+            )
         self.names = tuple(datasets)
         self.seed = seed
-        self.dataset = _joined(list(datasets.values()))
+        self.dataset = _concatenate(list(datasets.values()))
         """All datasets concatenated: the trainer's `train_dataset`."""
         self.epoch = self.dataset
         """The dataset that the loader reads."""
@@ -96,64 +94,56 @@ class Mixture:
         self.pools = dict(zip(self.names, map(range, [0, *ends], ends), strict=False))
         sizes = {name: float(len(pool)) for name, pool in self.pools.items()}
         self.timeline = [(0, self._normalised(weights or sizes))]
-        """(first chunk, weights from there on), oldest first."""
+        """List of (first chunk, weights from that chunk on), oldest first."""
         self.skips = [(0, 0)]
-        """(first chunk, chunks skipped before it), oldest first."""
+        """List of (first chunk, number of chunks skipped before it), oldest first."""
         self.next_chunk = 0
         """The next chunk to draw."""
         self.read = RowsRead(ends[-1])
-        """Rows already used for training, excluding rows that are only drawn ahead."""
+        """Rows already used for training, without rows that were only drawn ahead."""
         self.sampler: MixtureSampler | None = None
-        """The trainer's sampler, once it has made its loader."""
+        """The trainer's sampler, or None before the trainer has created its loader."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state for a checkpoint. Without the timeline a resumed run would draw other rows."""
+        """Return the state for a checkpoint."""
         return {"timeline": self.timeline, "skips": self.skips, "next": self.next_chunk, "read": self.read.bits()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore a state. Changes continue at the chunk that was next then, and rows read later are unread again.
-
-        Raises ConfigError if the datasets differ.
-        """
+        """Restore a state, including which rows were read. Raises ConfigError if the datasets differ."""
         self.timeline = [(int(chunk), self._normalised(weights)) for chunk, weights in state["timeline"]]
         self.skips = [(int(chunk), int(skipped)) for chunk, skipped in state["skips"]]
         self.next_chunk = int(state["next"])
-        self.read.put_back(state["read"])
+        self.read.restore(state["read"])
 
     def get(self) -> dict[str, float]:
         """Return the newest weights, which sum to 1."""
         return dict(self.timeline[-1][1])
 
     def set(self, weights: Mapping[str, float]) -> None:
-        """Use these weights from the next chunk that is not drawn yet (`LAG_CHUNKS` from now).
-
-        Raises ConfigError unless exactly the datasets are named, with finite weights >= 0 and a positive sum.
-        """
+        """Use these weights from the next chunk that is not drawn yet (`LAG_CHUNKS` from now). Raises ConfigError
+        unless the weights name exactly the datasets, are finite and >= 0, and have a positive sum."""
         entry = (self.next_chunk, self._normalised(weights))
         self.timeline = [old for old in self.timeline if old[0] < self.next_chunk] + [entry]
 
     def skip(self, count: int, chunk: int) -> None:
-        """Skip `count` chunks of data from `chunk` on, which is drawn next, perhaps for a second time."""
+        """Skip `count` chunks of data from `chunk` on. That chunk is drawn next, even if it was drawn before."""
         skipped = self.skips[-1][1] + count
         self.skips = [old for old in self.skips if old[0] < chunk] + [(chunk, skipped)]
         self.next_chunk = chunk
 
     def position(self, chunk: int) -> int:
-        """Return the position of a chunk in the data: after the chunks before it and the skipped ones."""
+        """Return the position of a chunk in the data, which includes skipped chunks."""
         return chunk + self.skips[bisect_right([start for start, _ in self.skips], chunk) - 1][1]
 
     def draw(self, chunk: int, count: int) -> list[int]:
         """Return the rows of a chunk, and advance to the next."""
-        self.next_chunk = chunk + 1  # not the maximum: a run that resumes from a checkpoint draws from 0 again
+        self.next_chunk = chunk + 1  # may decrease, because a resumed run draws from chunk 0 again
         return self.rows(chunk, count)
 
     def rows(self, chunk: int, count: int) -> list[int]:
-        """Return the rows of a chunk. Each dataset's number of rows differs by less than one from its exact share of
-        `count`.
-
+        """Return the rows of a chunk. The number of rows per dataset differs by less than one from its exact share.
         Datasets are selected by systematic sampling (one random offset, equal strides). It is unbiased, and metrics per
-        dataset have far less noise than with independent draws.
-        """
+        dataset are much less noisy than with independent draws."""
         weights = self.timeline[bisect_right([start for start, _ in self.timeline], chunk) - 1][1]
         rng = random.Random(f"mixture {self.seed} {self.position(chunk)}")
         edges = list(accumulate(weights[name] for name in self.names))
@@ -173,22 +163,22 @@ class Mixture:
 
     def _normalised(self, weights: Mapping[str, float]) -> dict[str, float]:
         if set(weights) != set(self.names):
-            raise ConfigError(f"mixture names {sorted(weights)}; name each of {sorted(self.names)} and no other")
+            raise ConfigError(f"the mixture has weights for {sorted(weights)}; name exactly {sorted(self.names)}")
         total = math.fsum(weights.values())
         if not (math.isfinite(total) and total > 0 and min(weights.values()) >= 0):
-            raise ConfigError(f"mixture {dict(weights)}: weights must be finite, >= 0, and of a positive sum")
+            raise ConfigError(f"mixture {dict(weights)}: the weights must be finite and >= 0, with a positive sum")
         return {name: weights[name] / total for name in self.names}
 
 
 class MixtureSampler(Sampler[int]):
-    """Yields rows in the layout of the trainer's own sampler: a chunk of `prompts` rows, each `group_size` times in a
-    row, and all of that `repeats` times."""
+    """Yields rows in the layout of the trainer's own sampler. A chunk has `prompts` rows, each repeated `group_size`
+    times. The whole chunk is repeated `repeats` times."""
 
     answered = False
-    """Whether training is on sampled answers to the rows, and not on the rows themselves."""
+    """Whether the model trains on sampled answers to the rows, instead of the rows themselves."""
 
     def __init__(self, mixture: Mixture, *, prompts: int, group_size: int = 1, repeats: int = 1, chunks: int) -> None:
-        """`chunks`: the number of chunks in an epoch."""
+        """`chunks` is the number of chunks in an epoch."""
         self.mixture, self.chunks = mixture, chunks
         self.prompts, self.group_size, self.repeats = prompts, group_size, repeats
         self.ends = chunks
@@ -206,17 +196,15 @@ class MixtureSampler(Sampler[int]):
             for _ in range(self.repeats):
                 for row in rows:
                     yield from [row] * self.group_size
-            chunk = self.mixture.next_chunk  # the following chunk, unless a skip discards chunks drawn ahead
+            chunk = self.mixture.next_chunk  # the following chunk, unless a skip has discarded chunks drawn ahead
 
     def __len__(self) -> int:
         return self.chunks * self.repeats * self.prompts * self.group_size
 
 
 def plug_in(trainer: Any, mixture: Mixture) -> None:
-    """Replace the trainer's own sampler with the mixture, before `train()` makes the loader.
-
-    Raises ConfigError unless the trainer's rows are exactly those of the mixture; packing and filtering change that.
-    """
+    """Replace the trainer's own sampler with the mixture. Call it before `train()`, which creates the loader. Raises
+    ConfigError unless the trainer's rows are exactly those of the mixture, without packing or filtering."""
     if getattr(trainer._get_train_sampler, "oven_mixture", None) is mixture:
         return
     mixture.check_loader(trainer.args)
@@ -224,8 +212,8 @@ def plug_in(trainer: Any, mixture: Mixture) -> None:
     if not hasattr(rows, "__len__") or len(rows) != len(mixture.dataset):
         count = f"{len(rows):,} rows" if hasattr(rows, "__len__") else "rows that cannot be counted"
         raise ConfigError(
-            f"the trainer has {count}, the mixture {len(mixture.dataset):,}: give it train_dataset=mixture.dataset, "
-            "without packing, and drop rows that are too long before"
+            f"the trainer has {count}, but the mixture has {len(mixture.dataset):,}; use train_dataset=mixture.dataset "
+            "without packing, and remove rows that are too long beforehand"
         )
     # transformers 5.23 has no public way to set a sampler; TRL 1.16 overrides the same method.
     get_own_sampler = trainer._get_train_sampler
@@ -241,8 +229,8 @@ def plug_in(trainer: Any, mixture: Mixture) -> None:
 
 
 def _sampler_like(own_sampler: Any, trainer: Any, mixture: Mixture) -> MixtureSampler:
-    """Return a sampler with the layout of the trainer's own. TRL's RepeatSampler (GRPO, RLOO, distillation) tells its
-    layout; any other yields a step's rows one by one."""
+    """Return a sampler with the layout of the trainer's own. TRL's RepeatSampler (GRPO, RLOO, distillation) has its
+    layout in its attributes. Any other sampler yields a step's rows one by one."""
     args = trainer.args
     step = args.train_batch_size * args.world_size * args.gradient_accumulation_steps
     prompts, group, repeats = step, 1, 1
@@ -256,7 +244,7 @@ def _sampler_like(own_sampler: Any, trainer: Any, mixture: Mixture) -> MixtureSa
     return sampler
 
 
-def _joined(datasets: list[Any]) -> Any:
+def _concatenate(datasets: list[Any]) -> Any:
     if hasattr(datasets[0], "column_names"):  # a dataset of the datasets library
         from datasets import concatenate_datasets
 
@@ -267,18 +255,17 @@ def _joined(datasets: list[Any]) -> Any:
 
 
 class Skip:
-    """The action `data.skip` of one trainer. Batches that the loader has drawn ahead are discarded if they are
-    skipped."""
+    """The action `data.skip` of one trainer. It also discards skipped batches that the loader has drawn ahead."""
 
     def __init__(self, trainer: Any, mixture: Mixture) -> None:
         self._mixture = mixture
         self._trained_on = 0
-        self._to_drop = 0
+        self._batches_to_drop = 0
         fetch = trainer.get_batch_samples
 
         def fetch_after_skip(iterator: Any, batches: int, *rest: Any) -> Any:
-            while self._to_drop:
-                self._to_drop -= 1
+            while self._batches_to_drop:
+                self._batches_to_drop -= 1
                 fetch(iterator, batches, *rest)
             self._trained_on += 1
             return fetch(iterator, batches, *rest)
@@ -287,30 +274,26 @@ class Skip:
         trainer.get_batch_samples = fetch_after_skip
 
     def begin(self, step: int) -> None:
-        self._trained_on, self._to_drop = step, 0
+        self._trained_on, self._batches_to_drop = step, 0
 
     def __call__(self, count: float | None) -> tuple[float, float]:
-        """Skip `count` batches. Return the positions of the next batch without and with the skip.
-
-        If a chunk serves several steps (completions are reused), and at the last step of an epoch, the skip begins with
-        the chunk after those already drawn. Raises ValueError for an invalid count.
-        """
-        if count is None or not 1 <= count <= MOST_SKIPPED or count != int(count):
-            raise ValueError(
-                f"{count!r} is not a number of batches to pass over; give a whole one from 1 to {MOST_SKIPPED:,}"
-            )
+        """Skip `count` batches. Return the positions of the next batch without and with the skip. The skip begins after
+        the chunks that are already drawn if several steps use a chunk (completions are reused), and at the last step of
+        an epoch. Raises ValueError for an invalid count."""
+        if count is None or not 1 <= count <= MAX_SKIPPED or count != int(count):
+            raise ValueError(f"cannot skip {count!r} batches; give a whole number from 1 to {MAX_SKIPPED:,}")
         mixture, sampler = self._mixture, self._mixture.sampler
         chunk = drawn = mixture.next_chunk
         if sampler is not None and sampler.repeats == 1 and drawn < sampler.ends:
             chunk = min(drawn, self._trained_on)
         before = mixture.position(chunk)
         mixture.skip(int(count), chunk)
-        self._to_drop += drawn - chunk
+        self._batches_to_drop += drawn - chunk
         return float(before), float(mixture.position(chunk))
 
 
 def announce(trainer: Any, actuators: Actuators, mixture: Mixture) -> None:
-    """Register `data.mixture` if there are several datasets, and `data.skip` unless the user has such an actuator."""
+    """Register `data.mixture` if there are several datasets, and `data.skip` unless the user has registered it."""
     if len(mixture.names) > 1:
         actuators.simplex(MIXTURE, mixture.get, mixture.set, moves_own_metric=True)
     if SKIP not in actuators:

@@ -1,17 +1,17 @@
-"""The knob `train.quantisation`: train through weights rounded to 8 or 4 bits. It can be switched during a run.
+"""The knob `train.quantisation`, which trains with weights rounded to 8 or 4 bits. It can be switched during a run.
 
     actuators = oven.Actuators()
     quantisation.announce(actuators, FakeQuantisation(model))
     oven.attach(trainer, actuators=actuators)
 
 Quantisation-aware training (Jacob et al. 2018, arXiv 1712.05877): the forward pass sees rounded weights, the optimizer
-moves the full ones, and the gradient passes the rounding unchanged (the straight-through estimator; Bengio et al. 2013,
-arXiv 1308.3432). Rounding is torch's own, `fake_quantize_per_channel_affine`.
+updates the full-precision weights, and the gradient passes through the rounding unchanged (the straight-through
+estimator; Bengio et al. 2013, arXiv 1308.3432). The rounding uses torch's `fake_quantize_per_channel_affine`.
 
-Quantisation changes the class of the layers and not their parameters. `torch.nn.utils.parametrize` would change the
-name and order of each weight while it is on. Checkpoints, copies for rollback and readers of `named_parameters()` would
-have to handle that. Here the parameters, their names and the optimizer's moments stay the same objects, checkpoints
-contain a plain model, and switching it off leaves no trace.
+Quantisation changes the class of the layers, but not their parameters. `torch.nn.utils.parametrize` would change the
+name and order of each weight. Checkpoints, copies for rollback and readers of `named_parameters()` would have to handle
+this. Here, the parameters, their names and the optimizer's moments do not change, checkpoints contain a plain model,
+and switching quantisation off restores the original layers.
 """
 
 from __future__ import annotations
@@ -29,25 +29,23 @@ from oven_learner.actuators import Actuators
 NAME: Final = "train.quantisation"
 NONE: Final = "none"
 BITS: Final = {"int8": 8, "int4": 4}
-"""Choice → bits of a weight."""
+"""Choice → number of bits per weight."""
 GROUP: Final = 32
 """Number of weights that share a scale with 4 bits, as in llama.cpp's Q4_0 and torchao's CPU default. With 8 bits, all
 weights of an output share one scale."""
 
 
 def fake_quantised(weight: Tensor, bits: int) -> Tensor:
-    """Round a weight (out, in) symmetrically to 2^bits − 1 levels, with the gradient of the weight itself.
-
-    The scale is that of the largest weight of an output, or with 4 bits of each GROUP of its inputs if GROUP divides
-    them. No weight is clipped. A weight that is not finite makes its group NaN.
-    """
+    """Round a weight (out, in) symmetrically to 2^bits − 1 levels. The gradient passes through unchanged. The largest
+    weight of each output sets the scale. With 4 bits, each GROUP of inputs has its own scale, if GROUP divides their
+    number. No weight is clipped. A weight that is not finite makes its group NaN."""
     grouped = bits == BITS["int4"] and weight.shape[1] % GROUP == 0
     rows = weight.reshape(-1, GROUP) if grouped else weight
-    most = 2 ** (bits - 1) - 1
-    scale = rows.detach().abs().amax(1).float() / most  # (groups)
+    max_level = 2 ** (bits - 1) - 1
+    scale = rows.detach().abs().amax(1).float() / max_level  # (groups)
     scale = scale.clamp(min=torch.finfo(torch.float32).tiny)  # a group of zeros
     zero = torch.zeros(len(rows), dtype=torch.int32, device=weight.device)
-    return torch.fake_quantize_per_channel_affine(rows, scale, zero, 0, -most, most).view_as(weight)
+    return torch.fake_quantize_per_channel_affine(rows, scale, zero, 0, -max_level, max_level).view_as(weight)
 
 
 class QuantisedLinear(nn.Linear):
@@ -60,6 +58,8 @@ class QuantisedLinear(nn.Linear):
 
 
 class QuantisedConv1D(Conv1D):  # type: ignore[misc, unused-ignore]
+    """A Conv1D that rounds its weight to `oven_bits` in the forward pass."""
+
     oven_bits: int
 
     def forward(self, x: Tensor) -> Tensor:
@@ -67,16 +67,14 @@ class QuantisedConv1D(Conv1D):  # type: ignore[misc, unused-ignore]
 
 
 QUANTISED: Final[dict[type[nn.Module], type[nn.Module]]] = {nn.Linear: QuantisedLinear, Conv1D: QuantisedConv1D}
-"""Layer class → its quantised class. Subclasses may compute something else and are not changed."""
-FULL: Final = {on: off for off, on in QUANTISED.items()}
+"""Layer class → its quantised class. Subclasses are not changed, because they may compute something else."""
+FULL: Final = {quantised: full for full, quantised in QUANTISED.items()}
 
 
 class FakeQuantisation:
-    """Quantises the linear layers of a model whose weights train, except its output layer.
-
-    The quantised models of transformers also leave the output layer as it is; it often shares its weight with the
-    embedding. Raises ConfigError for a model without such layers.
-    """
+    """Quantises the trainable linear layers of a model, except its output layer. Quantised models in transformers do
+    not quantise the output layer either, because it often shares its weight with the embedding. Raises ConfigError for
+    a model without such layers."""
 
     def __init__(self, model: nn.Module) -> None:
         output = getattr(model, "get_output_embeddings", lambda: None)()
@@ -86,10 +84,10 @@ class FakeQuantisation:
             if type(module) in (*QUANTISED, *FULL) and module is not output and module.weight.requires_grad
         ]
         if not self.layers:
-            raise ConfigError(f"{type(model).__name__} has no linear layer whose weight trains; {NAME} needs one")
+            raise ConfigError(f"{type(model).__name__} has no trainable linear layer, which {NAME} needs")
 
     def read(self) -> str:
-        """Return the present choice: `none`, `int8` or `int4`."""
+        """Return the current choice: `none`, `int8` or `int4`."""
         bits = getattr(self.layers[0], "oven_bits", None)
         return next((name for name, choice_bits in BITS.items() if choice_bits == bits), NONE)
 
@@ -98,7 +96,8 @@ class FakeQuantisation:
         return BITS.get(self.read()) or int(torch.finfo(self.layers[0].weight.dtype).bits)
 
     def write(self, choice: str) -> None:
-        """Switch quantisation from the next forward pass on. Random generators, weights and optimizer do not change."""
+        """Switch quantisation from the next forward pass on, without changing random generators, weights or
+        optimizer."""
         for layer in self.layers:
             vars(layer).pop("oven_bits", None)
             plain = FULL.get(type(layer), type(layer))
@@ -108,7 +107,7 @@ class FakeQuantisation:
 
 
 def announce(actuators: Actuators, quantisation: FakeQuantisation) -> None:
-    """Register the choice. The loss is that of the rounded weights, so that only held-out data can judge a change."""
+    """Register the choice. A change shifts the training loss itself, so only held-out data can judge it."""
     choices = (NONE, *BITS)
     actuators.choice(
         NAME, quantisation.read, quantisation.write, choices, unit="the linear layers' weights", moves_own_metric=True

@@ -1,27 +1,27 @@
-"""Knobs that a trainer reads again at every step: gradient clip, TRL's β and ε, and weights of reward functions.
+"""Knobs that a trainer reads again at every step, such as the gradient clip, TRL's β and ε, and reward weights.
 
 - `grad.clip`: the gradient norm above which gradients are scaled down.
 - `grpo.epsilon`, `rloo.epsilon`: the clip range of the ratio between the policy and the one that sampled (PPO; Schulman
   et al. 2017, arXiv 1707.06347, eq. 7), and `….epsilon_high` if the upper side has its own value (DAPO; Yu et al. 2025,
   arXiv 2503.14476, eq. 10).
 
-β has another meaning in each trainer, so the knob is named after the trainer:
+β has a different meaning in each trainer, so the knob is named after the trainer:
 
-- `grpo.beta`, the weight of the KL term in the loss: with the teachers (oven_learner.teachers.kl_knobs).
-- `rloo.beta`: weight of the KL penalty in the reward, per completion (Ahmadian et al. 2024, arXiv 2402.14740); acts
-  from the next generation on.
+- `grpo.beta`: the weight of the KL term in the loss (defined in oven_learner.teachers.kl_knobs).
+- `rloo.beta`: the weight of the KL penalty in the reward, per completion (Ahmadian et al. 2024, arXiv 2402.14740). It
+  takes effect with the next generation.
 - `dpo.beta`: how far preferences may pull the policy from its reference (Rafailov et al. 2023, arXiv 2305.18290,
   eq. 7).
 - `distillation.beta`: the position of the generalised Jensen-Shannon divergence between forward KL (0) and reverse
-  KL (1) (Agarwal et al. 2024, arXiv 2306.13649). The two ends use other formulas, and their losses differ in scale.
-  A run at one end (TRL's default is 1) has no such knob. The knob of any other run never reaches an end.
+  KL (1) (Agarwal et al. 2024, arXiv 2306.13649). Both ends use different formulas, and their losses differ in scale.
+  A run at one end (TRL's default is 1) has no such knob. In any other run, the knob never reaches an end.
 
-TRL 1.16 reads β at every loss. It is a knob only if the model it refers to is loaded.
+TRL 1.16 reads β for every loss. It is a knob only if the model that it refers to is loaded.
 
-Gradient accumulation is not a knob. transformers 5.23 reads `args.gradient_accumulation_steps` live to decide how many
-micro-batches to fetch (trainer.py:1862), and also when to step, against a counter that runs over the epoch (1882).
-After a change the optimizer would step within a fetched group, with losses scaled for a whole one. The length of the
-epoch and the position in a checkpoint are also computed with one value for the whole epoch (1700, 1859).
+Gradient accumulation is not a knob. transformers 5.23 reads `args.gradient_accumulation_steps` at each step to decide
+how many micro-batches to fetch (trainer.py:1862). It also compares it with a counter for the epoch to decide when to
+step (1882). After a change, the optimizer would step within a fetched group, with losses scaled for a complete group.
+The length of the epoch and the position in a checkpoint also assume one value for the whole epoch (1700, 1859).
 """
 
 from __future__ import annotations
@@ -41,18 +41,16 @@ WEIGHTS = "reward.weights"
 
 
 def announce_reward_weights(trainer: Any, actuators: Actuators) -> None:
-    """Register `reward.weights`: shares of the user's total weight, by function. A committee has its own.
-
-    A change takes effect with the next generation. Weights that are not shares are not announced: a negative weight (a
-    penalty), a sum of 0, or two functions with the same name.
-    """
+    """Register `reward.weights`, each function's share of the user's total weight. A committee registers its own. A
+    change takes effect with the next generation. The knob is not registered if the weights are not shares: with a
+    negative weight (a penalty), a sum of 0, or two functions with the same name."""
     names = tuple(getattr(trainer, "reward_func_names", ()))
     if len(names) < 2 or WEIGHTS in actuators:
         return
     weights = trainer.reward_weights  # [functions], read again at every generation (TRL 1.16)
     total = float(weights.sum())
     if len(set(names)) < len(names) or bool((weights < 0).any()) or not total > 0:
-        log.info("%s is not an actuator here: weights %s of %s are not shares", WEIGHTS, weights.tolist(), names)
+        log.info("%s is not available, because the weights %s of %s are not shares", WEIGHTS, weights.tolist(), names)
         return
 
     def read() -> dict[str, float]:
@@ -70,11 +68,11 @@ BETAS = {
     "DPOTrainer": ("dpo.beta", "× log-ratio to the reference, in the loss"),
 }
 CLIPS = ("grpo", "bnpo", "dr_grpo", "dapo", "luspo")
-"""Losses with both clips (TRL 1.16, `_compute_loss`). cispo has only the upper one; sapo and vespo have none."""
+"""Losses that clip on both sides (TRL 1.16, `_compute_loss`). cispo clips only above, sapo and vespo do not clip."""
 
 
 def announce_clip(trainer: Any, actuators: Actuators, own: UserValues) -> None:
-    """Register `grad.clip` if the trainer clips. DeepSpeed clips by itself, from a configuration that it reads once."""
+    """Register `grad.clip` if the trainer clips. DeepSpeed clips by itself, and reads its configuration only once."""
     args = trainer.args
     if args.max_grad_norm and args.max_grad_norm > 0 and not trainer.is_deepspeed_enabled:
         own.scalar(
@@ -87,19 +85,19 @@ def announce_clip(trainer: Any, actuators: Actuators, own: UserValues) -> None:
 
 
 def announce_beta(trainer: Any, actuators: Actuators, own: UserValues, bounds: tuple[float, float]) -> None:
-    """Register the trainer's β, with `bounds` as multiples of the user's."""
+    """Register the trainer's β, with `bounds` as multiples of the user's value."""
     read, write = lambda: float(trainer.beta), partial(setattr, trainer, "beta")
     for kind, (name, unit) in BETAS.items():
         if is_a(trainer, kind) and trainer.beta > 0 and _has_reference(trainer):
             own.scalar(actuators, name, read, write, unit=unit, bounds=bounds)
     if is_a(trainer, "DistillationTrainer") and 0 < trainer.beta < 1 and trainer.teacher_model is not None:
         name, unit = "distillation.beta", "0: forward KL, 1: reverse KL"
-        most = 1 - (1 - trainer.args.beta) * bounds[0]  # as far from the upper end as the lower bound is from 0
-        own.scalar(actuators, name, read, write, unit=unit, bounds=bounds, scale="linear", most=most)
+        max_value = 1 - (1 - trainer.args.beta) * bounds[0]  # keeps a distance from 1, like the lower bound from 0
+        own.scalar(actuators, name, read, write, unit=unit, bounds=bounds, scale="linear", max_value=max_value)
 
 
 def _has_reference(trainer: Any) -> bool:
-    """Whether there is a reference: a model, the base of an adapter, or precomputed log-probabilities."""
+    """Whether there is a reference model, the base model of an adapter, or precomputed log-probabilities."""
     if is_a(trainer, "DPOTrainer") and set(trainer.loss_types) == {"sft"}:
         return False
     policy = trainer.accelerator.unwrap_model(trainer.model)
@@ -111,36 +109,36 @@ def _has_reference(trainer: Any) -> bool:
 
 
 def announce_epsilon(trainer: Any, actuators: Actuators, own: UserValues) -> None:
-    """Register ε if completions are reused after an optimizer step. Before a step the ratio is 1, and nothing clips."""
+    """Register ε if completions are reused after an optimizer step. Before that, the ratio is 1 and never clipped."""
     kind = next((name for name in ("GRPOTrainer", "RLOOTrainer") if is_a(trainer, name)), None)
-    if kind is None or not reuses(trainer):
+    if kind is None or not reuses_completions(trainer):
         return
     name = "grpo.epsilon" if kind == "GRPOTrainer" else "rloo.epsilon"
     loss = getattr(trainer, "loss_type", "grpo")
 
-    def both(value: float) -> None:
+    def set_both(value: float) -> None:
         trainer.epsilon_low = trainer.epsilon_high = value
 
     low, high = partial(setattr, trainer, "epsilon_low"), partial(setattr, trainer, "epsilon_high")
-    apart = trainer.args.epsilon_high is not None and trainer.args.epsilon_high != trainer.args.epsilon
+    is_asymmetric = trainer.args.epsilon_high is not None and trainer.args.epsilon_high != trainer.args.epsilon
     if loss in CLIPS:
-        write, unit = (low, "ratio below 1") if apart else (both, "ratio around 1")
-        own.scalar(actuators, name, lambda: float(trainer.epsilon_low), write, unit=unit, most=1.0)
-    if loss == "cispo" or (loss in CLIPS and apart):
+        write, unit = (low, "ratio below 1") if is_asymmetric else (set_both, "ratio around 1")
+        own.scalar(actuators, name, lambda: float(trainer.epsilon_low), write, unit=unit, max_value=1.0)
+    if loss == "cispo" or (loss in CLIPS and is_asymmetric):
         unit = "ratio" if loss == "cispo" else "ratio above 1"
         own.scalar(actuators, f"{name}_high", lambda: float(trainer.epsilon_high), high, unit=unit)
 
 
-def reuses(trainer: Any) -> bool:
-    """Whether completions are reused: TRL's condition for keeping the sampling policy's log-probabilities (1.16,
-    grpo_trainer.py:2643), or a committee with `ahead: 1`."""
+def reuses_completions(trainer: Any) -> bool:
+    """Whether completions are reused. This is TRL's condition for keeping the sampling policy's log-probabilities
+    (1.16, grpo_trainer.py:2643), or a committee with `ahead: 1`."""
     generate_every = trainer.args.steps_per_generation * trainer.num_iterations
     keeps_log_probs = trainer.args.gradient_accumulation_steps % generate_every != 0
     return bool(keeps_log_probs or getattr(trainer, "oven_ahead", False))
 
 
 def announce(trainer: Any, actuators: Actuators, own: UserValues, beta_bounds: tuple[float, float]) -> None:
-    """Register `grad.clip`, `optimizer.weight_decay`, β and ε, as far as this trainer has them."""
+    """Register those of `grad.clip`, `optimizer.weight_decay`, β and ε that this trainer has."""
     announce_clip(trainer, actuators, own)
     if not trainer.is_deepspeed_enabled:  # DeepSpeed's optimizers keep their own groups
         weight_decay.announce(trainer.optimizer, actuators)
@@ -149,7 +147,7 @@ def announce(trainer: Any, actuators: Actuators, own: UserValues, beta_bounds: t
 
 
 class UserValues:
-    """Remembers the first value of each knob: at a second `train()` the present value is a decision of the first."""
+    """The user's value of each knob, stored at the first `train()`, because decisions change the value later."""
 
     def __init__(self) -> None:
         self._values: dict[str, float] = {}
@@ -164,19 +162,19 @@ class UserValues:
         unit: str,
         bounds: tuple[float, float] = USER_BOUNDS,
         scale: Literal["linear", "log"] = "log",
-        most: float = float("inf"),
+        max_value: float = float("inf"),
     ) -> None:
-        """Register `name` within `bounds` times the user's value, and at most `most`, unless the user has an actuator
-        of that name."""
+        """Register `name`, unless the user has an actuator with that name. Its bounds are `bounds` times the user's
+        value, and at most `max_value`."""
         if name in actuators:
             return
-        own = self._values.setdefault(name, read())
-        low, high = own * bounds[0], min(own * bounds[1], max(own, most))
+        user_value = self._values.setdefault(name, read())
+        low, high = user_value * bounds[0], min(user_value * bounds[1], max(user_value, max_value))
         actuators.scalar(name, read, write, low=low, high=high, scale=scale, unit=unit)
 
 
 def check_trainable(trainer: Any) -> None:
-    """Raise ConfigError if no parameter of the model or the optimizer would learn."""
+    """Raise ConfigError if no parameter of the model or the optimizer is trainable."""
     parameters = list(trainer.model.parameters())
     optimized = [parameter for group in trainer.optimizer.param_groups for parameter in group["params"]]
     if not any(parameter.requires_grad for parameter in parameters + optimized):
@@ -187,5 +185,5 @@ def check_trainable(trainer: Any) -> None:
 
 
 def is_a(trainer: Any, name: str) -> bool:
-    """Whether the trainer is of this class. Comparing names avoids importing TRL for a plain Trainer."""
+    """Whether the trainer is an instance of the named class. Names avoid importing TRL for a plain Trainer."""
     return any(cls.__name__ == name for cls in type(trainer).__mro__)

@@ -1,6 +1,6 @@
 """Decides which authored prompts a source accepts, and which share of the draws they get in each chunk.
 
-At the initial share of 0, every draw and every random number is the same as without authored prompts.
+The initial share is 0. All draws and random numbers are then the same as without authored prompts.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from oven_learner.hf.prompts.injected import InjectedPrompts
 from oven_runs.home.authored_prompts import fault, normalized
 
 CAP = 256
-"""Maximum stored authored prompts. The oldest are evicted first, because training has already used them."""
+"""Maximum number of stored authored prompts. The oldest are evicted first, because training has already used them."""
 SHARE = "data.authored_share"
-"""The actuator."""
+"""Name of the actuator."""
 QUOTE_WORDS = 8
-"""Consecutive words of a held-out prompt that count as a quotation: PaLM's test for contamination (Chowdhery et al.
-2022, arXiv 2204.02311, section 8). A shorter held-out prompt is quoted by a text that contains all of it."""
-LEAST_WORDS = 4
-"""A held-out prompt of fewer words ("wave hello") is quoted only by an equal text; as a part it would bar many
-prompts."""
+"""Number of consecutive words of a held-out prompt that count as a quotation, as in PaLM's test for contamination
+(Chowdhery et al. 2022, arXiv 2204.02311, section 8). A shorter prompt counts as quoted if a text contains all of it."""
+MIN_WORDS = 4
+"""A held-out prompt with fewer words ("wave hello") counts as quoted only by an equal text. Otherwise it would exclude
+many prompts."""
 TEMPLATE_ROWS = 20_000
-"""Prompts of the data whose phrases count as common forms and not as quotations. Reading them takes about a second
-before the first step."""
+"""Number of prompts in the data whose phrases are common and do not count as quotations. Reading them takes about a
+second before the first step."""
 
 
 class AuthoredPrompts:
@@ -36,13 +36,13 @@ class AuthoredPrompts:
     def __init__(self) -> None:
         self.pool = InjectedPrompts(CAP)
         self.timeline = [(0, 0.0)]
-        """(first chunk, share from there on), oldest first."""
+        """List of (first chunk, share from that chunk on), oldest first."""
         self.offset = 0
-        """Bytes already read from the author's file."""
+        """Number of bytes already read from the author's file."""
         self.accepted_keys: set[int] = set()
         """Keys (`key_of`) of all accepted prompts, including evicted ones."""
-        self.refused: Counter[str] = Counter()
-        """Refused prompts, by reason (docs/language-models.md)."""
+        self.refusals: Counter[str] = Counter()
+        """Number of refused prompts by reason (docs/language-models.md)."""
 
     @property
     def share(self) -> float:
@@ -52,7 +52,7 @@ class AuthoredPrompts:
         self.timeline = [old for old in self.timeline if old[0] < chunk] + [(chunk, share)]
 
     def drawable(self, topic: str, chunk: int) -> tuple[float, Sequence[int]]:
-        """Return the share in a chunk and the slots to draw from; (0, nothing) without prompts of the topic."""
+        """Return the share in a chunk and the slots to draw from, or (0, ()) if the topic has no prompts."""
         share = self.timeline[bisect_right([start for start, _ in self.timeline], chunk) - 1][1]
         slots = self.pool.drawable(topic, chunk) if share > 0 else ()
         return (share, slots) if slots else (0.0, ())
@@ -63,7 +63,7 @@ class AuthoredPrompts:
             "timeline": self.timeline,
             "offset": self.offset,
             "taken": sorted(self.accepted_keys),
-            "refused": dict(self.refused),
+            "refused": dict(self.refusals),
         }
 
     def load(self, state: Mapping[str, Any]) -> None:
@@ -71,38 +71,37 @@ class AuthoredPrompts:
         self.pool.load(state["pool"])
         self.timeline = [(int(chunk), float(share)) for chunk, share in state["timeline"]]
         self.offset, self.accepted_keys = int(state["offset"]), set(state["taken"])
-        self.refused = Counter(state["refused"])
+        self.refusals = Counter(state["refused"])
 
 
 class Admission:
-    """Decides which texts are refused. `own` contains the prompts in the data, `held_out` the prompts for
-    evaluation."""
+    """Decides which texts are refused. `data_prompts` are used for training, and `held_out` for evaluation."""
 
-    def __init__(self, own: Sequence[str], held_out: Iterable[str]) -> None:
-        self._own = {key_of(text) for text in own}
-        held = [words for text in held_out if (words := _words(text))]
-        self.held_out = len(held)
-        """The number of held-out prompts."""
-        quotes = {gram for words in held if len(words) >= LEAST_WORDS for gram in _grams(words)}
-        for text in islice(own, TEMPLATE_ROWS if quotes else 0):
+    def __init__(self, data_prompts: Sequence[str], held_out: Iterable[str]) -> None:
+        self._data_keys = {key_of(text) for text in data_prompts}
+        held_out_words = [words for text in held_out if (words := _words(text))]
+        self.held_out = len(held_out_words)
+        """Number of held-out prompts."""
+        quotes = {gram for words in held_out_words if len(words) >= MIN_WORDS for gram in _grams(words)}
+        for text in islice(data_prompts, TEMPLATE_ROWS if quotes else 0):
             quotes.difference_update(_grams(_words(text)))
-        self._whole = {tuple(words) for words in held}
-        self._quotes = quotes | {words for words in self._whole if LEAST_WORDS <= len(words) <= QUOTE_WORDS}
+        self._full_prompts = {tuple(words) for words in held_out_words}
+        self._quotes = quotes | {words for words in self._full_prompts if MIN_WORDS <= len(words) <= QUOTE_WORDS}
         self._lengths = sorted({len(gram) for gram in self._quotes})
 
     def refusal(self, text: str, accepted: Collection[int]) -> str:
-        """Return the reason for refusing the text, or an empty string. `accepted`: keys of all accepted prompts."""
+        """Return the reason for refusing the text, or an empty string. `accepted` has the keys of accepted prompts."""
         if why := fault(text):
             return why
-        if key_of(text) in self._own or key_of(text) in accepted:
+        if key_of(text) in self._data_keys or key_of(text) in accepted:
             return "duplicate"
         words = _words(text)
         quotes = any(gram in self._quotes for length in self._lengths for gram in _windows(words, length))
-        return "held_out" if quotes or tuple(words) in self._whole else ""
+        return "held_out" if quotes or tuple(words) in self._full_prompts else ""
 
 
 def text_of(prompt: Any) -> str:
-    """Return a prompt's text; for messages, their contents, one per line."""
+    """Return a prompt's text. For messages, join their contents with newlines."""
     if isinstance(prompt, str):
         return prompt
     return "\n".join(str(message.get("content", "")) for message in prompt)
@@ -115,7 +114,7 @@ def key_of(text: str) -> int:
 
 
 def _words(text: str) -> list[str]:
-    """Split into words without punctuation. Mathematical signs are words."""
+    """Split a text into words without punctuation. Mathematical signs are words."""
     return [bare for word in normalized(text).split() if (bare := word.strip(".,;:!?\"'()[]"))]
 
 
@@ -124,5 +123,5 @@ def _windows(words: Sequence[str], length: int) -> Iterator[tuple[str, ...]]:
 
 
 def _grams(words: Sequence[str]) -> Iterator[tuple[str, ...]]:
-    """Yield each QUOTE_WORDS consecutive words; of a shorter text, all of it."""
+    """Yield all runs of QUOTE_WORDS consecutive words, or all words of a shorter text."""
     return _windows(words, QUOTE_WORDS) if len(words) >= QUOTE_WORDS else iter([tuple(words)])

@@ -1,4 +1,4 @@
-"""Manages prompts added during training: their row slots, and the chunks that may draw them."""
+"""Manages prompts that are added during training, with their row slots and the chunks that may draw them."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from oven_learner.hf.knobs.mixture import LAG_CHUNKS
 from oven_learner.hf.prompts.prompt_rows import Row
 
 KEPT_CHUNKS = LAG_CHUNKS + 1
-"""Chunks for which an evicted prompt stays readable, because it may have been drawn ahead."""
+"""Number of chunks for which an evicted prompt can still be read, because it may have been drawn ahead."""
 SLOTS = 2 * KEPT_CHUNKS + 2
-"""Slots per prompt of the cap. Each prompt keeps its slot while any drawn chunk refers to it: current prompts, those
-evicted at each of the last KEPT_CHUNKS, and the same number again if a skip has discarded drawn chunks."""
+"""Number of slots per prompt of the cap. A prompt keeps its slot while any drawn chunk refers to it. This includes
+current prompts, prompts evicted in the last KEPT_CHUNKS chunks, and as many again if a skip has discarded chunks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,9 +27,9 @@ class Injection:
     hashes: tuple[str, ...]
     """Hashes of the prompts, in order (`reading.digest`)."""
     held: int
-    """Injected prompts that can be drawn now."""
+    """Number of injected prompts that can be drawn now."""
     evicted: int
-    """Prompts that were evicted for these: older ones, or the first of these."""
+    """Number of prompts that were evicted to make room: older prompts, or the first of these."""
 
 
 @dataclass(slots=True)
@@ -49,7 +49,7 @@ class InjectedPrompts:
     def __init__(self, cap: int) -> None:
         self.cap = cap
         self.slots = cap * SLOTS
-        self._entries: list[_Entry] = []  # oldest first; evicted ones as long as something drawn may refer to them
+        self._entries: list[_Entry] = []  # oldest first, with evicted prompts while a drawn chunk may refer to them
         self._rows: dict[int, Row] = {}
         self._cached: tuple[int, dict[str, list[int]]] | None = None  # chunk, slots by topic
 
@@ -69,11 +69,11 @@ class InjectedPrompts:
         return self._cached[1].get(topic, ())
 
     def add(self, topic: str, rows: Sequence[Row], chunk: int) -> tuple[list[int], int]:
-        """Hold these from `chunk` on. Return their slots, without rows beyond the cap, and the number of evicted
-        ones."""
-        before = [entry for entry in self._entries if entry.ends is None]
+        """Add rows that can be drawn from `chunk` on. Return their slots, without rows beyond the cap, and the number
+        of evicted prompts."""
+        current = [entry for entry in self._entries if entry.ends is None]
         first, room = max(0, len(rows) - self.cap), self.cap - min(len(rows), self.cap)
-        evicted = before[: max(0, len(before) - room)]
+        evicted = current[: max(0, len(current) - room)]
         for entry in evicted:
             entry.ends = chunk
         self._entries = [
@@ -81,12 +81,12 @@ class InjectedPrompts:
             for entry in self._entries
             if entry.ends is None or (entry.begins < entry.ends and entry.ends > chunk - KEPT_CHUNKS)
         ]
-        used = {entry.slot for entry in self._entries}
-        free = (slot for slot in range(self.slots) if slot not in used)
-        added = [_Entry(next(free), topic, chunk, None, row) for row in rows[first:]]
-        self._entries += added
+        used_slots = {entry.slot for entry in self._entries}
+        free_slots = (slot for slot in range(self.slots) if slot not in used_slots)
+        new_entries = [_Entry(next(free_slots), topic, chunk, None, row) for row in rows[first:]]
+        self._entries += new_entries
         self._reindex()
-        return [entry.slot for entry in added], len(evicted) + first
+        return [entry.slot for entry in new_entries], len(evicted) + first
 
     def state(self) -> dict[str, Any]:
         return {"cap": self.cap, "prompts": [asdict(entry) for entry in self._entries]}
@@ -94,7 +94,7 @@ class InjectedPrompts:
     def load(self, state: Mapping[str, Any]) -> None:
         """Restore the result of `state`. Raises ConfigError with nothing changed if its cap is higher."""
         if state["cap"] > self.cap:
-            raise ConfigError(f"cap={self.cap}, and the state that is loaded has {state['cap']}; give at least that")
+            raise ConfigError(f"cap={self.cap} is lower than the saved state's cap; use cap={state['cap']} or more")
         self._entries = [_Entry(**fields) for fields in state["prompts"]]
         self._reindex()
 

@@ -1,4 +1,4 @@
-"""Read prompts from lists, files, folders or functions into validated rows, with locations for error messages."""
+"""Reads prompts from lists, files, folders or functions into validated rows, with locations for error messages."""
 
 from __future__ import annotations
 
@@ -16,38 +16,36 @@ Prompts: TypeAlias = Iterable[Any] | str | Path | Callable[[], Iterable[Any]]
 """A list of prompts, a JSONL file, a folder of the `datasets` library, or a function that returns prompts."""
 
 PROMPT, TOPIC = "prompt", "topic"
-MOST_ROWS = 5_000_000
-"""Maximum prompts in one source. A function that yields more probably never ends."""
+MAX_ROWS = 5_000_000
+"""Maximum number of prompts in one source. A function that yields more probably never ends."""
 
 
 def read(prompts: Prompts, source_name: str) -> Iterator[tuple[str, Row]]:
-    """Yield (location, row) of each prompt, in order. Raises ConfigError for a source that does not exist or cannot be
-    read, and for anything that is not a prompt. Errors use `source_name`."""
+    """Yield (location, row) of each prompt, in order. Raises ConfigError, with `source_name`, for a source that cannot
+    be read and for invalid prompts."""
     for count, (location, entry) in enumerate(_entries(prompts, source_name), start=1):
-        if count > MOST_ROWS:
-            raise ConfigError(f"{source_name} has more than {MOST_ROWS:,} prompts; give fewer, or a function that ends")
+        if count > MAX_ROWS:
+            raise ConfigError(f"{source_name} has more than {MAX_ROWS:,} prompts; give fewer, or a function that ends")
         yield location, checked(entry, location)
 
 
 def checked(entry: Any, location: str) -> Row:
-    """Return a prompt as a row. It is text, messages, or a mapping with one of them as `prompt` and other columns.
-
-    Raises ConfigError for anything else.
-    """
+    """Return a prompt as a row. `entry` is text, messages, or a mapping with one of them as `prompt` and other columns.
+    Raises ConfigError for anything else."""
     row = dict(entry) if isinstance(entry, Mapping) else {PROMPT: entry}
     if PROMPT not in row:
         columns = ", ".join(map(str, row)) or "nothing"
-        raise ConfigError(f"{location} has no prompt; it has {columns}: give the text, or the messages, as `prompt`")
-    if invalid := [name for name in row if not isinstance(name, str)]:
-        raise ConfigError(f"{location} has the column {invalid[0]!r}; give columns names of text")
+        raise ConfigError(f"{location} has no `prompt`, only {columns}; add the text or the messages as `prompt`")
+    if invalid_names := [name for name in row if not isinstance(name, str)]:
+        raise ConfigError(f"{location} has the column name {invalid_names[0]!r}; use a string")
     prompt = row[PROMPT]
     if isinstance(prompt, str):
         if not prompt.strip():
-            raise ConfigError(f"{location} is an empty text; leave it out, or say what is asked")
+            raise ConfigError(f"{location} is empty; remove it, or add text")
     elif not _is_messages(prompt):
         kind = type(prompt).__name__
         raise ConfigError(
-            f"{location} is {kind}, where text or messages are needed: "
+            f"{location} has the type {kind}; expected text or messages: "
             'a string, or a list of {"role": …, "content": …}'
         )
     return row
@@ -73,7 +71,7 @@ def _entries(prompts: Prompts, source_name: str) -> Iterator[tuple[str, Any]]:
     if not isinstance(prompts, Iterable) or isinstance(prompts, bytes | Mapping):
         kind = type(prompts).__name__
         raise ConfigError(
-            f"{source_name} is {kind}; give a list, a JSONL file, a datasets folder, or a function of a list"
+            f"{source_name} has the type {kind}; give a list, a JSONL file, a datasets folder, or a function"
         )
     for index, entry in enumerate(prompts):
         yield f"{source_name}, prompt {index}", entry
@@ -92,7 +90,7 @@ def _from_path(path: Path) -> Iterator[tuple[str, Any]]:
                         yield location, json.loads(line)
                 except (ValueError, RecursionError) as error:
                     raise ConfigError(
-                        f"{location} is not JSON ({reason(error)}); each line is one prompt: a string, messages, or an "
+                        f"{location} is not valid JSON ({reason(error)}); each line must be a string, messages, or an "
                         "object with `prompt`"
                     ) from error
     except OSError as error:
@@ -107,11 +105,13 @@ def _folder(path: Path) -> Iterator[tuple[str, Any]]:
         dataset = load_from_disk(str(path))
     except Exception as error:
         raise ConfigError(
-            f"{path} is not a folder of the datasets library ({reason(error)}); save_to_disk makes one"
+            f"{path} is not a folder of the datasets library ({reason(error)}); create one with save_to_disk"
         ) from error
     if not isinstance(dataset, Dataset):
         splits = ", ".join(map(str, dataset))
-        raise ConfigError(f"{path} has the splits {splits}; give the folder of one, as {path}/{next(iter(dataset))}")
+        raise ConfigError(
+            f"{path} has the splits {splits}; give the folder of one split, such as {path}/{next(iter(dataset))}"
+        )
     for index, row in enumerate(dataset):
         yield f"{path}, row {index}", row
 

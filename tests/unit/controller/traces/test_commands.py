@@ -76,7 +76,7 @@ def test_convert_names_a_bad_line_or_skips_it(file: Path, tmp_path: Path, capsys
         more.write('{"kind": "trace", "version": 9}\n')
     code, _, err = command(capsys, "convert", file, tmp_path / "a.jsonl")
     assert code == 2
-    assert "line 2: foreign version: version 9; this reads 1" in err
+    assert "line 2: foreign version: version 9, but this program reads version 1" in err
     assert "--skip-bad" in err
     assert not (tmp_path / "a.jsonl").exists()
     code, out, _ = command(capsys, "convert", file, tmp_path / "a.jsonl", "--skip-bad")

@@ -215,12 +215,12 @@ def test_a_malformed_row_is_reported_and_the_next_is_read(
 def test_an_unknown_format_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl"
     path.write_text('{"text": "a"}\n')
-    with pytest.raises(ConfigError, match="in no known format of traces"):
+    with pytest.raises(ConfigError, match="is not in a known trace format"):
         recognise(path)
     path.write_text("")
     with pytest.raises(ConfigError, match="is empty"):
         recognise(path)
-    with pytest.raises(ConfigError, match="in no known format of traces"):
+    with pytest.raises(ConfigError, match="is not in a known trace format"):
         recognise(tmp_path)
     with pytest.raises(ConfigError, match="no such file"):
         recognise(tmp_path / "y")

@@ -188,11 +188,7 @@ class _Numbering(dict[str, int]):
             return f"the {self._noun} {text[:40]!r}… has {len(text)} characters; the limit is {MAX_CHARACTERS}"
         if not text.isascii() and any("\ud800" <= letter <= "\udfff" for letter in text):
             return f"the {self._noun} {text[:40]!r} is not valid Unicode"
-        return (
-            f"more than {self._limit} {self._noun}s; import only a part of the graph"
-            if len(self) >= self._limit
-            else ""
-        )
+        return f"more than {self._limit} {self._noun}s; import fewer" if len(self) >= self._limit else ""
 
 
 def _sort_edges(

@@ -83,9 +83,7 @@ def write(folder: Path, arrays: GraphArrays) -> None:
         check_new(folder)
         folder.parent.mkdir(parents=True, exist_ok=True)
         if (free_bytes := shutil.disk_usage(folder.parent).free) < needed_bytes:
-            raise ConfigError(
-                f"{folder} needs {needed_bytes:,} bytes, but {free_bytes:,} are free; choose another folder"
-            )
+            raise ConfigError(f"{folder} needs {needed_bytes:,} bytes, but {free_bytes:,} are free; choose another")
         shutil.rmtree(partial, ignore_errors=True)  # left by a killed process with the same pid
         partial.mkdir()
         for name in COLUMNS:
@@ -99,9 +97,7 @@ def write(folder: Path, arrays: GraphArrays) -> None:
             _sync(file)
         partial.rename(folder)
     except OSError as error:
-        raise ConfigError(
-            f"cannot write the graph {folder}: {reason(error)}; no partial graph was left there"
-        ) from error
+        raise ConfigError(f"cannot write the graph {folder}: {reason(error)}; nothing was written there") from error
     finally:
         shutil.rmtree(partial, ignore_errors=True)
 
@@ -186,9 +182,7 @@ def _read_header(path: Path, file: BinaryIO, dtype: np.dtype[Any], count: int) -
         raise ConfigError(f"{path} is not a numpy array; pickles are not read; {REMEDY}") from error
     if actual != dtype or shape != (count,) or (fortran and count > 1):
         actual_name = "objects" if actual.hasobject else f"{actual}"
-        raise ConfigError(
-            f"{path} contains {actual_name} in the shape {shape} instead of {dtype} in ({count},); {REMEDY}"
-        )
+        raise ConfigError(f"{path} contains {actual_name} of shape {shape} instead of {dtype} of ({count},); {REMEDY}")
     offset, size = file.tell(), os.fstat(file.fileno()).st_size
     if size != offset + count * dtype.itemsize:
         raise ConfigError(f"{path} is truncated: {size:,} of {offset + count * dtype.itemsize:,} bytes; {REMEDY}")

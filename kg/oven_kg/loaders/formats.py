@@ -83,9 +83,7 @@ def refuse_unsupported(graph_file: GraphFile) -> None:
         raise ConfigError(f"{path} is a folder, but not one of `kg import` (no graph.json); name the graph's files")
     for magic, description in UNSUPPORTED_FILES:
         if graph_file.head.startswith(magic):
-            raise ConfigError(
-                f"{path} is {description}, which is not supported; export the graph as text, e.g. CSV, in UTF-8"
-            )
+            raise ConfigError(f"{path} is {description}, which is not supported; export the graph as text, e.g. CSV")
 
 
 def _xml_format(head: bytes) -> str:

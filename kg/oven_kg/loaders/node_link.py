@@ -52,7 +52,5 @@ def _parse(graph_file: GraphFile) -> dict[str, Any]:
     try:
         graph = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise ConfigError(
-            f"{graph_file.path} is not valid JSON: {reason(error)}; check whether it is truncated"
-        ) from error
+        raise ConfigError(f"{graph_file.path} is not valid JSON: {reason(error)}; it may be truncated") from error
     return graph if isinstance(graph, dict) else {}

@@ -44,9 +44,7 @@ def load_parquet(graph_file: GraphFile, options: LoaderOptions) -> Iterator[Batc
     except (pa.ArrowException, OSError) as error:
         raise _unreadable(graph_file, error) from error
     if row_count != metadata.num_rows:
-        raise ConfigError(
-            f"{graph_file.path} has {row_count} rows, but its metadata says {metadata.num_rows}; write it again"
-        )
+        raise ConfigError(f"{graph_file.path} has {row_count} rows, not {metadata.num_rows} as it says; write it again")
 
 
 def _metadata(graph_file: GraphFile) -> Any:

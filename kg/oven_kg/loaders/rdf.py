@@ -32,11 +32,9 @@ NOT_BRACKETS: Final = re.compile(rb"[^()\[\]]++")
 class _CheckedFile(io.RawIOBase):
     """A file for the parser that raises ConfigError for content that would make the parser's buffer grow."""
 
-    def __init__(
-        self, graph_file: GraphFile, file: BinaryIO, rdf_format: str, statement_count: Callable[[], int]
-    ) -> None:
+    def __init__(self, graph_file: GraphFile, file: BinaryIO, rdf_format: str, count: Callable[[], int]) -> None:
         self._graph_file, self._file, self._rdf_format = graph_file, file, rdf_format
-        self._statement_count, self._last_count = statement_count, statement_count()
+        self._statement_count, self._last_count = count, count()
         self._statement_bytes = self._total = 0
         self._xml = XmlEvents(graph_file, "RDF/XML") if rdf_format == "RDF_XML" else None
         self._brackets = BracketDepth(graph_file.path) if rdf_format == "TURTLE" else None
@@ -123,9 +121,8 @@ def _load(graph_file: GraphFile, options: LoaderOptions, rdf_format: str) -> Ite
     with graph_file.open() as file:
         checked_file: Any = _CheckedFile(graph_file, file, rdf_format, lambda: statement_count)
         try:
-            for subject, predicate, target, _ in pyoxigraph.parse(
-                checked_file, getattr(pyoxigraph.RdfFormat, rdf_format)
-            ):
+            statements = pyoxigraph.parse(checked_file, getattr(pyoxigraph.RdfFormat, rdf_format))
+            for subject, predicate, target, _ in statements:
                 statement_count += 1
                 if isinstance(target, node_types) and isinstance(subject, node_types):
                     rows.append((name(subject), relation(predicate.value), name(target), statement_count))

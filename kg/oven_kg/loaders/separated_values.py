@@ -108,9 +108,7 @@ def _explain_error(graph_file: GraphFile, dialect: Dialect, problem: str) -> Con
         for _ in lines(graph_file, BLOCK_BYTES):
             pass  # raises ConfigError if a line is too long
         location = _location(graph_file, dialect, 2**62)
-        return ConfigError(
-            f"{path}, {location} opens a quote that is not closed within {BLOCK_BYTES:,} bytes; close it"
-        )
+        return ConfigError(f"{path}, {location} opens a quote and does not close it within {BLOCK_BYTES:,} bytes")
     return ConfigError(f"{path} cannot be read: {problem.splitlines()[0][:200]}")
 
 

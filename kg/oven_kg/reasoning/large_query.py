@@ -21,8 +21,8 @@ from oven_kg.arrays.word_search import WordSearch, split_words
 MAX_WORDS: Final = 8
 """Maximum number of words in a search. The rest are ignored."""
 MAX_CANDIDATES: Final = 20_000
-"""Maximum number of nodes that a search ranks, in about 3 ms. More nodes of a common word count only if they
-also match a rarer word."""
+"""Maximum number of nodes that a search ranks, in about 3 ms. More nodes of a common word count only if they also
+match a rarer word."""
 
 
 class LargeQuery:
@@ -75,9 +75,8 @@ class LargeQuery:
         max_rows = request.limit + 1
         if request.depth == 1:
             return self._edges(start, relations, request.direction, max_rows), False
-        nodes, depths = nodes_within(
-            self._arrays, start, request.depth, request.direction, relations, min_nodes=max_rows
-        )
+        direction, depth = request.direction, request.depth
+        nodes, depths = nodes_within(self._arrays, start, depth, direction, relations, min_nodes=max_rows)
         pairs = zip(nodes[:max_rows].tolist(), depths[:max_rows].tolist(), strict=True)
         return [self._row(node, depth=depth) for node, depth in pairs], False
 

@@ -59,9 +59,7 @@ def main(args: list[str]) -> int:
 
 
 def serve(
-    file: Annotated[
-        Path | None, typer.Argument(metavar="file", help="A graph file to use instead of the built-in graph.")
-    ] = None,
+    file: Annotated[Path | None, typer.Argument(metavar="file", help="A file instead of the built-in graph.")] = None,
     large: Annotated[
         Path | None, typer.Option(metavar="FOLDER", help="A `kg import` folder for query, curriculum and token_prior.")
     ] = None,

@@ -61,9 +61,7 @@ def _unigram(request: TokenPriorRequest) -> dict[int, float]:
     """Return the log probabilities of the k most frequent tokens, in nats."""
     counts, total = request.counts, sum(request.counts)
     if not total or min(counts) < 0:
-        raise ConfigError(
-            "a unigram prior needs `counts`, the number of occurrences of each token in the corpus, at least 0"
-        )
+        raise ConfigError("a unigram prior needs `counts`, how often each token occurs in the corpus (at least 0)")
     ranked = sorted((id_ for id_, count in enumerate(counts) if count), key=lambda id_: (-counts[id_], id_))
     return {id_: math.log(counts[id_] / total) for id_ in ranked[: request.k]}
 
@@ -71,14 +69,10 @@ def _unigram(request: TokenPriorRequest) -> dict[int, float]:
 def _from_graph(graph_scores: Callable[[Encode], dict[int, float]], request: TokenPriorRequest) -> dict[int, float]:
     """Return rank-linear scores of the k tokens that the graph scores highest."""
     if not request.vocabulary:
-        raise ConfigError(
-            "a prior from the graph needs `vocabulary`, because the graph's labels are looked up among the tokens"
-        )
+        raise ConfigError("a prior from the graph needs `vocabulary`, to find the tokens of the graph's labels")
     scores = top_scores(graph_scores(LongestMatch(request.vocabulary)), request.k)
     if not scores:
-        raise ConfigError(
-            "no token of the vocabulary is in a label of the graph; check that the tokens are texts, not byte ids"
-        )
+        raise ConfigError("no token of the vocabulary is in a label of the graph; send tokens as texts, not byte ids")
     return scores
 
 

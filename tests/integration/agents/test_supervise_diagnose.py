@@ -131,7 +131,7 @@ def test_a_log_that_cannot_be_diagnosed_is_refused_with_a_remedy(log: str, tmp_p
     empty = written(tmp_path / "empty", [started()])
     with pytest.raises(ConfigError, match=r"there is nothing to diagnose: the log of .* has no observations"):
         call("supervise diagnose", [empty])
-    with pytest.raises(ConfigError, match="no file or folder nowhere"):
+    with pytest.raises(ConfigError, match="nowhere is not a file or folder"):
         call("supervise diagnose", ["nowhere"])
     with pytest.raises(ConfigError, match="--model and --base-url must be used together"):
         call("supervise diagnose", [log, "--model", "m"])

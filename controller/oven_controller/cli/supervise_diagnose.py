@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from oven_agents.runtime.kg_client import answered
+from oven_agents.runtime.kg_client import answer_requests
 from oven_controller.cli.options import Json, print_result
 from oven_controller.importing.open_log import open_log
 from oven_core.errors import ConfigError
@@ -59,7 +59,7 @@ def diagnose_run(
     if bool(model) != bool(base_url):
         raise ConfigError("--model and --base-url must be used together, e.g. --base-url http://127.0.0.1:8000/v1")
     log, config = _read(run, until)
-    graph_view = answered(ask_graph(log.alarms, log.started), answers())
+    graph_view = answer_requests(ask_graph(log.alarms, log.started), answers())
     baseline = diagnose_without_model(log, graph_view)
     result: DiagnosisResult | None = None
     if model:

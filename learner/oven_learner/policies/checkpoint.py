@@ -45,9 +45,8 @@ def save(trainer: Any, output: Path) -> Path:
     )
     checkpoint_record.finish(folder, record)
     complete = [path for path in checkpoint_record.in_folder(output) if not checkpoint_record.problem(path)]
-    for path in sorted(complete, key=lambda path: (path / checkpoint_record.RECORD).stat().st_mtime_ns)[
-        :-MAX_CHECKPOINTS
-    ]:
+    oldest_first = sorted(complete, key=lambda path: (path / checkpoint_record.RECORD).stat().st_mtime_ns)
+    for path in oldest_first[:-MAX_CHECKPOINTS]:
         shutil.rmtree(path, ignore_errors=True)
     return folder
 

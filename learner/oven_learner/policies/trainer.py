@@ -169,7 +169,7 @@ class PolicyTrainer:
             "clip": self.config.max_grad_norm,
             "max_steps": self.config.max_steps,
             "step": self.step,
-            "metrics": self.announced(),
+            "metrics": self.metric_specs(),
             "lr_bounds": self.config.lr_bounds,
             "recipe": "policy",
             **self._connect_options,
@@ -216,10 +216,10 @@ class PolicyTrainer:
         if self.scoring.committee is not None:
             announce_committee(actuators, self.scoring.committee)
 
-    def announced(self) -> tuple[MetricSpec, ...]:
+    def metric_specs(self) -> tuple[MetricSpec, ...]:
         """Return the metrics of each step."""
         user_names = {spec.name for spec in self._metrics}
-        specs = (*SAMPLE_METRICS, *((KL,) if len(self.teachers) else ()), *self.scoring.announced())
+        specs = (*SAMPLE_METRICS, *((KL,) if len(self.teachers) else ()), *self.scoring.metric_specs())
         return (*(spec for spec in specs if spec.name not in user_names), *self._metrics)
 
     def update(self, number: int, conditions: Sequence[Any]) -> dict[str, float]:

@@ -18,7 +18,7 @@ from oven_runs.log.committee_view import abstention_metric
 if TYPE_CHECKING:  # this module imports numpy, which rules and judges do not need
     from oven_learner.rewards.calibrated import CalibratedReward
 
-MAX_OWN_KINDS = 16
+MAX_CUSTOM_KINDS = 16
 """Maximum number of failure kinds from remote members per batch. Further kinds are counted together."""
 
 
@@ -32,7 +32,7 @@ class Group:
     reference: str = ""
     """An answer that is known to be right, or empty."""
     originals: tuple[str, ...] = ()
-    """The policy's own completions if members see changed ones, otherwise empty."""
+    """The policy's own completions if members see changed texts, otherwise empty."""
 
     @property
     def original_completions(self) -> tuple[str, ...]:
@@ -124,7 +124,7 @@ def rule_verdict(cells: Sequence[Cell]) -> Verdict:
     return tuple(scores)
 
 
-def in_group_order(verdict: Verdict, request: ScoreRequest, completions: Sequence[str]) -> Verdict:
+def to_group_order(verdict: Verdict, request: ScoreRequest, completions: Sequence[str]) -> Verdict:
     """Reorder scores from the order of the request to the order of the group."""
     if isinstance(verdict, Abstention):
         return verdict
@@ -195,8 +195,8 @@ def member_metrics(
             metrics[f"rewards/{member}/mean"] = math.fsum(scores) / len(scores)
     kinds = sum(kinds_by_member.values(), Counter[str]())
     metrics["committee/abstentions"] = float(kinds.total())
-    own_kinds = [kind for kind in sorted(kinds) if kind not in KINDS]
-    for kind in own_kinds[MAX_OWN_KINDS:]:
+    custom_kinds = [kind for kind in sorted(kinds) if kind not in KINDS]
+    for kind in custom_kinds[MAX_CUSTOM_KINDS:]:
         kinds[OTHER] += kinds.pop(kind)
     metrics |= {f"committee/abstain/{kind}": float(count) for kind, count in kinds.items()}
     for judge in judges:

@@ -60,7 +60,7 @@ class BiasTest:
         self.groups = 0
 
     def add_group(self, scores: Sequence[float], irrelevant_values: Sequence[float]) -> None:
-        """Add the scores of a group, and the values that they should not depend on. Constant ones are ignored."""
+        """Add the scores of a group, and the values that they should not depend on. Constant values are ignored."""
         group_correlation = correlation(scores, irrelevant_values)
         if group_correlation is not None:
             self._sum += group_correlation
@@ -98,13 +98,13 @@ class JudgeWatch:
         self._weigh = weigh
         self.reliability = Reliability(judges)
         self._evidence_of: dict[str, _JudgeEvidence] = {}
-        self._numbers = itertools.count()
+        self._generation_numbers = itertools.count()
         self._generations: dict[str, int] = {}
         self._reported: set[tuple[str, str]] = set()
         for judge in judges:
             self.begin(judge)
 
-    def announced(self) -> tuple[MetricSpec, ...]:
+    def metric_specs(self) -> tuple[MetricSpec, ...]:
         """Return the metrics of each judge."""
         return tuple(
             MetricSpec(
@@ -140,7 +140,7 @@ class JudgeWatch:
         for judge, evidence in self._evidence_of.items():
             verdict = verdicts.get(judge)
             if isinstance(verdict, Abstention) and verdict.kind == FOOLED:
-                self.reliability.failed_control(judge)
+                self.reliability.record_failed_control(judge)
             if judge in standard_scores:
                 others = [values for name, values in standard_scores.items() if name != judge]
                 evidence.add_group(standard_scores[judge], others, positions, lengths)
@@ -154,7 +154,7 @@ class JudgeWatch:
     def begin(self, judge: str) -> None:
         """Reset the evidence for a new judge, or for a name that another model takes over."""
         self._evidence_of[judge] = _JudgeEvidence()
-        self._generations[judge] = next(self._numbers)
+        self._generations[judge] = next(self._generation_numbers)
         self.reliability.begin(judge)
         self._reported = {(name, kind) for name, kind in self._reported if name != judge}
 
@@ -186,7 +186,7 @@ class JudgeWatch:
             "length": (evidence.length.alarm, length_message),
             "reliability": (is_unreliable, "disagrees with the others; its weight is reduced"),
             f"change {changes:.0f}": (changes > 0, "scores old groups differently than before: its model has changed"),
-            "cut": (bool(values.get("cut_texts")), "saw long texts cut; committee.characters is the limit"),
+            "cut": (bool(values.get("cut_texts")), "reads long texts only up to committee.characters"),
         }
         for kind, (is_true, message) in findings.items():
             if is_true and (judge, kind) not in self._reported:
@@ -194,7 +194,7 @@ class JudgeWatch:
                 log.warning("committee member %s %s", judge, message)
             elif not is_true and (judge, kind) in self._reported:
                 self._reported.discard((judge, kind))
-                log.info("committee member %s: no longer true: it %s", judge, message)
+                log.info("committee member %s: resolved: it %s", judge, message)
 
 
 class _JudgeEvidence:

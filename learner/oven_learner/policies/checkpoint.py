@@ -84,7 +84,7 @@ def load(trainer: Any, folder: Path) -> None:
             target.load_state_dict(saved_state)
     if trainer.scoring.committee is not None and state.get("committee") is not None:
         trainer.scoring.committee.load_state_dict(state["committee"])
-    trainer.step, trainer.position, trainer.skipped = state["step"], state["position"], state["skipped"]
+    trainer.step, trainer.position, trainer.skipped_steps = state["step"], state["position"], state["skipped"]
     trainer.conditions = list(state["conditions"])
     trainer.beta, trainer.epsilon = state["beta"], (state["epsilon"][0], state["epsilon"][1])
     if state["teacher"]:
@@ -105,7 +105,7 @@ def state_of(trainer: Any) -> dict[str, Any]:
         "committee": trainer.scoring.committee.state_dict() if trainer.scoring.committee is not None else None,
         "step": trainer.step,
         "position": trainer.position,
-        "skipped": trainer.skipped,
+        "skipped": trainer.skipped_steps,
         "conditions": trainer.conditions,
         "beta": trainer.beta,
         "epsilon": list(trainer.epsilon),

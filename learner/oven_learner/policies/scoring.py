@@ -83,7 +83,7 @@ class Scoring:
             metrics: dict[str, float] = {}
             values = self.committee(**arguments, log_metric=metrics.__setitem__)
             rewards = torch.tensor([math.nan if value is None else float(value) for value in values])
-            missing_reasons = dict(self.committee.last_outcome.abstained)
+            missing_reasons = dict(self.committee.last_outcome.abstentions)
         else:
             rewards, metrics, missing_reasons = self._sum_rewards(arguments, len(outputs))
         metrics |= {UNSCORED.name: float(rewards.isnan().sum()), INFINITE.name: float(rewards.isinf().sum())}

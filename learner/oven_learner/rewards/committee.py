@@ -113,7 +113,7 @@ class Committee:
         remotes = remote.members if remote else ()
         self.judges = MemberModels({name: remote.judges.get(name) for name in remotes} if remote else {})
         """Model of each remote member."""
-        self.watch = JudgeWatch(remotes, weigh=reliability)
+        self.watch = JudgeWatch(remotes, applies_reliability=reliability)
         self._saved_reliability: dict[str, Any] = {}
         self._saved_models: dict[str, str] = {}
         self.members = (*self.rules, *remotes)
@@ -353,7 +353,7 @@ class Committee:
             caution=self._caution,
             shape=self.shape,
         )
-        metrics, abstained = member_metrics(self.members, self.judges.members, verdicts)
+        metrics, abstentions = member_metrics(self.members, self.judges.members, verdicts)
         for member in self.members:
             self._log_abstentions(member, verdicts)
         if remote is not None and remote_voters:
@@ -369,11 +369,11 @@ class Committee:
                 requested_texts = [completion.text for completion in request.completions]
                 self.watch.add_group(requested_texts, group.completions, voter_verdicts, shares)
             metrics |= self.watch.metrics(remote.health)
-        for kind, count in outcome.abstained.items():
+        for kind, count in outcome.abstentions.items():
             metrics["committee/abstentions"] += count
             metrics[f"committee/abstain/{kind}"] = float(count)
-        outcome.abstained |= abstained
-        outcome.metrics |= metrics | {"committee/skipped_groups": float(outcome.skipped)}
+        outcome.abstentions |= abstentions
+        outcome.metrics |= metrics | {"committee/skipped_groups": float(outcome.skipped_groups)}
         return outcome, Evidence(groups, verdicts, dict(shares), requests, reasons)
 
     def _log_abstentions(self, member: str, verdicts: Sequence[Mapping[str, Verdict]]) -> None:

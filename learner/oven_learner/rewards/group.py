@@ -47,10 +47,10 @@ class BatchOutcome:
     rewards: list[float | None] = field(default_factory=list)
     """Reward of each row, over all ranks and in the order of the batch. None in groups without a quorum."""
     groups: int = 0
-    skipped: int = 0
+    skipped_groups: int = 0
     """Number of groups without a quorum."""
     metrics: dict[str, float] = field(default_factory=dict)
-    abstained: Counter[str] = field(default_factory=Counter)
+    abstentions: Counter[str] = field(default_factory=Counter)
     """Kind → number of abstentions, counted once per member and group."""
 
 
@@ -144,7 +144,7 @@ def batch_rewards(
     shape: CalibratedReward | None = None,
 ) -> BatchOutcome:
     """Return the rewards of `groups`, computed from each member's verdicts. Members without a share are measured, but
-    do not vote. `weights` are the shares multiplied by reliability. `abstained` counts members that saw no difference
+    do not vote. `weights` are the shares multiplied by reliability. `abstentions` counts members that saw no difference
     in a group that was skipped for that reason."""
     outcome, agreements = BatchOutcome(groups=len(groups)), []
     shaped_groups: list[tuple[Sequence[str], Sequence[float], Sequence[float]]] = []
@@ -160,9 +160,10 @@ def batch_rewards(
             if merits is not None and rewards is not None:
                 shaped_groups.append((group.original_completions, merits, rewards))
         if rewards is None:
-            outcome.skipped += 1
+            outcome.skipped_groups += 1
             if len(voter_scores) >= quorum:
-                outcome.abstained[NO_DIFFERENCE] += sum(not sees_difference(values) for values in voter_scores.values())
+                undecided = [name for name, values in voter_scores.items() if not sees_difference(values)]
+                outcome.abstentions[NO_DIFFERENCE] += len(undecided)
         outcome.rewards += [None] * len(group.completions) if rewards is None else rewards
         correlation = agreement(voter_scores)
         if correlation is not None:

@@ -73,7 +73,7 @@ class BiasTest:
         return self._sum / self.groups if self.groups else None
 
     @property
-    def alarm(self) -> bool:
+    def has_alarm(self) -> bool:
         """Whether the bias is significant and large enough to matter."""
         variance = self._variance + TUNING_VARIANCE
         log_e_value = self._sum**2 / (2 * variance) - 0.5 * math.log(variance / TUNING_VARIANCE)
@@ -92,10 +92,10 @@ def correlation(a: Sequence[float], b: Sequence[float]) -> float | None:
 
 
 class JudgeWatch:
-    """A monitor of the remote members `judges`. It always measures reliability, and `weigh` applies it to weights."""
+    """A monitor of the remote members `judges`. Reliability changes weights only if `applies_reliability`."""
 
-    def __init__(self, judges: Sequence[str], *, weigh: bool = True) -> None:
-        self._weigh = weigh
+    def __init__(self, judges: Sequence[str], *, applies_reliability: bool = True) -> None:
+        self._applies_reliability = applies_reliability
         self.reliability = Reliability(judges)
         self._evidence_of: dict[str, _JudgeEvidence] = {}
         self._generation_numbers = itertools.count()
@@ -116,7 +116,7 @@ class JudgeWatch:
 
     def weights(self, weights: Mapping[str, float]) -> dict[str, float]:
         """Return the members' weights. The weights of judges are multiplied by their reliability."""
-        return self.reliability.weights(weights) if self._weigh else dict(weights)
+        return self.reliability.weights(weights) if self._applies_reliability else dict(weights)
 
     def add_group(
         self,
@@ -182,8 +182,8 @@ class JudgeWatch:
         length_message = f"favours a length more than the others do (correlation {length_bias:+.2f} beyond theirs)"
         findings = {
             "quarantine": (bool(values.get("quarantined")), "is in quarantine: it failed tests with known answers"),
-            "order": (evidence.order.alarm, order_message),
-            "length": (evidence.length.alarm, length_message),
+            "order": (evidence.order.has_alarm, order_message),
+            "length": (evidence.length.has_alarm, length_message),
             "reliability": (is_unreliable, "disagrees with the others; its weight is reduced"),
             f"change {changes:.0f}": (changes > 0, "scores old groups differently than before: its model has changed"),
             "cut": (bool(values.get("cut_texts")), "reads long texts only up to committee.characters"),

@@ -111,9 +111,9 @@ class UnscoredGroupSkipper:
         batch: dict[str, Any] = self._generate(inputs)
         outcome = self._committee.last_outcome
         if training:
-            self._abstentions += outcome.abstained
-            if outcome.skipped:
-                self._exclude_unscored(batch, outcome.groups, outcome.skipped)
+            self._abstentions += outcome.abstentions
+            if outcome.skipped_groups:
+                self._exclude_unscored(batch, outcome.groups, outcome.skipped_groups)
         return batch
 
     def _exclude_unscored(self, batch: dict[str, Any], groups: int, skipped: int) -> None:

@@ -156,7 +156,7 @@ def test_faulty_judges_give_no_wrong_reward_and_see_no_confidence(tmp_path: Path
             )
             pairs = zip(rewards, [earned for _, earned in rows], strict=True)
             wrong += sum(reward is not None and not abs(reward - earned) < 1e-9 for reward, earned in pairs)
-            skipped += committee.last_outcome.skipped
+            skipped += committee.last_outcome.skipped_groups
             lost = {
                 index
                 for index, verdicts in enumerate(committee.evidence.verdicts)

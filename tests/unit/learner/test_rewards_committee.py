@@ -169,7 +169,7 @@ def test_scores_that_are_all_equal_make_no_quorum_and_are_counted() -> None:
     assert rewards == [None, None, 0.5, 0.5], "in the second group all see the same"
     assert metrics["committee/abstain/no_difference"] == metrics["committee/abstentions"] == 1
     assert metrics["rewards/flat/mean"] == 0.5
-    assert committee.last_outcome.abstained == {"no_difference": 1}, "it is named when the run is held"
+    assert committee.last_outcome.abstentions == {"no_difference": 1}, "it is named when the run is held"
 
 
 REQUEST = ScoreRequest.model_validate(

@@ -39,8 +39,7 @@ class StepGauges:
         publishes: bool = True,
         unmeasured: str = "",
     ) -> None:
-        """`publishes` says whether this rank publishes. `unmeasured` is the reason why the gradient norm is not
-        measured, or empty."""
+        """`publishes` is for this rank. `unmeasured` is the reason why the gradient norm is not measured, or empty."""
         self._rate, self._gauges, self._publish_metrics = rate, gauges, publish
         self._clip, self._publishes = clip, publishes
         self._measures_norm = not unmeasured

@@ -142,5 +142,5 @@ def test_a_rollback_happens_even_if_it_cannot_be_undone() -> None:
     snapshots.take_if_due(0)
     broken[0] = True
     assert snapshots.restore(0, 9).step == 3 and restored == [30]
-    with pytest.raises(LookupError, match="not copied"):
+    with pytest.raises(LookupError, match="could not be copied"):
         snapshots.undo()

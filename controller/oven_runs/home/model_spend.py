@@ -67,7 +67,7 @@ class Spend:
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class Refusal:
     """The reason why a call is refused."""
 
     cap: str
@@ -121,7 +121,7 @@ class ModelSpend:
         """Whether any cap is set."""
         return bool(self._caps)
 
-    def hold(self, account: str, max_cost: Spend) -> int | Refused:
+    def hold(self, account: str, max_cost: Spend) -> int | Refusal:
         """Reserve a call's maximum cost and return the reservation's number for `book`. Raises sqlite3.Error."""
         with self._transaction():
             if refusal := self._refusal(account, max_cost):
@@ -146,7 +146,7 @@ class ModelSpend:
     def close(self) -> None:
         self._file.close()
 
-    def _refusal(self, account: str, max_cost: Spend) -> Refused | None:
+    def _refusal(self, account: str, max_cost: Spend) -> Refusal | None:
         caps = [cap for cap in self._caps if cap.applies_to(account)]
         if not caps:
             return None
@@ -156,7 +156,7 @@ class ModelSpend:
             reserved = sum((spend for name, spend in held.items() if cap.applies_to(name)), Spend())
             for final, used in ((True, spent), (False, spent + reserved)):
                 if exceeded_limit := _exceeded_limit(cap, used, max_cost):
-                    return Refused(exceeded_limit, final)
+                    return Refusal(exceeded_limit, final)
         return None
 
     def _book(self, cost: Spend, account: str) -> None:

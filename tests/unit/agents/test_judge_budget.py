@@ -22,7 +22,7 @@ from oven_llm.providers.failures import ModelFailure
 from oven_llm.providers.optional_features import AgreedTerms, Terms
 from oven_llm.providers.remote_model import RemoteModel
 from oven_llm.providers.usage import CallTally, Usage, current_tally, tallied
-from oven_runs.home.model_spend import JUDGES, NAME, Cap, ModelSpend, Refused, Spend, read_spend
+from oven_runs.home.model_spend import JUDGES, NAME, Cap, ModelSpend, Refusal, Spend, read_spend
 from oven_runs.settings.committee_settings import BudgetSettings
 from oven_runs.settings.judge_providers import Price, catalogue, endpoint_of
 from oven_runs.settings.language_models import ModelSettings
@@ -50,10 +50,10 @@ def test_a_committee_cap_covers_all_members_and_no_other_account(
     members = {account: spend(tmp_path, account, cap) for account in (CRITIC, ADVERSARY)}
     accounts = [(CRITIC, ADVERSARY)[n % 2] for n in range(9)]
     held = [members[account].hold(account, ONE) for account in accounts]
-    assert [isinstance(hold, Refused) for hold in held] == [n >= room for n in range(9)]
+    assert [isinstance(hold, Refusal) for hold in held] == [n >= room for n in range(9)]
     assert isinstance(members[CRITIC].hold("tuner", ONE), int)
     if room < 9:
-        assert isinstance(held[8], Refused) and not held[8].final, "what is under way may give some of it back"
+        assert isinstance(held[8], Refusal) and not held[8].final, "what is under way may give some of it back"
         assert isinstance(held[0], int)
         members[CRITIC].book(held[0], Spend())
         assert isinstance(members[ADVERSARY].hold(ADVERSARY, ONE), int), "an unbilled call leaves its room"
@@ -64,7 +64,7 @@ def test_a_member_can_have_its_own_cap(tmp_path: Path) -> None:
     held = ledger.hold(CRITIC, ONE)
     assert isinstance(held, int)
     ledger.book(held, ONE)
-    refused = Refused("committee.members.critic.budget.calls is 1, 1 are used and a call may take 1", True)
+    refused = Refusal("committee.members.critic.budget.calls is 1, 1 are used and a call may take 1", True)
     assert ledger.hold(CRITIC, ONE) == refused
     assert isinstance(ledger.hold(ADVERSARY, ONE), int)
 

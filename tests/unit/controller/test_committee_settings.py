@@ -10,8 +10,8 @@ from oven_controller.cli.main import run as invoke
 from oven_core.errors import ConfigError
 from oven_runs.settings.committee_settings import MemberSettings
 from oven_runs.settings.judge_providers import NO_KEY, catalogue, endpoint_of, key_of
-from oven_runs.settings.model import Settings
 from oven_runs.settings.resolution import resolve
+from oven_runs.settings.run_settings import Settings
 
 
 def settings(member: str, *more: str) -> Settings:
@@ -108,7 +108,7 @@ together: {wire: openai, base_url: "https://api.together.xyz/v1", key_env: TOGET
     ("text", "words"),
     [
         ("openai: 3", "openai is '3'; a provider is written as"),
-        ("mine: {base_url: 'http://h/v1'}", "the provider mine is new here and needs `wire`"),
+        ("mine: {base_url: 'http://h/v1'}", "the provider mine is not in judge_providers.yaml, so it needs `wire`"),
         ("openai: {top_logprobs: 21}", "openai.top_logprobs = 21 .*less than or equal to 20"),
         ("openai: {schema: json}", "openai.schema = 'json' .*'strict', 'json_object' or 'none'"),
         ("openai: {kye_env: K}", "there is no setting 'openai.kye_env' .*did you mean 'openai.key_env'"),

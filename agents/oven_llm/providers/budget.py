@@ -70,7 +70,7 @@ class Budget:
         spend = _spend([max_usage], 1, model)  # unanswered until it is booked
         while True:
             try:
-                reservation = self._spend.hold(account, spend)
+                reservation = self._spend.reserve(account, spend)
             except sqlite3.Error as error:
                 self._log_failure(error)
                 if self._spend.capped:

@@ -95,10 +95,10 @@ class BriefLog:
             return False
         return True
 
-    def _release(self, *held: dict[bytes, bytes]) -> Iterator[Event]:
+    def _release(self, *kept_lines: dict[bytes, bytes]) -> Iterator[Event]:
         """Yield the events of the kept lines in order, and forget the lines."""
-        events = [self._log.decode(line) for lines in held for line in lines.values()]
-        for lines in held:
+        events = [self._log.decode(line) for lines in kept_lines for line in lines.values()]
+        for lines in kept_lines:
             lines.clear()
         yield from sorted(events, key=lambda event: event.seq)
 

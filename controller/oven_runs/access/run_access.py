@@ -74,7 +74,7 @@ class RunAccess(ABC):
 
     @abstractmethod
     def is_over(self, ended: bool) -> bool:
-        """Whether there is no point in reconnecting. `ended` says whether the log ends with a RunEnded."""
+        """Whether the run is over, so that reconnecting is pointless. `ended`: whether the log ends with a RunEnded."""
 
     @abstractmethod
     def connect(self, role: Role) -> AbstractAsyncContextManager[Bus]:

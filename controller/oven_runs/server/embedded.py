@@ -28,7 +28,7 @@ from oven_runs.process.child import Child
 
 KEYS = "keys.json"
 SIGNING_ROLES: tuple[Role, ...] = ("learner", "mesh", "operator")
-READY_TIMEOUT_S = 30.0
+READY_S = 30.0
 MAX_PAYLOAD = 1024 * 1024
 MAX_FILE = 8 << 30
 _PORTS = range(15_000, 32_000)
@@ -230,16 +230,14 @@ async def _start_child(folder: ServerFolder, log: Path, port: int) -> Child:
     command = [find_binary(), "-c", str(folder.conf)]
     child = await Child.start("nats-server", command, log, foreign=True, restricted=True)
     try:
-        async with asyncio.timeout(READY_TIMEOUT_S):
+        async with asyncio.timeout(READY_S):
             while not await _is_answering(port):
                 if child.returncode is not None:
                     raise ProcessError(f"nats-server ended with code {child.returncode}:\n{child.tail()}")
                 await asyncio.sleep(0.02)
     except TimeoutError:
         await child.end()
-        raise ProcessError(
-            f"nats-server did not answer on port {port} within {READY_TIMEOUT_S:g} s:\n{child.tail()}"
-        ) from None
+        raise ProcessError(f"nats-server did not answer on port {port} within {READY_S:g} s:\n{child.tail()}") from None
     except ProcessError:
         child.close()
         raise

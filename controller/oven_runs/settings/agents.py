@@ -94,8 +94,7 @@ def with_agent_rules(settings: Settings) -> Settings:
 
 def _check_models(settings: Settings, run_names: Collection[str]) -> None:
     """Check the models of agents that call one. Raises ConfigError for settings of an agent that is not in the run, an
-    unknown provider, a missing address, and a supervisor without a model.
-    """
+    unknown provider, a missing address, and a supervisor without a model."""
     known = catalogue(settings.committee.providers)
     supervisor = settings.supervisor
     if SUPERVISOR in run_names and supervisor.model is None:

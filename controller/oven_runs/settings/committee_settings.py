@@ -112,8 +112,7 @@ _OPTIONAL: dict[MemberKind, tuple[str, ...]] = {
 
 class FrontierSettings(BaseModel):
     """The frontier calibrator. A frontier model answers fixed prompts once, and every few steps the policy is compared
-    with its answers. The comparison never affects a reward or a loss.
-    """
+    with its answers. The comparison never affects a reward or a loss."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 

@@ -63,8 +63,7 @@ class ModelException(BaseModel):
 
 class ProviderEntry(BaseModel):
     """A provider. `models` maps a model's name, or a pattern with * and ?, to exceptions. A name takes precedence over
-    a pattern, and a longer pattern over a shorter one.
-    """
+    a pattern, and a longer pattern over a shorter one."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
 
@@ -133,8 +132,7 @@ def endpoint_of(
     name: str, member: MemberSettings | ModelSettings, providers: Catalogue, setting: str = ""
 ) -> ModelEndpoint:
     """Return the model of the committee member `name`. For any other model, `setting` is the name of its setting.
-    Raises ConfigError for an unknown provider or a missing address.
-    """
+    Raises ConfigError for an unknown provider or a missing address."""
     owner, setting = _owner_and_setting(name, setting)
     if member.provider not in providers:
         raise ConfigError(f"{owner}: {UnknownNameError('provider', member.provider, providers)}")

@@ -39,8 +39,7 @@ def is_reference(url: str) -> bool:
 
 def safe_address(url: str) -> str:
     """Return the part of an address that is safe to show: a webhook's server, or a whole reference. For other services,
-    return only the scheme, because the host may be a token.
-    """
+    return only the scheme, because the host may be a token."""
     if is_reference(url):
         return url
     scheme, _, rest = url.partition("://")

@@ -116,8 +116,7 @@ def write(path: Path, traces: Iterable[Trace]) -> None:
 
 def append(path: Path, trace: Trace) -> None:
     """Append a trace in one write, after removing the unfinished line of a killed writer. Wait for other processes that
-    append, because their current line looks unfinished too. Raises OSError.
-    """
+    append, because their current line looks unfinished too. Raises OSError."""
     with path.open("ab+") as out:
         with contextlib.suppress(OSError):  # on a file system without locks, append without one
             fcntl.flock(out, fcntl.LOCK_EX)

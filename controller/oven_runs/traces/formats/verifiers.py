@@ -86,14 +86,12 @@ def _steps(nodes: list[Row], lost: Counter[str]) -> tuple[tuple[Message, ...], t
         state = tuple(messages[node] for node in path)
         if number == 0:
             prompt = state
-        result_nodes = _chain(first_child, index)  # replaced if the next action's path has other nodes
+        chain = _chain(first_child, index)  # replaced if the next action's path has other nodes
         steps.append(
             TraceStep(
                 state=None if number == 0 or continues_previous else state,
                 action=messages[index],
-                result=tuple(messages[node] for node in result_nodes)
-                if result_nodes or not messages[index].calls
-                else None,
+                result=tuple(messages[node] for node in chain) if chain or not messages[index].calls else None,
                 sampled=_sampled(nodes[index]),
             )
         )
@@ -244,13 +242,11 @@ def _graph(trace: Trace) -> list[Row]:
         add(message)
     for step in trace.steps:
         if step.state is not None:
-            shared_length = 0
-            for (message, _), state_message in zip(path, step.state, strict=False):
-                if message != state_message:
-                    break
-                shared_length += 1
-            del path[shared_length:]
-            for message in step.state[shared_length:]:
+            prefix = 0  # number of messages that both contexts have in common
+            while prefix < min(len(path), len(step.state)) and path[prefix][0] == step.state[prefix]:
+                prefix += 1
+            del path[prefix:]
+            for message in step.state[prefix:]:
                 add(message)
         add(step.action, sampled=True, **_tokens(step.sampled))
         for message in step.result or ():

@@ -29,7 +29,10 @@ def settings(member: str, *more: str) -> Settings:
         ("provider: openai", "a member of the kind llm needs `model`"),
         ("provider: compatible, model: m", "has no address: the provider 'compatible' needs committee.members.critic"),
         ("provider: openai, model: m, top_logprobs: 21", "top_logprobs = 21 .*: it should be less than or equal to 20"),
-        ("provider: openai, model: m, domain: chess", "`domain` is only for the role specialist, but the role is critic"),
+        (
+            "provider: openai, model: m, domain: chess",
+            "`domain` is only for the role specialist, but the role is critic",
+        ),
         ("provider: openai, model: m, rubric: nothere.txt", "'critic': nothere.txt: No such file or directory"),
         ("provider: openai, model: m, rule: exact", "`rule` has no meaning for a member of the kind llm"),
         ("provider: openai, modle: m", "there is no setting 'committee.members.critic.modle' .*critic.model'"),

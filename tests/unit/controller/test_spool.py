@@ -88,7 +88,10 @@ def test_an_altered_line_counts_as_lost(tmp_path: Path) -> None:
         (b"", "nothing"),
         (b'{"spool": 1, "ru', "is damaged: its first line does not say which run its messages belong to; move it away"),
         (b"[]\n", "is damaged"),
-        (json.dumps({"spool": 1, "run": "q", "messages": 3, "lost": 0}).encode() + b"\n", "contains messages of run 'q'"),
+        (
+            json.dumps({"spool": 1, "run": "q", "messages": 3, "lost": 0}).encode() + b"\n",
+            "contains messages of run 'q'",
+        ),
     ],
 )
 def test_a_damaged_or_foreign_file_is_refused_with_a_remedy(tmp_path: Path, head: bytes, words: str) -> None:

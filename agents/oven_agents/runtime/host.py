@@ -34,7 +34,7 @@ from oven_core.security.signing import Keyring
 from oven_core.telemetry import tracing
 from oven_core.telemetry.span import Attribute, Span
 from oven_runs.access.log_sources import batches
-from oven_runs.settings.agent_options import assigned, described
+from oven_runs.settings.agent_options import describe_agent, parse_assignment
 
 log = logging.getLogger("oven.agent")
 
@@ -80,7 +80,7 @@ def serve(
     options = _options(settings or (), voters)
     loaded = [load(agent, options.get(name), name)[1] for agent, name in zip(agents, voters, strict=True)]
     if list_options:
-        print(json.dumps([described(name, type(agent)) for name, agent in zip(voters, loaded, strict=True)]))
+        print(json.dumps([describe_agent(name, type(agent)) for name, agent in zip(voters, loaded, strict=True)]))
     if not check and not list_options:
         voters = [names.checked("agent", name) for name in voters]
         _host([Session(agent, name, shadow=shadow) for name, agent in zip(voters, loaded, strict=True)])
@@ -108,7 +108,7 @@ def _options(settings: Sequence[str], voters: Sequence[str]) -> dict[str, dict[s
     """Parse `NAME.OPTION=VALUE` into options by agent. Raises UnknownNameError or ConfigError."""
     options: dict[str, dict[str, str]] = {}
     for setting in settings:
-        key, value = assigned(setting)
+        key, value = parse_assignment(setting)
         name, _, option = key.rpartition(".")
         if name not in voters:
             raise UnknownNameError("agent of this process", name, voters)

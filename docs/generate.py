@@ -35,9 +35,9 @@ from oven_core.replica.service import REPLY_BYTES
 from oven_runs.server import embedded
 from oven_runs.settings.committee_settings import MemberSettings
 from oven_runs.settings.language_models import ModelSettings
-from oven_runs.settings.model import RuleSettings, Settings
 from oven_runs.settings.notifications import RecipientSettings
-from oven_runs.traces.formats.table import FORMATS, format_named
+from oven_runs.settings.run_settings import RuleSettings, Settings
+from oven_runs.traces.formats.format_lookup import FORMATS, format_named
 
 PAGES = ("architecture.md", "protocol.md", "protocol/messages.md", "deciding.md", "settings.md", "traces.md")
 ROOT = Path(__file__).parents[1]

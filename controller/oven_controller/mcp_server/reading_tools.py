@@ -29,8 +29,8 @@ from oven_runs.log.explanation_report import ExplanationReport, report
 from oven_runs.log.metric_history import MetricHistory, MetricReader
 from oven_runs.log.named_symptoms import NamedSymptom, NamedSymptoms
 from oven_runs.log.run_summary import Verdict
-from oven_runs.log.since import FORMS, Since
-from oven_runs.settings.resolution import rules_set
+from oven_runs.log.since_option import FORMS, Since
+from oven_runs.settings.resolution import rules_from_sets
 
 MAX_RUNS: Final = 50
 """Maximum number of runs in the list."""
@@ -177,7 +177,7 @@ class ReadingTools:
         decision under these rules (open loop)."""
 
         def work(progress: Progress) -> ExplanationReport:
-            access, changed_rules = self._allowed_runs.find(run), rules_set(rules)
+            access, changed_rules = self._allowed_runs.find(run), rules_from_sets(rules)
             explanation, alternative = asyncio.run(explain_decision(access, decision, changed_rules, progress.on_event))
             return report(access.run, explanation, alternative)
 
@@ -234,7 +234,7 @@ class ReadingTools:
         def work(progress: Progress) -> BacktestReport:
             from oven_agents.review.backtest import backtest as run_backtest
 
-            access, changed_rules = self._allowed_runs.find(run), rules_set(rules)
+            access, changed_rules = self._allowed_runs.find(run), rules_from_sets(rules)
             target = self._allowed_runs.resolve_agent(agent)
             with contextlib.redirect_stdout(sys.stderr):  # an agent may print, but stdout is for the protocol
                 test: Backtest = asyncio.run(

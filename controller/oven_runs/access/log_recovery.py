@@ -39,8 +39,7 @@ Report = Callable[[str], object]
 
 async def recover(folder: RunFolder, report: Report) -> None:
     """Complete the log.jsonl of a run that is down. Raises ConfigError if there is no log, ProcessError if the disk is
-    full.
-    """
+    full."""
     if folder.has_complete_log():
         return
     try:

@@ -16,8 +16,8 @@ from oven_core.security.signing import load_keys
 from oven_core.security.tls import trust_file
 from oven_runs.settings.agents import agent_specs
 from oven_runs.settings.committee_settings import CommitteeSettings, MemberSettings
-from oven_runs.settings.model import Settings
 from oven_runs.settings.resolution import Recipe, resolve
+from oven_runs.settings.run_settings import Settings
 
 
 class Options(BaseModel):
@@ -118,7 +118,7 @@ def test_agents_are_a_list_with_commas_files_or_none(tmp_path: Path) -> None:
         ("nats=localhost:4222", "nats = 'localhost:4222'"),
         ("nats=nats://a:99999", "'nats://a:99999' is not a server's address"),
         ("steps=12345678901234567890123", "steps = 12345678901234567890123 (--set steps): it should be less than or"),
-        ("seed", "write e.g. --set rules.window_ticks=5"),
+        ("seed", "KEY=VALUE, e.g. --set rules.window_ticks=5"),
         ("seed=[1", "--set seed=[1: the value is not YAML: did not find expected ',' or ']'"),
         ("committee.rule=lowerquantile", "it should be 'lower_quantile'"),
         ("recipe=grp", "no recipe named 'grp'; did you mean 'grpo'?"),

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Iterable, Sequence
 from typing import Protocol
 
-from oven_agents.runtime.kg_client import AskPrior, answered, consultation
+from oven_agents.runtime.kg_client import AskPrior, answer_requests, consultation
 from oven_agents.runtime.loader import load, repeatable_agents
 from oven_agents.sdk.agent import Agent
 from oven_agents.sdk.session import Session
@@ -20,7 +20,7 @@ from oven_core.mesh.state_machine import Mesh
 from oven_core.protocol import names
 from oven_core.protocol.alerts import Alert
 from oven_core.protocol.codec import Malformed
-from oven_core.protocol.events import UNKNOWN, Event
+from oven_core.protocol.events import UNKNOWN_TIME, Event
 from oven_core.protocol.messages import (
     AgentStatus,
     Decision,
@@ -76,7 +76,7 @@ class AgentParticipant:
         consultations = (
             consultation(message, session.run, session.knobs, session.in_flight, log.debug) for message in messages
         )
-        return [message for questions in consultations for message in answered(questions, self._ask)]
+        return [message for questions in consultations for message in answer_requests(questions, self._ask)]
 
 
 def participants(agents: Sequence[str] | None = None, ask: AskPrior | None = None) -> list[Participant]:
@@ -110,7 +110,7 @@ class MemoryLog:
         return stored
 
     def _store(self, subject: str, data: bytes) -> Event:
-        event = Event.read(len(self.events) + 1, subject, data, UNKNOWN)  # there is no server
+        event = Event.read(len(self.events) + 1, subject, data, UNKNOWN_TIME)  # there is no server
         self.events.append(event)
         return event
 

@@ -113,7 +113,7 @@ class AdoptedDecisions:
                     self._actuators.apply(pending.decision.actuator, applied.before)
                 self._send(pending, _unused_outcome(pending, self._actuators, problem) if problem else applied)
         for name, proof in self._actuators.proofs().items():
-            if reversion := proof.take_reverted():
+            if reversion := proof.take_undone_change():
                 self._publish(Applied("applied", *reversion), name)
 
     def end(self) -> None:

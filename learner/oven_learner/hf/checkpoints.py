@@ -145,7 +145,7 @@ class TrainerCheckpoints:
     def finish_relaunch(self) -> None:
         """Complete the rollback that started this process. Called when the run is announced."""
         if self.origin.relaunch is not None and self.run_folder is not None and ranks.rank() == 0:
-            relaunch.done(self.run_folder)
+            relaunch.remove(self.run_folder)
 
     def on_epoch_begin(self, dataloader: Any) -> None:
         self._find_generator(dataloader)
@@ -332,7 +332,7 @@ class SaveSchedule(StepHook):
         disk = rollback.disk if isinstance(rollback, Snapshots) else rollback
         if completed is not None and isinstance(disk, DiskCheckpoints):
             folder, began, ended = completed
-            disk.saved(folder, client.tick, began, ended, own=is_for_rollback)
+            disk.on_saved(folder, client.tick, began, ended, is_scheduled=is_for_rollback)
 
 
 def _rank_file(rank: int) -> str:

@@ -154,7 +154,7 @@ class ReadingTools:
             )
             log = asyncio.run(read_explanations(access, progress.on_event))
             criteria.check(log.by_id.values())
-            ids = [id_ for id_, explanation in log.by_id.items() if criteria.matches(explanation, log.newest)]
+            ids = [id_ for id_, explanation in log.by_id.items() if criteria.matches(explanation, log.newest_time)]
             rows = [decision_row(log.get(id_)) for id_ in deque(ids, maxlen=limit)]
             return DecisionList(
                 run=access.run, tick=log.tick, step=log.step, decisions=tuple(rows), more=len(ids) - len(rows)

@@ -83,8 +83,8 @@ def subjects() -> str:
     """Which message may stand on which subject."""
     rows = ["| subject | messages |", "|---|---|"]
     for subject in SUBJECTS:
-        carried = ", ".join(f"`{model.__name__}`" for model in subject.carries)
-        rows.append(f"| `{subject.address('<run>', f'<{subject.last}>')}` | {carried} |")
+        message_names = ", ".join(f"`{model.__name__}`" for model in subject.message_types)
+        rows.append(f"| `{subject.address('<run>', f'<{subject.last_token}>')}` | {message_names} |")
     return "\n".join(rows)
 
 
@@ -108,11 +108,11 @@ def _subject(text: str) -> str:
 
 
 def logged() -> str:
-    return "\n\n".join(_model(model) for subject in SUBJECTS for model in subject.carries)
+    return "\n\n".join(_model(model) for subject in SUBJECTS for model in subject.message_types)
 
 
 def aside() -> str:
-    return "\n\n".join(_model(beside.carries) for beside in UNLOGGED_SUBJECTS)
+    return "\n\n".join(_model(entry.message_type) for entry in UNLOGGED_SUBJECTS)
 
 
 def asked() -> str:

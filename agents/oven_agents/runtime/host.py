@@ -26,7 +26,7 @@ from oven_core.cancellation import on_termination
 from oven_core.errors import BusError, ProcessError, UnknownNameError
 from oven_core.protocol import names
 from oven_core.protocol.alerts import Alert
-from oven_core.protocol.events import UNKNOWN, Event
+from oven_core.protocol.events import UNKNOWN_TIME, Event
 from oven_core.protocol.messages import AgentStatus, BallotOpened, Observation, Vote
 from oven_core.protocol.subjects import agent_subject
 from oven_core.security.credentials import Credentials
@@ -143,14 +143,14 @@ async def host(
     contexts = tracing.Contexts()
     keyring = Keyring(pin)
 
-    async with Bus.connect(url, credentials, name=sessions[0].name, changed=wake.set, timeout_s=PATIENT_S) as bus:
+    async with Bus.connect(url, credentials, name=sessions[0].name, on_change=wake.set, timeout_s=PATIENT_S) as bus:
         prior = PriorClient(bus)
         companions = Companions(sessions, bus, run, pin)
         publishers = [Publisher(session, bus, run, prior, contexts) for session in sessions]
 
         def receive(message: InlineMessage) -> None:
             context = tracing.context_of(message.headers)
-            inbox.append(Event.from_message(0, message.subject, message.data, UNKNOWN, message.headers, context))
+            inbox.append(Event.from_message(0, message.subject, message.data, UNKNOWN_TIME, message.headers, context))
             wake.set()
 
         topics = (subjects.run, subjects.observation, subjects.receipt, subjects.ballot("*"), subjects.decision("*"))

@@ -200,7 +200,7 @@ def _mesh_report(mesh: Mesh) -> dict[str, Any]:
                 "proposal": ballot.opened.proposal,
                 "opened_by": ballot.opened.opened_by,
                 "closes_at_tick": ballot.opened.closes_at_tick,
-                "votes": {name: cast.vote.stance for name, cast in sorted(ballot.casts.items())},
+                "votes": {name: cast.vote.stance for name, cast in sorted(ballot.votes.items())},
             }
             for actuator, ballot in mesh.ballots.items()
         ],

@@ -97,7 +97,7 @@ def _start_change(
         if "shadow" not in rules:
             shadow = tuple(name for name in new_rules.shadow if name not in names)
             new_rules = new_rules.model_copy(update={"shadow": shadow})
-        new_rules = new_rules.trusting(names)
+        new_rules = new_rules.with_grants_for(names)
         metrics = [spec.name for spec in start.metrics]
         specs = {spec.name: spec for spec in start.actuators}
         declared_names = {knob.name for knob in knobs}

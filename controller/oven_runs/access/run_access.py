@@ -201,7 +201,7 @@ class RunAccess(ABC):
                         if is_lost:
                             report(f"run {self.run!r} can be read again")
                             is_lost = False
-                        if not bus.connected:
+                        if not bus.is_connected:
                             break
                         with contextlib.suppress(TimeoutError):
                             async with asyncio.timeout(POLL_S):

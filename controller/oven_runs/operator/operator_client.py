@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from oven_core.bus.connection import Bus
 from oven_core.errors import BusError, ConfigError, RefusedError
 from oven_core.protocol import names
-from oven_core.protocol.events import UNKNOWN, Event
+from oven_core.protocol.events import UNKNOWN_TIME, Event
 from oven_core.protocol.messages import Observation, RunStarted
 from oven_core.protocol.operator_messages import OperatorCommand
 from oven_core.security.signing import Keyring
@@ -126,7 +126,7 @@ class OperatorClient:
     async def _on_message(self, message: Msg) -> None:
         if not self._pending:
             return
-        event = Event.from_message(0, message.subject, message.data, UNKNOWN, message.headers)
+        event = Event.from_message(0, message.subject, message.data, UNKNOWN_TIME, message.headers)
         body = self._keyring.verify(event).body
         for pending in list(self._pending.values()):
             if isinstance(body, Observation):

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ValidationError
 
 from oven_core.errors import ConfigError
 from oven_core.files import read_file
-from oven_core.removed_names import removal
+from oven_core.removed_names import removal_message
 from oven_core.security.tls import redact
 from oven_runs.settings.run_settings import dotted_names
 from oven_runs.settings.strict_yaml import load_yaml, place_of, problem_of
@@ -185,7 +185,7 @@ def validated(
         source = layer_of(name.split("."), layers).source
         if problem["type"] == "extra_forbidden":
             hint = name_hint(name, _entry_settings(model, parts, prefix) or known_names)
-            lines.append(removal("setting", name) or f"there is no setting {name!r} ({source}); {hint}")
+            lines.append(removal_message("setting", name) or f"there is no setting {name!r} ({source}); {hint}")
         else:
             message = str(problem["msg"]).removeprefix("Value error, ").replace("Input should be", "it should be")
             value = problem["input"]

@@ -10,7 +10,7 @@ import pytest
 from pydantic import BaseModel, ConfigDict, Field
 
 from oven_core.errors import ConfigError, OvenError, UnknownNameError
-from oven_core.removed_names import removal
+from oven_core.removed_names import removal_message
 from oven_core.security.credentials import Credentials
 from oven_core.security.signing import load_keys
 from oven_core.security.tls import trust_file
@@ -86,7 +86,7 @@ def test_a_removed_setting_gets_one_sentence_that_names_the_tag(name: str, tmp_p
     for sets, file in (([f"{name}=all"], None), ([], config)):
         with pytest.raises(ConfigError) as caught:
             resolve(sets=sets, config=file)
-        assert str(caught.value) == removal("setting", name) and "the tag evidence-1" in str(caught.value)
+        assert str(caught.value) == removal_message("setting", name) and "the tag evidence-1" in str(caught.value)
 
 
 def test_agents_are_a_list_with_commas_files_or_none(tmp_path: Path) -> None:

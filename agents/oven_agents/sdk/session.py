@@ -303,7 +303,9 @@ class Session:
             self._failures += 1
             if self._failures < PATIENCE:
                 return []
-            self._reason = f"raised on {PATIENCE} consecutive windows, most recently {type(error).__name__}: {error}"
+            self._reason = (
+                f"raised an error on {PATIENCE} consecutive windows, most recently {type(error).__name__}: {error}"
+            )
             return [self._status("cannot_fire", self._reason[:2000])]
         self._failures = 0
         for alert in alerts:
@@ -319,13 +321,13 @@ class Session:
         if isinstance(answer, Alternatives | Plan):
             plans = answer.plans if isinstance(answer, Alternatives) else (answer,)
             why = self._withholding_reason([vote for plan in plans for vote in plan.votes], tick)
-            return ([], [], _held_back(plans[0].votes, why)) if why else ([answer], [], None)
+            return ([], [], _withholding_notice(plans[0].votes, why)) if why else ([answer], [], None)
         if isinstance(answer, TopicShares):
             vote, why = answer.resolve(None), self._withholding_reason([answer.vote], tick)
-            return ([], [], _held_back([vote], why) if vote else None) if why else ([answer], [], None)
+            return ([], [], _withholding_notice([vote], why) if vote else None) if why else ([answer], [], None)
         proposals = [answer] if isinstance(answer, Vote) else list(answer or ())
         reasons = [(vote, self._withholding_reason([vote], tick)) for vote in proposals]
-        notice = next((notice for vote, why in reasons if (notice := _held_back([vote], why))), None)
+        notice = next((notice for vote, why in reasons if (notice := _withholding_notice([vote], why))), None)
         return [], [vote for vote, why in reasons if not why], notice
 
     def _withholding_reason(self, votes: Sequence[Vote], tick: int) -> str:
@@ -383,9 +385,10 @@ class Session:
         )
 
 
-def _held_back(votes: Sequence[Vote], why: str) -> Notice | None:
+def _withholding_notice(votes: Sequence[Vote], why: str) -> Notice | None:
     """Return a notice with the reason for withholding the votes, or None if they are cast or already logged."""
     if not why or why == ALREADY_LOGGED:
         return None
     changes = " and ".join(v.actuator if v.value is None else f"{show(v.value)} for {v.actuator}" for v in votes)
-    return Notice(f"held back: {changes}", f"held back: {changes}, because {votes[0].rationale}; {why}")
+    topic = f"withheld: {changes}"
+    return Notice(topic, f"{topic}, because {why}. The proposal's reason: {votes[0].rationale}")

@@ -75,5 +75,5 @@ def loss_given_back(window: Window, since: int, *, share: float, ticks: int) -> 
         if recovers or has_gained != expects_gain:
             continue
         if min(last) - best > max(share * (first - best), by_chance):
-            return f"loss fell from {first:.3g} to {best:.3g} and is {median(last):.3g} again"
+            return f"loss fell from {first:.3g} to {best:.3g} and has risen to {median(last):.3g} again"
     return None

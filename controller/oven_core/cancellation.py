@@ -49,11 +49,9 @@ def preserve_cancellation() -> Iterator[None]:
 
 
 async def end(*tasks: asyncio.Future[Any], within_s: float = LIMIT_S, again_s: float = REPEAT_S) -> None:
-    """Cancel tasks and wait until they end, ignoring their results.
-
-    They are cancelled again every `again_s` seconds. A short interval interrupts a task's cleanup. A task that has not
-    ended within the limit is logged and abandoned, because waiting for it would block its owner too.
-    """
+    """Cancel tasks and wait until they end, ignoring their results. They are cancelled again every `again_s` seconds. A
+    short interval interrupts a task's cleanup. A task that has not ended within the limit is logged and abandoned,
+    because waiting for it would block its owner too."""
     loop = asyncio.get_running_loop()
     limit = loop.time() + within_s
     running = {task for task in tasks if not task.done()}

@@ -42,11 +42,9 @@ class CoreSplit:
 
 
 def lower_priority() -> None:
-    """Lower this process's priority, so that it never preempts the training.
-
-    Six processes wake up at each observation, and each could preempt the trainer if all cores are busy. SCHED_BATCH
-    (Linux only) wakes them without preempting. If a sandbox forbids it, the process continues without it.
-    """
+    """Lower this process's priority, so that it never preempts the training. Six processes wake up at each observation,
+    and each could preempt the trainer if all cores are busy. SCHED_BATCH (Linux only) wakes them without preempting. If
+    a sandbox forbids it, the process continues without it."""
     if split := restrict_affinity():
         follow(os.getpid(), split)
     with contextlib.suppress(OSError):

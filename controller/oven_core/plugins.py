@@ -56,11 +56,9 @@ def split_function(name_or_file: str) -> tuple[str, str] | None:
 
 
 def checked_function(owner: str, called: str, kind: str, group: str, name: str) -> str:
-    """Return the function's name, with an absolute path if it is in a file.
-
-    The file is parsed but not imported here; the learner imports it. `owner` and `called` describe the setting and the
-    function in error messages. Raises ConfigError if the function does not exist.
-    """
+    """Return the function's name, with an absolute path if it is in a file. The file is parsed but not imported here;
+    the learner imports it. `owner` and `called` describe the setting and the function in error messages. Raises
+    ConfigError if the function does not exist."""
     file_and_function = split_function(name)
     if file_and_function is None:
         installed = find_plugins(group)

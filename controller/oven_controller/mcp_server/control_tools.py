@@ -103,12 +103,9 @@ class ControlKey:
         self._runs: dict[str, RunAccess] = {}
 
     def as_operator(self, access: RunAccess) -> RunAccess:
-        """Return access to the run as the operator NAME.
-
-        For a run on this machine, the first command creates the key and logs it. For a run on another machine, the
-        server uses its user's key. Raises ConfigError if another machine manages the run's keys, and ProcessError or
-        BusError if the run does not accept the key.
-        """
+        """Return access to the run as the operator NAME. For a run on this machine, the first command creates the key
+        and logs it. For a run on another machine, the server uses its user's key. Raises ConfigError if another machine
+        manages the run's keys, and ProcessError or BusError if the run does not accept the key."""
         if not isinstance(access, LocalRun):
             return access
         folder = access.folder

@@ -43,11 +43,9 @@ class LogClient(LogReader):
         """Signs appended messages. Readers verify who may sign what."""
 
     async def publish(self, subject: str, data: bytes, headers: dict[str, str] | None = None) -> None:
-        """Publish without waiting for an answer, and without an error if there is no listener.
-
-        While the server is away, up to 32 MiB are buffered and sent later. Raises BusError beyond that, or if the
-        connection is closed for good.
-        """
+        """Publish without waiting for an answer, and without an error if there is no listener. While the server is
+        away, up to 32 MiB are buffered and sent later. Raises BusError beyond that, or if the connection is closed for
+        good."""
         try:
             await self.client.publish(subject, data, headers=headers)
         except (NatsError, OSError) as error:

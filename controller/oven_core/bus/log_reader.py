@@ -46,11 +46,8 @@ class ReadQueue:
             self._arrival.set_result(None)
 
     async def next(self) -> InlineMessage | None:
-        """Return the next message, or None if none arrives within POLL_S.
-
-        Waiting is the most expensive part of reading, so a queued message is returned at once. Yield to the connection
-        every YIELD_INTERVAL messages.
-        """
+        """Return the next message, or None if none arrives within POLL_S. Waiting is the most expensive part of
+        reading, so a queued message is returned at once. Yield to the connection every YIELD_INTERVAL messages."""
         self._count += 1
         if self._count % YIELD_INTERVAL == 0:
             await asyncio.sleep(0)

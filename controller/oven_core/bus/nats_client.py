@@ -228,11 +228,9 @@ def reply_subject(request: Request) -> str:
 
 
 def permanent_error(error: Exception, url: str, user: str) -> BusError | None:
-    """Return the error for a connection failure that another attempt cannot fix; None if it may be temporary.
-
-    It is recognised by its type and the end of the server's message, because names in the message could contain the
-    same words.
-    """
+    """Return the error for a connection failure that another attempt cannot fix; None if it may be temporary. It is
+    recognised by its type and the end of the server's message, because names in the message could contain the same
+    words."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return RefusedError(
             f"the certificate of {url} is not trusted ({error.verify_message or error}); name the authority "

@@ -46,11 +46,9 @@ def shares(value: Value) -> dict[str, float]:
 
 
 def coerce(spec: ActuatorSpec, value: Value) -> Value | Fault:
-    """Return `value` in the actuator's form, or the fault.
-
-    A simplex is normalised, with its components in the announced order. Bounds are not checked, because the learner may
-    read back a value that would be refused as a proposal.
-    """
+    """Return `value` in the actuator's form, or the fault. A simplex is normalised, with its components in the
+    announced order. Bounds are not checked, because the learner may read back a value that would be refused as a
+    proposal."""
     if spec.kind == "scalar":
         scalar = number(value)
         if scalar is None:

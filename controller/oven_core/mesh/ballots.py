@@ -98,11 +98,8 @@ class Refusal:
 
 
 def proposed_value(name: str, vote: Vote, agent: Agent | None, specs: Mapping[str, ActuatorSpec]) -> Value | Refusal:
-    """Return the proposal's value in the actuator's own form, or the refusal.
-
-    The key of the refusal omits the name of an unknown actuator. Otherwise an agent could fill the log with refusals
-    by inventing names.
-    """
+    """Return the proposal's value in the actuator's own form, or the refusal. The key of the refusal omits the name of
+    an unknown actuator. Otherwise an agent could fill the log with refusals by inventing names."""
     request = f"agent {name} {request_text(vote.actuator, vote.value)}"
     if agent is None:
         return Refusal(

@@ -74,11 +74,8 @@ def _approval_reason(state: State, spec: ActuatorSpec, tally: Tally) -> str:
 
 
 def check_approval(state: State, spec: ActuatorSpec, value: Value) -> str:
-    """Return why an operator cannot approve this advised value now; empty if they can.
-
-    Autonomy is not checked, because the operator decides. Neither is the cool-down, which the advice itself began, or
-    the largest change.
-    """
+    """Return why an operator cannot approve this advised value now; empty if they can. Autonomy is not checked, because
+    the operator decides. Neither is the cool-down, which the advice itself began, or the largest change."""
     before = state.effective.get(spec.name)
     new_direction = direction(before, value)
     return (

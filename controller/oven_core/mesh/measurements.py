@@ -73,11 +73,9 @@ class Effect:
 
 
 def effect(before: Sequence[float], after: Sequence[float], sign: int, baseline: Sequence[float]) -> Effect:
-    """Compare the measurements before and after a change. `sign` is 1 if higher is better, else −1.
-
-    The spread of one measurement comes from the `baseline`, which is from before the change. Otherwise a change that
-    makes the metric noisy could hide behind that noise.
-    """
+    """Compare the measurements before and after a change. `sign` is 1 if higher is better, else −1. The spread of one
+    measurement comes from the `baseline`, which is from before the change. Otherwise a change that makes the metric
+    noisy could hide behind that noise."""
     mean_before, mean_after = mean(before), mean(after)
     noise = sigma(baseline) * math.sqrt(1 / len(before) + 1 / len(after))
     return Effect(mean_before, mean_after, (mean_after - mean_before) * sign, noise)

@@ -60,11 +60,8 @@ class Scoring:
     def scored_outcome(
         self, window: Window, after: tuple[float, ...], change: Effect | None, reason: str, y: float = 0.0
     ) -> Outcome:
-        """Return the outcome of a window with a result, and update reputations.
-
-        `change` is None if the target was not finite before or after. The outcome then has no figures, and its success
-        is `y`.
-        """
+        """Return the outcome of a window with a result, and update reputations. `change` is None if the target was not
+        finite before or after. The outcome then has no figures, and its success is `y`."""
         lines = self._judge(window, change, y)
         beat = beat_probability(change.gain, change.noise) if change else y
         is_harm = is_clearly_worse(change.gain, change.noise) if change else y == 0

@@ -38,11 +38,8 @@ class ReadBack:
         self._entry_hashes: dict[str, int] = {}  # subject → hash of its entry; StepClosed needs none
 
     def repeats(self, event: Event, closed_tick: int) -> bool:
-        """Return whether the event repeats an earlier output byte for byte.
-
-        An attacker who gets a server to write on the mesh's subjects can copy signed messages. That must not stop a
-        replica.
-        """
+        """Return whether the event repeats an earlier output byte for byte. An attacker who gets a server to write on
+        the mesh's subjects can copy signed messages. That must not stop a replica."""
         if isinstance(event.body, StepClosed):
             return event.body.tick <= closed_tick and event.subject not in self._pending
         return self._entry_hashes.get(event.subject) == hash(event.data)

@@ -62,11 +62,9 @@ def linked_actuators(ballots: Mapping[str, Ballot], actuator: str, state: State)
 
 
 def is_complete(ballots: Mapping[str, Ballot], actuator: str, state: State, newcomers: bool = True) -> bool:
-    """Return whether the ballot has every vote, and every proposal on it has the other parts of its plan.
-
-    A missing part does not count if its agent has finished its tick. If `newcomers` is False, only votes with weight
-    are awaited.
-    """
+    """Return whether the ballot has every vote, and every proposal on it has the other parts of its plan. A missing
+    part does not count if its agent has finished its tick. If `newcomers` is False, only votes with weight are
+    awaited."""
     ballot = ballots[actuator]
     return ballot.is_complete(state, newcomers) and not any(
         part not in ballots or name not in ballots[part].casts
@@ -86,11 +84,8 @@ def _directly_linked(ballots: Mapping[str, Ballot], actuator: str, state: State)
 
 
 def settle(ballots: Sequence[Ballot], rule: BallotRule) -> list[tuple[Ballot, BallotResult]]:
-    """Return the results of ballots that close together.
-
-    Proposals are removed until every one that counts belongs to a whole plan. Removing one can break another plan, so
-    the rule is applied again until none breaks.
-    """
+    """Return the results of ballots that close together. Proposals are removed until every one that counts belongs to a
+    whole plan. Removing one can break another plan, so the rule is applied again until none breaks."""
     excluded: dict[str, frozenset[str]] = {ballot.opened.actuator: frozenset() for ballot in ballots}
     initial: dict[str, BallotResult] = {}  # results before any plan broke
     break_reasons: dict[str, str] = {}  # actuator → why the first plan with a part on its ballot broke

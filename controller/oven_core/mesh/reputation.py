@@ -47,11 +47,9 @@ def success(gain: float, noise: float, promised: float) -> float:
 
 
 def beat_probability(gain: float, noise: float) -> float:
-    """Return the probability that the change beat doing nothing.
-
-    It is ½ at a gain of 0, 0 at two standard errors below, and 1 at two above. Confidences are compared with it.
-    `success` requires more: a gain beyond the noise and half of the promise.
-    """
+    """Return the probability that the change beat doing nothing. It is ½ at a gain of 0, 0 at two standard errors
+    below, and 1 at two above. Confidences are compared with it. `success` requires more: a gain beyond the noise and
+    half of the promise."""
     if noise <= 0:
         return 0.5 if gain == 0 else float(gain > 0)
     return min(max(0.5 + gain / (4 * noise), 0.0), 1.0)
@@ -91,11 +89,8 @@ def effective_reputation(reputation: float) -> float:
 def updated_reputations(
     reputations: Mapping[str, float], agents: Iterable[str], merits: Mapping[str, float], rules: Rules
 ) -> dict[str, float]:
-    """Return all reputations after one outcome, by name.
-
-    Merit changes the reputations of voters, and forgetting those of all `agents`. Each one depends only on its previous
-    value, so the order of agents does not matter.
-    """
+    """Return all reputations after one outcome, by name. Merit changes the reputations of voters, and forgetting those
+    of all `agents`. Each one depends only on its previous value, so the order of agents does not matter."""
     after = {}
     for agent in sorted({*reputations, *agents, *merits}):
         r = min(effective_reputation(reputations.get(agent, 1.0)), rules.reputation_most)

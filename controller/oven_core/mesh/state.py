@@ -117,11 +117,9 @@ class ObservationPace:
         return math.ceil(minutes * 60 / sorted(self._gaps)[len(self._gaps) // 2])
 
     def max_ticks(self, seconds: float) -> int:
-        """Return the number of ticks in this time at the median pace or the recent mean pace, whichever is faster.
-
-        The mean covers the newest `seconds`. The log stores a fast loop's observations in batches, and the gaps between
-        batches suggest too slow a pace. After a pause, the mean is too slow. Return 0 if no pace is known.
-        """
+        """Return the number of ticks in this time at the median pace or the recent mean pace, whichever is faster. The
+        mean covers the newest `seconds`. The log stores a fast loop's observations in batches, and the gaps between
+        batches suggest too slow a pace. After a pause, the mean is too slow. Return 0 if no pace is known."""
         if not self._newest or seconds <= 0:
             return 0
         newest = [stored for stored in self._newest if stored > self._newest[-1] - seconds]
@@ -319,11 +317,8 @@ class State:
         return tuple(sorted(name for name, agent in self.agents.items() if agent.is_live))
 
     def is_shadow(self, name: str) -> bool:
-        """Return whether the agent's votes are logged but do not count.
-
-        An agent is a shadow by the rules, because it joined as one, because an operator muted it, or because its
-        reputation is too low.
-        """
+        """Return whether the agent's votes are logged but do not count. An agent is a shadow by the rules, because it
+        joined as one, because an operator muted it, or because its reputation is too low."""
         agent = self.agents.get(name)
         is_disreputable = self.reputations.get(name, 1.0) < self.rules.shadow_reputation
         return (

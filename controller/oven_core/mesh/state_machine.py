@@ -260,11 +260,8 @@ class Mesh:
             self._emit(self.subjects.step(state.tick), StepClosed(tick=state.tick))
 
     def _close_ready(self) -> None:
-        """Close the ballots that are due or have every vote.
-
-        Ballots that a plan links close together, but no later than a window after one of them was due. Otherwise one
-        plan after another could keep it open.
-        """
+        """Close the ballots that are due or have every vote. Ballots that a plan links close together, but no later
+        than a window after one of them was due. Otherwise one plan after another could keep it open."""
         tick, window = self.state.tick, self.state.rules.window_ticks
         for actuator in list(self.ballots):
             ballot = self.ballots.get(actuator)

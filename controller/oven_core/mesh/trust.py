@@ -66,11 +66,9 @@ class Trust:
         return self._earned[agent, actuator] >= self.rules.trusted_after
 
     def is_specialist(self, agent: str, actuator: str, declared: Iterable[str]) -> bool:
-        """Return whether the agent, if it is confident enough, is a quorum on its own for this actuator.
-
-        A grant that names the actuator makes it a specialist. With other trust, the agent must have declared the
-        actuator as its speciality.
-        """
+        """Return whether the agent, if it is confident enough, is a quorum on its own for this actuator. A grant that
+        names the actuator makes it a specialist. With other trust, the agent must have declared the actuator as its
+        speciality."""
         if not self.is_trusted(agent, actuator):
             return False
         by_name = self._by_operators.get((agent, actuator), False) or actuator in self.rules.trusted.get(agent, ())

@@ -93,11 +93,8 @@ def _centre(spec: ActuatorSpec, votes: list[WeightedVote]) -> dict[str, float]:
 
 
 def weighted_median(pairs: Sequence[tuple[float, float]], scale: str = "linear", lower: bool = False) -> float:
-    """Return the median of (value, weight) pairs whose total weight is positive.
-
-    If the weight splits evenly between two values, return their mean on the scale (arithmetic or geometric), or the
-    smaller one with `lower`.
-    """
+    """Return the median of (value, weight) pairs whose total weight is positive. If the weight splits evenly between
+    two values, return their mean on the scale (arithmetic or geometric), or the smaller one with `lower`."""
     ordered = sorted(pair for pair in pairs if pair[1] > 0)
     total = math.fsum(weight for _, weight in ordered)
     weights_so_far: list[float] = []

@@ -33,22 +33,17 @@ def score_inbox(name: str) -> str:
 
 
 def kg_inbox(name: str) -> str:
-    """Return the prefix for answers of the knowledge graph's service to the learner.
-
-    It differs from that of the log's confirmations, so that no stranger's request can make the service write there. No
-    user's name contains a colon.
-    """
+    """Return the prefix for answers of the knowledge graph's service to the learner. It differs from that of the log's
+    confirmations, so that no stranger's request can make the service write there. No user's name contains a colon."""
     return f"{inbox_prefix(name)}:kg"
 
 
 def permissions(
     role: Role, name: str, run: str, agents: Sequence[str] = (), *, completions: bool = False
 ) -> dict[str, Any]:
-    """Return the server's `permissions` block for one user of one run.
-
-    `agents`: the agents of a process that share this key; by default, the key is for the one agent `name`.
-    `completions`: an agent may also read sampled prompts and completions, as operators and monitors do.
-    """
+    """Return the server's `permissions` block for one user of one run. `agents`: the agents of a process that share
+    this key; by default, the key is for the one agent `name`. `completions`: an agent may also read sampled prompts and
+    completions, as operators and monitors do."""
     names.checked("name", name)
     agent_names = [names.checked("agent", agent) for agent in agents or (name,)]
     subjects = Subjects(run)

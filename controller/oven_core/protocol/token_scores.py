@@ -31,11 +31,9 @@ def vocabulary_sha(tokens: Sequence[str]) -> str:
 
 
 def encode(scores: Mapping[int, float], size: int, sha: str) -> bytes:
-    """Encode the prior `scores` (token id → finite score) for a vocabulary with this `size` and SHA-256.
-
-    Tokens with the lowest scores are omitted if the limit requires it. Raises ConfigError if an id is not in the
-    vocabulary, or if there are no scores.
-    """
+    """Encode the prior `scores` (token id → finite score) for a vocabulary with this `size` and SHA-256. Tokens with
+    the lowest scores are omitted if the limit requires it. Raises ConfigError if an id is not in the vocabulary, or if
+    there are no scores."""
     invalid_ids = [id_ for id_, score in scores.items() if not 0 <= id_ < size or not math.isfinite(score)]
     if invalid_ids:
         raise ConfigError(
@@ -56,11 +54,8 @@ def tokens_in(blob: bytes) -> int:
 
 
 def decode(blob: bytes, size: int, sha: str) -> dict[int, float]:
-    """Decode a prior to token id → score.
-
-    Raises ConfigError if `blob` is not a token prior, or if its vocabulary does not match `size` and `sha`. A prior for
-    other tokens would be noise.
-    """
+    """Decode a prior to token id → score. Raises ConfigError if `blob` is not a token prior, or if its vocabulary does
+    not match `size` and `sha`. A prior for other tokens would be noise."""
     if len(blob) < _HEADER.size or len(blob) > MAX_BYTES or blob[:4] != MAGIC:
         raise ConfigError(f"{len(blob)} bytes that begin with {blob[:4]!r} are not a token prior")
     _, version, rice, prior_size, count, low, high, prior_sha = _HEADER.unpack_from(blob)

@@ -82,11 +82,8 @@ async def _run_until_signal(url: str, run: str, replica: str) -> None:
 
 
 async def serve(bus: Bus, run: str, pin: str | None = None) -> None:
-    """Follow the log and publish outputs at the same time, forever.
-
-    The next vote is read while the log confirms a ballot. `pin` is the learner's public key, if known. Raises
-    DivergedError if the log contradicts this replica.
-    """
+    """Follow the log and publish outputs at the same time, forever. The next vote is read while the log confirms a
+    ballot. `pin` is the learner's public key, if known. Raises DivergedError if the log contradicts this replica."""
     replica = _Replica(bus, run, pin)
     tasks = {asyncio.create_task(replica.follow()), asyncio.create_task(replica.publish())}
     try:

@@ -33,11 +33,9 @@ AUTHORITY_DAYS = 3650
 
 
 def create_certificate(folder: Path, hosts: Sequence[str]) -> tuple[Certificate, Path]:
-    """Create a server certificate for `hosts` (names or addresses), and return it with the authority's certificate.
-
-    In `folder`, every user may read `ca.pem` and `server.pem`. Only the owner may read `ca.key` and `server.key` (mode
-    0600). An existing authority is used again, so that clients still trust it. Raises ConfigError.
-    """
+    """Create a server certificate for `hosts` (names or addresses), and return it with the authority's certificate. In
+    `folder`, every user may read `ca.pem` and `server.pem`. Only the owner may read `ca.key` and `server.key` (mode
+    0600). An existing authority is used again, so that clients still trust it. Raises ConfigError."""
     authority, authority_key = _authority(folder)
     key = ec.generate_private_key(ec.SECP256R1())
     names = [_name(host) for host in hosts]

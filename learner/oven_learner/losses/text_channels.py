@@ -42,15 +42,12 @@ class Head(nn.Module):
 
 class MultiToken(Channel):
     """Negative log-likelihood per token of the token after the next one (Gloeckle et al. 2024, arXiv 2404.19737, eq. 2,
-    with n = 2). A second head reads the model's last hidden states. Both heads share the model's output layer.
-
-    The paper's head is a transformer layer before the last norm. This one is a residual block of two matrices after it,
+    with n = 2). A second head reads the model's last hidden states. Both heads share the model's output layer. The
+    paper's head is a transformer layer before the last norm. This one is a residual block of two matrices after it,
     which fits any transformers language model. Appendix B of the paper compares other heads, including linear ones. The
-    head is used only for training. Saved models omit it, and checkpoints contain it (`channels.pt`).
-
-    Raises ConfigError for a model without an output layer, for a model that changes its logits after this layer, and
-    for several processes, because the head's gradients are not averaged across ranks.
-    """
+    head is used only for training. Saved models omit it, and checkpoints contain it (`channels.pt`). Raises ConfigError
+    for a model without an output layer, for a model that changes its logits after this layer, and for several
+    processes, because the head's gradients are not averaged across ranks."""
 
     name = "mtp"
     input_kind = "hidden"

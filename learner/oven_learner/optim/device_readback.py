@@ -1,9 +1,7 @@
-"""Transfers all numbers of a step from the device at once, without waiting for the device.
-
-On a CUDA device the numbers of a step are stacked and copied into pinned memory, behind the kernels that are already
-queued. They are published once a CUDA event shows that they have arrived, at the end of their step or a later one.
-They are always published in order, each under its own tick and step. On other devices they are available immediately.
-"""
+"""Transfers all numbers of a step from the device at once, without waiting for the device. On a CUDA device the numbers
+of a step are stacked and copied into pinned memory, behind the kernels that are already queued. They are published once
+a CUDA event shows that they have arrived, at the end of their step or a later one. They are always published in order,
+each under its own tick and step. On other devices they are available immediately."""
 
 from __future__ import annotations
 

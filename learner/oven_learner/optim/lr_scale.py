@@ -1,9 +1,7 @@
-"""The learning rate as a multiplier on the user's own schedule, for any torch optimizer and scheduler.
-
-A new `lr` in a parameter group lasts only one step, because the scheduler overwrites it. Scaled base rates in the
-scheduler last beyond its next step, and checkpoints save them. The scale itself is stored in the parameter groups,
-which are saved in the optimizer's state. So a resumed run knows which part of its rates comes from the user.
-"""
+"""The learning rate as a multiplier on the user's own schedule, for any torch optimizer and scheduler. A new `lr` in a
+parameter group lasts only one step, because the scheduler overwrites it. Scaled base rates in the scheduler last beyond
+its next step, and checkpoints save them. The scale itself is stored in the parameter groups, which are saved in the
+optimizer's state. So a resumed run knows which part of its rates comes from the user."""
 
 from __future__ import annotations
 

@@ -1,9 +1,7 @@
-"""The knob `optimizer.lr_scale`, with a check just before each step that the step uses the new rate.
-
-A loop or a callback may set `param_group["lr"]` itself and overwrite the change. A known scheduler reports the rates
-that it has set. Any other rate was set by the user's loop. The scale is then 1, unless the loop reads `lr_scale`, which
-shows that the loop multiplies its rates by it.
-"""
+"""The knob `optimizer.lr_scale`, with a check just before each step that the step uses the new rate. A loop or a
+callback may set `param_group["lr"]` itself and overwrite the change. A known scheduler reports the rates that it has
+set. Any other rate was set by the user's loop. The scale is then 1, unless the loop reads `lr_scale`, which shows that
+the loop multiplies its rates by it."""
 
 from __future__ import annotations
 

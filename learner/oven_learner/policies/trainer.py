@@ -99,19 +99,14 @@ class PolicyTrainerConfig:
 
 
 class PolicyTrainer:
-    """A GRPO trainer for one policy and the rewards of its samples.
-
-    Groups with a missing or infinite reward are skipped in the loss. If all groups are skipped, the weights stay
-    unchanged. The samples and rewards of a batch depend only on the seed and the batch's number, so training continues
-    from a checkpoint bit for bit.
-
-    `conditions` are a list, or a source with `next_batch(n)`. A condition may be a mapping with a "prompt" for the
-    policy and other columns for the rewards. The active teacher constrains the policy with weight `beta`. Order
-    `teachers` from weak to strong. With a β but no teachers, a frozen copy of the policy becomes the teacher "initial".
-    `teacher` is the name of the teacher that is active at the start. `evaluate` is the same as for `oven.connect`.
-
-    Raises ConfigError before the first step if training is not possible.
-    """
+    """A GRPO trainer for one policy and the rewards of its samples. Groups with a missing or infinite reward are
+    skipped in the loss. If all groups are skipped, the weights stay unchanged. The samples and rewards of a batch
+    depend only on the seed and the batch's number, so training continues from a checkpoint bit for bit. `conditions`
+    are a list, or a source with `next_batch(n)`. A condition may be a mapping with a "prompt" for the policy and other
+    columns for the rewards. The active teacher constrains the policy with weight `beta`. Order `teachers` from weak to
+    strong. With a β but no teachers, a frozen copy of the policy becomes the teacher "initial". `teacher` is the name
+    of the teacher that is active at the start. `evaluate` is the same as for `oven.connect`. Raises ConfigError before
+    the first step if training is not possible."""
 
     def __init__(
         self,

@@ -1,9 +1,7 @@
-"""A client that asks remote members for their scores of each group, over the bus.
-
-Every wait has a deadline. The client has its own thread with an asyncio loop, and a connection that is separate from
-the log's. Each request has its own unguessable inbox, which the server closes after one message. So a member can
-neither answer for another one nor send more than one answer.
-"""
+"""A client that asks remote members for their scores of each group, over the bus. Every wait has a deadline. The client
+has its own thread with an asyncio loop, and a connection that is separate from the log's. Each request has its own
+unguessable inbox, which the server closes after one message. So a member can neither answer for another one nor send
+more than one answer."""
 
 from __future__ import annotations
 

@@ -1,9 +1,7 @@
-"""Records in checkpoint folders that show which checkpoints are complete, and to which one to roll back.
-
-The trainer writes `checkpoint-N/` file by file. Before the first file, the folder is marked with `oven.part`. After the
-last one, `oven.json` is written atomically with the size of every file, and then the mark is removed. So a checkpoint
-is complete if it has no mark and every file has its recorded size. This module does not import torch.
-"""
+"""Records in checkpoint folders that show which checkpoints are complete, and to which one to roll back. The trainer
+writes `checkpoint-N/` file by file. Before the first file, the folder is marked with `oven.part`. After the last one,
+`oven.json` is written atomically with the size of every file, and then the mark is removed. So a checkpoint is complete
+if it has no mark and every file has its recorded size. This module does not import torch."""
 
 from __future__ import annotations
 

@@ -164,19 +164,13 @@ class NamedTeachers(ABC, Generic[Model]):
 
 
 class Teachers(NamedTeachers[Any]):
-    """The teachers of a TRL trainer's policy.
-
-    They replace a GRPOTrainer's reference model, or a DistillationTrainer's `teacher_model`. The trainer's original
-    model is the first teacher, named `own`. With PEFT this is the policy without its adapter, unless the trainer has
-    another model. A GRPOTrainer with a beta of 0 has no original model, so add teachers, `swap` to the first, and
-    set `trainer.beta`. TRL then does not load its reference from disk.
-
-    An attached GRPOTrainer publishes `kl/<teacher>` for inactive teachers every `kl_every` steps, or never if it is 0.
+    """The teachers of a TRL trainer's policy. They replace a GRPOTrainer's reference model, or a DistillationTrainer's
+    `teacher_model`. The trainer's original model is the first teacher, named `own`. With PEFT this is the policy
+    without its adapter, unless the trainer has another model. A GRPOTrainer with a beta of 0 has no original model, so
+    add teachers, `swap` to the first, and set `trainer.beta`. TRL then does not load its reference from disk. An
+    attached GRPOTrainer publishes `kl/<teacher>` for inactive teachers every `kl_every` steps, or never if it is 0.
     `offload_folder` is for teachers on disk. None means the system's folder for temporary files, which is in memory on
-    some systems.
-
-    Raises ConfigError under FSDP and DeepSpeed, for `sync_ref_model`, and for a negative `kl_every`.
-    """
+    some systems. Raises ConfigError under FSDP and DeepSpeed, for `sync_ref_model`, and for a negative `kl_every`."""
 
     def __init__(
         self,

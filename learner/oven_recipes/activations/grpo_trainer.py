@@ -20,18 +20,14 @@ COLUMN = "activation"
 
 
 class ActivationGRPOTrainer(ChannelTrainer):
-    """A GRPOTrainer for rows with a `prompt` (made by `oracle_prompt`) and an `activation`, a key into `store`.
-
-    Vectors are injected in generation and in the log-probabilities of the old policy, the reference and the loss. The
-    reference is the adapter `ref`, which TRL creates for a policy with an adapter. Without PEFT it is a separate model.
-    Rows without the key, or with None, train exactly as in a plain GRPOTrainer, bit for bit. The only exception is a
-    model with learnt positions (GPT-2). It gets each row's own positions in every pass, while TRL counts the padding.
-
-    Raises ConfigError for features that run no hooks or create rows: vLLM, continuous batching, torch.compile, a static
-    cache, tools, rollouts, channels.
-
-    Written for TRL 1.16 (`_generate_and_score_completions`, `_get_per_token_logps_and_entropies`, `_compute_loss`).
-    """
+    """A GRPOTrainer for rows with a `prompt` (made by `oracle_prompt`) and an `activation`, a key into `store`. Vectors
+    are injected in generation and in the log-probabilities of the old policy, the reference and the loss. The reference
+    is the adapter `ref`, which TRL creates for a policy with an adapter. Without PEFT it is a separate model. Rows
+    without the key, or with None, train exactly as in a plain GRPOTrainer, bit for bit. The only exception is a model
+    with learnt positions (GPT-2). It gets each row's own positions in every pass, while TRL counts the padding. Raises
+    ConfigError for features that run no hooks or create rows: vLLM, continuous batching, torch.compile, a static cache,
+    tools, rollouts, channels. Written for TRL 1.16 (`_generate_and_score_completions`,
+    `_get_per_token_logps_and_entropies`, `_compute_loss`)."""
 
     def __init__(self, *args: Any, store: ActivationStore, block: int = BLOCK, **kwargs: Any) -> None:
         settings = kwargs.get("args") or (args[2] if len(args) > 2 else None)

@@ -13,7 +13,7 @@ from tests.support.gauges import receipt
 
 from oven_agents.sdk.session import Session
 from oven_agents.shipped.teacher import BETA, TEACHER, Teacher
-from oven_agents.stats.confidence import STANDS_ALONE as STANDS_BEHIND
+from oven_agents.stats.confidence import SOLO_CONFIDENCE as STANDS_BEHIND
 from oven_core.protocol.actuator_names import ACTUATORS
 from oven_core.protocol.messages import (
     ActuatorSpec,
@@ -145,7 +145,10 @@ def test_a_teacher_that_is_absorbed_gives_way_to_the_next_stronger_one() -> None
     tick, vote = votes(absorbed())[0]
     assert tick >= 3 * Teacher.HALF
     assert (vote.actuator, vote.value, vote.evidence) == (TEACHER, "middle", ("symptom:reward_plateau",))
-    assert vote.rationale.startswith("the policy has absorbed small: the KL fell from 0.1") and "to 0.010" in vote.rationale
+    assert (
+        vote.rationale.startswith("the policy has absorbed small: the KL fell from 0.1")
+        and "to 0.010" in vote.rationale
+    )
     assert vote.confidence >= STANDS_BEHIND
 
 

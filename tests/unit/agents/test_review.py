@@ -88,7 +88,10 @@ def test_an_agent_that_raises_is_asked_no_more_and_reported(tmp_path: Path) -> N
     source = table(tmp_path / "a.csv", 600)
     report = reviewed(source, {"bad": Raises()})
     assert [flag.tick for flag in report.flags] == [50]
-    assert report.cannot_fire["bad"] == "raised an error on 20 consecutive windows, most recently RuntimeError: no such thing"
+    assert (
+        report.cannot_fire["bad"]
+        == "raised an error on 20 consecutive windows, most recently RuntimeError: no such thing"
+    )
 
 
 class Tells(Base):

@@ -66,7 +66,7 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("metric", {}, "name: Field required; its arguments: name, run, since, max_points"),
     ("decisions", {"run": "r", "verdict": "adoptd"}, "verdict: Input should be 'adopted'"),
     ("explain", {"decision": "grad.clip", "run": "r"}, f"no decision named 'grad.clip'; known: data.mixture, {LR}"),
-    ("explain", {"decision": LR, "run": "r", "rules": ["seed=1"]}, "only rules can be set for a run that is over"),
+    ("explain", {"decision": LR, "run": "r", "rules": ["seed=1"]}, "only rules can be set for a run that has ended"),
     ("backtest", {"agent": "curiculum", "run": "r"}, "no agent named 'curiculum'; did you mean 'curriculum'?"),
     ("backtest", {"agent": "../../x.py", "run": "r"}, "the folder of --agent-files"),
     ("backtest", {"agent": "counting.py", "run": "bare"}, "run 'bare' never started"),

@@ -193,7 +193,7 @@ def test_damaged_or_foreign_checkpoints_are_refused(tmp_path: Path) -> None:
     folder = checkpoint.newest(tmp_path)
     assert folder is not None and folder.name == "checkpoint-2"
     pytest.importorskip("diffusers")
-    with pytest.raises(ConfigError, match="of another model"):
+    with pytest.raises(ConfigError, match="from another model"):
         checkpoint.load(trainer("diffusion"), folder)
     (folder / checkpoint.STATE).write_bytes(b"cut")
     with pytest.raises(ConfigError, match="has 3 bytes"):

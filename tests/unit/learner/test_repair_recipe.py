@@ -147,5 +147,5 @@ class TestCollect:
         }
         (tmp_path / "lite.jsonl").write_text(json.dumps(row) + "\n")
         options = [str(tmp_path / "traces.jsonl"), "--instances", str(tmp_path / "lite.jsonl")]
-        with pytest.raises(ConfigError, match=r"django/django, whose repository is not at .*django__django: clone it"):
+        with pytest.raises(ConfigError, match=r"django/django, but there is no clone at .*django__django; clone it"):
             call("traces collect", [*options, "--repositories", str(tmp_path)])

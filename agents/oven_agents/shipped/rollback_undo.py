@@ -78,7 +78,8 @@ class RollbackUndo(Agent):
         return None if requested or not can_evaluate(window) else request_evaluation(window, why)
 
     def _undo(self, window: Window, rollback: Receipt, share: float) -> Plan:
-        why = f"the rollback at tick {rollback.tick} regained only {share:.0%} of the lost quality: undo it"
+        regained = f"only {share:.0%}" if share > 0 else "none"
+        why = f"the rollback at tick {rollback.tick} regained {regained} of the lost quality: undo it"
         cut = next((receipt for receipt in window.applied(SCALE) if receipt.tick == rollback.tick), None)
         rate = [] if cut is None or cut.before is None else [self._propose(window, SCALE, cut.before, why)]
         return Plan.of_votes("undo_rollback", [self._propose(window, UNDO, None, why), *rate])

@@ -190,7 +190,7 @@ class Teacher(Agent):
         lowered = beta.bounded(beta.number / self.BETA_FACTOR)
         if lowered > beta.number / 1.2 or any(change_of(receipt) > 0 for receipt in window.applied(BETA)):
             return None
-        why += f", and no stronger teacher is available: {BETA} {beta.number:.3g} → {lowered:.3g}"
+        why += f", and no teacher is stronger: {BETA} {beta.number:.3g} → {lowered:.3g}"
         return self._propose(window, BETA, lowered, why, reading.headroom / 4, "symptom:kl_anchor_binds")
 
     def _replace_absorbed_teacher(self, window: Window, reading: _Reading) -> Vote | None:

@@ -221,7 +221,7 @@ class Backtest:
         rules = with_rules(recorded, self.rules)
         self._shadow |= self.name in rules.shadow
         shadow = tuple(name for name in rules.shadow if name != self.name)
-        return rules.trusting([self.name]).model_copy(update={"shadow": shadow})
+        return rules.with_grants_for([self.name]).model_copy(update={"shadow": shadow})
 
     def _measure(self, observation: Observation) -> None:
         self.ticks += 1

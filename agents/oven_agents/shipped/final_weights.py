@@ -57,7 +57,9 @@ class FinalWeights(Agent):
         if held_out_metric(run) is None:
             return "the run announces no held-out metric with a direction, so nothing shows which weights are best"
         return (
-            None if run.horizon.known else "the run announces no horizon (steps or seconds), so its progress is unknown"
+            None
+            if run.horizon.is_known
+            else "the run announces no horizon (steps or seconds), so its progress is unknown"
         )
 
     def vote(self, window: Window) -> Vote | None:

@@ -46,7 +46,7 @@ _FLAGS: Final = re.compile(
 """The flags of England, Scotland and Wales, the only ones that are written with tags."""
 
 
-def visible(text: str) -> str:
+def visible_text(text: str) -> str:
     """Return `text` without invisible characters, except those that change how visible ones look."""
     parts, end = [], 0
     for flag in _FLAGS.finditer(text):
@@ -88,7 +88,7 @@ def shorten(text: str, limit: int = MAX_CHARACTERS) -> str:
 
 def prepare(text: str, limit: int = MAX_CHARACTERS) -> str:
     """Return the text as a judge sees it."""
-    return shorten(visible(text).strip(), limit)
+    return shorten(visible_text(text).strip(), limit)
 
 
 def data_block(value: Any) -> str:

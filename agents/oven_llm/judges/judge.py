@@ -280,8 +280,7 @@ class ConfiguredJudge:
         return cls(name, model, key_of(name, model, environ), rubric, top_logprobs, checks)
 
     def connect(self, budget: Budget | None = None, account: str = "") -> RemoteModel:
-        """Import the SDK and return the model, without sending a request. Raises ConfigError like
-        `providers.connect`."""
+        """Import the SDK and return the model. Sends no request. Raises ConfigError like `providers.connect`."""
         return providers.connect(self.name, self.model, self.key, self.top_logprobs, budget, account)
 
     def judge(self, endpoint: RemoteModel, swap: int = 0, on_call: OnCall | None = None) -> Judge:

@@ -77,9 +77,7 @@ class MemberJudges:
         self._accounts = accounts
         self.configured_model = ConnectedModel(configured, self._connect(configured))
         """The configured judge's model."""
-        self._judges: dict[Key, ActiveJudge] = {
-            (None, 0): self._activate(self.configured_model, 0)
-        }  # last used: at the end
+        self._judges: dict[Key, ActiveJudge] = {(None, 0): self._activate(self.configured_model, 0)}  # by last use
         self._probed_model: tuple[JudgeSpec, ConnectedModel] | None = None  # for its features
         self._lock = asyncio.Lock()
 

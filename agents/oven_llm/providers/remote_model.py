@@ -48,8 +48,7 @@ class RemoteModel:
             budget.check_priced(account, settings)
 
     def with_budget(self, budget: Budget, account: str) -> RemoteModel:
-        """Return the same model, with its calls charged to an account. Raises the same error as the
-        constructor."""
+        """Return the same model, charging its calls to an account. Raises the same error as the constructor."""
         return RemoteModel(self._api, self.settings, self.terms, budget, account)
 
     async def ask(self, conversation: Conversation, timeout_s: float) -> ModelReply:

@@ -173,8 +173,8 @@ class Judge:
         hidden_ids: dict[str, str] = {}  # by name of the test text
         for name, text in test_texts.items():
             hidden_ids[name] = shown_ids.setdefault(text, _unused_id(length, shown_ids.values()))
-        shown = dict(sorted((key, text) for text, key in shown_ids.items()))
-        scores = await self._request_scores(request, shown, tally)
+        shown_texts = dict(sorted((key, text) for text, key in shown_ids.items()))
+        scores = await self._request_scores(request, shown_texts, tally)
         # A completion that equals an attack must not count as the best real answer.
         attack_ids = {hidden_ids[attack.id] for attack in control.attacks}
         best_score = max((scores[key] for key in candidates if key not in attack_ids), default=0.0)

@@ -26,7 +26,7 @@ from oven_runs.settings.committee_settings import CommitteeSettings, MemberSetti
 from oven_runs.settings.judge_providers import Catalogue, ModelEndpoint, SchemaMode, catalogue
 
 TIMEOUT_S: Final = 30.0
-"""Timeout in seconds of the call with its retries. A reasoning model is slow even for two short answers."""
+"""Timeout of the call in seconds, including its retries. A reasoning model is slow even for two short answers."""
 MARK: Final = "mark"
 """Name of a property that only the schema requires. A reply contains it only if the endpoint enforces the schema."""
 TASK: Final = "How many days are in a week?"

@@ -51,7 +51,7 @@ MIN_PROMPTS: Final = 8
 PROPOSED_SHARE: Final = 0.1
 """Proposed share of authored prompts in a topic's draws. One prompt in ten can do little harm."""
 CONFIDENCE: Final = 0.5
-"""Even odds, because no success rate is recorded. A vote with this confidence cannot reach a quorum alone."""
+"""Confidence of a vote: even odds, because no success rate is recorded. One such vote cannot reach a quorum alone."""
 EXPECTED_CHANGE: Final = 0.02
 """Forecast change of the target, in its unit. It is small because only one prompt in ten is replaced."""
 HORIZON: Final = 60

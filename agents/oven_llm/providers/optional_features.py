@@ -33,7 +33,7 @@ class Terms:
 
 
 class AgreedTerms:
-    """The terms in force for one model. Concurrent calls share them; each change is logged once."""
+    """The current terms for one model. Concurrent calls share them. Each change is logged once."""
 
     def __init__(self, endpoint: ModelEndpoint, top_logprobs: int = 0) -> None:
         """`top_logprobs`: alternatives per token that are requested; 0: none."""
@@ -48,7 +48,7 @@ class AgreedTerms:
         self._settled = False  # until a call succeeds, the terms may be the reason for a refusal
 
     async def negotiate(self, send: Callable[[Terms], Awaitable[ModelReply]]) -> ModelReply:
-        """Send a request with the terms in force. If they are refused, try weaker terms and keep those that work.
+        """Send a request with the current terms. If they are refused, try weaker terms and keep those that work.
         Raises ModelFailure. If all terms are refused, the first failure is raised, because the terms were not
         the reason."""
         initial = terms = self.current

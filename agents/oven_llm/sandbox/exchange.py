@@ -118,7 +118,7 @@ class Exchange:
         self._host_s = 0.0
 
     def run(self, child: Peer, request: bytes) -> Block:
-        """Send the request and return the outcome. Nothing that the child does makes it raise."""
+        """Send the request and return the outcome. The child cannot make it raise."""
         started = time.monotonic()
         deadline = started + self._limits.block_s
         ended: BlockEnding

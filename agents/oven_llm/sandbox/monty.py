@@ -133,7 +133,7 @@ class _BlockRun:
         self._exceeded_limit = ""
 
     def run(self, code: str, inputs: dict[str, object]) -> Block:
-        """Run the block and return its outcome. Nothing that the code does makes it raise."""
+        """Run the block and return its outcome. The code cannot make it raise."""
         lookup: dict[str, Any] = {
             name: self._host_function(name, function) for name, function in self._functions.items()
         }

@@ -28,7 +28,7 @@ from oven_runs.settings.judge_providers import NO_KEY, Wire, catalogue, endpoint
 from oven_runs.settings.language_models import ModelSettings
 
 TIMEOUT_S: Final = 120.0
-"""Timeout in seconds of one call with its retries. A long answer from a large model takes one minute."""
+"""Timeout of one call in seconds, including its retries. A long answer from a large model takes one minute."""
 MAX_TOKENS: Final = 2048
 """Maximum tokens in an answer, as for the supervisor in Supervisor Distillation."""
 LOOPBACK_HOSTS: Final = ("localhost", "127.0.0.1", "::1")

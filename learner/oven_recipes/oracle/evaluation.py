@@ -202,9 +202,7 @@ def check_text(model: Any, tokenizer: Any, text: str, location: str) -> list[int
     ids: list[int] = tokenizer(text)["input_ids"]
     context = context_length(model)
     if len(ids) < 2:
-        raise ConfigError(
-            f"{location}: the text has {len(ids)} token, but at least 2 are needed; use a longer text, or omit it"
-        )
+        raise ConfigError(f"{location}: the text has fewer than the required 2 tokens; use a longer text, or omit it")
     if context is not None and len(ids) > context:
         raise ConfigError(
             f"{location}: the text has {len(ids)} tokens, but the model's context is {context}; shorten or omit it, or "

@@ -13,8 +13,8 @@ from oven_runs.traces import jsonl
 
 
 class KnownAnswer(NamedTuple):
-    """Accepted answers to a question in lower case. `specific` lists true and specific answers, and `right` true but
-    unspecific ones. All other answers are wrong, and `wrong` lists examples."""
+    """Known answers to a question in lower case. `specific` lists true and specific answers, and `right` true but vague
+    ones. All other answers are wrong, and `wrong` lists examples."""
 
     specific: tuple[str, ...]
     right: tuple[str, ...] = ()

@@ -78,7 +78,7 @@ def test_shown_text_can_be_encoded(text: str) -> None:
 
 def test_a_long_text_keeps_its_beginning_and_end() -> None:
     assert shorten("a" * 100, 100) == "a" * 100
-    assert shorten("h" * 75 + "middle" + "t" * 25, 100) == "h" * 75 + "\n[… 6 characters left out …]\n" + "t" * 25
+    assert shorten("h" * 75 + "middle" + "t" * 25, 100) == "h" * 75 + "\n[… 6 characters omitted …]\n" + "t" * 25
 
 
 @pytest.mark.parametrize("role", get_args(Role))

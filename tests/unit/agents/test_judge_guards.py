@@ -183,7 +183,7 @@ async def test_long_texts_are_shortened_to_the_setting_and_counted() -> None:
     judge = Judge("critic", provider, checks=CheckSettings(characters=200))
     reply = await Member("critic", judge).answer(group("x 7" * 100, "4").wire())
     assert reply.health is not None and reply.health.cut_texts == 1
-    assert sorted(map(len, provider.shown[0].values())) == [1, 200 + len("\n[… 100 characters left out …]\n")]
+    assert sorted(map(len, provider.shown[0].values())) == [1, 200 + len("\n[… 100 characters omitted …]\n")]
 
 
 # Whether it agrees with itself.

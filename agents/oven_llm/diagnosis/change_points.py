@@ -16,7 +16,7 @@ from oven_agents.stats.robust_statistics import noise
 REFERENCE_LENGTH: Final = 30
 """Number of readings to estimate level, trend and noise from. With 30, the noise is accurate to about 20 %."""
 REFERENCE_LENGTH_AFTER_CHANGE: Final = 15
-"""Number of readings after a change. A second change may follow soon, e.g. when a fault ends."""
+"""Number of readings for an estimate after a change, because another may follow soon, e.g. when a fault ends."""
 UPDATE_INTERVAL: Final = 20
 """Minimum readings between two updates of the level, which follows slow trends. More updates would be slow."""
 MAX_EXTRAPOLATION: Final = 30

@@ -31,7 +31,7 @@ log = logging.getLogger("oven.member")
 INTERVAL: Final = 20
 """Groups between two controls once the judge has seen all attacks, and between two tests in quarantine."""
 INITIAL_INTERVAL: Final = 4
-"""Groups between two controls before that. The 74 attacks take 76 groups, which is a few training steps."""
+"""Groups between two controls until the judge has seen all 74 attacks. That takes 76 groups: a few training steps."""
 ATTACKS_PER_GROUP: Final = 4
 """Number of attacks in a control. With more, judges would cost more and score the real answers more generously."""
 GOOD_SCORE: Final = 0.5

@@ -119,7 +119,9 @@ class Tuner(ModelAgent[TunerSettings, dict[str, Any], Advice | None]):
             return None
         advice = reply.result
         if window.tick > reply.tick + self._settings.expires:
-            return self._discard("expired", f"the reply to tick {reply.tick} arrived at tick {window.tick}")
+            return self._discard(
+                "expired", f"the reply to the question of tick {reply.tick} arrived at tick {window.tick}"
+            )
         knob = window.knobs.get(advice.actuator)
         if knob is None or knob.value != reply.question["knobs"][advice.actuator]["value"]:
             return self._discard("superseded", f"{advice.actuator} has changed since tick {reply.tick}")

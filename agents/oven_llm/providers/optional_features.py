@@ -44,7 +44,7 @@ class AgreedTerms:
         self.current = Terms(mode, min(top_logprobs, endpoint.top_logprobs))
         self.schema_ignored = False
         """Whether the endpoint accepts a schema but a reply did not follow it. The probe sets this."""
-        self._logged_sentences: set[str] = set()
+        self._logged_notes: set[str] = set()
         self._settled = False  # until a call succeeds, the terms may be the reason for a refusal
 
     async def negotiate(self, send: Callable[[Terms], Awaitable[ModelReply]]) -> ModelReply:
@@ -94,11 +94,11 @@ class AgreedTerms:
             self.log_missing_features(self.missing_features())
 
     def log_missing_features(self, notes: Iterable[str]) -> None:
-        """Log each sentence once."""
-        for sentence in notes:
-            if sentence not in self._logged_sentences:
-                self._logged_sentences.add(sentence)
-                log.warning("%s", sentence)
+        """Log each note once."""
+        for note in notes:
+            if note not in self._logged_notes:
+                self._logged_notes.add(note)
+                log.warning("%s", note)
 
     def missing_features(self) -> tuple[str, ...]:
         """Return a sentence for each requested feature that the endpoint does not provide."""

@@ -1,4 +1,4 @@
-"""Runs the supervisor's loop: it writes programs that explore a context, and a worker model reads the parts."""
+"""Runs the loop in which a supervisor writes programs to explore a context, and a worker model reads the parts."""
 
 from __future__ import annotations
 

@@ -17,17 +17,17 @@ MB = 1_000_000
 """Bytes in a megabyte."""
 
 
-def limit(megabytes: int) -> None:
-    """Limit this process and all processes that it starts. Raises ConfigError on systems without the limit."""
+def set_limit(megabytes: int) -> None:
+    """Limit the memory of this process and of its child processes. Raises ConfigError on systems other than Linux."""
     if sys.platform != "linux":
-        raise ConfigError(f"{SETTING} = {megabytes} works on Linux only; remove it")
+        raise ConfigError(f"{SETTING} = {megabytes} is supported on Linux only; remove the setting")
     hard_limit = resource.getrlimit(resource.RLIMIT_DATA)[1]
     limit_bytes = megabytes * MB if hard_limit == resource.RLIM_INFINITY else min(hard_limit, megabytes * MB)
     resource.setrlimit(resource.RLIMIT_DATA, (limit_bytes, limit_bytes))
 
 
-def reached(*agents: str) -> str:
-    """Return the message that the process of these agents is out of memory, with the limit and the remedy."""
+def out_of_memory_message(*agents: str) -> str:
+    """Return a message that these agents' process ran out of memory, with the limit and the remedy."""
     limit_bytes = resource.getrlimit(resource.RLIMIT_DATA)[0]
     subject = f"agent{'s' if len(agents) > 1 else ''} {', '.join(agents)}"
     if limit_bytes == resource.RLIM_INFINITY:

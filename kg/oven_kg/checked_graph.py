@@ -55,9 +55,9 @@ def _check(records: Records, name: str) -> Knowledge:
 
 
 def load_unchecked(path: Path | None) -> Knowledge:
-    """Load a graph that is not used for remedies. It may have faults, but raises ConfigError for dangling edges."""
+    """Load a graph without linting it. Raises ConfigError for an edge from or to a missing node."""
     records = read_graph(path)
     nodes = {node.id for node in records.nodes}
-    if dangling := [edge for edge in records.edges if not {edge.src, edge.dst} <= nodes]:
-        raise ConfigError(f"edge {dangling[0].id} of {path} dangles; `oven-controller kg lint {path}` lists all faults")
+    if bad_edges := [edge for edge in records.edges if not {edge.src, edge.dst} <= nodes]:
+        raise ConfigError(f"{path}: edge {bad_edges[0].id} lacks a node; `oven-controller kg lint {path}` lists faults")
     return Knowledge(records)

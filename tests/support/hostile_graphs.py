@@ -184,7 +184,7 @@ CASES: Final[Mapping[str, Case]] = {
     "an open quote": Case("g.csv", HEADER + b'x,y,z,1\n"x,y,z,1\n', "line 3 has 1 columns"),
     "a longer open quote": Case("g.csv", HEADER + b'"x,y,z,1\n' + b"x,y,z,1\n" * 600_000, "line 2 opens a quote"),
     "nothing": Case("g.csv", b"", "has the columns none"),
-    "a header": Case("g.csv", HEADER, "no edges are left of no rows"),
+    "a header": Case("g.csv", HEADER, "no edges to import"),
     # Texts
     "Latin-1, CSV": Case("g.csv", HEADER + b"x,y,z,1\n\xe9t\xe9,y,z,1\n", "line 3 is not UTF-8 (byte 0xe9)"),
     "Latin-1, GraphML": Case(
@@ -207,7 +207,7 @@ CASES: Final[Mapping[str, Case]] = {
     "no Parquet": Case("g.parquet", b"PAR1" + b"x" * 50 + b"PAR1", "is not a readable Parquet file"),
     "a remote context": Case("g.jsonld", '{"@context": "http://localhost/x", "@id": "http://a/b"}', "is not valid RDF"),
     "a pipe": Case("g.csv", os.mkfifo, "it is not a regular file"),
-    "a folder": Case("g", lambda path: path.mkdir(), "is a folder, but not one of `kg import`"),
+    "a folder": Case("g", lambda path: path.mkdir(), "is a folder that `kg import` did not write"),
 }
 
 

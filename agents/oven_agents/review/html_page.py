@@ -9,7 +9,7 @@ from html import escape
 
 from oven_agents.review.flagged_proposals import JUDGED, Flag, Series
 from oven_agents.review.report import OPEN_LOOP, Report, changes, times, verdict
-from oven_agents.stats.objective import held_out, objective
+from oven_agents.stats.objective import held_out_metric, objective
 
 CHARTS = 8
 """Maximum number of charts."""
@@ -57,7 +57,7 @@ def _source(report: Report) -> str:
 
 def headline(report: Report) -> list[str]:
     """Return the run's objective, and its held-out metric if it has one."""
-    metric = held_out(report.start)
+    metric = held_out_metric(report.start)
     return [objective(report.start).name, *([metric.name] if metric else [])]
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from oven_agents.review.flagged_proposals import JUDGED, Flag, Series
-from oven_agents.stats.objective import held_out, objective
+from oven_agents.stats.objective import held_out_metric, objective
 from oven_core.mesh.actuator_values import show
 from oven_core.protocol.messages import RunStarted
 from oven_core.terminal_text import counted, wrapped
@@ -98,7 +98,7 @@ class Report:
             "cannot_fire": dict(self.cannot_fire),
             "raised": {name: {"times": len(errors), "first": errors[0]} for name, errors in self.raised.items()},
             "objective": objective(self.start).name,
-            "held_out": metric.name if (metric := held_out(self.start)) else None,
+            "held_out": metric.name if (metric := held_out_metric(self.start)) else None,
             "actuators": [spec.name for spec in self.start.actuators],
             "assumed_knobs": list(self.assumed),
             "rules": self.start.rules.model_dump(mode="json"),

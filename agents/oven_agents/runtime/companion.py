@@ -1,6 +1,6 @@
 """Runs companions: background coroutines for work that is too slow for a vote, such as calling a language model.
 
-`vote` stays synchronous and never waits. It leaves a question for the companion and finds the answer at a later tick.
+`vote` is synchronous and never waits. It leaves a question for the companion and reads the answer at a later tick.
 Companions exist only in a live run. Replays, backtests and the gym do not start them.
 """
 
@@ -69,7 +69,7 @@ class Companions:
     """The companions of all agents in one process. If a companion raises, all agents still vote."""
 
     def __init__(self, sessions: Sequence[Session], bus: Bus, run: str = "", pin: str | None = None) -> None:
-        """`run` and `pin`, the learner's public key, are for companions that read the log."""
+        """Start the companions. Reading the log needs `run` and `pin`, the learner's public key."""
         self._tasks: list[asyncio.Task[None]] = []
         folder = Path(os.environ.get("OVEN_RUN_DIR") or os.devnull)
         settings: dict[str, Any] | None = None
@@ -80,7 +80,7 @@ class Companions:
             context = RunContext(session.name, folder, settings, PriorClient(bus).ask, _Log(bus, run, pin).read_new)
             companion = session.agent.begin(context)
             if companion is not None:
-                task = asyncio.create_task(_logged(session.name, companion), name=f"companion of {session.name}")
+                task = asyncio.create_task(_run_and_log(session.name, companion), name=f"companion of {session.name}")
                 self._tasks.append(task)
 
     async def end(self) -> None:
@@ -104,7 +104,7 @@ class _Log:
         return events
 
 
-async def _logged(name: str, companion: Coroutine[Any, Any, None]) -> None:
+async def _run_and_log(name: str, companion: Coroutine[Any, Any, None]) -> None:
     try:
         await companion
     except Exception as error:  # only the type, because the error's text may contain a prompt

@@ -1,4 +1,4 @@
-"""Runs one or more agents in one process with a shared connection. It may only publish on their subjects."""
+"""Runs one or more agents in one process with a shared connection, which may only publish on their subjects."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ log = logging.getLogger("oven.agent")
 
 REPEAT_S = 0.25
 """Seconds to wait for the next event in lockstep mode before repeating `done`."""
-REPEATS = 20
+MAX_REPEATS = 20
 """Maximum number of repetitions of `done`, so that a paused run does not fill its log overnight."""
-HISTORY_S = 15.0
-"""Seconds to keep requesting history while no mesh replica answers."""
-HISTORY_REPLY_S = 2.0
-"""Seconds to wait for one reply."""
+HISTORY_TIMEOUT_S = 15.0
+"""Seconds to keep requesting the history while no mesh replica answers."""
+HISTORY_REPLY_TIMEOUT_S = 2.0
+"""Seconds to wait for one reply with history."""
 
 
 def main(args: list[str]) -> int:
@@ -71,10 +71,12 @@ def serve(
     """Take part in the run OVEN_RUN until the process receives a signal to end."""
     voters = aliases or [default_name(agent) for agent in agents]
     if len(voters) != len(agents):
-        raise typer.BadParameter(f"{len(agents)} agents have {len(voters)} names; give every agent a --name, or none")
+        raise typer.BadParameter(
+            f"{len(agents)} agents have {len(voters)} names; give every agent a --name, or use --name for none of them"
+        )
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     if limit_mb := os.environ.get("OVEN_AGENTS_MEMORY_MB"):
-        memory_limit.limit(int(limit_mb))
+        memory_limit.set_limit(int(limit_mb))
     options = _options(settings or (), voters)
     loaded = [load(agent, options.get(name), name)[1] for agent, name in zip(agents, voters, strict=True)]
     if list_options:
@@ -91,7 +93,7 @@ def _host(sessions: Sequence[Session]) -> None:
     url, run, pin = os.environ["OVEN_URL"], os.environ["OVEN_RUN"], os.environ.get("OVEN_LEARNER_KEY")
     process_name = credentials.name if credentials and len(voters) > 1 else ""
     tracing.start(process_name or f"agent-{voters[0]}", run)
-    out_of_memory = memory_limit.reached(*voters)
+    out_of_memory = memory_limit.out_of_memory_message(*voters)
     try:
         asyncio.run(host(sessions, url, run, credentials, pin))
     except MemoryError:  # outside an agent's code, where the session handles it
@@ -120,7 +122,7 @@ async def host(
     """Take part in a run until SIGTERM or SIGINT, then announce the end.
 
     The agents share the connection, and each event is read and verified once for all of them. An agent that raises
-    abstains. An agent that never returns also blocks the other agents of its process.
+    an exception abstains. An agent that never returns also blocks the other agents of its process.
 
     The live subscriptions start before history is read, so that no event is missed. Sessions drop duplicates. After a
     lost connection, live events wait until history has filled the gap, because they are verified with the keys from
@@ -155,12 +157,12 @@ async def host(
         for subject in topics:
             await bus.subscribe_inline(subject, receive)
         await bus.flush()
-        last_seq = 0  # the newest sequence number from history
-        filled = -1  # the number of connection losses whose gaps are filled
+        last_seq = 0  # newest sequence number from history
+        filled_losses = -1  # number of connection losses after which history was read
         while not stop.is_set():
             wake.clear()
-            while filled != bus.losses:
-                filled = bus.losses
+            while filled_losses != bus.losses:
+                filled_losses = bus.losses
                 last_seq = await _catch_up(sessions, keyring, bus, run, last_seq, stop)
                 for session in sessions:
                     session.announce()
@@ -198,11 +200,13 @@ def _log_problems(sessions: Sequence[Session]) -> None:
 
 async def _repeat_awaited(publishers: Sequence[Publisher], wake: asyncio.Event) -> None:
     """In lockstep mode, repeat `done` until the mesh reacts."""
-    for _ in range(REPEATS):
-        if not any(publisher.session.awaited for publisher in publishers) or await _is_set_within(wake, REPEAT_S):
+    for _ in range(MAX_REPEATS):
+        if not any(publisher.session.awaited_status for publisher in publishers) or await _is_set_within(
+            wake, REPEAT_S
+        ):
             return
         for publisher in publishers:
-            await publisher.publish([status] if (status := publisher.session.awaited) else [])
+            await publisher.publish([status] if (status := publisher.session.awaited_status) else [])
 
 
 def _absorb(sessions: Sequence[Session], event: Event) -> None:
@@ -225,11 +229,11 @@ async def _catch_up(
     sessions: Sequence[Session], keyring: Keyring, bus: Bus, run: str, after: int, stop: asyncio.Event
 ) -> int:
     """Absorb the log's events after the sequence number `after`, and return the newest sequence number. The request is
-    repeated for a while, because the mesh replicas that answer may be restarting, too."""
-    give_up_at = asyncio.get_running_loop().time() + HISTORY_S
+    repeated for HISTORY_TIMEOUT_S, because the mesh replicas may be restarting, too."""
+    give_up_at = asyncio.get_running_loop().time() + HISTORY_TIMEOUT_S
     while not stop.is_set():
         try:
-            async for batch in batches(bus, run, after, HISTORY_REPLY_S):
+            async for batch in batches(bus, run, after, HISTORY_REPLY_TIMEOUT_S):
                 for event in map(keyring.verify, batch):
                     _absorb(sessions, event)
                     after = event.seq
@@ -242,9 +246,6 @@ async def _catch_up(
                 break
             await asyncio.sleep(REPEAT_S)
     return after
-
-
-log = logging.getLogger("oven.agent")
 
 
 def trace_key(body: Observation | BallotOpened) -> str:

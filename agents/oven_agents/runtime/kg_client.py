@@ -3,8 +3,8 @@
 If the service is down or late, the vote is published unchanged, with the agent's first plan. By the run's rules, the
 mesh rejects every change that the graph forbids.
 
-A generator yields each request as (endpoint, request) and receives the reply, or None. `answered` answers the requests
-with a function in this process, and `answered_by_service` over the bus."""
+A generator yields each request as (endpoint, request) and receives the reply, or None. `answer_requests` calls a
+function in this process for each request. `answer_requests_by_service` sends each request over the bus."""
 
 from __future__ import annotations
 
@@ -84,12 +84,12 @@ def judge_request(vote: Vote, run: RunStarted, knobs: Mapping[str, Knob], in_fli
 def with_sources(vote: Vote, judgement: Judgement) -> Vote:
     """Return the vote with as many of the graph's paths as fit, after its own evidence."""
     sources = [f"kg:{judgement.graph[:12]}"]
-    sources += [f"for: {cited(path)}" for path in judgement.supports]
-    sources += [f"against: {cited(path)}" for path in judgement.objections]
+    sources += [f"for: {citation(path)}" for path in judgement.supports]
+    sources += [f"against: {citation(path)}" for path in judgement.objections]
     return _with_evidence(vote, sources)
 
 
-def cited(path: EvidencePath) -> str:
+def citation(path: EvidencePath) -> str:
     """Format a path with its edges, grade and sources:
     "loss_spike ← CAUSES ← lr_too_high ← SOLVES ← lower_lr [C001 S001; D; own-faults]"."""
     return f"{path.text} [{' '.join(path.edges)}; {path.grade}; {' '.join(path.sources)}]"
@@ -97,28 +97,28 @@ def cited(path: EvidencePath) -> str:
 
 def veto_reason(judgement: Judgement) -> str:
     """Return the reason why the graph forbids the change now, or an empty string if it does not."""
-    return "; ".join(map(cited, judgement.objections)) or "no reason given" if judgement.verdict == "barred" else ""
+    return "; ".join(map(citation, judgement.objections)) or "no reason given" if judgement.verdict == "barred" else ""
 
 
-def answered(questions: Generator[tuple[str, bytes], bytes | None, _Result], ask: AskPrior) -> _Result:
+def answer_requests(requests: Generator[tuple[str, bytes], bytes | None, _Result], ask: AskPrior) -> _Result:
     """Answer a generator's requests with a function in this process, and return the generator's result."""
     try:
-        request = next(questions)
+        request = next(requests)
         while True:
-            request = questions.send(ask(*request))
+            request = requests.send(ask(*request))
     except StopIteration as end:
         result: _Result = end.value
         return result
 
 
-async def answered_by_service(
-    questions: Generator[tuple[str, bytes], bytes | None, _Result], ask: AskService
+async def answer_requests_by_service(
+    requests: Generator[tuple[str, bytes], bytes | None, _Result], ask: AskService
 ) -> _Result:
-    """Do the same as `answered` with a coroutine function, such as `PriorClient.ask`."""
+    """Answer a generator's requests with a coroutine function, such as `PriorClient.ask`, and return its result."""
     try:
-        request = next(questions)
+        request = next(requests)
         while True:
-            request = questions.send(await ask(*request))
+            request = requests.send(await ask(*request))
     except StopIteration as end:
         result: _Result = end.value
         return result
@@ -134,7 +134,7 @@ def consultation(
     if isinstance(message, Alternatives):
         diagnosis = _read(Diagnosis, (yield "diagnose", diagnose_request(message, run).wire()), report)
         plan, paths = best_plan(message, diagnosis)
-        votes = [_with_evidence(vote, [f"chosen: {cited(path)}" for path in paths]) for vote in plan.votes]
+        votes = [_with_evidence(vote, [f"chosen: {citation(path)}" for path in paths]) for vote in plan.votes]
     elif isinstance(message, Plan):
         votes = list(message.votes)
     elif isinstance(message, TopicShares):
@@ -153,19 +153,19 @@ def consultation(
 
 
 def needs_graph(message: UnsentMessage) -> bool:
-    """Return whether to ask the graph about a message. Statuses and votes on others' ballots do not need it."""
+    """Return whether to ask the graph about a message. Statuses and votes on other agents' ballots do not need it."""
     if isinstance(message, Vote):
         return message.stance == "propose"
     return isinstance(message, Plan | Alternatives | TopicShares)
 
 
 class PriorClient:
-    """A client of the prior service over the bus. It uses a timeout and logs each problem once."""
+    """A client of the prior service on the bus, which limits the wait for a reply and logs each problem once."""
 
     def __init__(self, bus: Bus) -> None:
         self._bus = bus
         self._unavailable_until = 0.0
-        self._reported: set[str] = set()
+        self._reported_lines: set[str] = set()
 
     async def consult(
         self,
@@ -178,7 +178,7 @@ class PriorClient:
         if self._is_unavailable() or not any(map(needs_graph, messages)):
             return without_graph(messages)
         consultations = (consultation(message, run, knobs, in_flight, self._report) for message in messages)
-        replies = await asyncio.gather(*(answered_by_service(questions, self.ask) for questions in consultations))
+        replies = await asyncio.gather(*(answer_requests_by_service(requests, self.ask) for requests in consultations))
         return [message for resolved in replies for message in resolved]
 
     async def ask(self, endpoint: str, request: bytes) -> bytes | None:
@@ -196,8 +196,8 @@ class PriorClient:
         return asyncio.get_running_loop().time() < self._unavailable_until
 
     def _report(self, line: str) -> None:
-        if line not in self._reported:
-            self._reported.add(line)
+        if line not in self._reported_lines:
+            self._reported_lines.add(line)
             log.warning("%s", line)
 
 

@@ -42,7 +42,7 @@ def load_repeatable(name_or_file: str) -> tuple[str, Agent]:
 
 
 def default_name(name_or_file: str) -> str:
-    """Return the name of an agent file without its ending, or the name itself."""
+    """Return the name of an agent file without its extension, or the entry point's name unchanged."""
     return Path(name_or_file).stem if name_or_file.endswith(".py") else name_or_file
 
 
@@ -69,7 +69,7 @@ def _create(name: str, factory: Callable[[], Agent], options: Mapping[str, Any])
         raise ConfigError(f"agent {name!r} has no options: its entry point is not a class")
     values = checked(name, factory, options)
     version_suffix = ", ".join(f"{attribute.lower()}={value!r}" for attribute, value in values.items())
-    body: dict[str, Any] = {name: getattr(factory, name) for name in ("__doc__", "__module__", "__qualname__")}
+    body: dict[str, Any] = {key: getattr(factory, key) for key in ("__doc__", "__module__", "__qualname__")}
     body.update(values, version=f"{getattr(factory, 'version', '')} ({version_suffix})")
     agent: Agent = type(factory.__name__, (factory,), body)()
     for attribute, value in values.items():
@@ -80,7 +80,7 @@ def _create(name: str, factory: Callable[[], Agent], options: Mapping[str, Any])
 
 def _class_in_file(path: Path) -> type[Agent]:
     if not path.is_file():
-        raise ConfigError(f"there is no agent file {path}; `oven-controller agent new NAME` writes one to start from")
+        raise ConfigError(f"there is no agent file {path}; create one with `oven-controller agent new NAME`")
     spec = importlib.util.spec_from_file_location(f"oven_user_agent_{path.stem}", path)
     assert spec is not None
     assert spec.loader is not None
@@ -107,5 +107,5 @@ def _class_in_file(path: Path) -> type[Agent]:
 def _describe(error: BaseException) -> str:
     """Return a description of an exception, with its Python type and message."""
     if isinstance(error, SystemExit):
-        return f'called sys.exit({error.code!r}); put code that is only for scripts under `if __name__ == "__main__":`'
+        return f'called sys.exit({error.code!r}); move code for scripts under `if __name__ == "__main__":`'
     return f"raised {type(error).__name__}: {error}"

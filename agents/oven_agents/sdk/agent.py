@@ -63,18 +63,18 @@ class Agent:
         return None
 
     def cannot_fire(self, run: RunStarted) -> str | None:
-        """Return why this agent can never vote in this run, or None. Called once per run and shown to people."""
+        """Return the reason why this agent cannot vote in this run, or None. Called once per run and shown to users."""
         actuators = {spec.name for spec in run.actuators}
         metrics = [spec.name for spec in run.metrics]
         if self.moves and not actuators.intersection(self.moves):
             return f"the run announces none of {', '.join(self.moves)}"
         missing = [pattern for pattern in self.needs if not any(fnmatchcase(name, pattern) for name in metrics)]
         if missing:
-            return f"the run publishes no {', '.join(missing)}{unmeasured(run, *missing)}"
+            return f"the run publishes no {', '.join(missing)}{unmeasured_reasons(run, *missing)}"
         return None
 
 
-def unmeasured(run: RunStarted, *metrics: str) -> str:
+def unmeasured_reasons(run: RunStarted, *metrics: str) -> str:
     """Return the reasons why the learner does not measure these metrics, as ": NAME needs …; …", or an empty string."""
     reasons = [f"{name} {run.unmeasured[name]}" for name in metrics if name in run.unmeasured]
     return ": " + "; ".join(reasons) if reasons else ""

@@ -1,4 +1,4 @@
-"""Turns an agent's current symptoms into alerts, `raised` when a symptom begins and `cleared` when it ends."""
+"""Turns an agent's current symptoms into alerts: `raised` when a symptom begins, and `cleared` when it ends."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from oven_agents.sdk.window import Window
 from oven_core.protocol.alerts import Alert
 
 MAX_ACTIVE = 8
-"""Maximum active symptoms per agent, which is also what readers store. More at once usually have a common cause."""
+"""Maximum number of active symptoms per agent. Readers store as many. More at once usually have a common cause."""
 
 
 class AlertEdges:
@@ -27,7 +27,7 @@ class AlertEdges:
                 raise TypeError(f"alerts returned a {type(alert).__name__}; expected alerts from window.alert")
             if alert.state == "raised" and len(present) < MAX_ACTIVE:
                 present.setdefault(alert.symptom, alert)
-        cleared = [_cleared(alert, window) for symptom, alert in self._active.items() if symptom not in present]
+        cleared = [_cleared_alert(alert, window) for symptom, alert in self._active.items() if symptom not in present]
         return [*cleared, *(alert for symptom, alert in present.items() if symptom not in self._active)]
 
     def record(self, alert: Alert) -> None:
@@ -38,6 +38,6 @@ class AlertEdges:
             self._active.pop(alert.symptom, None)
 
 
-def _cleared(alert: Alert, window: Window) -> Alert:
+def _cleared_alert(alert: Alert, window: Window) -> Alert:
     value = next(iter(window.series(alert.metric, last=1)), alert.value)
     return alert.model_copy(update={"state": "cleared", "tick": window.tick, "value": value, "reason": ""})

@@ -1,4 +1,4 @@
-"""Alternative plans for the same symptoms. The knowledge graph chooses one. Without it, the agent's first is published.
+"""Alternative plans for the same symptoms. The knowledge graph chooses one. Without it, the first plan is published.
 
 An agent sees symptoms. A symptom can have several causes, and each cause has its own remedy, so metrics alone often
 allow more than one plan. The graph shows which of them is most likely to help."""
@@ -24,9 +24,9 @@ from oven_core.protocol.messages import AgentStatus, RunStarted, Value, Vote
 SYMPTOM = "symptom:"
 """The evidence entry "symptom:loss_spike" names a node of the graph."""
 MAX_REMEDIES = 50
-"""Maximum remedies in a diagnosis. In a shorter list, an omitted remedy would seem unknown."""
+"""Maximum number of remedies in a diagnosis. In a shorter list, an omitted remedy would seem unknown."""
 MAX_PREREQUISITES = 8
-"""Maximum unmet prerequisites in a vote. A vote can have at most 32 entries of evidence."""
+"""Maximum number of unmet prerequisites in a vote. A vote can have at most 32 entries of evidence."""
 MIN_LEARNABILITY = 1e-6
 """Added to the learnability of each topic, so that the sum is never 0."""
 
@@ -41,13 +41,13 @@ class Plan:
 
     @classmethod
     def of_votes(cls, remedy: str, votes: Sequence[Vote]) -> Plan:
-        """Make a plan in which each vote lists all actuators of the plan, so that the mesh adopts all or none."""
+        """Create a plan in which each vote lists all actuators of the plan, so that the mesh adopts all or none."""
         names = tuple(vote.actuator for vote in votes)
         return cls(remedy, tuple(vote.model_copy(update={"plan": names if len(names) > 1 else ()}) for vote in votes))
 
     @classmethod
     def of_changes(cls, window: Window, remedy: str, changes: Mapping[str, Value], **vote: Any) -> Plan:
-        """Make a plan that sets each actuator to its value. `vote` has the other arguments of `Window.propose`."""
+        """Create a plan that sets each actuator to its value. `vote` has the other arguments of `Window.propose`."""
         return cls.of_votes(remedy, [window.propose(name, value, **vote) for name, value in changes.items()])
 
 
@@ -63,7 +63,7 @@ class Alternatives:
 
 @dataclass(frozen=True, slots=True)
 class TopicShares:
-    """Topic shares in proportion to what can still be learnt. Waiting topics get the minimum share."""
+    """A proposal that sets topic shares in proportion to what can still be learnt. Waiting topics get the minimum."""
 
     vote: Vote
     """The proposal without its value and the end of its reason, which depend on the graph's answer."""
@@ -73,9 +73,9 @@ class TopicShares:
     """Topic → how much of it can still be learnt, at least 0."""
     waiting: frozenset[str]
     """Topics that have to wait if each level builds on the level before it."""
-    floor: float
+    min_share: float
     """The minimum share of any topic."""
-    first: str
+    rounding_topic: str
     """The topic that absorbs the rounding error."""
     min_change: float
     """The minimum change for a proposal, as total variation from the current shares."""
@@ -93,12 +93,12 @@ class TopicShares:
             waiting = frozenset(entry.topic for entry in answer.unmet)
             order = f"{answer.known} prerequisites come from the graph"
         target = self._target(waiting)
-        moved = sum(abs(self.shares[topic] - target[topic]) for topic in target) / 2
-        if moved < self.min_change:
+        moved_share = sum(abs(self.shares[topic] - target[topic]) for topic in target) / 2
+        if moved_share < self.min_change:
             return None
         blocked = [topic for topic in self.shares if topic in waiting]
         why = (
-            f"{self.vote.rationale}: move {moved:.0%} of the mixture towards what can still be learnt"
+            f"{self.vote.rationale}: move {moved_share:.0%} of the mixture towards what can still be learnt"
             f"{f'; {blocked[0]} waits for its prerequisites' if blocked else ''}; {order}"
         )
         evidence = []
@@ -111,9 +111,9 @@ class TopicShares:
 
     def _target(self, waiting: Collection[str]) -> dict[str, float]:
         weights = {topic: value * (topic not in waiting) + MIN_LEARNABILITY for topic, value in self.learnable.items()}
-        free, total = 1 - self.floor * len(weights), sum(weights.values())
-        target = {topic: round(self.floor + free * weight / total, 3) for topic, weight in weights.items()}
-        target[self.first] += 1 - sum(target.values())
+        free_share, total = 1 - self.min_share * len(weights), sum(weights.values())
+        target = {topic: round(self.min_share + free_share * weight / total, 3) for topic, weight in weights.items()}
+        target[self.rounding_topic] += 1 - sum(target.values())
         return target
 
 
@@ -153,7 +153,7 @@ def phase(run: RunStarted) -> Phase:
     return "grpo" if any(metric.name == "reward" for metric in run.metrics) else ""
 
 
-def ranked(alternatives: Alternatives, diagnosis: Diagnosis | None) -> list[Plan]:
+def rank_plans(alternatives: Alternatives, diagnosis: Diagnosis | None) -> list[Plan]:
     """Return the plans, best first. Plans are ranked by the graph's score of their remedies. Ties keep the agent's
     order, and plans that the graph does not know come last. Without a diagnosis, or if the graph knows no plan, the
     agent's order is kept. A remedy that the run cannot apply is dropped, except the agent's first plan if the graph has
@@ -167,7 +167,7 @@ def ranked(alternatives: Alternatives, diagnosis: Diagnosis | None) -> list[Plan
 
 def best_plan(alternatives: Alternatives, diagnosis: Diagnosis | None) -> tuple[Plan, tuple[EvidencePath, ...]]:
     """Return the highest-ranked plan, and the graph's paths that support it."""
-    plan = ranked(alternatives, diagnosis)[0]
+    plan = rank_plans(alternatives, diagnosis)[0]
     feasible = (remedy for remedy in (diagnosis.remedies if diagnosis else ()) if not remedy.unmet)
     return plan, next((remedy.paths for remedy in feasible if remedy.id == plan.remedy), ())
 

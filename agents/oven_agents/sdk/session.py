@@ -32,11 +32,11 @@ from oven_core.protocol.messages import (
 WINDOW_LENGTH = 512
 """Maximum observations in a window."""
 HEARTBEAT_TICKS = 10
-"""Number of ticks between heartbeats without votes. The mesh gives an agent up after `silent_ticks`."""
+"""Number of ticks between heartbeats without votes. The mesh stops waiting for an agent after `silent_ticks`."""
 ALREADY_LOGGED = "already logged"
 """The reason for withholding a proposal that is already in the log: on an open ballot, or rejected recently."""
 PATIENCE = 20
-"""Maximum number of consecutive windows on which an agent may raise. After that, the session stops calling it."""
+"""Number of consecutive windows on which an agent may raise before the session stops calling it."""
 
 
 class Session:
@@ -65,35 +65,36 @@ class Session:
         self._receipts: list[Receipt] = []
         self._ballots: dict[str, BallotOpened] = {}
         self._in_flight: dict[str, Decision] = {}  # adopted decisions without a receipt, by actuator
-        self._answered: set[str] = set()  # ids of decisions with a receipt
+        self._answered_ids: set[str] = set()  # ids of decisions with a receipt
         self._changes: dict[str, Decision] = {}  # the newest adopted decision, by actuator
         self._rejections: dict[str, Decision] = {}  # the newest decision against a proposal of this agent, by actuator
         self._alerts = AlertEdges()
         self._last_notice = ""  # the topic of the last notice
-        self._latest: dict[str, tuple[int, int]] = {}  # (incarnation, n) of the newest learner message, by subject
+        self._latest_messages: dict[
+            str, tuple[int, int]
+        ] = {}  # (incarnation, n) of the newest learner message, by subject
         self._latest_decision = ""  # id of the newest decision, because one may arrive twice, live and from history
-        self._closed: set[str] = set()  # ids of decided ballots
-        self._commanded: set[str] = set()  # ids of decisions that an operator set or approved
+        self._closed_ballots: set[str] = set()  # ids of decided ballots
+        self._commanded_ids: set[str] = set()  # ids of decisions that an operator set or approved
         self._ended = False
         self._voted_tick = -1
-        self._reviewed: set[str] = set()  # ids of ballots that the agent has reviewed
-        self._cast: dict[str, int] = {}  # tick of the newest undecided vote, by actuator
+        self._reviewed_ballots: set[str] = set()  # ids of ballots that the agent has reviewed
+        self._cast_ticks: dict[str, int] = {}  # tick of the newest undecided vote, by actuator
         self._latest_ballot = ""
         self._heartbeat_tick = -HEARTBEAT_TICKS
         self._failures = 0
-        self._out_of_memory = ""  # why the agent takes no further part, not even in the next training
-        self._announce = True
+        self._out_of_memory = ""  # the reason, if the agent ran out of memory and can never vote again
+        self._must_announce = True
 
     def absorb(self, body: LogMessage | Malformed) -> None:
-        """Add an event. Duplicates (by incarnation and n, or by id) change nothing. Alerts must come from this agent,
-        from before a restart. Events of one subject arrive in order. Events of different subjects may arrive out of
-        order, because each subscription has its own queue. A receipt may arrive before its decision, and a decision
-        before its ballot."""
+        """Add an event. Duplicates (by incarnation and n, or by id) change nothing. Alerts must be this agent's own,
+        from before a restart. Only events of the same subject arrive in order, because each subscription has its own
+        queue. A receipt may arrive before its decision, and a decision before its ballot."""
         if isinstance(body, RunStarted | RunEnded | ActuatorAnnounced | Observation | Receipt):
             subject = "run" if isinstance(body, RunStarted | RunEnded | ActuatorAnnounced) else body.type
-            if (body.incarnation, body.n) <= self._latest.get(subject, (0, -1)):
+            if (body.incarnation, body.n) <= self._latest_messages.get(subject, (0, -1)):
                 return
-            self._latest[subject] = (body.incarnation, body.n)
+            self._latest_messages[subject] = (body.incarnation, body.n)
         match body:
             case RunStarted():
                 self._begin(body)
@@ -130,7 +131,7 @@ class Session:
     def _absorb_ballot(self, ballot: BallotOpened) -> None:
         if ballot.id > self._latest_ballot:
             self._latest_ballot = ballot.id
-            if ballot.id not in self._closed:
+            if ballot.id not in self._closed_ballots:
                 self._ballots[ballot.actuator] = ballot
 
     def _absorb_receipt(self, receipt: Receipt) -> None:
@@ -138,20 +139,20 @@ class Session:
         if not receipt.decision_id and (knob is None or knob.spec.kind == "action"):
             return  # a pause, a resume or a stop changes no setting
         self._receipts.append(receipt)
-        self._answered.add(receipt.decision_id)
+        self._answered_ids.add(receipt.decision_id)
         self._in_flight = {a: d for a, d in self._in_flight.items() if d.id != receipt.decision_id}
         self._apply_receipt(receipt)
 
     def _absorb_decision(self, decision: Decision) -> None:
         actuator = decision.actuator
         self._latest_decision = decision.id
-        self._closed.add(decision.ballot)
+        self._closed_ballots.add(decision.ballot)
         if decision.command:
-            self._commanded.add(decision.id)
-        is_voter = self._cast.pop(actuator, None) is not None
+            self._commanded_ids.add(decision.id)
+        is_voter = self._cast_ticks.pop(actuator, None) is not None
         if (ballot := self._ballots.get(actuator)) is not None and ballot.id == decision.ballot:
             del self._ballots[actuator]
-        if decision.verdict == "adopted" and decision.id not in self._answered:
+        if decision.verdict == "adopted" and decision.id not in self._answered_ids:
             self._in_flight[actuator] = decision
         if decision.verdict == "adopted":
             self._changes[actuator] = decision
@@ -162,21 +163,21 @@ class Session:
         """Return the agent's new messages: its status when it joins, votes on a new tick, votes on new ballots, and
         heartbeats. The caller chooses one plan of `Alternatives` (oven_agents.runtime.kg_client)."""
         messages: list[UnsentMessage] = []
-        if self._announce:
+        if self._must_announce:
             messages.append(self._status("joined"))
-            self._announce = False
+            self._must_announce = False
             if self._reason:
                 messages.append(self._status("cannot_fire", self._reason))
         if self._run is None or not self._observations:
             return messages
         tick = self._observations[-1].tick
         new_tick = tick > self._voted_tick
-        ballots = [ballot for ballot in self._ballots.values() if ballot.id not in self._reviewed]
+        ballots = [ballot for ballot in self._ballots.values() if ballot.id not in self._reviewed_ballots]
         if new_tick or ballots:
             messages.extend(self._votes(new_tick, ballots))
         self._voted_tick = tick
-        self._reviewed.update(ballot.id for ballot in ballots)
-        unanswered = [ballot for ballot in ballots if self._run.lockstep or not self._answers(ballot)]
+        self._reviewed_ballots.update(ballot.id for ballot in ballots)
+        unanswered = [ballot for ballot in ballots if self._run.lockstep or not self._has_answered(ballot)]
         heartbeat = self._run.lockstep or tick >= self._heartbeat_tick + HEARTBEAT_TICKS
         if unanswered or (new_tick and heartbeat):
             messages.append(self._status("done"))
@@ -184,7 +185,7 @@ class Session:
         return messages
 
     @property
-    def awaited(self) -> AgentStatus | None:
+    def awaited_status(self) -> AgentStatus | None:
         """The status that the mesh waits for in lockstep mode, otherwise None. Repeat it if there is no reaction,
         because the votes stream silently drops messages beyond its limits."""
         if self._run is None or self._ended or not self._run.lockstep or self._voted_tick < 0:
@@ -192,8 +193,8 @@ class Session:
         return self._status("done")
 
     def announce(self) -> None:
-        """Announce the agent with the next messages, because its status may have been lost with the connection."""
-        self._announce = True
+        """Send the agent's status again with the next messages, because it may have been lost with the connection."""
+        self._must_announce = True
 
     @property
     def run(self) -> RunStarted | None:
@@ -226,7 +227,7 @@ class Session:
             if receipt.incarnation == run.incarnation:
                 self._apply_receipt(receipt)
         # Decisions in flight and open ballots stay: the new incarnation sends receipts, and the mesh closes ballots.
-        self._announce = True
+        self._must_announce = True
         if not self._out_of_memory:
             self._reason = self._cannot_fire(run)
 
@@ -254,7 +255,7 @@ class Session:
             return
         before, self._reason = self._reason, self._cannot_fire(run)
         if bool(before) != bool(self._reason):
-            self._announce, self._voted_tick = True, -1
+            self._must_announce, self._voted_tick = True, -1
 
     def _forget(self, incarnation: int) -> None:
         """Drop the state of the previous training, except early messages of the new incarnation."""
@@ -263,7 +264,7 @@ class Session:
         self._earlier.clear()
         self._receipts = [receipt for receipt in self._receipts if receipt.incarnation >= incarnation]
         self._knobs, self._in_flight, self._changes, self._rejections = {}, {}, {}, {}
-        self._commanded.clear()
+        self._commanded_ids.clear()
         self._last_notice, self._failures = "", 0
         self._alerts = AlertEdges()
 
@@ -282,20 +283,20 @@ class Session:
         observations = list(self._observations)  # a copy, because the agent may keep its window
         new_ticks = max(1, observations[-1].tick - self._voted_tick) if self._voted_tick >= 0 else 1
         window = self._windows(
-            self._run, observations, self._knobs, self._receipts, self._ballots, self._commanded, new_ticks,
+            self._run, observations, self._knobs, self._receipts, self._ballots, self._commanded_ids, new_ticks,
             tuple(self._earlier),
         )  # fmt: skip
         try:
             alerts = self._alerts.changes(self.agent.alerts(window), window) if new_tick else []
             answer = self.agent.vote(window) if new_tick else None
-            plans, proposals, notice = self._sort(answer, window.tick)
+            plans, proposals, notice = self._sort_answer(answer, window.tick)
             reviews = [self.agent.review(ballot, window) for ballot in ballots if ballot.opened_by != self.name]
             votes = [*proposals, *(review for review in reviews if review is not None)]
             cast = [*votes, *(vote for vote in without_graph(plans) if isinstance(vote, Vote))]
-            self._cast.update((vote.actuator, vote.tick) for vote in cast)  # raises if an entry is not a vote
+            self._cast_ticks.update((vote.actuator, vote.tick) for vote in cast)  # raises if an entry is not a vote
         except MemoryError:
             vars(self.agent).clear()  # frees memory for building the status
-            self._out_of_memory = self._reason = memory_limit.reached(self.name)
+            self._out_of_memory = self._reason = memory_limit.out_of_memory_message(self.name)
             self.problems.append(self._out_of_memory)
             return [self._status("cannot_fire", self._out_of_memory)]
         except (Exception, SystemExit) as error:
@@ -310,27 +311,27 @@ class Session:
             self._alerts.record(alert)
         return [*alerts, *self._notice_status(notice), *plans, *votes]
 
-    def _sort(
+    def _sort_answer(
         self, answer: Answer, tick: int
     ) -> tuple[list[Plan | Alternatives | TopicShares], list[Vote], Notice | None]:
-        """Return the plans and proposals to cast now, and the agent's notice or the reason for withholding them."""
+        """Return the plans and proposals to cast now, and the agent's notice or the reason for withholding votes."""
         if isinstance(answer, Notice):
             return [], [], answer
         if isinstance(answer, Alternatives | Plan):
             plans = answer.plans if isinstance(answer, Alternatives) else (answer,)
-            why = self._withholding_reason([vote for plan in plans for vote in plan.votes], tick)
-            return ([], [], _held_back(plans[0].votes, why)) if why else ([answer], [], None)
+            reason = self._withholding_reason([vote for plan in plans for vote in plan.votes], tick)
+            return ([], [], _withheld_notice(plans[0].votes, reason)) if reason else ([answer], [], None)
         if isinstance(answer, TopicShares):
-            vote, why = answer.resolve(None), self._withholding_reason([answer.vote], tick)
-            return ([], [], _held_back([vote], why) if vote else None) if why else ([answer], [], None)
+            vote, reason = answer.resolve(None), self._withholding_reason([answer.vote], tick)
+            return ([], [], _withheld_notice([vote], reason) if vote else None) if reason else ([answer], [], None)
         proposals = [answer] if isinstance(answer, Vote) else list(answer or ())
         reasons = [(vote, self._withholding_reason([vote], tick)) for vote in proposals]
-        notice = next((notice for vote, why in reasons if (notice := _held_back([vote], why))), None)
-        return [], [vote for vote, why in reasons if not why], notice
+        notice = next((notice for vote, reason in reasons if (notice := _withheld_notice([vote], reason))), None)
+        return [], [vote for vote, reason in reasons if not reason], notice
 
     def _withholding_reason(self, votes: Sequence[Vote], tick: int) -> str:
         """Return the reason for withholding the first redundant vote, or an empty string if there is none."""
-        return next((why for vote in votes if (why := self._redundancy(vote, tick))), "")
+        return next((reason for vote in votes if (reason := self._redundancy_reason(vote, tick))), "")
 
     def _notice_status(self, notice: Notice | None) -> list[AgentStatus]:
         """Return the notice as a status, unless it is about the same topic as the last one."""
@@ -339,11 +340,11 @@ class Session:
         self._last_notice = notice.about
         return [self._status("notice", notice.text[:2000])]
 
-    def _answers(self, ballot: BallotOpened) -> bool:
+    def _has_answered(self, ballot: BallotOpened) -> bool:
         """Return whether a vote of this agent already counts in the ballot, so that the mesh does not wait for it."""
-        return ballot.opened_by == self.name or self._cast.get(ballot.actuator, -1) >= ballot.tick
+        return ballot.opened_by == self.name or self._cast_ticks.get(ballot.actuator, -1) >= ballot.tick
 
-    def _redundancy(self, vote: Vote, tick: int) -> str:
+    def _redundancy_reason(self, vote: Vote, tick: int) -> str:
         """Return the reason why a proposal is redundant now, or an empty string if it is not. An actuator cools down
         after a change, and after a proposal of this agent was rejected or became advice. Rejected proposals of other
         agents do not count."""
@@ -383,9 +384,9 @@ class Session:
         )
 
 
-def _held_back(votes: Sequence[Vote], why: str) -> Notice | None:
+def _withheld_notice(votes: Sequence[Vote], reason: str) -> Notice | None:
     """Return a notice with the reason for withholding the votes, or None if they are cast or already logged."""
-    if not why or why == ALREADY_LOGGED:
+    if not reason or reason == ALREADY_LOGGED:
         return None
     changes = " and ".join(v.actuator if v.value is None else f"{show(v.value)} for {v.actuator}" for v in votes)
-    return Notice(f"held back: {changes}", f"held back: {changes}, because {votes[0].rationale}; {why}")
+    return Notice(f"held back: {changes}", f"held back: {changes}, because {votes[0].rationale}; {reason}")

@@ -98,10 +98,10 @@ class Window:
         return values
 
     def surviving_series(self, metric: str, *, after: int = -1, last: int | None = None) -> list[tuple[int, float]]:
-        """Return (tick, value) like `series`, without the measurements that a rollback discarded, oldest first. This
-        way, values after a rollback are compared with the values before the snapshot, not with the failure."""
+        """Return (tick, value) like `series`, without the measurements that a rollback discarded. Values after a
+        rollback can then be compared with the values before the snapshot, instead of the failure."""
         survivors: list[tuple[int, float]] = []
-        newer = limit = self.last.step
+        newer_step = max_step = self.last.step
         abandoned = self._abandoned_ticks()
         for observation in reversed(self.observations):
             tick, step = observation.tick, observation.step
@@ -109,23 +109,23 @@ class Window:
                 break
             if abandoned and any(start < tick <= end for start, end in abandoned):
                 continue
-            if step > newer:  # the step went back here
-                limit = min(limit, newer - 1)
-            newer = step
+            if step > newer_step:  # the step went back here
+                max_step = min(max_step, newer_step - 1)
+            newer_step = step
             value = observation.metrics.get(metric)
-            if value is not None and step <= limit:
+            if value is not None and step <= max_step:
                 survivors.append((tick, value))
         survivors.reverse()
         return survivors
 
     def _abandoned_ticks(self) -> list[tuple[int, int]]:
-        """Return the ticks (start, end] between each rollback that was undone and its undo."""
+        """Return the tick ranges (start, end] between each undone rollback and its undo."""
         jumps = [r for r in self.receipts if r.actuator in (ROLLBACK, UNDO) and r.status == "applied"]
         return [(rollback.tick, undo.tick) for rollback, undo in pairwise(jumps) if undo.actuator == UNDO]
 
     @property
     def jumps(self) -> list[Receipt]:
-        """Receipts that replaced the run's weights, oldest first: rollbacks, their undo, and actions of the script."""
+        """Receipts that replaced the run's weights, oldest first: rollbacks, undos, and actions of the script."""
         actuators = self._weight_actuators()
         return [r for r in self.receipts if r.actuator in actuators and r.status == "applied"]
 
@@ -141,11 +141,11 @@ class Window:
         actuators count except those that only copy or measure. A name that ends with `.*` matches all actuators with
         that prefix, such as `committee.*`. `run.rollback` includes everything else that replaces the weights, such as
         undoing a rollback. Statistics from before that tick describe another configuration."""
-        watched = set(actuators) or {name for name, knob in self.knobs.items() if knob.spec.intervenes}
+        watched_names = set(actuators) or {name for name, knob in self.knobs.items() if knob.spec.intervenes}
         if ROLLBACK in actuators:
-            watched |= self._weight_actuators()
+            watched_names |= self._weight_actuators()
         return max(
-            (r.tick for r in self.receipts if r.status == "applied" and is_named(r.actuator, watched)),
+            (r.tick for r in self.receipts if r.status == "applied" and is_named(r.actuator, watched_names)),
             default=-1,
         )
 

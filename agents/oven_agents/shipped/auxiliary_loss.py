@@ -6,8 +6,8 @@ from statistics import median
 
 from oven_agents.sdk.agent import SHARE, Agent
 from oven_agents.sdk.window import Window
-from oven_agents.stats.confidence import needs_second, stands_alone
-from oven_agents.stats.objective import held_out, objective, signed
+from oven_agents.stats.confidence import solo_confidence, tentative_confidence
+from oven_agents.stats.objective import apply_sign, held_out_metric, objective
 from oven_core.protocol.messages import RunStarted, Vote
 
 KNOB, TERM, MTP = "channel.", "channel/", "channel.mtp"
@@ -76,15 +76,15 @@ class AuxiliaryLoss(Agent):
         if halved > knob.number / 1.2:
             return None
         # The loss includes the term, so it falls with the weight even if the model does not improve.
-        target = held_out(window.run) or objective(window.run)
-        confidence_of = stands_alone if is_late and knob.spec.name == MTP else needs_second
+        target = held_out_metric(window.run) or objective(window.run)
+        confidence_of = solo_confidence if is_late and knob.spec.name == MTP else tentative_confidence
         why = (
             f"{name} is {share:.0%} of the loss at {window.progress:.0%} of the run"
             f"{' and has stopped falling' if is_late else ''}: {knob.spec.name} {knob.number:.3g} → {halved:.3g}"
         )
         return window.propose(
             knob.spec.name, halved, confidence=confidence_of(window.run), why=why, target=target.name,
-            expected_change=signed(target, 0.01), horizon=60,
+            expected_change=apply_sign(target, 0.01), horizon=60,
         )  # fmt: skip
 
 

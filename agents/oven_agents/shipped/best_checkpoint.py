@@ -11,7 +11,7 @@ from oven_agents.sdk.agent import SHARE, Agent
 from oven_agents.sdk.alternative_plans import Alternatives, Plan, offer
 from oven_agents.sdk.window import Window
 from oven_agents.stats.evaluation_request import can_evaluate, request_evaluation
-from oven_agents.stats.objective import held_out, objective, readings, signed
+from oven_agents.stats.objective import apply_sign, held_out_metric, objective, readings
 from oven_agents.stats.optimizer_gauges import LENGTH, RATE, growth_of, shrink_share, unexplained_jump
 from oven_agents.stats.policy_shift import is_off_policy
 from oven_agents.stats.robust_statistics import bending_noise
@@ -91,12 +91,12 @@ class BestCheckpoint(Agent):
     def cannot_fire(self, run: RunStarted) -> str | None:
         if reason := super().cannot_fire(run):
             return reason
-        if held_out(run) is None:
+        if held_out_metric(run) is None:
             return "no metric is announced as held out with a direction, so nothing shows that the run got worse"
         return None
 
     def alerts(self, window: Window) -> Sequence[Alert]:
-        metric = held_out(window.run)
+        metric = held_out_metric(window.run)
         finite = [reading for reading in readings(window) if math.isfinite(reading[1])]
         values = [value for _, value in finite]
         if metric is None or not is_active(
@@ -106,7 +106,7 @@ class BestCheckpoint(Agent):
         ):
             return []
         tick, best = max(finite, key=lambda reading: reading[1])
-        old, new = signed(metric, best), signed(metric, values[-1])
+        old, new = apply_sign(metric, best), apply_sign(metric, values[-1])
         count = len(values) - 1 - values.index(best)
         why = (
             f"{metric.name} was best at tick {tick} ({old:.4g}) and is {new:.4g} after {count} readings without a "
@@ -129,7 +129,7 @@ class BestCheckpoint(Agent):
         return best - max(values[-self.MAX_AVERAGED :]) > min_loss
 
     def vote(self, window: Window) -> Alternatives | Vote | None:
-        metric = held_out(window.run)
+        metric = held_out_metric(window.run)
         if metric is None or not {ROLLBACK, SCALE} <= window.knobs.keys() or shrink_share(window) > 0.5:
             return None  # the weight_decay agent handles shrinking weights, which the rate does not cause
         points = readings(window, last=self.MAX_READINGS)
@@ -146,7 +146,7 @@ class BestCheckpoint(Agent):
         step = next(o.step for o in window.observations if o.tick == best_tick)
         skip_ticks = {receipt.tick for receipt in window.applied(SKIP)}
         tried = any(_number(receipt.after) <= step or receipt.tick in skip_ticks for receipt in rollbacks)
-        old, new = signed(metric, best), signed(metric, values[-1])
+        old, new = apply_sign(metric, best), apply_sign(metric, values[-1])
         why = (
             f"{metric.name} was {old:.4g} at tick {best_tick} and is {new:.4g}: {share:.0%} of what was learnt is lost"
         )
@@ -164,7 +164,7 @@ class BestCheckpoint(Agent):
         plan = Plan.of_changes(
             window, remedy, {ROLLBACK: float(best_tick), **changes},
             confidence=self.SECOND_CONFIDENCE if tried else self.CONFIDENCE, why=why, target=metric.name,
-            expected_change=signed(metric, round(best - values[-1], 4)), horizon=40,
+            expected_change=apply_sign(metric, round(best - values[-1], 4)), horizon=40,
         )  # fmt: skip
         return offer([plan], {SYMPTOMS[metric.better]: min(1.0, share)})
 

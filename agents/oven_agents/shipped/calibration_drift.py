@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from oven_agents.sdk.agent import Agent, unmeasured
+from oven_agents.sdk.agent import Agent, unmeasured_reasons
 from oven_agents.sdk.alternative_plans import Alternatives, Plan, offer
 from oven_agents.sdk.window import Window
-from oven_agents.stats.confidence import needs_second, stands_alone
-from oven_agents.stats.objective import held_out, objective, signed
+from oven_agents.stats.confidence import solo_confidence, tentative_confidence
+from oven_agents.stats.objective import apply_sign, held_out_metric, objective
 from oven_agents.stats.symptoms import ECE, NULL, NULL99, as_alerts, calibration_drift, calibration_readings
 from oven_core.protocol.alerts import Alert
 from oven_core.protocol.messages import MetricSpec, RunStarted
@@ -65,7 +65,7 @@ class CalibrationDrift(Agent):
     def cannot_fire(self, run: RunStarted) -> str | None:
         published = {metric.name for metric in run.metrics}
         if ECE not in published or not published & {NULL, NULL99}:
-            return f"the run publishes no {ECE} with {NULL99} or {NULL}{unmeasured(run, ECE)}"
+            return f"the run publishes no {ECE} with {NULL99} or {NULL}{unmeasured_reasons(run, ECE)}"
         return None  # without a knob it still raises alerts
 
     def alerts(self, window: Window) -> Sequence[Alert]:
@@ -85,10 +85,10 @@ class CalibrationDrift(Agent):
 
     def _offer(self, window: Window, why: str, calibrated_tick: int | None) -> Alternatives | None:
         knobs, target = window.knobs, _target(window.run)
-        alone_confidence, seconded_confidence = stands_alone(window.run), needs_second(window.run)
+        alone_confidence, seconded_confidence = solo_confidence(window.run), tentative_confidence(window.run)
         plans = []
         weight, beta, rate = knobs.get(LAMBDA), knobs.get(BETA), knobs.get(SCALE)
-        if weight is not None and held_out(window.run) is not None:
+        if weight is not None and held_out_metric(window.run) is not None:
             raised = weight.bounded(max(self.LAMBDA_FACTOR * weight.number, self.MIN_LAMBDA))
             if raised > weight.number:
                 plans.append(("raise_calibration", {LAMBDA: raised}, alone_confidence))
@@ -106,7 +106,7 @@ class CalibrationDrift(Agent):
             lowered = rate.bounded(self.RATE_FACTOR * rate.number)
             if lowered < rate.number:
                 plans.append(("lower_lr", {SCALE: lowered}, seconded_confidence))
-        change = signed(target, self.GAIN)
+        change = apply_sign(target, self.GAIN)
         offered = [
             Plan.of_votes(
                 remedy,
@@ -125,4 +125,4 @@ class CalibrationDrift(Agent):
 
 def _target(run: RunStarted) -> MetricSpec:
     announced = {spec.name: spec for spec in run.metrics if spec.held_out and spec.better != "neither"}
-    return next((announced[name] for name in TARGETS if name in announced), held_out(run) or objective(run))
+    return next((announced[name] for name in TARGETS if name in announced), held_out_metric(run) or objective(run))

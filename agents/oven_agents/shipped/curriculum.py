@@ -112,8 +112,8 @@ class Curriculum(Agent):
             shares=shares,
             learnable={level: rates[level] * (1 - rates[level]) for level in shares},
             waiting=frozenset(level for level in shares if not is_open[level]),
-            floor=self.FLOOR,
-            first=starved[0],
+            min_share=self.FLOOR,
+            rounding_topic=starved[0],
             min_change=self.MIN_MOVE,
             question=CurriculumRequest(
                 mastery=tuple(_mastery(level, values) for level, values in rewards.items()),

@@ -17,7 +17,7 @@ from oven_agents.sdk.window import Window
 from oven_agents.stats.confidence import confidence
 from oven_agents.stats.evaluation_request import held_out_evidence, request_evaluation
 from oven_agents.stats.level_shift import rise
-from oven_agents.stats.objective import objective, readings, signed
+from oven_agents.stats.objective import apply_sign, objective, readings
 from oven_agents.stats.optimizer_gauges import (
     LENGTH,
     NORM,
@@ -392,7 +392,7 @@ class Divergence(Agent):
         why = f"{harm.why}; {', '.join(text for _, _, text in changes)}"
         target = objective(window.run)
         gain = harm.excess or DEFAULT_GAIN
-        expected_change = round(signed(target, gain), 4)
+        expected_change = round(apply_sign(target, gain), 4)
         is_second = not harm.retry and self._tried(window, harm.onset)
         hit_rate = min(harm.confidence, self.SECOND_CONFIDENCE) if is_second else harm.confidence
         certainty = confidence(

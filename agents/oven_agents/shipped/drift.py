@@ -6,10 +6,10 @@ import math
 from collections.abc import Sequence
 from itertools import pairwise
 
-from oven_agents.sdk.agent import Agent, unmeasured
+from oven_agents.sdk.agent import Agent, unmeasured_reasons
 from oven_agents.sdk.window import Window
-from oven_agents.stats.confidence import needs_second
-from oven_agents.stats.objective import held_out, objective, readings, signed
+from oven_agents.stats.confidence import tentative_confidence
+from oven_agents.stats.objective import apply_sign, held_out_metric, objective, readings
 from oven_agents.stats.symptoms import KL as REFERENCE_KL
 from oven_agents.stats.symptoms import LENGTH, as_alerts, kl_sighting, length_sighting
 from oven_core.protocol.alerts import Alert
@@ -65,7 +65,7 @@ class Drift(Agent):
     def cannot_fire(self, run: RunStarted) -> str | None:
         published = {metric.name for metric in run.metrics}
         if not published & {BITS, REFERENCE_KL, LENGTH}:
-            return f"the run publishes none of {BITS}, {REFERENCE_KL} and {LENGTH}{unmeasured(run, BITS)}"
+            return f"the run publishes none of {BITS}, {REFERENCE_KL} and {LENGTH}{unmeasured_reasons(run, BITS)}"
         return super().cannot_fire(run) if published & {BITS, REFERENCE_KL} else None
 
     def alerts(self, window: Window) -> Sequence[Alert]:
@@ -105,7 +105,7 @@ class Drift(Agent):
 
     def _improves(self, window: Window, since: int) -> bool:
         """Return whether held-out readings improved since the growth began. Without readings, the objective decides."""
-        if held_out(window.run) is not None:
+        if held_out_metric(window.run) is not None:
             points = readings(window)
             before, after = [v for tick, v in points if tick <= since], [v for tick, v in points if tick > since]
             return not before or not after or max(after) > max(before)
@@ -113,7 +113,7 @@ class Drift(Agent):
 
     def _objective_rises(self, window: Window, since: int) -> bool:
         target = objective(window.run)
-        values = [signed(target, 1) * v for tick, v in window.surviving_series(target.name) if tick >= since]
+        values = [apply_sign(target, 1) * v for tick, v in window.surviving_series(target.name) if tick >= since]
         half = len(values) // 2
         return half < 1 or sum(values[half:]) / (len(values) - half) > sum(values[:half]) / half
 
@@ -132,8 +132,8 @@ class Drift(Agent):
         return None
 
     def _propose(self, window: Window, actuator: str, value: float, why: str, symptom: str) -> Vote:
-        target = held_out(window.run) or objective(window.run)
+        target = held_out_metric(window.run) or objective(window.run)
         return window.propose(
-            actuator, value, confidence=needs_second(window.run), why=why, target=target.name,
-            expected_change=signed(target, self.GAIN), horizon=int(self.HORIZON), evidence=(symptom,),
+            actuator, value, confidence=tentative_confidence(window.run), why=why, target=target.name,
+            expected_change=apply_sign(target, self.GAIN), horizon=int(self.HORIZON), evidence=(symptom,),
         )  # fmt: skip

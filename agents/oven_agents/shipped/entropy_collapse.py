@@ -9,9 +9,9 @@ from statistics import fmean, median
 from oven_agents.sdk.agent import SHARE, Agent
 from oven_agents.sdk.alternative_plans import Alternatives, Plan, offer
 from oven_agents.sdk.window import Window
-from oven_agents.stats.confidence import NEEDS_SECOND, STANDS_ALONE
+from oven_agents.stats.confidence import SOLO_CONFIDENCE, TENTATIVE_CONFIDENCE
 from oven_agents.stats.level_shift import rise
-from oven_agents.stats.objective import held_out, objective, signed
+from oven_agents.stats.objective import apply_sign, held_out_metric, objective
 from oven_agents.stats.symptoms import (
     ADVANTAGE,
     EQUAL_GROUPS,
@@ -67,11 +67,11 @@ class EntropyCollapse(Agent):
     value was not measured. Higher values mistake prompts with similar answers for a collapse."""
     SOLVED_LEVEL = 0.9
     """Mean objective above which little spread is a sign of success, and the agent is silent."""
-    CONFIDENCE_OF_BOTH = STANDS_ALONE
+    CONFIDENCE_OF_BOTH = SOLO_CONFIDENCE
     """Confidence with both signals, just enough to act alone by default."""
     MIN_LAMBDA = 0.1
     """Minimum λ, 0 to 1, after a raise, because multiplying 0 changes nothing."""
-    CONFIDENCE_OF_ONE = NEEDS_SECOND
+    CONFIDENCE_OF_ONE = TENTATIVE_CONFIDENCE
     """Confidence with a collapsed spread alone. This is a rule of thumb, which needs a second agent."""
 
     def cannot_fire(self, run: RunStarted) -> str | None:
@@ -95,7 +95,11 @@ class EntropyCollapse(Agent):
     def _treat_constant_confidence(self, window: Window) -> Alternatives | None:
         """Raise λ if stated confidences are constant. There was no fall that a rollback could undo."""
         knob, since = window.knobs.get(LAMBDA), window.last_change_tick(ROLLBACK, SCALE, BETA, LAMBDA)
-        if knob is None or held_out(window.run) is None or (since >= 0 and window.tick < since + self.COLLAPSE_TICKS):
+        if (
+            knob is None
+            or held_out_metric(window.run) is None
+            or (since >= 0 and window.tick < since + self.COLLAPSE_TICKS)
+        ):
             return None
         sighting = confidence_sighting(window)
         raised = knob.bounded(max(2 * knob.number, self.MIN_LAMBDA))
@@ -115,7 +119,7 @@ class EntropyCollapse(Agent):
         )
         target = objective(window.run)
         values = [
-            signed(target, 1) * v
+            apply_sign(target, 1) * v
             for _, v in window.surviving_series(target.name, after=since, last=self.LEVEL_TICKS + self.COLLAPSE_TICKS)
         ]
         if len(values) < self.LEVEL_TICKS + self.COLLAPSE_TICKS or not all(map(math.isfinite, values)):
@@ -189,8 +193,8 @@ class EntropyCollapse(Agent):
         symptoms: Mapping[str, float],
         plans: Sequence[tuple[str, Mapping[str, float]]],
     ) -> Alternatives | None:
-        target = held_out(window.run) or objective(window.run)
-        change = signed(target, 0.03)
+        target = held_out_metric(window.run) or objective(window.run)
+        change = apply_sign(target, 0.03)
         offered = [
             Plan.of_votes(
                 remedy,

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from oven_agents.sdk.agent import SHARE, Agent
 from oven_agents.sdk.window import Window
-from oven_agents.stats.objective import held_out, signed
+from oven_agents.stats.objective import apply_sign, held_out_metric
 from oven_agents.stats.robust_statistics import bending_noise
 from oven_core.protocol.actuator_names import BEST
 from oven_core.protocol.messages import RunStarted, Vote
@@ -54,7 +54,7 @@ class FinalWeights(Agent):
     def cannot_fire(self, run: RunStarted) -> str | None:
         if reason := super().cannot_fire(run):
             return reason
-        if held_out(run) is None:
+        if held_out_metric(run) is None:
             return "no metric is announced as held out with a direction, so nothing shows which weights are the best"
         return (
             None
@@ -63,7 +63,7 @@ class FinalWeights(Agent):
         )
 
     def vote(self, window: Window) -> Vote | None:
-        metric = held_out(window.run)
+        metric = held_out_metric(window.run)
         if metric is None or window.progress < self.LATE_PROGRESS:
             return None
         if window.knobs[BEST].value == BEST_CHOICE or window.applied(BEST):
@@ -72,10 +72,13 @@ class FinalWeights(Agent):
         if not newest or not window.is_new(newest[0][0]):
             return None
         earlier = [value for _, _, value in window.earlier]
-        values = [signed(metric, value) for value in (*earlier, *window.series(metric.name))]
+        values = [apply_sign(metric, value) for value in (*earlier, *window.series(metric.name))]
         if self.lost_quality(values) is None:
             return None
-        best, current = signed(metric, max(filter(math.isfinite, values))), signed(metric, values[-1])
+        best, current = (
+            apply_sign(metric, max(filter(math.isfinite, values))),
+            apply_sign(metric, values[-1]),
+        )
         why = (
             f"{metric.name} was {best:.4g} at its best and is {current:.4g} now: the run should end with the better of "
             "the two, compared at the end"

@@ -7,9 +7,9 @@ from statistics import median
 
 from oven_agents.sdk.agent import SHARE, Agent
 from oven_agents.sdk.window import Window
-from oven_agents.stats.confidence import confidence, needs_second
-from oven_agents.stats.level_shift import newest, rise
-from oven_agents.stats.objective import objective, signed
+from oven_agents.stats.confidence import confidence, tentative_confidence
+from oven_agents.stats.level_shift import rise, shift_of_newest
+from oven_agents.stats.objective import apply_sign, objective
 from oven_agents.stats.robust_statistics import quantile
 from oven_core.protocol.messages import Vote
 
@@ -85,17 +85,19 @@ class GradClip(Agent):
 
     def _drift(self, window: Window, norms: list[float]) -> Vote | None:
         logs = [math.log(norm) for norm in norms]
-        shift = newest(norms, self.RECENT_TICKS)
+        shift = shift_of_newest(norms, self.RECENT_TICKS)
         old, new = median(shift.before), median(shift.now)
         if new < self.MIN_GROWTH * old or rise(logs, self.RECENT_TICKS) < self.MIN_ERRORS:
             return None
         target = objective(window.run)
-        sign = -signed(target, 1.0)
+        sign = -apply_sign(target, 1.0)
         values = [sign * value for _, value in window.surviving_series(target.name, last=self.WINDOW)]
         if rise(values, self.RECENT_TICKS) < 2:
             return None  # larger gradients are not a fault while the objective improves
         why = f"the norm of the gradient grew from {old:.3g} to {new:.3g}, and {target.name} got worse"
-        return self._tighten(window, quantile(shift.before, 0.9), why, "grad_norm_growth", needs_second(window.run))
+        return self._tighten(
+            window, quantile(shift.before, 0.9), why, "grad_norm_growth", tentative_confidence(window.run)
+        )
 
     def _tighten(self, window: Window, clip: float, why: str, symptom: str, certainty: float) -> Vote | None:
         """Propose a lower clip. Return None if the current clip already stops the outliers, or nearly does."""
@@ -106,6 +108,6 @@ class GradClip(Agent):
         target = objective(window.run)
         return window.propose(
             CLIP, lowered, confidence=certainty, why=f"{why}: {CLIP} {knob.number:.3g} → {lowered:.3g}",
-            target=target.name, expected_change=signed(target, self.GAIN), horizon=self.HORIZON,
+            target=target.name, expected_change=apply_sign(target, self.GAIN), horizon=self.HORIZON,
             evidence=(f"symptom:{symptom}",),
         )  # fmt: skip

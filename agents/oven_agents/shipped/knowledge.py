@@ -6,8 +6,8 @@ from typing import Final
 
 from oven_agents.sdk.agent import SHARE, Agent
 from oven_agents.sdk.window import Window
-from oven_agents.stats.confidence import stands_alone
-from oven_agents.stats.objective import held_out, objective, signed
+from oven_agents.stats.confidence import solo_confidence
+from oven_agents.stats.objective import apply_sign, held_out_metric, objective
 from oven_core.protocol.messages import RunStarted, Vote
 
 WEIGHT: Final = "channel.kg"
@@ -64,11 +64,11 @@ class Knowledge(Agent):
         lowered = knob.bounded(round(share * first, 6))
         if lowered > knob.number - self.MIN_CHANGE * first or knob.number <= 0:
             return None
-        target = held_out(window.run) or objective(window.run)
+        target = held_out_metric(window.run) or objective(window.run)
         current = next(iter(window.series(target.name, last=1)), 1.0)
         return window.propose(
-            WEIGHT, lowered, confidence=stands_alone(window.run), target=target.name,
-            expected_change=signed(target, self.GAIN * abs(current)), horizon=self.HORIZON,
+            WEIGHT, lowered, confidence=solo_confidence(window.run), target=target.name,
+            expected_change=apply_sign(target, self.GAIN * abs(current)), horizon=self.HORIZON,
             why=f"{window.progress:.0%} of the run is done, so the graph's scores now keep {share:.0%} of their first "
             f"weight: {WEIGHT} {knob.number:.3g} → {lowered:.3g}",
         )  # fmt: skip

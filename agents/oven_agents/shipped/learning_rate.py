@@ -9,15 +9,15 @@ from statistics import fmean, median, stdev
 from oven_agents.sdk.agent import SHARE, Agent
 from oven_agents.sdk.alternative_plans import Plan
 from oven_agents.sdk.window import Window, change_of
-from oven_agents.stats.confidence import confidence, needs_second
+from oven_agents.stats.confidence import confidence, tentative_confidence
 from oven_agents.stats.evaluation_request import held_out_evidence, request_evaluation
-from oven_agents.stats.level_shift import halves, rise
-from oven_agents.stats.lost_progress import DECLINE_TICKS, last_healthy, loss_given_back, lost_rewards
-from oven_agents.stats.objective import held_out, objective, signed
+from oven_agents.stats.level_shift import rise, shift_of_halves
+from oven_agents.stats.lost_progress import DECLINE_TICKS, describe_loss_relapse, last_healthy_tick, lost_rewards
+from oven_agents.stats.objective import apply_sign, held_out_metric, objective
 from oven_agents.stats.optimizer_gauges import RATE, decay_share, shrink_share
 from oven_agents.stats.policy_shift import is_off_policy, policy_shifted
 from oven_agents.stats.robust_statistics import noise, quantile
-from oven_agents.stats.rollback_success import scales_rolled_back
+from oven_agents.stats.rollback_success import failed_scales
 from oven_agents.stats.update_to_weight_ratio import max_rate_factor, overlong_steps
 from oven_core.protocol.actuator_names import EVALUATE
 from oven_core.protocol.messages import RunStarted, Vote
@@ -175,7 +175,7 @@ class LearningRate(Agent):
         if steps is None or ROLLBACK not in window.knobs:
             return None
         since = window.last_change_tick(SCALE, ROLLBACK)
-        lost = loss_given_back(window, since, share=self.MIN_LOST_GAIN, ticks=self.LOSS_TICKS)
+        lost = describe_loss_relapse(window, since, share=self.MIN_LOST_GAIN, ticks=self.LOSS_TICKS)
         if lost is None:
             return None
         knob = window.knobs[SCALE]
@@ -189,7 +189,7 @@ class LearningRate(Agent):
         )
         return Plan.of_changes(
             window, "rollback_and_cut", {SCALE: lowered, ROLLBACK: float(rollback_tick)},
-            confidence=self.OVERLONG_CONFIDENCE, why=why, target=target.name, expected_change=signed(target, 0.05),
+            confidence=self.OVERLONG_CONFIDENCE, why=why, target=target.name, expected_change=apply_sign(target, 0.05),
             horizon=60,
             evidence=("symptom:update_ratio_high",),
         )  # fmt: skip
@@ -197,12 +197,12 @@ class LearningRate(Agent):
     def _loss_worsens(self, window: Window, ticks: int) -> bool:
         """Return whether the loss got worse, beyond its noise, between the two halves of the last `ticks` ticks."""
         target = objective(window.run)
-        values = [signed(target, v) for v in window.series(target.name, last=ticks) if math.isfinite(v)]
-        shift, half = halves(values), len(values) // 2
+        values = [apply_sign(target, v) for v in window.series(target.name, last=ticks) if math.isfinite(v)]
+        shift, half = shift_of_halves(values), len(values) // 2
         if half < 2:
             return False
         error = max(stdev(shift.before), stdev(shift.now)) * math.sqrt(2 / half)
-        return shift.of_means < -self.SIGMAS * error
+        return shift.mean_difference < -self.SIGMAS * error
 
     def _treat_collapse(self, window: Window) -> Plan | Vote | None:
         """Propose a rollback and a cut after a collapse of the reward, or first request a held-out reading."""
@@ -217,7 +217,7 @@ class LearningRate(Agent):
         lost = lost_rewards(window, since, min_level=self.MIN_REWARD, by_level=by_level)
         if not lost or is_off_policy(window):
             return None
-        healthy = last_healthy(window, since)
+        healthy = last_healthy_tick(window, since)
         onset = healthy + DECLINE_TICKS + 1
         evidence = held_out_evidence(window, onset).state
         if evidence == "ask":
@@ -234,12 +234,14 @@ class LearningRate(Agent):
             f"{name} fell from {best:.2f} to {current:.2f} and has stayed there for {low_ticks} ticks at scale "
             f"{scale:.3g}; back to tick {rollback_tick} and {SCALE} {scale:.3g} → {cut:.3g} together"
         )
-        target = held_out(window.run) or objective(window.run)  # the meaning of the reward itself may have changed
+        target = held_out_metric(window.run) or objective(
+            window.run
+        )  # the meaning of the reward itself may have changed
         changes = {SCALE: cut} | ({ROLLBACK: rollback_tick} if ROLLBACK in window.knobs else {})
         gain = best - current if target.name == "reward" else 0.05
         return Plan.of_changes(
             window, "rollback_and_cut", changes, confidence=self.COLLAPSE_CONFIDENCE, why=why, target=target.name,
-            expected_change=signed(target, gain), horizon=20, evidence=("symptom:policy_collapse",),
+            expected_change=apply_sign(target, gain), horizon=20, evidence=("symptom:policy_collapse",),
         )  # fmt: skip
 
     def _raise_low_rate(self, window: Window) -> list[Vote]:
@@ -258,7 +260,7 @@ class LearningRate(Agent):
             return []
         why, factor = raise_reason
         knob = window.knobs[SCALE]
-        ceiling = min((scale / 4 for scale in scales_rolled_back(window)), default=math.inf)
+        ceiling = min((scale / 4 for scale in failed_scales(window)), default=math.inf)
         target = objective(window.run)
         length_limit = knob.number * max_rate_factor(window) if target.name == "loss" else math.inf
         raised = knob.bounded(min(knob.number * factor, ceiling, length_limit))
@@ -278,7 +280,7 @@ class LearningRate(Agent):
     def _agreement_fades(self, window: Window) -> bool:
         """Return whether the agreement of gradients fades, as it does by itself at a good rate."""
         cosines = self._cosines(window, 2 * self.FADE_WINDOW)
-        shift = halves(cosines)
+        shift = shift_of_halves(cosines)
         return len(shift.before) < self.WINDOW or fmean(shift.now) < self.MIN_REMAINING_SHARE * fmean(shift.before)
 
     def _schedule_lowered_rate(self, window: Window) -> bool:
@@ -303,7 +305,7 @@ class LearningRate(Agent):
     def _objective_worsens(self, window: Window) -> bool:
         """Return whether the objective gets worse, for example because of a wrong loss term."""
         target = objective(window.run)
-        values = [-signed(target, value) for _, value in window.surviving_series(target.name, last=3 * self.WINDOW)]
+        values = [-apply_sign(target, value) for _, value in window.surviving_series(target.name, last=3 * self.WINDOW)]
         return rise(values, self.WINDOW // 2) > 2
 
     def _aligned(self, window: Window) -> tuple[str, float] | None:
@@ -327,7 +329,7 @@ class LearningRate(Agent):
         cosines = self._cosines(window, self.LEAN_WINDOW)
         if len(cosines) < self.MIN_LONG_COSINES or window.progress > self.LATE_PROGRESS:
             return None
-        shift = halves(cosines)
+        shift = shift_of_halves(cosines)
         if min(fmean(shift.before), fmean(shift.now)) < self.MIN_LEAN_COSINE:
             return None
         if len(window.observations) < self.LEAN_START or _schedule_moves(window, self.LEAN_WINDOW):
@@ -348,7 +350,7 @@ class LearningRate(Agent):
         early = len(cosines) in self.EARLY_COUNTS
         if not (early or len(cosines) >= self.MIN_LONG_COSINES) or _schedule_moves(window, self.LONG_WINDOW):
             return []
-        shift = halves(cosines)
+        shift = shift_of_halves(cosines)
         if max(fmean(shift.before), fmean(shift.now)) > self.MAX_OPPOSED_COSINE:
             return []
         sigmas = self.EARLY_SIGMAS if early else self.SIGMAS
@@ -381,7 +383,7 @@ class LearningRate(Agent):
         solved = median(window.series("frac_reward_zero_std", last=self.LONG_WINDOW) or [0.0])
         old, new = fmean(values[: self.STALL_HALF]), fmean(values[self.STALL_HALF :])
         error = noise(values) * math.sqrt(2 / self.STALL_HALF)
-        is_flat = signed(target, new - old) < 2 * error < self.MIN_RESOLUTION * abs(old)
+        is_flat = apply_sign(target, new - old) < 2 * error < self.MIN_RESOLUTION * abs(old)
         cosines = window.series(ALIGNMENT, after=since, last=self.STALL_HALF)
         if not is_flat or solved > self.MAX_SOLVED_SHARE or len(cosines) < self.STALL_HALF or fmean(cosines) > 0:
             return []
@@ -392,7 +394,7 @@ class LearningRate(Agent):
             f"{target.name} did not improve over {2 * self.STALL_HALF} ticks ({old:.4g} → {new:.4g} ± {error:.2g}), "
             f"and gradients do not agree (cosine {fmean(cosines):.2f})"
         )
-        certainty, gain = needs_second(window.run), self.MIN_RESOLUTION * abs(old)
+        certainty, gain = tentative_confidence(window.run), self.MIN_RESOLUTION * abs(old)
         return _scale_votes(window, lowered, why, certainty, gain=gain, horizon=60, symptom=f"{target.name}_plateau")
 
     def _cosines(self, window: Window, last: int) -> list[float]:
@@ -417,7 +419,7 @@ def _scale_votes(
     return [
         window.propose(
             SCALE, scale, confidence=certainty, why=f"{why}: {SCALE} {window.knobs[SCALE].number:.3g} → {scale:.3g}",
-            target=target.name, expected_change=signed(target, gain), horizon=horizon,
+            target=target.name, expected_change=apply_sign(target, gain), horizon=horizon,
             evidence=(f"symptom:{symptom}",),
         )
     ]  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from oven_agents.sdk.agent import SHARE, Agent, Notice
 from oven_agents.sdk.window import Window
-from oven_agents.stats.confidence import needs_second
+from oven_agents.stats.confidence import tentative_confidence
 from oven_core.protocol.messages import BallotOpened, RunStarted, Vote
 
 SCALE, RATE = "optimizer.lr_scale", "learning_rate"
@@ -70,7 +70,7 @@ class LrCooldown(Agent):
         return window.answer(
             ballot,
             "for",
-            confidence=needs_second(window.run),
+            confidence=tentative_confidence(window.run),
             why=f"{1 - window.progress:.0%} of the run is left, at a rate that never fell",
         )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from oven_agents.sdk.agent import SHARE, Agent
 from oven_agents.sdk.window import Window
-from oven_agents.stats.objective import signed
+from oven_agents.stats.objective import apply_sign
 from oven_core.protocol.messages import ActuatorSpec, MetricSpec, RunStarted, Vote
 
 KNOB, RATE, OFF = "train.quantisation", "learning_rate", "none"
@@ -73,12 +73,12 @@ class Quantisation(Agent):
         rounded, exact = (next(iter(window.series(name, last=1)), None) for name in (metric.name, exact_name))
         if rounded is None or exact is None:
             return None
-        cost = signed(metric, exact - rounded)
+        cost = apply_sign(metric, exact - rounded)
         if cost < self.MIN_COST * abs(exact):
             return None
         return window.propose(
             KNOB, choice, confidence=self.CONFIDENCE, target=metric.name,
-            expected_change=signed(metric, self.REGAINED_SHARE * cost), horizon=self.HORIZON,
+            expected_change=apply_sign(metric, self.REGAINED_SHARE * cost), horizon=self.HORIZON,
             why=f"rounding to {choice} changes {exact_name} from {exact:.4g} to {rounded:.4g} ({metric.name}): the "
             f"rest of the run, after {window.progress:.0%}, can adapt to it",
         )  # fmt: skip

@@ -7,8 +7,8 @@ from statistics import fmean, median
 from oven_agents.sdk.agent import SHARE, Agent
 from oven_agents.sdk.window import Window
 from oven_agents.stats.confidence import confidence
-from oven_agents.stats.level_shift import newest
-from oven_agents.stats.objective import held_out, objective, signed
+from oven_agents.stats.level_shift import shift_of_newest
+from oven_agents.stats.objective import apply_sign, held_out_metric, objective
 from oven_core.protocol.messages import Vote
 
 SKIP, REPEATED = "data.skip", "data/repeated"
@@ -53,7 +53,7 @@ class RepeatedData(Agent):
 
     def vote(self, window: Window) -> Vote | None:
         shares = [share for _, share in window.surviving_series(REPEATED, last=self.REFERENCE + self.RECENT_STEPS)]
-        shift = newest(shares, self.RECENT_STEPS)
+        shift = shift_of_newest(shares, self.RECENT_STEPS)
         before, now = shift.before, shift.now
         if (
             len(before) < self.RECENT_STEPS
@@ -63,7 +63,7 @@ class RepeatedData(Agent):
             return None
         if window.applied(SKIP) and window.tick < window.last_change_tick(SKIP) + self.REFERENCE:
             return None
-        target = held_out(window.run) or objective(window.run)
+        target = held_out_metric(window.run) or objective(window.run)
         why = (
             f"{fmean(now):.0%} of the rows of the last {self.RECENT_STEPS} steps were read before, "
             f"{median(before):.0%} until then: past {self.SKIPPED_BATCHES} batches"
@@ -73,5 +73,5 @@ class RepeatedData(Agent):
         )
         return window.propose(
             SKIP, float(self.SKIPPED_BATCHES), confidence=certainty, why=why, target=target.name,
-            expected_change=signed(target, self.GAIN), horizon=self.HORIZON, evidence=("symptom:data_repeated",),
+            expected_change=apply_sign(target, self.GAIN), horizon=self.HORIZON, evidence=("symptom:data_repeated",),
         )  # fmt: skip

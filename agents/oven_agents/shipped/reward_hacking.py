@@ -8,8 +8,8 @@ from oven_agents.sdk.agent import SHARE, Agent
 from oven_agents.sdk.alternative_plans import Alternatives, Plan, offer
 from oven_agents.sdk.window import Window
 from oven_agents.stats.evaluation_request import can_evaluate, is_recent, request_evaluation
-from oven_agents.stats.level_shift import Shift, newest
-from oven_agents.stats.objective import held_out
+from oven_agents.stats.level_shift import Shift, shift_of_newest
+from oven_agents.stats.objective import held_out_metric
 from oven_agents.stats.policy_shift import quality_dropped
 from oven_agents.stats.robust_statistics import noise
 from oven_core.protocol.actuator_names import EVALUATE
@@ -82,7 +82,7 @@ class RewardHacking(Agent):
         weights = next((spec for spec in run.actuators if spec.name == WEIGHTS), None)
         if weights is None:
             return f"the run announces no {WEIGHTS}, so no judge's weight can be lowered"
-        if held_out(run) is None:
+        if held_out_metric(run) is None:
             return (
                 "no metric is announced as held out with a direction, so nothing shows whether new weights are better"
             )
@@ -128,7 +128,7 @@ class RewardHacking(Agent):
         return self._offer(window, fooled, why, "reward_up_heldout_down", window.tick - 2 * self.RECENT_STEPS)
 
     def _offer(self, window: Window, judge: str, why: str, symptom: str, back: int | None) -> Alternatives | None:
-        metric = held_out(window.run)
+        metric = held_out_metric(window.run)
         shares = window.knobs[WEIGHTS].shares
         rest = 1 - shares[judge]
         freed = shares[judge] * (1 - self.REMAINING_SHARE)
@@ -164,10 +164,10 @@ class RewardHacking(Agent):
         Only values since the last change that affects them count. Return None if there are too few measurements."""
         since = window.last_change_tick(WEIGHTS, "committee.*", ROLLBACK, MIXTURE)
         values = window.series(gauge or f"rewards/{judge}/mean", after=since, last=recent + reference)
-        shift = newest(values, recent)
+        shift = shift_of_newest(values, recent)
         if len(shift.before) < min(reference, 2 * recent) or not all(map(math.isfinite, values)):
             return None
-        return shift.of_means / shift.error(max(shift.noise, MIN_NOISE)), shift.of_means
+        return shift.mean_difference / shift.standard_error(max(shift.noise, MIN_NOISE)), shift.mean_difference
 
     def _jump(self, window: Window, judge: str) -> tuple[float, float] | None:
         """Return (standard errors, difference) between the newest values and as many just before them. Learning changes
@@ -181,4 +181,6 @@ class RewardHacking(Agent):
         if min(now) <= max(before) and max(now) >= min(before):
             return 0.0, 0.0
         shift = Shift(before[self.JUMP_STEPS :], now)
-        return shift.of_means / shift.error(max(noise(values[: -self.JUMP_STEPS]), MIN_NOISE)), shift.of_means
+        return shift.mean_difference / shift.standard_error(
+            max(noise(values[: -self.JUMP_STEPS]), MIN_NOISE)
+        ), shift.mean_difference

@@ -7,9 +7,9 @@ from statistics import stdev
 
 from oven_agents.sdk.agent import SHARE, Agent
 from oven_agents.sdk.window import Window
-from oven_agents.stats.confidence import needs_second
+from oven_agents.stats.confidence import tentative_confidence
 from oven_agents.stats.level_shift import Shift
-from oven_agents.stats.objective import held_out
+from oven_agents.stats.objective import held_out_metric
 from oven_core.mesh.actuator_values import variation
 from oven_core.protocol.messages import RunStarted, Vote
 
@@ -64,7 +64,7 @@ class RewardWeights(Agent):
     def cannot_fire(self, run: RunStarted) -> str | None:
         if reason := super().cannot_fire(run):
             return reason
-        if held_out(run) is None:
+        if held_out_metric(run) is None:
             return "no metric is announced as held out with a direction, so a fooled member looks like a good one"
         measured = {metric.name for metric in run.metrics}
         # Members that joined late are announced as actuators only.
@@ -74,7 +74,7 @@ class RewardWeights(Agent):
         return f"the run publishes no mean score of {', '.join(unmeasured)}" if unmeasured else None
 
     def vote(self, window: Window) -> Vote | None:
-        metric = held_out(window.run)
+        metric = held_out_metric(window.run)
         assert metric is not None  # guaranteed by cannot_fire
         since = window.last_change_tick(WEIGHTS, JUDGES, ROLLBACK, MIXTURE)
         sign = -1.0 if metric.better == "down" else 1.0
@@ -111,7 +111,7 @@ class RewardWeights(Agent):
         return window.propose(
             WEIGHTS,
             target,
-            confidence=self.CLEAR_CONFIDENCE if min(falls) >= self.CLEAR_FALL else needs_second(window.run),
+            confidence=self.CLEAR_CONFIDENCE if min(falls) >= self.CLEAR_FALL else tentative_confidence(window.run),
             why=why,
             target=metric.name,
             expected_change=sign * abs(best) * falls[-1] / 2,
@@ -129,6 +129,6 @@ class RewardWeights(Agent):
         before = before[-max(self.MIN_STEPS, len(after)) :]
         if len(before) < self.MIN_STEPS or len(after) < self.MIN_STEPS:
             return None
-        change = Shift(before, after).of_means
+        change = Shift(before, after).mean_difference
         error = math.hypot(stdev(before) / math.sqrt(len(before)), stdev(after) / math.sqrt(len(after)))
         return change if abs(change) > max(self.MIN_CHANGE, self.SIGMAS * error) else 0.0

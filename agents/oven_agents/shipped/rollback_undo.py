@@ -6,7 +6,7 @@ from oven_agents.sdk.agent import SHARE, Agent
 from oven_agents.sdk.alternative_plans import Plan
 from oven_agents.sdk.window import Window
 from oven_agents.stats.evaluation_request import PATIENCE, can_evaluate, request_evaluation
-from oven_agents.stats.objective import held_out, objective, signed
+from oven_agents.stats.objective import apply_sign, held_out_metric, objective
 from oven_agents.stats.rollback_success import MIN_RECOVERY, recovered_share
 from oven_core.protocol.actuator_names import EVALUATE, ROLLBACK, UNDO
 from oven_core.protocol.messages import Receipt, RunStarted, Value, Vote
@@ -50,7 +50,7 @@ class RollbackUndo(Agent):
             return reason
         if objective(run).name != "loss":
             return "the run learns from a reward: a policy that is dragged off by it never gets used to that"
-        if held_out(run) is None:
+        if held_out_metric(run) is None:
             return "no metric is announced as held out with a direction, so nothing shows whether a rollback helped"
         missing = {UNDO, EVALUATE} - {spec.name for spec in run.actuators}
         return f"the run announces no {' and no '.join(sorted(missing))}" if missing else None
@@ -89,5 +89,5 @@ class RollbackUndo(Agent):
         target = objective(window.run)
         return window.propose(
             actuator, value, confidence=self.CONFIDENCE, why=why, target=target.name,
-            expected_change=signed(target, self.GAIN), horizon=self.HORIZON,
+            expected_change=apply_sign(target, self.GAIN), horizon=self.HORIZON,
         )  # fmt: skip

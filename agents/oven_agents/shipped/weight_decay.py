@@ -7,7 +7,7 @@ from oven_agents.sdk.alternative_plans import Alternatives, Plan, offer
 from oven_agents.sdk.window import Window
 from oven_agents.stats import optimizer_gauges as gauges
 from oven_agents.stats.confidence import confidence
-from oven_agents.stats.objective import objective, signed
+from oven_agents.stats.objective import apply_sign, objective
 from oven_agents.stats.robust_statistics import quantile
 
 DECAY, ROLLBACK = gauges.DECAY, gauges.ROLLBACK
@@ -79,13 +79,13 @@ class WeightDecay(Agent):
         knob = window.knobs[DECAY]
         if not self.MIN_COSINE <= cosine <= self.MAX_SHARE or knob.number <= 0 or window.last_change_tick(DECAY) >= 0:
             return None
-        norms = window.surviving_series(gauges.WEIGHTS, last=gauges.RECENT + 1)
+        norms = window.surviving_series(gauges.WEIGHTS, last=gauges.RECENT_TICKS + 1)
         healthy_tick, old_norm = norms[0]
         if norms[-1][1] < (1 + self.MIN_NORM_CHANGE) * old_norm:
             return None
         lowered = knob.bounded(knob.number * self.SECOND_FACTOR)
-        why = f"every step of the last {gauges.RECENT} leads straight away from the origin (cosine with the weights "
-        why += f"{min(cosine, 1):.2f}): {DECAY} {knob.number:.3g} → {lowered:.3g}"
+        why = f"each of the last {gauges.RECENT_TICKS} steps leads straight away from the origin (cosine with the "
+        why += f"weights {min(cosine, 1):.2f}): {DECAY} {knob.number:.3g} → {lowered:.3g}"
         return self._offer(window, healthy_tick, lowered, why, 1.0, "weights_pushed_out")
 
     def _treat_large_share(self, window: Window) -> Alternatives | None:
@@ -114,7 +114,7 @@ class WeightDecay(Agent):
         norms = window.surviving_series(
             gauges.WEIGHTS, after=window.last_change_tick(DECAY, ROLLBACK), last=self.MAX_ROLLBACK
         )
-        if len(norms) < gauges.NEWEST:
+        if len(norms) < gauges.LEVEL_TICKS:
             return None
         top = max(value for _, value in norms)
         healthy_tick = max(tick for tick, value in norms if value >= 0.99 * top)
@@ -148,6 +148,6 @@ class WeightDecay(Agent):
         )
         plan = Plan.of_changes(
             window, "lower_weight_decay", {**rollback, DECAY: lowered}, confidence=certainty, why=why,
-            target=target.name, expected_change=signed(target, self.GAIN), horizon=self.HORIZON,
+            target=target.name, expected_change=apply_sign(target, self.GAIN), horizon=self.HORIZON,
         )  # fmt: skip
         return offer([plan], {symptom: severity})

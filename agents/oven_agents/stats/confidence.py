@@ -9,25 +9,25 @@ from oven_agents.sdk.window import Window
 from oven_core.mesh.measurements import sigma
 from oven_core.protocol.messages import RunStarted
 
-NEEDS_SECOND: Final = 0.55
-"""Confidence of a rule of thumb without measured outcomes. By default it is below a specialist's quorum."""
-STANDS_ALONE: Final = 0.65
-"""Confidence of a change that an agent may make alone, by default above a specialist's quorum."""
+TENTATIVE_CONFIDENCE: Final = 0.55
+"""Confidence in a rule of thumb without measured outcomes. By default it is below a specialist's quorum."""
+SOLO_CONFIDENCE: Final = 0.65
+"""Confidence in a change that an agent may make alone. By default it is above a specialist's quorum."""
 MARGIN: Final = 0.05
 """Minimum distance of both values from the quorum, so that rounding does not decide."""
 MIN_SAMPLES: Final = 8
 """Minimum number of measurements for an estimate of the noise."""
 
 
-def needs_second(run: RunStarted) -> float:
-    """Return NEEDS_SECOND, or less if a lower quorum would let a rule of thumb decide alone."""
+def tentative_confidence(run: RunStarted) -> float:
+    """Return TENTATIVE_CONFIDENCE, or less if a lower quorum would let a rule of thumb decide alone."""
     below = round(run.rules.specialist_confidence - MARGIN, 3)
-    return max(0.0, min(NEEDS_SECOND, below))
+    return max(0.0, min(TENTATIVE_CONFIDENCE, below))
 
 
-def stands_alone(run: RunStarted) -> float:
-    """Return STANDS_ALONE, or more if the run's quorum is higher."""
-    return min(1.0, max(STANDS_ALONE, round(run.rules.specialist_confidence + MARGIN, 3)))
+def solo_confidence(run: RunStarted) -> float:
+    """Return SOLO_CONFIDENCE, or more if the run's quorum is higher."""
+    return min(1.0, max(SOLO_CONFIDENCE, round(run.rules.specialist_confidence + MARGIN, 3)))
 
 
 def confidence(
@@ -36,7 +36,7 @@ def confidence(
     """Return `hit_rate`, or less if noise will hide the gain.
 
     `hit_rate` is the share of similar changes that helped when their effect was visible. Noise alone never lowers the
-    result below STANDS_ALONE or the run's quorum. If the target is measured too rarely to estimate its noise, the
+    result below SOLO_CONFIDENCE or the run's quorum. If the target is measured too rarely to estimate its noise, the
     result is `hit_rate`.
 
     An outcome compares the target's mean over the `horizon` ticks before a change with the second half of the `horizon`
@@ -53,5 +53,5 @@ def confidence(
         before = after = max(1.0, len(values) * min(1.0, (window.tick - back) / horizon))
     noise = sigma(values) * math.sqrt(1 / before + 1 / after)
     visible_share = min(1.0, abs(gain) / (2 * noise)) if noise > 0 else 1.0
-    minimum = max(STANDS_ALONE, min(hit_rate, stands_alone(window.run)))
+    minimum = max(SOLO_CONFIDENCE, min(hit_rate, solo_confidence(window.run)))
     return round(max(minimum, 0.5 + (hit_rate - 0.5) * visible_share), 3)

@@ -1,7 +1,7 @@
-"""Requests for a held-out reading before a change.
+"""Requests a held-out reading before a change is proposed.
 
-A loss may jump because of the data, the way it is reported, or the weights. A reading of the same weights on fixed data
-shows which one is the cause. It costs seconds, while the wrong remedy costs steps.
+A loss may jump because of the data, the way it is reported, or the weights. A reading on fixed data shows whether the
+weights are the cause. It costs seconds, while the wrong remedy costs steps.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from oven_agents.sdk.window import Window
-from oven_agents.stats.confidence import stands_alone
+from oven_agents.stats.confidence import solo_confidence
 from oven_agents.stats.objective import readings
 from oven_core.protocol.actuator_names import EVALUATE
 from oven_core.protocol.messages import Vote
@@ -21,14 +21,14 @@ PATIENCE: Final = 5
 REQUEST_WINDOW: Final = 24
 """Number of ticks after the onset in which a reading may be requested."""
 MAX_REQUESTS: Final = 2
-"""Maximum requests per onset. With more, one of them would give the desired answer by chance."""
+"""Maximum number of requests per onset. With more, one of them would give the desired answer by chance."""
 TREND: Final = 0.5
 """Share of the last gain between two readings that is expected again before the next one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """The information that held-out readings give about a suspected change."""
+    """The evidence of held-out readings for or against a suspected change."""
 
     state: Literal["known", "ask", "wait", "unknown"]
     """`ask`: there is no new reading, and the run can measure one. `wait`: a reading has been requested. `unknown`: the
@@ -47,14 +47,14 @@ def held_out_evidence(window: Window, onset: int, answered: int = -1) -> Evidenc
         return Evidence("unknown")
     requested_at = [r.tick for r in window.applied(EVALUATE) if r.tick >= onset and r.tick > answered]
     if since and (window.is_new(since[-1][0] + PATIENCE - 1) or len(requested_at) >= MAX_REQUESTS):
-        return Evidence("known", _lost(before, since[-1]))
+        return Evidence("known", _lost_quality(before, since[-1]))
     if requested_at and not any(tick > requested_at[-1] for tick, _ in since):
         return Evidence("wait" if window.is_new(requested_at[-1] + PATIENCE - 1) else "unknown")
     return Evidence("ask" if can_evaluate(window) and window.tick - onset < REQUEST_WINDOW else "unknown")
 
 
 def can_evaluate(window: Window) -> bool:
-    """Return whether the run measures on request without approval, which a person should give to the remedy."""
+    """Return whether the run evaluates on request without approval. People should only be asked about the remedy."""
     return EVALUATE in window.knobs and window.run.rules.autonomy_for(EVALUATE) == "auto"
 
 
@@ -63,14 +63,14 @@ def is_recent(window: Window) -> bool:
     return any(window.is_new(tick + PATIENCE - 1) for tick, _ in readings(window, last=1))
 
 
-def request_evaluation(window: Window, why: str) -> Vote:
+def request_evaluation(window: Window, reason: str) -> Vote:
     """Propose an evaluation. It changes nothing, so its confidence is high enough to need no second agent."""
-    text = f"{why}; a held-out reading tells whether it hurt"
-    return window.propose(EVALUATE, None, confidence=stands_alone(window.run), why=text)
+    text = f"{reason}; a held-out reading tells whether it hurt"
+    return window.propose(EVALUATE, None, confidence=solo_confidence(window.run), why=text)
 
 
-def _lost(before: list[tuple[int, float]], newest: tuple[int, float]) -> float:
-    """Return the loss of quality in `Evidence.lost`."""
+def _lost_quality(before: list[tuple[int, float]], newest: tuple[int, float]) -> float:
+    """Return the loss of quality for `Evidence.lost`."""
     (newest_tick, value), (tick, last) = newest, before[-1]
     if not math.isfinite(value) or not last:
         return math.inf

@@ -15,7 +15,7 @@ MIN_EARLIER = 8
 
 @dataclass(frozen=True, slots=True)
 class Shift:
-    """Two parts of one series. Neither may be empty when a difference is computed."""
+    """Two parts of one series. Computing a difference needs at least one value in each."""
 
     before: Sequence[float]
     now: Sequence[float]
@@ -26,12 +26,12 @@ class Shift:
         return noise(self.before)
 
     @property
-    def of_means(self) -> float:
+    def mean_difference(self) -> float:
         """Difference of the means."""
         return fmean(self.now) - fmean(self.before)
 
     @property
-    def of_medians(self) -> float:
+    def median_difference(self) -> float:
         """Difference of the medians."""
         return median(self.now) - median(self.before)
 
@@ -40,23 +40,23 @@ class Shift:
         """Ratio of the medians."""
         return median(self.now) / median(self.before)
 
-    def error(self, deviation: float) -> float:
+    def standard_error(self, deviation: float) -> float:
         """Return the standard error of the difference of means, for values with that standard deviation."""
         return deviation * math.sqrt(1 / len(self.now) + 1 / len(self.before))
 
 
-def newest(values: Sequence[float], count: int) -> Shift:
+def shift_of_newest(values: Sequence[float], count: int) -> Shift:
     """Compare the last `count` values (at least one) with all earlier ones."""
     return Shift(values[:-count], values[-count:])
 
 
-def halves(values: Sequence[float]) -> Shift:
+def shift_of_halves(values: Sequence[float]) -> Shift:
     """Compare the later half with the earlier one. If the number is odd, the later half has one more value."""
     return Shift(values[: len(values) // 2], values[len(values) // 2 :])
 
 
 def shift_at(series: Sequence[tuple[int, float]], onset: int) -> Shift:
-    """Compare the values from tick `onset` on with those before it."""
+    """Compare the values from tick `onset` on with the earlier ones."""
     return Shift([value for tick, value in series if tick < onset], [value for tick, value in series if tick >= onset])
 
 
@@ -65,12 +65,11 @@ def rise(values: Sequence[float], count: int) -> float:
     The error is computed from the noise of the earlier values, so it is too low on a falling series. Independent noise
     exceeds a threshold with the probability of the normal law. From 30 values the noise is known to about 20 %, so 4.5
     is only as rare as 3.6 should be. Returns −inf for fewer than MIN_EARLIER earlier values."""
-    shift = newest(values, count)
+    shift = shift_of_newest(values, count)
     if len(shift.before) < MIN_EARLIER:
         return -math.inf
     level = median(shift.before)
     spread = max(shift.noise, 1e-3 * abs(level), 1e-12)
-    capped = [
-        min(max(value - level, -3 * spread), 3 * spread) for value in shift.now
-    ]  # so that a single outlier is not a rise
-    return math.fsum(capped) / count / shift.error(spread)
+    # Cap the differences, so that a single outlier is not a rise.
+    capped = [min(max(value - level, -3 * spread), 3 * spread) for value in shift.now]
+    return math.fsum(capped) / count / shift.standard_error(spread)

@@ -39,7 +39,7 @@ def lost_rewards(window: Window, since: int, *, min_level: float, by_level: bool
             return []  # a fast path for most ticks: no level exceeds the maximum value
         best = max(best_level(values[:-3]), values[0])
         if best < min_level:
-            continue  # half of almost nothing is within the noise
+            continue  # half of so low a level is within the noise
         if max(last) >= 0.5 * best or best - max(last) < 3 * noise(values[:-3]):
             return []
         low_ticks = next((i for i, value in enumerate(reversed(values)) if value >= 0.5 * best), len(values))
@@ -47,7 +47,7 @@ def lost_rewards(window: Window, since: int, *, min_level: float, by_level: bool
     return losses
 
 
-def last_healthy(window: Window, since: int) -> int:
+def last_healthy_tick(window: Window, since: int) -> int:
     """Return the tick that is DECLINE_TICKS before the last one with a reward of at least nine tenths of its best."""
     rewards = [(o.tick, o.metrics["reward"]) for o in window.observations if o.tick > since and "reward" in o.metrics]
     finite = [(tick, value) for tick, value in rewards if math.isfinite(value)]
@@ -58,22 +58,22 @@ def last_healthy(window: Window, since: int) -> int:
     return max(tick for tick, value in finite if value >= 0.9 * best) - DECLINE_TICKS
 
 
-def loss_given_back(window: Window, since: int, *, share: float, ticks: int) -> str | None:
-    """Describe a rise of the loss that undid a share of its gain since tick `since`. Return None if there is no such
-    rise. The loss must have lost `share` of its gain for `ticks` ticks, beyond its noise, and must not be falling
-    again. If it had gained nothing, it must have risen for twice as long, because many runs get worse in their first
-    steps. By chance alone, the best of n values is √(2 ln n) standard deviations of the noise below their level."""
+def describe_loss_relapse(window: Window, since: int, *, share: float, ticks: int) -> str | None:
+    """Describe a rise that undid a share of the loss's improvement since tick `since`, or return None. The rise must
+    have undone `share` of the improvement for `ticks` ticks, beyond the noise, and the loss must not be falling again.
+    If the loss never improved, it must have risen for twice as long, because many runs get worse in their first steps.
+    By chance alone, the best of n values is √(2 ln n) standard deviations of the noise below their level."""
     values = [value for _, value in window.surviving_series("loss", after=since) if math.isfinite(value)]
-    for count, expects_gain in ((ticks, True), (2 * ticks, False)):
+    for count, expects_improvement in ((ticks, True), (2 * ticks, False)):
         before, last = values[:-count], values[-count:]
         if len(before) < 3:
             return None
         first, best = median(before[:3]), -best_level([-value for value in before])
-        by_chance = (3 + math.sqrt(2 * math.log(len(before)))) * noise(before)
-        recovers = median(last[count // 2 :]) < median(last[: count // 2]) - noise(last)
-        has_gained = first - best > by_chance
-        if recovers or has_gained != expects_gain:
+        chance_difference = (3 + math.sqrt(2 * math.log(len(before)))) * noise(before)
+        is_recovering = median(last[count // 2 :]) < median(last[: count // 2]) - noise(last)
+        has_improved = first - best > chance_difference
+        if is_recovering or has_improved != expects_improvement:
             continue
-        if min(last) - best > max(share * (first - best), by_chance):
+        if min(last) - best > max(share * (first - best), chance_difference):
             return f"loss fell from {first:.3g} to {best:.3g} and is {median(last):.3g} again"
     return None

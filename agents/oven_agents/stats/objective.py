@@ -11,19 +11,19 @@ LOSS = MetricSpec(name="loss", better="down")
 
 
 def objective(run: RunStarted) -> MetricSpec:
-    """Return the reward if the run has one, otherwise the loss, with the announced direction or else the usual one."""
+    """Return the reward if the run has one, otherwise the loss. A missing direction is replaced by the usual one."""
     announced = {spec.name: spec for spec in run.metrics}
     usual = REWARD if "reward" in announced else LOSS
     spec = announced.get(usual.name, usual)
     return spec if spec.better != "neither" else spec.model_copy(update={"better": usual.better})
 
 
-def held_out(run: RunStarted) -> MetricSpec | None:
+def held_out_metric(run: RunStarted) -> MetricSpec | None:
     """Return the most general held-out metric: the one whose name has the fewest parts, and the first of several."""
     return first_held_out(run.metrics)
 
 
-def signed(metric: MetricSpec, gain: float) -> float:
+def apply_sign(metric: MetricSpec, gain: float) -> float:
     """Convert a gain to a change of the metric, or a value from `readings` to a value of the metric."""
     return -gain if metric.better == "down" else gain
 
@@ -31,11 +31,11 @@ def signed(metric: MetricSpec, gain: float) -> float:
 def readings(window: Window, last: int | None = None) -> list[tuple[int, float]]:
     """Return (tick, value) of the held-out metric on the path to the current weights, oldest first. Higher values are
     better. `last` limits the result to the newest readings. The list is empty if the run has no held-out metric."""
-    metric = held_out(window.run)
+    metric = held_out_metric(window.run)
     if metric is None:
         return []
     points = window.surviving_series(metric.name, last=last)
     if window.earlier and (last is None or len(points) < last):
         before = min(observation.step for observation in window.observations)
         points = [(tick, value) for tick, step, value in window.earlier if step < before] + points
-    return [(tick, signed(metric, value)) for tick, value in points[-last if last else 0 :]]
+    return [(tick, apply_sign(metric, value)) for tick, value in points[-last if last else 0 :]]

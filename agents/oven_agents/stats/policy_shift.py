@@ -1,4 +1,4 @@
-"""Tests whether the policy itself changed or only its judges, and whether completions come from another policy."""
+"""Tests whether the policy or only its judges changed, and whether completions come from another policy."""
 
 from __future__ import annotations
 
@@ -12,61 +12,61 @@ from oven_agents.stats.objective import readings
 
 GAUGES: Final = ("entropy", "kl", "completions/mean_length")
 """Gauges that show a changed policy under any judge, unlike the gradient, which depends on the rewards."""
-REFERENCE = 16
+REFERENCE_TICKS = 16
 """Number of ticks before the onset with which a gauge is compared."""
 MIN_VALUES = 8
-"""Minimum values of a gauge before the onset. Fewer give a poor estimate of the noise."""
-DEVIATIONS = 4.0
+"""Minimum number of a gauge's values before the onset. Fewer give a poor estimate of the noise."""
+MIN_DEVIATIONS = 4.0
 """Minimum shift of a gauge, in standard deviations of a single value's logarithm."""
 MIN_SHIFT = 0.2
 """Minimum shift of a gauge's logarithm, for gauges with little noise."""
-LOST_QUALITY: Final = 0.03
+LOST_QUALITY_SHARE: Final = 0.03
 """Share of the best held-out reading that counts as lost quality."""
-COLLAPSE: Final = 0.2
+COLLAPSE_SHARE: Final = 0.2
 """Share of the best held-out reading that counts as a collapse, after a collapse of the reward."""
 
 
 def quality_dropped(window: Window) -> bool | None:
-    """Return whether the newest held-out reading lost more than LOST_QUALITY of the best, or None if unknown."""
+    """Return whether the newest held-out reading lost more than LOST_QUALITY_SHARE of the best, or None if unknown."""
     values = [value for _, value in readings(window)]
     if len(values) < 2:
         return None
     best = max(values[:-1])
-    return best - values[-1] > LOST_QUALITY * abs(best)
+    return best - values[-1] > LOST_QUALITY_SHARE * abs(best)
 
 
 def policy_shifted(window: Window, onset: int) -> bool:
-    """Return whether the policy changed since tick `onset`. Held-out readings decide, or GAUGES if there are none. If
-    the reward falls and no gauge moves, the judges changed. Return True if nothing was measured."""
+    """Return whether the policy has changed since tick `onset`. Held-out readings decide, or GAUGES if there are none.
+    If the reward falls and no gauge moves, the judges changed. Return True if nothing was measured."""
     before = [value for tick, value in readings(window) if tick < onset]
     after = [value for tick, value in readings(window) if tick >= onset]
     if before and after:
-        return max(before) - max(after) > COLLAPSE * abs(max(before))
-    shifts = [shift for gauge in GAUGES if (shift := _shift(window, gauge, onset)) is not None]
+        return max(before) - max(after) > COLLAPSE_SHARE * abs(max(before))
+    shifts = [shift for gauge in GAUGES if (shift := _has_shifted(window, gauge, onset)) is not None]
     return any(shifts) or not shifts
 
 
-def _shift(window: Window, gauge: str, onset: int) -> bool | None:
-    points = [(tick, value) for tick, value in window.surviving_series(gauge) if tick >= onset - REFERENCE]
+def _has_shifted(window: Window, gauge: str, onset: int) -> bool | None:
+    points = [(tick, value) for tick, value in window.surviving_series(gauge) if tick >= onset - REFERENCE_TICKS]
     if any(not math.isfinite(value) for _, value in points):
         return True
     logs = [(tick, math.log(value) if value > 0 else -math.inf) for tick, value in points if value > 0 or tick >= onset]
     shift = shift_at(logs, onset)
     if len(shift.before) < MIN_VALUES or not shift.now:
         return None
-    return abs(shift.of_medians) > max(DEVIATIONS * shift.noise, MIN_SHIFT)
+    return abs(shift.median_difference) > max(MIN_DEVIATIONS * shift.noise, MIN_SHIFT)
 
 
 KL: Final = "kl"
 MAX_MEAN_KL: Final = 200.0
 """Mean KL estimate, in nats per token, above which completions come from another policy."""
-RECENT: Final = 40
-"""Number of ticks to read, including those that a rollback discarded, because the test is about the run."""
+RECENT_TICKS: Final = 40
+"""Number of ticks to read. Ticks that a rollback discarded count, because the test is about the run."""
 
 
 def is_off_policy(window: Window, since: int | None = None) -> bool:
-    """Return whether completions came from another policy in the last RECENT ticks, or since tick `since` if that is
-    longer ago.
+    """Return whether completions came from another policy in the last RECENT_TICKS ticks, or since tick `since` if
+    that is longer ago.
 
     The KL to the reference model is estimated by r − 1 − ln r with r = π_ref/π on the sampled tokens (Schulman 2020,
     "Approximating KL divergence", k3; TRL's `kl`). On tokens that the policy sampled itself, the mean of r is 1 for any
@@ -77,7 +77,7 @@ def is_off_policy(window: Window, since: int | None = None) -> bool:
     Tokens of another policy come from workers with other weights, a stale cache, or a tool's answer that counts as a
     completion. Neither a rollback nor an anchor helps against them. The policy has to adapt.
     """
-    ticks = RECENT if since is None else max(RECENT, window.tick - since)
+    ticks = RECENT_TICKS if since is None else max(RECENT_TICKS, window.tick - since)
     kls = window.surviving_series(KL)
     before = [value for tick, value in kls if tick <= window.tick - ticks and math.isfinite(value)]
     now = sum(value for value in window.series(KL, after=window.tick - ticks) if value > 0)  # inf counts

@@ -41,7 +41,7 @@ def steps_since_rise(values: Sequence[float], level: float, recent: int = 3) -> 
 
 
 def best_level(values: Sequence[float]) -> float:
-    """Return the maximum median of three neighbours, so that a single lucky step does not count."""
+    """Return the maximum of the medians of three neighbours, so that a single lucky step does not count."""
     if len(values) <= 3:
         return median(values)
     return max(sorted(values[i : i + 3])[1] for i in range(len(values) - 2))

@@ -6,13 +6,13 @@ import math
 from typing import Final
 
 from oven_agents.sdk.window import Window
-from oven_agents.stats.objective import held_out, objective, readings, signed
+from oven_agents.stats.objective import apply_sign, held_out_metric, objective, readings
 from oven_agents.stats.optimizer_gauges import SCALE
 from oven_core.protocol.actuator_names import ROLLBACK, UNDO
 from oven_core.protocol.messages import Receipt
 
-LIMIT: Final = 3
-"""Maximum rollbacks without a new best held-out reading. Without a limit, an episode had up to seventeen."""
+MAX_ROLLBACKS: Final = 3
+"""Maximum number of rollbacks without a new best held-out reading. Without a limit, episodes had up to seventeen."""
 MIN_RECOVERY: Final = 1 / 3
 """Minimum share of the loss that a rollback must regain, 0 to 1. One half undid a helpful rollback (42 %)."""
 RELAPSE_TICKS: Final = 16
@@ -21,17 +21,19 @@ share of the harm that was undone fell from 0.94 to 0.43 in one episode of `open
 
 
 def rollbacks_exhausted(window: Window) -> bool:
-    """Return whether LIMIT rollbacks, by any agent, led to no new best held-out reading. False without readings."""
-    best = _best(window)
-    return best is not None and sum(receipt.tick > best for receipt in window.applied(ROLLBACK)) >= LIMIT
+    """Return whether MAX_ROLLBACKS rollbacks led to no new best held-out reading. Return False without readings."""
+    best_tick = _best_tick(window)
+    if best_tick is None:
+        return False
+    return sum(rollback.tick > best_tick for rollback in window.applied(ROLLBACK)) >= MAX_ROLLBACKS
 
 
 def last_rollback_failed(window: Window) -> bool:
     """Return whether the last rollback since the best reading was undone, or regained less than MIN_RECOVERY within
-    RELAPSE_TICKS. Then the fault recurs, and the model has to adapt to it. Always False under a reward, because a
-    policy never adapts to a reward that misleads it."""
-    best, last = _best(window), next(reversed(window.jumps), None)
-    if best is None or last is None or last.tick < best or objective(window.run).name != "loss":
+    RELAPSE_TICKS. If so, the fault recurs and the model has to adapt to it. Return False for a run with a reward,
+    because a policy never adapts to a misleading reward."""
+    best_tick, last = _best_tick(window), next(reversed(window.jumps), None)
+    if best_tick is None or last is None or last.tick < best_tick or objective(window.run).name != "loss":
         return False
     if last.actuator != ROLLBACK:
         return last.actuator == UNDO
@@ -40,40 +42,43 @@ def last_rollback_failed(window: Window) -> bool:
     )
 
 
-def recovered_share(window: Window, back: Receipt) -> list[tuple[int, float]] | None:
+def recovered_share(window: Window, rollback: Receipt) -> list[tuple[int, float]] | None:
     """Return (tick, recovered share of the loss) at each held-out reading since the rollback. A share of 1 is as good
     as the best reading before the checkpoint, and 0 is as bad as the last discarded one. Return None if one of the two
     was not measured, or if nothing was lost."""
-    metric = held_out(window.run)
+    metric = held_out_metric(window.run)
     if metric is None:
         return None
     measured = [o for o in window.observations if metric.name in o.metrics]
-    points = [(o, signed(metric, o.metrics[metric.name])) for o in measured]
-    step = back.after if isinstance(back.after, int | float) else -1
-    before = [value for o, value in points if o.tick <= back.tick and o.step <= step]
-    discarded = [value for o, value in points if o.tick <= back.tick and o.step > step]
+    points = [(o, apply_sign(metric, o.metrics[metric.name])) for o in measured]
+    step = rollback.after if isinstance(rollback.after, int | float) else -1
+    before = [value for o, value in points if o.tick <= rollback.tick and o.step <= step]
+    discarded = [value for o, value in points if o.tick <= rollback.tick and o.step > step]
     if not before or not discarded or not max(before) > discarded[-1]:
         return None
-    lost = max(before) - discarded[-1]
-    since = [(o.tick, value) for o, value in points if o.tick > back.tick]
-    return [(tick, (value - discarded[-1]) / lost if math.isfinite(value) else -math.inf) for tick, value in since]
+    difference = max(before) - discarded[-1]
+    return [
+        (o.tick, (value - discarded[-1]) / difference if math.isfinite(value) else -math.inf)
+        for o, value in points
+        if o.tick > rollback.tick
+    ]
 
 
-def scales_rolled_back(window: Window) -> list[float]:
-    """Return the learning rate scales from which rollbacks went back."""
+def failed_scales(window: Window) -> list[float]:
+    """Return the learning-rate scales that were active before each rollback, and so failed."""
     scales = []
-    for back in window.applied(ROLLBACK):
+    for rollback in window.applied(ROLLBACK):
         scale = next((s.value for s in window.run.actuators if s.name == SCALE), None)
         for change in window.applied(SCALE):
-            if change.tick <= back.tick:
+            if change.tick <= rollback.tick:
                 # The cut is part of the rollback's plan, so the scale before the cut is the one that failed.
-                scale = change.before if change.tick == back.tick else change.after
+                scale = change.before if change.tick == rollback.tick else change.after
         if isinstance(scale, int | float):
             scales.append(float(scale))
     return scales
 
 
-def _best(window: Window) -> int | None:
+def _best_tick(window: Window) -> int | None:
     """Return the tick of the best held-out reading."""
     points = readings(window)
     return max(points, key=lambda reading: reading[1])[0] if points else None

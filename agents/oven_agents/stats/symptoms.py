@@ -23,9 +23,9 @@ ADVANTAGE = "advantage/std"
 SPREAD, EQUAL_GROUPS = "reward_std", "frac_reward_zero_std"
 ECE, NULL, NULL99 = "calibration/ece", "calibration/ece_null", "calibration/ece_null_99"
 
-SEARCHED: Final = 40
+SEARCH_LENGTH: Final = 40
 """Number of newest values to search for a symptom. A symptom that stays between its bounds for longer has ended. The KL
-needs 25, and noise does not keep the other 15 between its bounds."""
+needs 25 values, and noise would not keep the other 15 between the bounds."""
 START_VALUES: Final = 10
 """Number of first values whose median is the start level of a gauge."""
 CONSTANT_DEVIATION: Final = 0.1
@@ -35,7 +35,7 @@ COLLAPSED_SHARE: Final = 0.4
 to 9 %, and a policy that learns calibration may halve it."""
 SOLVED_LEVEL: Final = 0.9
 """Mean objective, or informativeness, above which little spread is right, because nearly all answers are right."""
-ALIKE_DEVIATION: Final = 0.02
+EQUAL_DEVIATION: Final = 0.02
 """Standard deviation of advantages, in the reward's unit, below which all completions look alike. With rewards between
 0 and 1, it is at least 0.2 while there is something to learn."""
 EQUAL_TICKS: Final = 15
@@ -92,19 +92,19 @@ def confidence_collapse(
     return Sighting("confidence_collapse", CONFIDENCE, now, bound, why)
 
 
-def advantages_alike(
+def equal_advantages(
     deviations: Sequence[float], objectives: Sequence[float] = (), metric: str = ADVANTAGE
 ) -> Sighting | None:
     """Report groups whose completions all get the same reward, so that no gradient is left."""
     if (
         len(deviations) < LEVEL_VALUES
         or _is_solved(objectives)
-        or not is_below(deviations, ALIKE_DEVIATION, 2 * ALIKE_DEVIATION)
+        or not is_below(deviations, EQUAL_DEVIATION, 2 * EQUAL_DEVIATION)
     ):
         return None
     now = median(deviations[-LEVEL_VALUES:])
     why = f"advantages have a standard deviation of {now:.3g}: the rewards do not distinguish completions"
-    return Sighting("zero_advantage_groups", metric, now, ALIKE_DEVIATION, why)
+    return Sighting("zero_advantage_groups", metric, now, EQUAL_DEVIATION, why)
 
 
 def equal_rewards(shares: Sequence[float], rewards: Sequence[float] = ()) -> Sighting | None:
@@ -127,7 +127,7 @@ def equal_rewards(shares: Sequence[float], rewards: Sequence[float] = ()) -> Sig
     return Sighting("zero_advantage_groups", EQUAL_GROUPS, 1.0, 1.0, why)
 
 
-def answers_shrink(lengths: Sequence[float], start: float | None) -> Sighting | None:
+def shrinking_answers(lengths: Sequence[float], start: float | None) -> Sighting | None:
     """Report completions far shorter than at the start."""
     if start is None or not is_below(lengths, SHRUNK_SHARE * start, 1.25 * SHRUNK_SHARE * start):
         return None
@@ -191,7 +191,7 @@ def as_alerts(window: Window, *sightings: Sighting | None) -> list[Alert]:
     ]
 
 
-def recent_values(window: Window, metric: str, last: int = SEARCHED) -> list[float]:
+def recent_values(window: Window, metric: str, last: int = SEARCH_LENGTH) -> list[float]:
     """Return the metric's newest values on the path to the current weights, without NaN."""
     return [value for _, value in window.surviving_series(metric, last=last) if not math.isnan(value)]
 
@@ -208,8 +208,8 @@ def calibration_readings(window: Window) -> list[tuple[int, float, float]]:
     estimated from the null's mean if the run only publishes the mean."""
     published = {spec.name for spec in window.run.metrics}
     name, factor = (NULL99, 1.0) if NULL99 in published else (NULL, NULL_FACTOR)
-    nulls = dict(window.surviving_series(name, last=SEARCHED))
-    points = window.surviving_series(ECE, last=SEARCHED)
+    nulls = dict(window.surviving_series(name, last=SEARCH_LENGTH))
+    points = window.surviving_series(ECE, last=SEARCH_LENGTH)
     readings = [(tick, error, factor * nulls[tick]) for tick, error in points if tick in nulls]
     return [reading for reading in readings if all(map(math.isfinite, reading))]
 
@@ -224,7 +224,7 @@ def confidence_sighting(window: Window) -> Sighting | None:
 def advantage_sighting(window: Window) -> Sighting | None:
     if not _publishes(window, ADVANTAGE):
         return None
-    return advantages_alike(
+    return equal_advantages(
         recent_values(window, ADVANTAGE), recent_values(window, objective(window.run).name, LEVEL_VALUES)
     )
 
@@ -237,7 +237,7 @@ def equal_rewards_sighting(window: Window) -> Sighting | None:
 
 def length_sighting(window: Window) -> Sighting | None:
     return (
-        answers_shrink(recent_values(window, LENGTH), start_level(window, LENGTH))
+        shrinking_answers(recent_values(window, LENGTH), start_level(window, LENGTH))
         if _publishes(window, LENGTH)
         else None
     )

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from oven_agents.sdk.window import Window
-from oven_agents.stats.optimizer_gauges import LENGTH, RATE, RECENT, ROLLBACK, SCALE, WEIGHTS
+from oven_agents.stats.optimizer_gauges import LENGTH, RATE, RECENT_TICKS, ROLLBACK, SCALE, WEIGHTS
 
 TUNED_LENGTH = 0.013
 """Relative step length just after warm-up at a tuned learning rate, for both models (docs/experiments.md). Eighty steps
@@ -22,12 +22,12 @@ would more often flag rates that are right for another model."""
 EXPONENT = 4 / 3
 """Exponent that converts the relative step length into the learning rate. 3 times the rate made steps 2.2 times as
 long, 10 times 4.7 and 5.5, 30 times 11 and 14 (two models). Successive gradients agree less and Adam's steps shrink."""
-IN_A_ROW = 3
+MIN_STREAK = 3
 """Minimum number of consecutive steps that are too long. A single one may be due to its batch."""
 SAME_RATE_RATIO = 1.3
 """Maximum ratio of two rates that count as the same, so that a slow schedule does not separate them."""
 MIN_EARLIER_STEPS = 5
-"""Minimum earlier steps at the same rate for a comparison."""
+"""Minimum number of earlier steps at the same rate for a comparison."""
 DAMAGED_GROWTH = 2.0
 """Growth over earlier steps at the same rate that points to lost moments or a damaged update."""
 MAX_WEIGHT_GROWTH = 4
@@ -54,25 +54,28 @@ class OverlongSteps:
 def overlong_steps(window: Window) -> OverlongSteps | None:
     """Return the newest streak of overlong steps since the last rate change. Return None during warm-up (the final
     rate is unknown), if the length is not measured, or if steps at this rate used to be half as long or less."""
-    if _is_warming_up(window) or max(window.series(LENGTH, last=RECENT), default=0.0) <= MAX_LENGTH / MAX_WEIGHT_GROWTH:
+    if (
+        _is_warming_up(window)
+        or max(window.series(LENGTH, last=RECENT_TICKS), default=0.0) <= MAX_LENGTH / MAX_WEIGHT_GROWTH
+    ):
         return None  # a fast path for most ticks
     lengths = _lengths(window)
     streak: list[tuple[int, float]] = []
     for tick, length in reversed(lengths):
         if length > MAX_LENGTH:
             streak.append((tick, length))
-        elif len(streak) >= IN_A_ROW or tick <= window.tick - RECENT:
+        elif len(streak) >= MIN_STREAK or tick <= window.tick - RECENT_TICKS:
             break
         else:
             streak.clear()
-    if len(streak) < IN_A_ROW:
+    if len(streak) < MIN_STREAK:
         return None
     steps = OverlongSteps(streak[-1][0], max(length for _, length in streak))
     return None if _exceeds_earlier_steps(window, steps) else steps
 
 
 def _exceeds_earlier_steps(window: Window, steps: OverlongSteps) -> bool:
-    """Return whether the longest step is more than DAMAGED_GROWTH the median of earlier steps at the same rate."""
+    """Return whether the longest step exceeds DAMAGED_GROWTH times the median of earlier steps at the same rate."""
     since = window.last_change_tick(SCALE)
     rates, lengths = (dict(window.surviving_series(metric, after=since)) for metric in (RATE, LENGTH))
     newest = next(reversed(rates.values()), math.inf)
@@ -85,9 +88,9 @@ def _exceeds_earlier_steps(window: Window, steps: OverlongSteps) -> bool:
 
 
 def max_rate_factor(window: Window) -> float:
-    """Return the factor that raises the rate until steps reach TUNED_LENGTH, or infinity if their length is not
-    measured. The factor is proportional and ignores EXPONENT, because the next check corrects the rest."""
-    lengths = [length for _, length in _lengths(window)[-IN_A_ROW:]]
+    """Return the factor on the rate at which steps would reach TUNED_LENGTH, or infinity if their length is not
+    measured. It assumes proportionality instead of EXPONENT, because the next check corrects the rest."""
+    lengths = [length for _, length in _lengths(window)[-MIN_STREAK:]]
     return TUNED_LENGTH / max(lengths) if lengths and max(lengths) > 0 else math.inf
 
 
@@ -103,5 +106,5 @@ def _lengths(window: Window) -> list[tuple[int, float]]:
 
 
 def _is_warming_up(window: Window) -> bool:
-    rates = window.series(RATE, last=IN_A_ROW)
+    rates = window.series(RATE, last=MIN_STREAK)
     return len(rates) > 1 and rates[-1] > rates[0] * WARMUP_GROWTH ** (len(rates) - 1)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from oven_agents.runtime.companion import RunContext
-from oven_agents.runtime.kg_client import answered_by_service
+from oven_agents.runtime.kg_client import answer_requests_by_service
 from oven_core.errors import BusError, ConfigError, OvenError, reason
 from oven_core.files import write_atomic
 from oven_core.protocol.events import Event
@@ -216,7 +216,7 @@ class DiagnosisCompanion:
     async def _diagnose(self, request: DiagnosisRequest) -> DiagnosisResult:
         self._events += await self._run_context.read_log()
         context = await asyncio.to_thread(_context_with_alarms, self._events)
-        view = await answered_by_service(ask_graph(context.alarms, context.started), self._run_context.ask_graph)
+        view = await answer_requests_by_service(ask_graph(context.alarms, context.started), self._run_context.ask_graph)
         if not view.causes:
             raise ConfigError("the knowledge graph did not reply, so causes cannot be checked")
         folder = await asyncio.to_thread(self._store.begin, request, context.seq, view)

@@ -12,7 +12,7 @@ from oven_agents.runtime.companion import RunContext
 from oven_agents.sdk.agent import Answer, Notice
 from oven_agents.sdk.alternative_plans import SYMPTOM
 from oven_agents.sdk.window import Window
-from oven_agents.stats.objective import held_out, objective
+from oven_agents.stats.objective import held_out_metric, objective
 from oven_core.mesh.actuator_values import show
 from oven_core.protocol.messages import RunStarted, Vote
 from oven_llm.diagnosis.companion import DiagnosisCompanion, DiagnosisRequest, DiagnosisStore
@@ -188,7 +188,7 @@ def _alarms(window: Window) -> list[Alarm]:
 
 def _target(window: Window) -> str:
     """Return the target metric of the agent's proposals."""
-    return (held_out(window.run) or objective(window.run)).name
+    return (held_out_metric(window.run) or objective(window.run)).name
 
 
 def _proposal(window: Window, diagnosis: Diagnosis, source: str) -> Vote:

@@ -15,7 +15,7 @@ from typing import Any, Final, TypeAlias
 from oven_agents.runtime.companion import RunContext
 from oven_agents.sdk.agent import Answer, Notice
 from oven_agents.sdk.window import Window
-from oven_agents.stats.objective import held_out, signed
+from oven_agents.stats.objective import apply_sign, held_out_metric
 from oven_core.errors import ConfigError, reason
 from oven_core.protocol.messages import RunStarted, Vote
 from oven_llm.judges.sanitize import data_block
@@ -165,7 +165,7 @@ class Author(ModelAgent[AuthorSettings, tuple[Mastery, ...], Sequence[TopicPromp
         if not prompt_count or prompt_count[0] < MIN_PROMPTS:
             return None
         reason = f"{prompt_count[0]:.0f} checked prompts for weak topics are available but not used"
-        target = held_out(window.run)
+        target = held_out_metric(window.run)
         if target is None:
             advice = f"set {SHARE} manually with `oven-controller set`"
             return Notice(f"unjudged {SHARE}", f"{reason}; no held-out metric can measure their effect: {advice}")
@@ -175,7 +175,7 @@ class Author(ModelAgent[AuthorSettings, tuple[Mastery, ...], Sequence[TopicPromp
             confidence=CONFIDENCE,
             why=reason,
             target=target.name,
-            expected_change=signed(target, EXPECTED_CHANGE),
+            expected_change=apply_sign(target, EXPECTED_CHANGE),
             horizon=HORIZON,
         )
 

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Iterable, Sequence
 from typing import Protocol
 
-from oven_agents.runtime.kg_client import AskPrior, answered, consultation
+from oven_agents.runtime.kg_client import AskPrior, answer_requests, consultation
 from oven_agents.runtime.loader import load, repeatable_agents
 from oven_agents.sdk.agent import Agent
 from oven_agents.sdk.session import Session
@@ -76,7 +76,7 @@ class AgentParticipant:
         consultations = (
             consultation(message, session.run, session.knobs, session.in_flight, log.debug) for message in messages
         )
-        return [message for questions in consultations for message in answered(questions, self._ask)]
+        return [message for questions in consultations for message in answer_requests(questions, self._ask)]
 
 
 def participants(agents: Sequence[str] | None = None, ask: AskPrior | None = None) -> list[Participant]:

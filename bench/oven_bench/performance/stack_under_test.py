@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from oven_controller.stack.plan import Plan, pools
+from oven_controller.stack.plan import Plan, make_pools
 from oven_controller.stack.processes import Processes
 from oven_core import plugins
 from oven_core.bus import streams
@@ -76,7 +76,7 @@ async def started(
     process does not start."""
     for role in ("admin", "learner", "mesh", "history"):
         folder.server.add_user(role, role)
-    hosts = pools(agents, per_process)
+    hosts = make_pools(agents, per_process)
     for pool in hosts:
         folder.server.add_user("agent", pool.key, pool.names)
     server = await EmbeddedServer.start(folder.server, folder.logs / "nats-server.log")

@@ -116,8 +116,8 @@ def new_agent(
     if not title.isidentifier():
         raise ConfigError(f"the agent name {name!r} cannot become the name of a Python class; start it with a letter")
     try:
-        with path.open("x") as out:
-            out.write(TEMPLATE.format(title=title))
+        with path.open("x") as file:
+            file.write(TEMPLATE.format(title=title))
     except FileExistsError:
         raise ConfigError(f"{path} already exists; choose another name, or remove the file first") from None
     except OSError as error:

@@ -76,22 +76,22 @@ def agents_or_files(incomplete: str) -> Iterator[str]:
 def agents(ctx: typer.Context, incomplete: str) -> Iterable[str]:
     """Return the run's agents, from its keys and its settings, or the installed agents if it has none."""
     folder = _chosen_run(ctx)
-    users = (_read(folder / "nats" / "users.json") or ()) if folder else ()
+    users = (_read_json(folder / "nats" / "users.json") or ()) if folder else ()
     names = [name for user in users if user["role"] == "agent" for name in user.get("agents") or [user["name"]]]
-    names += (_read(folder / "config.json") or {}).get("agents") or () if folder else ()
+    names += (_read_json(folder / "config.json") or {}).get("agents") or () if folder else ()
     return sorted({Path(name).stem for name in names}) or installed_agents(incomplete)
 
 
 @_completer
 def knobs(ctx: typer.Context, incomplete: str) -> Iterable[str]:
     """Return the knobs that the chosen run announced, or all known knobs if it announced none."""
-    return _announced(_chosen_run(ctx)) or shipped_knobs(incomplete)
+    return _run_knobs(_chosen_run(ctx)) or shipped_knobs(incomplete)
 
 
 @_completer
 def judges(ctx: typer.Context, incomplete: str) -> Iterator[str]:
     """Return the committee members whose judges can be swapped in the chosen run."""
-    return (name.removeprefix("committee.") for name in _announced(_chosen_run(ctx)) if name.startswith("committee."))
+    return (name.removeprefix("committee.") for name in _run_knobs(_chosen_run(ctx)) if name.startswith("committee."))
 
 
 @_completer
@@ -125,12 +125,12 @@ def _chosen_run(ctx: typer.Context) -> Path | None:
     if isinstance(typed_name, str):
         return next((folder for folder in folders if folder.name == typed_name), None)
     for folder in folders[:MAX_RUNS_READ]:
-        if not (_read(folder / "run.json") or {}).get("ended"):
+        if not (_read_json(folder / "run.json") or {}).get("ended"):
             return folder
     return folders[0] if folders else None
 
 
-def _read(path: Path) -> Any:
+def _read_json(path: Path) -> Any:
     """Return the content of a JSON file, or None if it is missing or invalid."""
     try:
         return json.loads(path.read_bytes())
@@ -138,7 +138,7 @@ def _read(path: Path) -> Any:
         return None
 
 
-def _announced(folder: Path | None) -> list[str]:
+def _run_knobs(folder: Path | None) -> list[str]:
     specs: list[dict[str, Any]] = next((body["actuators"] for body in _messages(folder, "RunStarted")), [])
     specs += [body["actuator"] for body in _messages(folder, "ActuatorAnnounced")]
     return list(dict.fromkeys(str(spec["name"]) for spec in specs))

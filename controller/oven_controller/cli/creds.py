@@ -84,8 +84,8 @@ def add(
     if operator and read_only:
         raise ConfigError("--operator and --read-only cannot be combined; use only one of them")
     if operator or read_only:
-        power: PersonRole = "operator" if operator else "monitor"
-        _grant_access(name, power, one_run(run, run_), server, nats, tls_ca, out, as_json)
+        role: PersonRole = "operator" if operator else "monitor"
+        _grant_access(name, role, one_run(run, run_), server, nats, tls_ca, out, as_json)
         return
     if server or nats or tls_ca or out:
         raise ConfigError(
@@ -100,7 +100,7 @@ def add(
 
 def _grant_access(
     name: str,
-    power: PersonRole,
+    role: PersonRole,
     run: str | None,
     server: Path | None,
     url: str,
@@ -109,28 +109,28 @@ def _grant_access(
     as_json: bool,
 ) -> None:
     """Make a person's key, write its file, and print how to use it. Raises OvenError."""
-    site = AdministeredServer.of_server(server) if server is not None else AdministeredServer.of_run(Home().find(run))
-    for address in tls.checked_addresses(url or site.url) if url or site.url else []:
+    target = AdministeredServer.of_server(server) if server is not None else AdministeredServer.of_run(Home().find(run))
+    for address in tls.checked_addresses(url or target.url) if url or target.url else []:
         if warning := tls.plaintext_warning(address):
             warn(warning)
-    if not url and not site.url:
-        raise ConfigError(f"the server address of run {site.server.run!r} is not known on this machine; add --nats URL")
-    person_file, notice = grant(site, name, power, url=url, ca=tls_ca)
+    if not url and not target.url:
+        raise ConfigError(f"the server address of run {target.server.run!r} is unknown on this machine; add --nats URL")
+    person_file, notice = grant(target, name, role, url=url, ca=tls_ca)
     if notice:
         warn(notice)
-    path = out or site.server.creds / f"{name}{SUFFIX}"
+    path = out or target.server.creds / f"{name}{SUFFIX}"
     try:
         person_file.save(path)
     except OSError as error:
         raise ConfigError(f"cannot write {path} ({reason(error)}); choose another file with --out") from error
-    address, allowed = tls.redact(person_file.url), "control and watch" if power == "operator" else "watch"
-    fields = {"name": name, "role": power, "run": person_file.run, "url": address, "file": str(path)}
+    address, permissions = tls.redact(person_file.url), "control and watch" if role == "operator" else "watch"
+    fields = {"name": name, "role": role, "run": person_file.run, "url": address, "file": str(path)}
     lines = [
-        f"{name} may {allowed} run {person_file.run} at {address}, from any machine that has this file:",
+        f"{name} may {permissions} run {person_file.run} at {address}, from any machine that has this file:",
         str(path),
         f"to watch: oven-controller monitor --creds {path.name}",
     ]
-    if not site.embedded:
+    if not target.embedded:
         fields["then"] = RELOAD_COMMAND
         lines.append(f"reload the server's configuration to admit {name}: {RELOAD_COMMAND}")
     print_result(as_json, fields, lines)
@@ -150,9 +150,9 @@ def revoke(
     Example: oven-controller creds revoke scout --run grpo-1121-0231
     """
     if server is not None:
-        site = AdministeredServer.of_server(server)
-        revoke_in_folder(site.server, name)
-        run = site.server.run
+        target = AdministeredServer.of_server(server)
+        revoke_in_folder(target.server, name)
+        run = target.server.run
     else:
         folder = Home().find(one_run(run, run_))
         was_operator = is_operator(folder.server, name)
@@ -218,15 +218,15 @@ def server(
     """
     names.checked("run", run)
     host, port = _host_and_port("--listen", listen)
-    site = ServerFolder(folder.absolute(), run)
+    files = ServerFolder(folder.absolute(), run)
     try:
         for role in get_args(Role):
             if role not in ("agent", "member"):
-                site.add_user(role, role)
+                files.add_user(role, role)
         for name in plugins.find_plugins("agents") if agents is None else agents:
-            site.add_user("agent", names.checked("agent", name))
+            files.add_user("agent", names.checked("agent", name))
         for name in members or ():
-            site.add_user("member", names.checked("member", name))
+            files.add_user("member", names.checked("member", name))
         certificate: Certificate | None
         authority: Path | None
         if not with_tls:
@@ -234,8 +234,8 @@ def server(
         elif tls_cert or tls_key or tls_ca:
             raise ConfigError("--tls creates a certificate and --tls-cert names your own; use only one of them")
         else:
-            certificate, authority = _new_certificate(site.folder / "tls", host, hosts or ())
-        site.write_conf(port, host, store, http, certificate)
+            certificate, authority = _new_certificate(files.folder / "tls", host, hosts or ())
+        files.write_conf(port, host, store, http, certificate)
     except OSError as error:
         raise ConfigError(f"cannot write to {folder}: {error.strerror} ({error.filename})") from error
     address = f"{hosts[0]}:{port}" if hosts else listen
@@ -243,8 +243,8 @@ def server(
     ca_option = f" --tls-ca {authority}" if authority else ""
     if warning := "" if certificate else tls.plaintext_warning(url):
         print(f"warning: {warning}", file=sys.stderr)
-    print(f"nats-server -c {site.conf}")
-    print(f"oven-controller up --nats {url} --creds {site.creds}{ca_option} --run {run}")
+    print(f"nats-server -c {files.conf}")
+    print(f"oven-controller up --nats {url} --creds {files.creds}{ca_option} --run {run}")
 
 
 def _host_and_port(option: str, text: str, last_port: int = 65535) -> tuple[str, int]:
@@ -257,7 +257,7 @@ def _host_and_port(option: str, text: str, last_port: int = 65535) -> tuple[str,
 def _new_certificate(folder: Path, listen: str, hosts: Sequence[str]) -> tuple[Certificate, Path]:
     if not hosts and listen in ("", "0.0.0.0", "::", "[::]"):
         raise ConfigError(
-            f"a certificate needs a host name, and {listen or 'no host'} is not one; add --host NAME as clients use it"
+            f"a certificate needs a host name, and {listen or 'no host'} is not one; add --host NAME for clients"
         )
     from oven_core.security import certificates  # imported here because it needs an extra
 
@@ -295,9 +295,9 @@ def cluster(
     """
     addresses = [_host_and_port("--node", text, 65535 - ROUTE_OFFSET) for text in nodes]
     cluster_nodes = [Node(host, port, port + ROUTE_OFFSET) for host, port in addresses]
-    site = ServerFolder(folder.absolute(), "")
-    for conf in write_confs(site, cluster_nodes):
+    base = ServerFolder(folder.absolute(), "")
+    for conf in write_confs(base, cluster_nodes):
         print(f"nats-server -c {conf}")
-    scheme = "tls" if "tls" in site.read_conf() else "nats"
+    scheme = "tls" if "tls" in base.read_conf() else "nats"
     urls = ",".join(f"{scheme}://{text}" for text in nodes)
-    print(f"oven-controller up --nats {urls} --creds {site.creds} --set stream_replicas={min(len(nodes), 3)} --run RUN")
+    print(f"oven-controller up --nats {urls} --creds {base.creds} --set stream_replicas={min(len(nodes), 3)} --run RUN")

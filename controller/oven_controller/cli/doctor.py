@@ -40,8 +40,8 @@ def doctor(
     """
     if not judges and (config is not None or overrides):
         raise ConfigError("--config and --set need --judges, because `doctor` reads no settings without it")
-    ready = _check_judges(config, overrides or [], as_json) if judges else _check_machine(port, as_json)
-    if not ready:
+    is_ready = _check_judges(config, overrides or [], as_json) if judges else _check_machine(port, as_json)
+    if not is_ready:
         raise typer.Exit(1)
 
 
@@ -49,14 +49,14 @@ def _check_machine(port: int | None, as_json: bool) -> bool:
     from oven_controller.stack.machine_checks import run_checks
 
     checks = run_checks(Home(), port)
-    ready = all(check.state != "fail" for check in checks)
+    is_ready = all(check.state != "fail" for check in checks)
     if as_json:
-        print(json.dumps({"ready": ready, "checks": [asdict(check) for check in checks]}))
+        print(json.dumps({"ready": is_ready, "checks": [asdict(check) for check in checks]}))
     else:
         for check in checks:
             _print_check(check)
-        print("ready" if ready else "not ready: see the failures above")
-    return ready
+        print("ready" if is_ready else "not ready: see the failures above")
+    return is_ready
 
 
 def _print_check(check: Check) -> None:
@@ -70,16 +70,16 @@ def _check_judges(config: Path | None, overrides: list[str], as_json: bool) -> b
 
     committee = resolve(config=config, sets=overrides, environ=os.environ, attached=True).settings.committee
     results = probe_judges(committee)
-    ready = all(result["can_judge"] for result in results.values())
+    is_ready = all(result["can_judge"] for result in results.values())
     if as_json:
-        print(json.dumps({"ready": ready, "judges": results}))
+        print(json.dumps({"ready": is_ready, "judges": results}))
     else:
         _print_results(results)
         skipped = [f"{name} ({member.kind})" for name, member in committee.members.items() if name not in results]
         if skipped:
             print(f"not checked, because they run in the learner: {', '.join(skipped)}")
-        print("all judges are ready" if ready else "not ready: see the failures above")
-    return ready
+        print("all judges are ready" if is_ready else "not ready: see the failures above")
+    return is_ready
 
 
 def _print_results(results: dict[str, dict[str, Any]]) -> None:

@@ -28,7 +28,7 @@ def explain(
     decision: Annotated[
         str,
         typer.Argument(
-            help="The id of a decision or ballot, or the start of it. An actuator stands for its newest decision that "
+            help="The id of a decision or ballot, or the start of it. An actuator selects its newest decision that "
             "passed.",
             autocompletion=completion.decisions,
         ),
@@ -49,57 +49,57 @@ def explain(
     rules = rules_set(overrides or ())
     access = find_run(one_run(run, run_), endpoint)
     explanation, alternative = asyncio.run(explain_decision(access, decision, rules))
-    alternative_lines = alternative.lines() if alternative is not None else []
-    print_result(as_json, report(access.run, explanation, alternative), [*lines(explanation), *alternative_lines])
+    lines = [*explanation_lines(explanation), *(alternative.lines() if alternative is not None else ())]
+    print_result(as_json, report(access.run, explanation, alternative), lines)
 
 
-def lines(explanation: Explanation) -> list[str]:
+def explanation_lines(explanation: Explanation) -> list[str]:
     """Return the explanation as text, one fact per line."""
     from oven_controller.stack.line_output import outcome_text
 
     decision, receipt = explanation.decision, explanation.receipt
     change = f"{format_value(decision.before)} → {format_value(decision.value)}"
     position = f"at tick {decision.tick} (step {explanation.step}, decision {decision.id})"
-    out = [
+    lines = [
         f"{decision.actuator} {change}: {verdict_text(decision.verdict, decision.reason)} {position}",
         f"why: {decision.reason}",
     ]
     if explanation.operator:
         requester = "the operator" if explanation.operator == OPERATOR else f"operator {explanation.operator}"
-        out.insert(1, f"requested by {requester}")
+        lines.insert(1, f"requested by {requester}")
     if explanation.announced is not None:
-        out.append(f"earlier: the learner {describe_actuator(explanation.announced)}")
+        lines.append(f"earlier: the learner {describe_actuator(explanation.announced)}")
     if decision.target and decision.expected_change:
-        out.append(f"forecast: {decision.target} {decision.expected_change:+.3g} within {decision.horizon} ticks")
+        lines.append(f"forecast: {decision.target} {decision.expected_change:+.3g} within {decision.horizon} ticks")
     if receipt is not None:
         reason = f": {receipt.reason}" if receipt.reason else ""
         values = f"{format_value(receipt.before)} → {format_value(receipt.after)}"
-        out.append(f"receipt: {receipt.status}, {values}, read back at step {receipt.step}{reason}")
+        lines.append(f"receipt: {receipt.status}, {values}, read back at step {receipt.step}{reason}")
     elif decision.verdict == "adopted":
-        out.append("receipt: none yet")
+        lines.append("receipt: none yet")
     elif decision.verdict == "advised" and explanation.approved_by:
-        out.append(f"approved: decision {explanation.approved_by}")
+        lines.append(f"approved: decision {explanation.approved_by}")
     elif decision.verdict == "advised":
         command = f"`oven-controller approve {decision.id}`"
-        out.append(f"not approved yet: {command} applies it until tick {decision.expires_at_tick}")
+        lines.append(f"not approved yet: {command} applies it until tick {decision.expires_at_tick}")
     if explanation.later is not None:
-        out.append(f"later: {explanation.later.status} at step {explanation.later.step}: {explanation.later.reason}")
+        lines.append(f"later: {explanation.later.status} at step {explanation.later.step}: {explanation.later.reason}")
     if explanation.outcome is not None:
-        out.append(f"outcome: {outcome_text(explanation.outcome)}")
-    out += [f"also: {describe_prompts(prompts)}" for prompts in explanation.injected]
-    out += voters(decision, explanation.votes)
+        lines.append(f"outcome: {outcome_text(explanation.outcome)}")
+    lines += [f"also: {describe_prompts(prompts)}" for prompts in explanation.injected]
+    lines += vote_lines(decision, explanation.votes)
     for path in cited_paths(explanation.votes):
         grade = f", grade {path.grade}" if path.grade else ""
         sources = f" ({', '.join(path.sources)})" if path.sources else ""
         role = {"against": "against it", "chosen": "for this plan"}.get(path.role, "for it")
-        out.append(f"knowledge graph {role}, cited by {', '.join(path.agents)}{grade}{sources}:")
-        out += [f"    {line}" for line in path.diagram()]
-    return out
+        lines.append(f"knowledge graph {role}, cited by {', '.join(path.agents)}{grade}{sources}:")
+        lines += [f"    {line}" for line in path.diagram()]
+    return lines
 
 
-def voters(decision: Decision, votes: Mapping[str, Vote]) -> list[str]:
+def vote_lines(decision: Decision, votes: Mapping[str, Vote]) -> list[str]:
     """Return one line per vote with its weight, forecast and full reason, and one with the agents that did not vote."""
-    out = []
+    lines = []
     for line in decision.tally:
         if line.stance == "silent":
             continue
@@ -110,6 +110,6 @@ def voters(decision: Decision, votes: Mapping[str, Vote]) -> list[str]:
         rationale = vote.rationale if vote is not None else line.rationale
         if vote is not None and vote.target:
             vote_line += f", expects {vote.target} {vote.expected_change:+.3g} within {vote.horizon} ticks"
-        out.append(vote_line + (f": {rationale}" if rationale else ""))
+        lines.append(vote_line + (f": {rationale}" if rationale else ""))
     silent = [line.agent for line in decision.tally if line.stance == "silent"]
-    return [*out, f"silent: {', '.join(silent)}"] if silent else out
+    return [*lines, f"silent: {', '.join(silent)}"] if silent else lines

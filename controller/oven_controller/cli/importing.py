@@ -45,7 +45,7 @@ def import_(
     knob: Knobs = None,
     as_json: Json = False,
 ) -> None:
-    """Import another training's logs as a run, to watch it and to backtest agents on it.
+    """Import another program's training logs as a run, to watch it and to backtest agents on it.
 
     Example: oven-controller import outputs/checkpoint-2000 --run last-month
     """

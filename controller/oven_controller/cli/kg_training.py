@@ -52,8 +52,8 @@ def curriculum(
         return 0
     for topic, weight in answer.weights.items():
         say(f"{weight:6.1%}  {topic}")
-    for unmet in answer.unmet:
-        say(f"not ready: {' builds on '.join(unmet.path)}, whose mastery is only {unmet.bound:.0%} (lower bound)")
+    for need in answer.unmet:
+        say(f"not ready: {' builds on '.join(need.path)}, whose mastery is only {need.bound:.0%} (lower bound)")
     return 0
 
 

@@ -93,10 +93,10 @@ def _print_events(events: list[Event], as_json: bool) -> None:
 
 
 def _print_event(event: Event, as_json: bool, flush: bool = False) -> None:
-    print(event.line() if as_json else readable(event), flush=flush)
+    print(event.line() if as_json else format_event(event), flush=flush)
 
 
-def readable(event: Event) -> str:
+def format_event(event: Event) -> str:
     """Format an event as one line: sequence, time, type, author if the subject names one, and non-default fields."""
     body = event.body
     if isinstance(body, Malformed):

@@ -19,7 +19,7 @@ COMMANDS: Final[Mapping[str, Mapping[str, Command | Group]]] = {
     "Start and end": {
         "up": Command(f"{CLI}.up:up_command", "Start a run: the bus, the mesh, the agents and the learner."),
         "run": Command(f"{CLI}.up:run_script", "Start the stack around your own training script."),
-        "down": Command(f"{CLI}.up:down", "Shut a running stack down, with a checkpoint."),
+        "down": Command(f"{CLI}.up:down", "Shut down a running stack, with a checkpoint."),
     },
     "Watch": {
         "runs": Command(f"{CLI}.runs:runs_command", "List the runs; `runs rm` and `runs prune` remove some."),
@@ -60,9 +60,9 @@ COMMANDS: Final[Mapping[str, Mapping[str, Command | Group]]] = {
         "decisions": Command(f"{CLI}.decisions:decisions", "List a run's decisions, one per row."),
         "explain": Command(f"{CLI}.explain:explain", "Explain one decision: votes, rules, receipt, outcome."),
         "review": Command(f"{CLI}.review:review", "Ask all agents what they would have flagged in a finished run."),
-        "replay": Command(f"{CLI}.replay:replay", "Decide a recorded run again from its log."),
+        "replay": Command(f"{CLI}.replay:replay", "Recompute the decisions of a recorded run."),
         "backtest": Command(f"{CLI}.backtest:backtest", "Show what one agent would have voted in a recorded run."),
-        "import": Command(f"{CLI}.importing:import_", "Read another training's logs as a run."),
+        "import": Command(f"{CLI}.importing:import_", "Import another program's training logs as a run."),
         "kg": Group(
             "Query the graph of causes and remedies, or your own graph.",
             "diagnose loss_spike grad_norm_spike",
@@ -97,7 +97,7 @@ COMMANDS: Final[Mapping[str, Mapping[str, Command | Group]]] = {
             "Record an agent's attempts at tasks as traces, convert them, and check them.",
             "collect traces.jsonl --rollouts 100",
             {
-                "collect": Command(f"{CLI}.traces_collect:collect", "Record traces of the recipe repair's policy."),
+                "collect": Command(f"{CLI}.traces_collect:collect", "Record traces of the `repair` recipe's policy."),
                 "convert": Command(f"{CLI}.traces_files:convert", "Write traces in another format."),
                 "check": Command(f"{CLI}.traces_files:check", "Count incomplete steps."),
                 "show": Command(f"{CLI}.traces_files:show", "List traces, or show one step by step."),

@@ -99,8 +99,8 @@ def remote_options(command: Callable[..., Any]) -> Callable[..., Any]:
     ]
 
     @functools.wraps(command)
-    def wrapper(*, nats: str | None, creds: Path | None, tls_ca: Path | None, **others: Any) -> Any:
-        return command(**others, endpoint=Endpoint(nats or "", creds, tls_ca))
+    def wrapper(*, nats: str | None, creds: Path | None, tls_ca: Path | None, **arguments: Any) -> Any:
+        return command(**arguments, endpoint=Endpoint(nats or "", creds, tls_ca))
 
     parameters = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in own_parameters] + options
     wrapper.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]

@@ -51,7 +51,7 @@ def evaluate(
     ] = None,
     as_json: Json = False,
 ) -> int:
-    """Evaluate an oracle on nine benchmarks: accuracy, ECE, MCE and Brier score, with intervals and the null of ECE.
+    """Evaluate an oracle on nine benchmarks: accuracy, ECE, MCE and Brier score, with intervals and a null ECE.
 
     Each item is asked at several depths, with the text's own activations and with another text's (shuffled).
 

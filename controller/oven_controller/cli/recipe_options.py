@@ -50,11 +50,11 @@ class RecipeCommand(TyperCommand):
         """Return the values of the command's own options in `args`. Typer reports invalid options later."""
         parser = self.make_parser(ctx)
         parser.ignore_unknown_options = True
-        resilient, ctx.resilient_parsing = ctx.resilient_parsing, True
+        was_resilient, ctx.resilient_parsing = ctx.resilient_parsing, True
         try:
             values, _, _ = parser.parse_args(args=list(args))
         finally:
-            ctx.resilient_parsing = resilient
+            ctx.resilient_parsing = was_resilient
         return dict(values)
 
 

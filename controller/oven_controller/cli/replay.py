@@ -43,7 +43,7 @@ def replay(
         ),
     ] = False,
     config: Annotated[
-        Path | None, typer.Option(help="Decide with the `rules:` in this settings file instead of the run's.")
+        Path | None, typer.Option(help="Decide with the `rules:` in this settings file instead of the run's own rules.")
     ] = None,
     as_json: Json = False,
 ) -> None:
@@ -51,7 +51,7 @@ def replay(
 
     With --until, also print the mesh's state at that tick. With --config, show what other rules would have decided. The
     exit code is then 0. Otherwise it is 1 if a decision differs or --verify finds missing messages, and 3 if messages
-    were lost or are not appended yet.
+    were lost or have not been appended yet.
 
     Example: oven-controller replay grpo-1121-0231 --until 40
     """
@@ -59,17 +59,17 @@ def replay(
     if config is not None:
         asyncio.run(_with_other_rules(folder, rules_in(config), until, verify, as_json))
         return
-    recomputed, signatures = asyncio.run(_replay_log(folder, until, verify))
-    report = recomputed.report()
+    log_replay, signatures = asyncio.run(_replay_log(folder, until, verify))
+    report = log_replay.report()
     if not report.same and signatures.signed and not verify:
-        # A live replica may have refused an event with a wrong signature, which was accepted here.
-        recomputed, signatures = asyncio.run(_replay_log(folder, until, True))
-        report = recomputed.report()
+        # A live replica may have ignored an event with a wrong signature, which was accepted here.
+        log_replay, signatures = asyncio.run(_replay_log(folder, until, True))
+        report = log_replay.report()
         signatures.explain_difference = report.same
     fields = vars(report) | {"same": report.same, "signatures": signatures.fields()}
     lines = _lines(report, signatures, until)
     if until is not None:
-        fields["standing"] = _mesh_report(recomputed.mesh)
+        fields["standing"] = _mesh_report(log_replay.mesh)
         lines += _mesh_lines(fields["standing"])
     gaps: list[str] = []
     if verify:
@@ -130,23 +130,23 @@ class Signatures:
             return []
         if not self.signed:
             return ["signatures: none to check, because this run is not signed (RunStarted contains no keys)"]
-        out = ["signatures, checked:"]
+        lines = ["signatures, checked:"]
         for kind, count in sorted(self.by_kind.items()):
-            out.append(f"  {kind}: " + ", ".join(f"{number} {result}" for result, number in sorted(count.items())))
+            lines.append(f"  {kind}: " + ", ".join(f"{number} {result}" for result, number in sorted(count.items())))
         if self.explain_difference:
-            out.append(
-                "the decisions agree only without the events with wrong signatures, which every live replica refused"
+            lines.append(
+                "the decisions agree only without the events with wrong signatures, which every live replica ignored"
             )
-        return out
+        return lines
 
 
 async def _replay_log(folder: RunFolder, until: int | None, verify: bool) -> tuple[Replay, Signatures]:
-    recomputed, signatures = Replay(folder.run), Signatures(folder, verify)
+    log_replay, signatures = Replay(folder.run), Signatures(folder, verify)
     async for event in LocalRun(folder).events(exact=True, until=until, keyring=signatures.keyring):
-        recomputed.feed(event)
+        log_replay.feed(event)
         signatures.count(event)
-    _check_started(folder.run, recomputed.mesh.state.started)
-    return recomputed, signatures
+    _check_started(folder.run, log_replay.mesh.state.started)
+    return log_replay, signatures
 
 
 def _check_started(run: str, started: bool) -> None:
@@ -160,20 +160,20 @@ def _lines(report: ReplayReport, signatures: Signatures, until: int | None) -> l
     verdict = "the same, byte for byte" if report.same else "NOT the same"
     decisions = f"{report.decisions} decisions ({report.adopted} adopted)"
     limit = "" if until is None else f" up to tick {report.tick}"
-    out = [f"{report.run}{limit}: {report.events} events, {decisions}: {verdict}"]
+    lines = [f"{report.run}{limit}: {report.events} events, {decisions}: {verdict}"]
     if report.counters:
-        out.append("ignored: " + ", ".join(f"{kind} {count}" for kind, count in sorted(report.counters.items())))
+        lines.append("ignored: " + ", ".join(f"{kind} {count}" for kind, count in sorted(report.counters.items())))
     differences = {"different": report.different, "missing": report.missing, "unexpected": report.unexpected}
-    out += [f"{kind}: {len(subjects)}, first {subjects[0]}" for kind, subjects in differences.items() if subjects]
+    lines += [f"{kind}: {len(subjects)}, first {subjects[0]}" for kind, subjects in differences.items() if subjects]
     if report.first is not None:
-        out += [f"logged:   {report.first.logged}", f"computed: {report.first.computed}"]
+        lines += [f"logged:   {report.first.logged}", f"computed: {report.first.computed}"]
     if report.mesh_code and report.mesh_code != mesh_code_hash():
         remedy = "" if report.same else "; replay it with the version in its RunStarted"
-        out.append(
+        lines.append(
             f"the run was decided by another version of the mesh ({report.mesh_code[:12]}; this is "
             f"{mesh_code_hash()[:12]}){remedy}"
         )
-    return [*out, *signatures.lines()]
+    return [*lines, *signatures.lines()]
 
 
 def _mesh_report(mesh: Mesh) -> dict[str, Any]:
@@ -214,22 +214,22 @@ def _mesh_report(mesh: Mesh) -> dict[str, Any]:
 
 
 def _mesh_lines(report: dict[str, Any]) -> list[str]:
-    out = [f"mesh state at tick {report['tick']}"]
-    out += [f"  {name} = {value_text(value)}" for name, value in report["effective"].items() if value is not None]
+    lines = [f"mesh state at tick {report['tick']}"]
+    lines += [f"  {name} = {value_text(value)}" for name, value in report["effective"].items() if value is not None]
     for name, agent in report["agents"].items():
         activity = "live" if agent["live"] else f"silent since tick {agent['last_tick']}"
         obstacle = f"; cannot fire: {agent['cannot_fire']}" if agent["cannot_fire"] else ""
-        out.append(f"  agent {name}: {activity}, reputation {agent['reputation']:.3g}{obstacle}")
+        lines.append(f"  agent {name}: {activity}, reputation {agent['reputation']:.3g}{obstacle}")
     for ballot in report["open_ballots"]:
         votes = ", ".join(f"{name} {stance}" for name, stance in ballot["votes"].items())
-        out.append(
+        lines.append(
             f"  open until tick {ballot['closes_at_tick']}: {ballot['actuator']}, {ballot['opened_by']} proposed "
             f"{value_text(ballot['proposal'])} ({votes})"
         )
     for flight in report["in_flight"]:
-        out.append(f"  in flight: {flight['actuator']} to {value_text(flight['value'])} (decision {flight['id']})")
-    out.append(f"  {report['adopted']} decisions adopted, {report['interventions_left']} interventions left")
-    return out
+        lines.append(f"  in flight: {flight['actuator']} to {value_text(flight['value'])} (decision {flight['id']})")
+    lines.append(f"  {report['adopted']} decisions adopted, {report['interventions_left']} interventions left")
+    return lines
 
 
 async def _with_other_rules(
@@ -260,27 +260,27 @@ async def _with_other_rules(
 def _comparison_lines(
     loop: OpenLoop, divergences: list[Divergence], run: str, rules: dict[str, Any], count: int
 ) -> list[str]:
-    out = [
+    lines = [
         f"{run}: {count} events to tick {loop.tick}, decided with other {', '.join(f'rules.{name}' for name in rules)}"
     ]
     if not divergences:
-        out.append("the same decisions")
+        lines.append("the same decisions")
     else:
         first = divergences[0]
         position = f"event {first.seq}, " if first.seq is not None else ""
-        out += [
+        lines += [
             f"first divergence of {len(divergences)}: tick {first.tick}, {first.actuator} ({position}{first.subject})",
             f"  logged:   {decision_text(first.logged)}",
             f"  computed: {decision_text(first.computed)}",
             "  open loop: after this point the run would have gone differently, so its metrics no longer apply",
         ]
     for actuator, counts in loop.verdicts().items():
-        out.append(
+        lines.append(
             f"  {actuator}: logged {_verdict_counts(counts.logged)}; computed {_verdict_counts(counts.computed)}"
         )
     if loop.ignored_receipts:
-        out.append(f"  {loop.ignored_receipts} receipts ignored, because their decisions were not made")
-    return out
+        lines.append(f"  {loop.ignored_receipts} receipts ignored, because their decisions were not made")
+    return lines
 
 
 def _verdict_counts(counts: Mapping[str, int]) -> str:

@@ -88,7 +88,7 @@ def _check_report_file(html: Path | None) -> None:
 def _start_change(
     rules: dict[str, Any], knobs: Sequence[Knob], assume: bool, agents: Sequence[str]
 ) -> Callable[[RunStarted], RunStarted]:
-    """Return a function that edits a RunStarted: it changes rules, adds knobs and lets all reviewed agents vote."""
+    """Return a function that edits a RunStarted: it changes rules, adds knobs and makes all reviewed agents vote."""
     names = {Path(agent).stem for agent in agents}
 
     def change(start: RunStarted) -> RunStarted:

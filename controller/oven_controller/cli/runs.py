@@ -35,7 +35,7 @@ def runs(context: typer.Context, as_json: Json = False) -> None:
     if context.invoked_subcommand is not None:
         return
     home = Home()
-    rows = listed_runs(home, _warn_of_skipped)
+    rows = listed_runs(home, _warn_about_unreadable)
     if as_json:
         print(json.dumps([row.model_dump() for row in rows]))
     elif not rows:
@@ -45,7 +45,7 @@ def runs(context: typer.Context, as_json: Json = False) -> None:
         print_table(("run", "status", "recipe", "start", "created"), cells)
 
 
-def _warn_of_skipped(run: str, error: PermissionError) -> None:
+def _warn_about_unreadable(run: str, error: PermissionError) -> None:
     warn(f"run {run} is not listed, because only another user may read it ({reason(error)})")
 
 
@@ -83,7 +83,7 @@ def prune(
     Example: oven-controller runs prune --keep 10 --older-than 30
     """
     if keep is None and older_than is None:
-        raise ConfigError("no runs to keep are named; add --keep N, --older-than DAYS, or both")
+        raise ConfigError("`prune` needs to know which runs to keep; add --keep N, --older-than DAYS, or both")
     if keep is not None and keep < 0:
         raise ConfigError(f"--keep {keep} is negative; use e.g. --keep 10")
     if older_than is not None and not 0 <= older_than < math.inf:
@@ -101,12 +101,12 @@ def _remove(folders: Sequence[RunFolder], yes: bool, as_json: bool) -> None:
         removal.remove(folder)
         if not as_json:
             print(f"removed {folder.run} ({decimal(sizes[folder.run])})", flush=True)
-    freed = sum(sizes.values())
+    freed_bytes = sum(sizes.values())
     if as_json:
         removed = [{"run": run, "bytes": size} for run, size in sizes.items()]
-        print(json.dumps({"removed": removed, "freed_bytes": freed}))
+        print(json.dumps({"removed": removed, "freed_bytes": freed_bytes}))
     elif len(folders) != 1:
-        print(f"{decimal(freed)} freed" if folders else "nothing to remove")
+        print(f"{decimal(freed_bytes)} freed" if folders else "nothing to remove")
 
 
 def _confirm(sizes: dict[str, int]) -> None:

@@ -39,8 +39,8 @@ def _lines(status: RunStatus) -> Iterator[str]:
         yield f"the log could not be read: {status.log_unread}"
         return
     yield f"step {status.step}, tick {status.tick}, {status.progress:.0%} done; {status.events} events"
-    shown = [status.target, *(name for name in status.metrics if name.startswith("eval/"))]
-    for name in dict.fromkeys(name for name in shown if name):
+    shown_metrics = [status.target, *(name for name in status.metrics if name.startswith("eval/"))]
+    for name in dict.fromkeys(name for name in shown_metrics if name):
         yield f"  {name} {status.metrics[name]:.3f}"
     for name, value in status.knobs.items():
         if value is not None:
@@ -80,9 +80,9 @@ def _agent_lines(status: RunStatus) -> Iterator[str]:
             names_by_state.setdefault(f"{activity}, no proposals", []).append(name)
         else:
             votes = f"{counted(agent.proposals, 'proposal')}, voted for {counted(agent.in_adopted, 'adopted decision')}"
-            limits = f"; shadow: {agent.shadow}" if agent.shadow else ""
-            limits += f"; cannot fire: {agent.cannot_fire}" if agent.cannot_fire else ""
-            yield f"  agent {name}: {activity}, {votes}{limits}"
+            restrictions = f"; shadow: {agent.shadow}" if agent.shadow else ""
+            restrictions += f"; cannot fire: {agent.cannot_fire}" if agent.cannot_fire else ""
+            yield f"  agent {name}: {activity}, {votes}{restrictions}"
     yield from (f"  {', '.join(names)}: {state}" for state, names in names_by_state.items())
 
 

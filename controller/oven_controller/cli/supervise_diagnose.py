@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from oven_agents.runtime.kg_client import answered
+from oven_agents.runtime.kg_client import answer_requests
 from oven_controller.cli.options import Json, print_result
 from oven_controller.importing.open_log import open_log
 from oven_core.errors import ConfigError
@@ -31,9 +31,9 @@ MAX_ALARMS = 12
 
 
 def diagnose_run(
-    run: Annotated[str, typer.Argument(metavar="RUN", help="A run, its folder or log.jsonl, or what `import` reads.")],
+    run: Annotated[str, typer.Argument(metavar="RUN", help="A run, its folder, its log.jsonl, or logs to import.")],
     model: Annotated[str, typer.Option(help="Model that writes programs to analyse the log.")] = "",
-    worker_model: Annotated[str, typer.Option(help="Model that its programs may call.", show_default="the same")] = "",
+    worker_model: Annotated[str, typer.Option(help="Model that the programs may call.", show_default="the same")] = "",
     base_url: Annotated[
         str, typer.Option(metavar="URL", help="Chat completions endpoint of both models, including /v1.")
     ] = "",
@@ -59,7 +59,7 @@ def diagnose_run(
     if bool(model) != bool(base_url):
         raise ConfigError("--model and --base-url must be used together, e.g. --base-url http://127.0.0.1:8000/v1")
     log, config = _read(run, until)
-    graph_view = answered(ask_graph(log.alarms, log.started), answers())
+    graph_view = answer_requests(ask_graph(log.alarms, log.started), answers())
     baseline = diagnose_without_model(log, graph_view)
     result: DiagnosisResult | None = None
     if model:
@@ -137,8 +137,8 @@ def _lines(
     if not log.alarms:
         lines.append("  no alarms: no watched metric shows a lasting change")
     if graph_view.ranked_causes:
-        ranked = ", ".join(f"{cause} ({p:.2f})" for cause, p in graph_view.ranked_causes[:5])
-        lines.append(f"most likely causes according to the knowledge graph (ranks, not probabilities): {ranked}")
+        causes = ", ".join(f"{cause} ({p:.2f})" for cause, p in graph_view.ranked_causes[:5])
+        lines.append(f"most likely causes according to the knowledge graph (ranks, not probabilities): {causes}")
     lines.append(f"diagnosis from statistics and the graph: {_diagnosis_text(baseline)}")
     if result is None:
         lines.append("no model was used; add --model NAME --base-url URL to have a model analyse the log")

@@ -34,8 +34,8 @@ def export(
     rows, answered, skipped = training_rows(runs, role)
     if not rows:
         raise ConfigError(
-            f"there is no call of the {role} to export in {len(runs)} runs; only runs that called FINAL count, and of "
-            "the supervisor's calls only those whose program completed"
+            f"there is no call of the {role} to export in {len(runs)} runs; calls are exported only if the run called "
+            "FINAL, and supervisor calls only if their program completed"
         )
     file = out or paths[0] / f"{role}-rows.jsonl"
     write_atomic(file, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))

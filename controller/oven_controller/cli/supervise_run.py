@@ -158,16 +158,16 @@ def _read(path: str) -> Context:
     suffix = Path(path).suffix.lower()
     if suffix == ".jsonl":
         lines = enumerate(text.split("\n"), 1)
-        return [_value(line, f"{path}, line {number},") for number, line in lines if line.strip()]
+        return [_parse_json(line, f"{path}, line {number},") for number, line in lines if line.strip()]
     if suffix != ".json":
         return text
-    value = _value(text, path)
+    value = _parse_json(text, path)
     if not isinstance(value, str | list | dict):
         raise ConfigError(f"{path} contains {text.strip()[:40]}; the context must be a text, a list or an object")
     return value
 
 
-def _value(text: str, location: str) -> Any:
+def _parse_json(text: str, location: str) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:

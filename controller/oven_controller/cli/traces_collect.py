@@ -1,4 +1,4 @@
-"""The `traces collect` command: record rollouts of the recipe's warmed-up policy in the environment `repair`."""
+"""The `traces collect` command: record rollouts of the `repair` recipe's warmed-up policy."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ def collect(
     openenv: Annotated[bool, typer.Option("--openenv", help="Run the policy's calls on an OpenEnv server.")] = False,
     seed: Annotated[int, typer.Option(min=0, help="Random seed of the tasks and the rollouts.")] = 0,
     policy_seed: Annotated[
-        int | None, typer.Option(min=0, help="Random seed of the warmed-up policy.", show_default="as --seed")
+        int | None, typer.Option(min=0, help="Random seed of the warmed-up policy.", show_default="the same as --seed")
     ] = None,
     set_: Annotated[
-        list[str] | None, typer.Option("--set", metavar="A=B", help="A setting of the recipe repair; repeatable.")
+        list[str] | None, typer.Option("--set", metavar="A=B", help="A setting of the `repair` recipe; repeatable.")
     ] = None,
     as_json: Json = False,
 ) -> int:
-    """Record traces of the recipe repair's policy on tasks that it has not seen.
+    """Record traces of the `repair` recipe's policy on tasks that it has not seen.
 
     Example: oven-controller traces collect traces.jsonl --rollouts 100
     """
@@ -85,7 +85,7 @@ def collect(
     if as_json:
         print(json.dumps({"file": str(out), **report}))
     else:
-        say(*lines(out, report))
+        say(*report_lines(out, report))
     return 0
 
 
@@ -111,7 +111,7 @@ def summary(traces: Sequence[Trace]) -> dict[str, Any]:
     }
 
 
-def lines(out: Path, report: dict[str, Any]) -> list[str]:
+def report_lines(out: Path, report: dict[str, Any]) -> list[str]:
     """Return the report as text."""
     ended = ", ".join(f"{kind} {count}" for kind, count in report["ended"].items())
     return [

@@ -146,7 +146,7 @@ def _transcript(trace: Trace, *, whole: bool = False) -> Iterator[str]:
         yield clean(f"policy {policy.model}" + (f" at step {policy.step}" if policy.step is not None else ""))
     if trace.tools:
         yield from wrapped("tools " + ", ".join(tool.name for tool in trace.tools))
-    yield from _shown_messages(trace.prompt, whole)
+    yield from _conversation_lines(trace.prompt, whole)
     for number, step in enumerate(trace.steps):
         yield ""
         if step.state is not None:
@@ -159,10 +159,10 @@ def _transcript(trace: Trace, *, whole: bool = False) -> Iterator[str]:
             yield from _message_lines("does", f"{call.name}({call.arguments})", whole)
         if step.result is None:
             yield "  (its result was not recorded)"
-        yield from _shown_messages(step.result or (), whole)
+        yield from _conversation_lines(step.result or (), whole)
 
 
-def _shown_messages(messages: tuple[Message, ...], whole: bool) -> Iterator[str]:
+def _conversation_lines(messages: tuple[Message, ...], whole: bool) -> Iterator[str]:
     for message in messages:
         yield from _message_lines(f"{message.role} {message.name}".strip(), message.content, whole)
 

@@ -199,13 +199,13 @@ def _resolve(
     return resolved
 
 
-def _start(resolved: Resolved, run: str | None, resume: bool, dry: bool, **options: Any) -> None:
+def _start(resolved: Resolved, run: str | None, resume: bool, is_dry_run: bool, **options: Any) -> None:
     from oven_controller.stack.dry_run import dry_run
     from oven_controller.stack.preflight_checks import Request
     from oven_controller.stack.up import up
 
     request = Request(resolved, run=run, resume=resume, **options)
-    if dry:
+    if is_dry_run:
         print("\n".join(dry_run(request, Home())))
         return
     out = _print_line if request.on_ready is None else _print_to_stderr
@@ -220,10 +220,10 @@ def _print_to_stderr(line: str) -> None:
     _print_line(line, sys.stderr)
 
 
-def _print_line(line: str, to: TextIO | None = None) -> None:
+def _print_line(line: str, stream: TextIO | None = None) -> None:
     """Print a line. If the terminal was closed, discard all further output so that the run can end cleanly."""
     try:
-        print(line, file=to, flush=True)
+        print(line, file=stream, flush=True)
     except OSError:
         null = os.open(os.devnull, os.O_WRONLY)
         for descriptor in (1, 2):
@@ -232,13 +232,13 @@ def _print_line(line: str, to: TextIO | None = None) -> None:
 
 
 def down(run: LiveRunName = None, run_: RunAlias = None) -> None:
-    """Shut a running stack down cleanly, with a checkpoint, and wait until it has ended.
+    """Shut down a running stack cleanly, with a checkpoint, and wait until it has ended.
 
     Example: oven-controller down grpo-1121-0231
     """
     folder = Home().find(one_run(run, run_), running=True)
     pid = folder.info().pid
-    print(f"shutting {folder.run} down (pid {pid})", flush=True)
+    print(f"shutting down {folder.run} (pid {pid})", flush=True)
     try:
         os.kill(pid, signal.SIGTERM)
     except ProcessLookupError:

@@ -35,7 +35,7 @@ def admit(
 ) -> None:
     """Create a key for the agent `name`, and make a running server accept it.
 
-    `installed`: whether the key is for the installed agent with that name. `is_new`: refuse a name whose agent is
+    `installed`: whether the key is for the installed agent with that name. `is_new`: reject a name whose agent is
     running. `completions`: whether the agent may read sampled completions. None keeps the current permission, which is
     initially no. Raises ConfigError for a name that is taken, ProcessError if the server rejects the key.
     """
@@ -123,7 +123,7 @@ def server_folder(path: Path) -> ServerFolder:
 
 
 def _key_to_revoke(server: ServerFolder, name: str) -> Credentials | None:
-    """Return the key, to test later that the server refuses it, or None if its file is gone. Raises ConfigError."""
+    """Return the key, to test later that the server rejects it, or None if its file is gone. Raises ConfigError."""
     roles = {user.name: user.role for user in server.users()}
     if name not in roles:
         for user in server.users():
@@ -145,7 +145,7 @@ def _is_revocable(name: str, role: Role) -> bool:
 
 def apply_users(folder: RunFolder, key: Credentials | None, *, accepted: bool = True) -> None:
     """Make the stack's server reload its users if it is up, and wait until it accepts the key. Without `accepted`, wait
-    until it refuses the key. Raises ProcessError after RELOAD_S."""
+    until it rejects the key. Raises ProcessError after RELOAD_S."""
     if folder.is_locked() and folder.info().port is not None:
         folder.server.rewrite_users()
         if key is not None:

@@ -7,8 +7,8 @@ import asyncio
 import yaml
 
 from oven_controller.stack.line_output import first_line
-from oven_controller.stack.plan import pools
-from oven_controller.stack.preflight_checks import Request, check, check_agents, check_server
+from oven_controller.stack.plan import make_pools
+from oven_controller.stack.preflight_checks import Request, check_agents, check_request, check_server
 from oven_controller.stack.process_table import is_installed
 from oven_runs.home.run_folder import Home
 from oven_runs.server.embedded import binary
@@ -21,9 +21,9 @@ def dry_run(request: Request, home: Home) -> list[str]:
     Raises the errors that `up` would raise before the learner starts, for names, keys, agent files and a server that
     already exists.
     """
-    check(request, home)
+    check_request(request, home)
     settings = request.resolved.settings
-    if not settings.agent_options:  # otherwise `check` has already loaded the agents
+    if not settings.agent_options:  # otherwise `check_request` has already loaded the agents
         check_agents(settings)
     if settings.nats:
         asyncio.run(check_server(request))
@@ -35,7 +35,7 @@ def dry_run(request: Request, home: Home) -> list[str]:
     if settings.kg:
         graph_option = f" --large {settings.kg}" if isinstance(settings.kg, str) else ""
         processes["kg"] = f"{prefix} kg{graph_option}" if is_installed("kg") else "not started: it is not installed"
-    for pool in pools(agent_specs(settings), per_process(settings)):
+    for pool in make_pools(agent_specs(settings), per_process(settings)):
         processes[pool.process] = f"{prefix} agent {' '.join(pool.arguments)}"
     for name in settings.committee.judges:
         processes[f"member-{name}"] = f"{prefix} member --name {name}"

@@ -30,7 +30,7 @@ def probe_judges(committee: CommitteeSettings) -> dict[str, dict[str, Any]]:
             timeout=PROBE_S,
         )
     except subprocess.TimeoutExpired as error:
-        raise ProcessError(f"probing the judges took longer than {PROBE_S:g} s") from error
+        raise ProcessError(f"probing the judges took longer than {PROBE_S:g} s; try again later") from error
     if completed.returncode:
         last_line = next(reversed(completed.stderr.splitlines()), "the probe process failed without an error message")
         error_type = ConfigError if completed.returncode == ConfigError.exit_code else ProcessError

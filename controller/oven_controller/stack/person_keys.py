@@ -71,7 +71,7 @@ class AdministeredServer:
 
 
 def grant(
-    site: AdministeredServer, name: str, power: PersonRole, *, url: str = "", ca: Path | None = None
+    target: AdministeredServer, name: str, role: PersonRole, *, url: str = "", ca: Path | None = None
 ) -> tuple[PersonFile, str]:
     """Create a person's key. Return its file, and a warning if the run could not be notified.
 
@@ -80,26 +80,26 @@ def grant(
     use, ProcessError if the stack's own server rejects the key.
     """
     names.checked("person", name)
-    server, folder = site.server, site.folder
-    if owner := name_owner(server, name):
-        raise ConfigError(f"{name!r} is the name of {owner}; choose another name for the person")
-    path = folder.add_user(power, name) if site.embedded and folder else server.add_user(power, name)
+    server, folder = target.server, target.folder
+    if user := name_owner(server, name):
+        raise ConfigError(f"{name!r} is the name of {user}; choose another name for the person")
+    path = folder.add_user(role, name) if target.embedded and folder else server.add_user(role, name)
     if server.conf.exists():
         server.rewrite_users()
     key = Credentials.load(path)
-    if site.embedded and folder is not None:
+    if target.embedded and folder is not None:
         apply_users(folder, key)
     signing_keys = load_keys(server.creds / KEYS) if (server.creds / KEYS).is_file() else {}
-    warning = announce(site, OperatorKey(name=name, key=signing_keys[name]), url) if power == "operator" else ""
-    public_keys = {role: key for role, key in signing_keys.items() if role in ("learner", "mesh")}
+    warning = announce(target, OperatorKey(name=name, key=signing_keys[name]), url) if role == "operator" else ""
+    public_keys = {owner: public for owner, public in signing_keys.items() if owner in ("learner", "mesh")}
     file = PersonFile(
         run=server.run,
         name=name,
-        role=power,
-        url=url or site.url,
+        role=role,
+        url=url or target.url,
         seed=key.seed.decode(),
         keys=public_keys,
-        tls_ca=_authority(ca or site.ca),
+        tls_ca=_authority(ca or target.ca),
     )
     return file, warning
 
@@ -109,14 +109,14 @@ def is_operator(server: ServerFolder, name: str) -> bool:
     return any(user.name == name and user.role == "operator" and name != OPERATOR for user in server.users())
 
 
-def announce(site: AdministeredServer, change: OperatorKey, url: str = "") -> str:
+def announce(target: AdministeredServer, change: OperatorKey, url: str = "") -> str:
     """Log the change if the run is up. Otherwise the run reads keys.json later. Return a warning if that failed."""
-    folder = site.folder
+    folder = target.folder
     url = folder.info().url if folder is not None else url
     if not url or (folder is not None and not folder.is_locked()):
         return ""
     try:
-        asyncio.run(_append(site, change, url))
+        asyncio.run(_append(target, change, url))
     except BusError as error:
         return (
             f"could not notify the run ({error}); if it is up, repeat this command or restart the learner to apply the "
@@ -125,13 +125,13 @@ def announce(site: AdministeredServer, change: OperatorKey, url: str = "") -> st
     return ""
 
 
-async def _append(site: AdministeredServer, change: OperatorKey, url: str) -> None:
+async def _append(target: AdministeredServer, change: OperatorKey, url: str) -> None:
     """Append the change to the log of a run that has started. Raises BusError."""
-    run = site.server.run
-    trust = tls.trust_file(site.ca) if site.ca is not None else None
+    run = target.server.run
+    trust = tls.trust_file(target.ca) if target.ca is not None else None
 
     def key(name: str) -> Credentials:
-        return Credentials.load(site.server.creds / f"{name}.nk")
+        return Credentials.load(target.server.creds / f"{name}.nk")
 
     subjects = names.Subjects(run)
     async with Bus.connect(url, key("admin"), name="admin", trust=trust) as admin:

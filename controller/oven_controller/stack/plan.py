@@ -76,7 +76,7 @@ class Pool:
         return [*(spec.target for spec in self.agents), *names, *options]
 
 
-def pools(specs: Sequence[AgentSpec], size: int | None) -> list[Pool]:
+def make_pools(specs: Sequence[AgentSpec], size: int | None) -> list[Pool]:
     """Distribute the agents, in the same order, over processes with `size` agents each.
 
     If `size` is None, installed agents share one process, because a process costs as much as the work of its agents.
@@ -88,17 +88,17 @@ def pools(specs: Sequence[AgentSpec], size: int | None) -> list[Pool]:
     if size is None:
         installed = tuple(spec for spec in specs if spec.installed and not spec.alone)
         groups = [installed] if len(installed) > 1 else []
-        single = [Pool(spec.name, (spec,)) for spec in specs if not groups or spec not in installed]
+        single_pools = [Pool(spec.name, (spec,)) for spec in specs if not groups or spec not in installed]
     else:
         sharing_specs = [spec for spec in specs if not spec.alone]
         groups = [tuple(sharing_specs[start : start + size]) for start in range(0, len(sharing_specs), size)]
-        single = [Pool(spec.name, (spec,)) for spec in specs if spec.alone]
-    shared = [Pool(f"agents-{number}", group) for number, group in enumerate(groups, 1)]
-    keys = {pool.key for pool in shared}
+        single_pools = [Pool(spec.name, (spec,)) for spec in specs if spec.alone]
+    shared_pools = [Pool(f"agents-{number}", group) for number, group in enumerate(groups, 1)]
+    keys = {pool.key for pool in shared_pools}
     for spec in specs:
         if spec.name in keys:
             raise ConfigError(f"agent {spec.name!r} has the name of a shared agent process; rename its file")
-    return shared + single
+    return shared_pools + single_pools
 
 
 @dataclass(frozen=True)
@@ -151,7 +151,7 @@ class Plan:
 
     def learner(self, resume_from: str = "") -> Service:
         """Return the learner's process. `resume_from` is a value of relaunch.RESUME_FROM. If it is empty, the learner
-        starts anew, or where the recipe's settings say."""
+        starts from scratch, or as the recipe's settings specify."""
         defaults = {key: value for key, value in LEARNER_ENVIRONMENT.items() if key not in os.environ}
         return self._stack_process(
             "learner", "learner", (), self.environment("learner") | defaults | _restart_environment(resume_from)

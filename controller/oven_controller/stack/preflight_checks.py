@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from oven_controller.notify.recipients import resolve
-from oven_controller.stack.plan import Pool, pools, process_command
+from oven_controller.stack.plan import Pool, make_pools, process_command
 from oven_core.bus import streams
 from oven_core.bus.connection import Bus
 from oven_core.errors import BusError, ConfigError, NameInUseError, ProcessError
@@ -26,7 +26,7 @@ from oven_runs.settings.committee_members import check_keys
 from oven_runs.settings.model import ATTACHED, Settings
 from oven_runs.settings.resolution import Resolved
 
-GRAPH = "graph.json"
+GRAPH_FILE = "graph.json"
 """A file in the folder of every large graph. The prior service checks the folder's other files."""
 LOAD_S = 60.0
 """Timeout in seconds for loading the agents' files, the same as for their process to become ready."""
@@ -54,7 +54,7 @@ class Request:
         return self.learner and not self.command and not self.resolved.settings.headless
 
 
-def check(request: Request, home: Home) -> None:
+def check_request(request: Request, home: Home) -> None:
     """Check names, keys, the port and the run. Raises OvenError if one of them cannot be used or resumed."""
     settings = request.resolved.settings
     if request.command and shutil.which(request.command[0]) is None:
@@ -67,18 +67,18 @@ def check(request: Request, home: Home) -> None:
             f"port {settings.port} on 127.0.0.1 is in use; choose another with --port, or omit it to use a free one"
         )
     if settings.nats:
-        for name in _keys(request):
+        for name in _key_names(request):
             _credentials(settings, name)
         if settings.tls_ca:
             tls.trust_file(settings.tls_ca)
-    pools(agent_specs(settings), per_process(settings))
+    make_pools(agent_specs(settings), per_process(settings))
     check_keys(settings.committee)
     resolve(settings.notify, os.environ, home.find(request.run).path if request.resume else None)
     if settings.committee.frontier.model:
         probe_set.read_prompts(Path(settings.committee.frontier.prompts))
-    if isinstance(settings.kg, str) and not (Path(settings.kg) / GRAPH).is_file():
+    if isinstance(settings.kg, str) and not (Path(settings.kg) / GRAPH_FILE).is_file():
         raise ConfigError(
-            f"kg is {settings.kg}, which is not a graph folder with a {GRAPH}; create one with "
+            f"kg is {settings.kg}, which is not a graph folder with a {GRAPH_FILE}; create one with "
             "`oven-controller kg import FILE --to FOLDER`"
         )
     if settings.agent_options:
@@ -147,11 +147,11 @@ async def check_server(request: Request) -> None:
             )
 
 
-def _keys(request: Request) -> list[str]:
+def _key_names(request: Request) -> list[str]:
     """Return the names of the keys that the stack's processes need."""
     settings = request.resolved.settings
     learner = ["learner"] if request.learner or request.command else []
-    agents = [pool.key for pool in pools(agent_specs(settings), per_process(settings))]
+    agents = [pool.key for pool in make_pools(agent_specs(settings), per_process(settings))]
     return ["admin", "mesh", "history", *learner, *agents, *settings.committee.judges]
 
 

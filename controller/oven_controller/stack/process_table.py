@@ -12,7 +12,7 @@ from oven_core.plugins import import_object
 
 
 @dataclass(frozen=True)
-class OwnProcess:
+class StackProcess:
     """One of the stack's own processes."""
 
     function: str
@@ -21,15 +21,15 @@ class OwnProcess:
     """An optional package. If it is not installed, the stack does not start this process."""
 
 
-PROCESSES: Final[Mapping[str, OwnProcess]] = {
-    "mesh": OwnProcess("oven_core.replica.service:main"),
-    "agent": OwnProcess("oven_agents.runtime.host:main"),
-    "member": OwnProcess("oven_llm.judges.member_process:main"),
-    "probes": OwnProcess("oven_llm.judges.probe_set_process:main"),
-    "learner": OwnProcess("oven_recipes.main:main"),
-    "notify": OwnProcess("oven_controller.notify.process:main"),
-    "kg": OwnProcess("oven_kg.service.process:main", package="networkx"),
-    "monitor": OwnProcess("oven_tui.main:main", package="textual"),
+PROCESSES: Final[Mapping[str, StackProcess]] = {
+    "mesh": StackProcess("oven_core.replica.service:main"),
+    "agent": StackProcess("oven_agents.runtime.host:main"),
+    "member": StackProcess("oven_llm.judges.member_process:main"),
+    "probes": StackProcess("oven_llm.judges.probe_set_process:main"),
+    "learner": StackProcess("oven_recipes.main:main"),
+    "notify": StackProcess("oven_controller.notify.process:main"),
+    "kg": StackProcess("oven_kg.service.process:main", package="networkx"),
+    "monitor": StackProcess("oven_tui.main:main", package="textual"),
 }
 
 

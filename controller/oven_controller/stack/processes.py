@@ -25,6 +25,17 @@ from oven_runs.process.child import WRONG_SETTING, Child, describe_exit, short_p
 from oven_runs.process.supervisor import Restartable, SupervisedProcess
 from oven_runs.server.embedded import EmbeddedServer
 
+READY_S = 60.0
+"""Timeout in seconds for a process to become ready. Importing an SDK takes 20 s the first time on a busy machine."""
+KG_READY_S = 20.0
+LEARNER_GRACE_S = 20.0
+GRACE_S = 5.0
+POLL_S = 0.05
+
+
+class StopRequested(Exception):
+    """Raised when the user stops the stack while it is starting."""
+
 
 class MemberProcesses:
     """Starts and ends the processes of committee members in response to log events, one change at a time."""
@@ -85,18 +96,6 @@ class MemberProcesses:
             self._report(f"member {member} has left")
 
 
-READY_S = 60.0
-"""Timeout in seconds for a process to become ready. Importing an SDK takes 20 s the first time on a busy machine."""
-KG_READY_S = 20.0
-LEARNER_GRACE_S = 20.0
-GRACE_S = 5.0
-POLL_S = 0.05
-
-
-class StopRequested(Exception):
-    """Raised when the user stops the stack while it is starting."""
-
-
 class Processes:
     """The processes of a run. The run ends with the learner. Every other process is restarted if it fails."""
 
@@ -133,9 +132,9 @@ class Processes:
         )
 
     def _lost_mesh_text(self) -> str:
-        others = sum(mesh.is_alive for mesh in self._meshes)
-        if others:
-            return f"{others} of {len(self._meshes)} replicas continue to decide"
+        running_count = sum(mesh.is_alive for mesh in self._meshes)
+        if running_count:
+            return f"{running_count} of {len(self._meshes)} replicas still make decisions"
         return "no decisions are made, and training continues with its last settings"
 
     async def start_kg(self) -> bool:
@@ -150,17 +149,17 @@ class Processes:
         return is_ready
 
     async def start_agents(self, pools: list[Pool]) -> None:
-        def process(pool: Pool) -> tuple[Service, Callable[[], Awaitable[None]], Callable[[], str]]:
+        def service_of(pool: Pool) -> tuple[Service, Callable[[], Awaitable[None]], Callable[[], str]]:
             consequence = f"training continues without {'it' if len(pool.agents) == 1 else ', '.join(pool.names)}"
             return self._plan.agents(pool), partial(self._watch.wait_for_joins, *pool.names), lambda: consequence
 
-        await self._start_all([process(pool) for pool in pools], self._others)
+        await self._start_all([service_of(pool) for pool in pools], self._others)
 
     async def start_members(self, members: list[str]) -> None:
         consequence = "the committee scores without it"
-        ready = {name: partial(self._wait_for_listener, names.reward(name)) for name in members}
+        waits = {name: partial(self._wait_for_listener, names.reward(name)) for name in members}
         await self._start_all(
-            [(self._plan.member(name), ready[name], lambda: consequence) for name in members], self._others
+            [(self._plan.member(name), waits[name], lambda: consequence) for name in members], self._others
         )
 
     async def start_notifier(self) -> None:
@@ -229,12 +228,12 @@ class Processes:
         supervised: list[SupervisedProcess],
     ) -> None:
         """Start the services together, and append each to `supervised` as soon as it is ready."""
-        ready_tasks = [asyncio.ensure_future(ready()) for _, ready, _ in services]
+        ready_tasks = [asyncio.ensure_future(wait_ready()) for _, wait_ready, _ in services]
         try:
             children = [await self._start_child(service) for service, _, _ in services]
-            for (service, ready, consequence), child, task in zip(services, children, ready_tasks, strict=True):
+            for (service, wait_ready, consequence), child, task in zip(services, children, ready_tasks, strict=True):
                 await self._wait_until_ready(child, task)
-                supervised.append(self._supervise(service, child, ready, consequence))
+                supervised.append(self._supervise(service, child, wait_ready, consequence))
         finally:
             await end(*ready_tasks)
 
@@ -247,10 +246,10 @@ class Processes:
         return child
 
     def _supervise(
-        self, service: Service, child: Child, ready: Callable[[], Awaitable[None]], consequence: Callable[[], str]
+        self, service: Service, child: Child, wait_ready: Callable[[], Awaitable[None]], consequence: Callable[[], str]
     ) -> SupervisedProcess:
         self._starting.remove(child)
-        restartable = Restartable(service.name, service.start, ready, consequence)
+        restartable = Restartable(service.name, service.start, wait_ready, consequence)
         return SupervisedProcess(restartable, child, self._report, self._record_pid)
 
     async def _wait_until_ready(self, child: Child, ready: Awaitable[None]) -> None:

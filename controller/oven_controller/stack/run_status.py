@@ -85,7 +85,7 @@ class RunStatus(_StatusModel):
     """The status of a run."""
 
     run: str
-    status: str = Field(description="running, completed, stopped, failed or interrupted; elsewhere also unreachable")
+    status: str = Field(description="running, completed, stopped, failed, interrupted, or unreachable if remote")
     recipe: str
     start: str
     drill: str = Field(description="the planted problem, if this run is a drill")
@@ -122,7 +122,7 @@ async def run_status(access: RunAccess, on_event: Callable[[Event], object] = la
     """Read the status of a run. If its log is unreadable, the status says so. `on_event` is called with each event and
     may raise an error to stop."""
     view = RunSummary()
-    unread = missing = ""
+    read_error = missing = ""
     warnings: list[str] = []
     try:
         async for event in access.events(brief=True, report=warnings.append):
@@ -130,10 +130,11 @@ async def run_status(access: RunAccess, on_event: Callable[[Event], object] = la
             on_event(event)
         missing = access.missing_messages()
     except OvenError as error:
-        unread = str(error)
-    info, local = access.info(), _folder_facts(access, view, unread, warnings)
+        read_error = str(error)
+    info, local = access.info(), _folder_facts(access, view, read_error, warnings)
     running = local.status == "running"
-    problems = [missing] if missing else []
+    problems = [*warnings, *([missing] if missing else ())]
+    problems += find_problems(view, local.processes, read_error, datetime.now(UTC), local.last_line)
     return RunStatus(
         run=access.run,
         status=local.status,
@@ -162,9 +163,9 @@ async def run_status(access: RunAccess, on_event: Callable[[Event], object] = la
         judges=local.judges,
         quarantined=tuple(view.quarantined()),
         events=view.seq,
-        log_unread=unread,
+        log_unread=read_error,
         missing=missing,
-        notes=(*warnings, *problems, *notes(view, local.processes, unread, datetime.now(UTC), local.last_line)),
+        notes=tuple(problems),
     )
 
 
@@ -206,10 +207,10 @@ def _autonomy(view: RunSummary) -> dict[str, str]:
     return {**({} if "" in view.autonomy else rules), **view.autonomy}
 
 
-def notes(
-    view: RunSummary, processes: Sequence[dict[str, Any]], unread: str, now: datetime, last_line: Callable[[str], str]
+def find_problems(
+    view: RunSummary, processes: Sequence[dict[str, Any]], error: str, now: datetime, last_line: Callable[[str], str]
 ) -> list[str]:
-    """Return the problems of a running stack, one per line. `processes` have the fields of ProcessStatus. `unread` says
+    """Return the problems of a running stack, one per line. `processes` have the fields of ProcessStatus. `error` says
     why the log is unreadable, or is empty. `last_line` returns the last line of a process's log."""
     problems: list[str] = []
     unavailable = {entry["name"] for entry in processes if not entry["alive"] or entry["stopped"]}
@@ -225,8 +226,8 @@ def notes(
         problems.append("no mesh is running; no decisions are made, and training continues with its last settings")
     elif lost_meshes:
         count = f"{len(lost_meshes)} of {len(meshes)} mesh replicas"
-        problems.append(f"not running: {count} ({', '.join(lost_meshes)}); the others continue to decide")
-    if unread or not processes:
+        problems.append(f"not running: {count} ({', '.join(lost_meshes)}); the others still make decisions")
+    if error or not processes:
         return problems
     if view.started is not None and view.ended is None:
         problems += _silent_agents(view)
@@ -240,10 +241,10 @@ def notes(
 
 def _silent_agents(view: RunSummary) -> list[str]:
     limit = view.started.rules.silent_ticks if view.started else 0
-    silent = {name: view.tick - agent.last_tick for name, agent in view.agents.items() if agent.live}
+    silent_ticks = {name: view.tick - agent.last_tick for name, agent in view.agents.items() if agent.live}
     return [
         f"agent {name} has been silent for {ticks} ticks and counts as lost until it responds (silent_ticks {limit})"
-        for name, ticks in sorted(silent.items())
+        for name, ticks in sorted(silent_ticks.items())
         if ticks > limit
     ]
 
@@ -263,11 +264,11 @@ class _FolderFacts:
     judges: dict[str, JudgeState] = field(default_factory=dict)
 
 
-def _folder_facts(access: RunAccess, view: RunSummary, unread: str, warnings: list[str]) -> _FolderFacts:
+def _folder_facts(access: RunAccess, view: RunSummary, read_error: str, warnings: list[str]) -> _FolderFacts:
     """Read the run's folder. For a run on another machine, use only the log. Append a warning for unreadable files."""
     if not isinstance(access, LocalRun):
         ended = view.ended.reason if view.ended else "running"
-        return _FolderFacts("unreachable" if unread else ended, lambda _: "see its machine")
+        return _FolderFacts("unreachable" if read_error else ended, lambda _: "see its machine")
     folder = access.folder
     facts = _FolderFacts(folder.status(), folder.last_log_line, judges=judge_states.read(folder.path))
     if facts.status == "running":

@@ -14,7 +14,7 @@ from oven_runs.process.terminal import Foreground
 
 GRACE_S = 5.0
 MAX_HELD_LINES = 200
-"""Maximum number of lines that are held while the monitor is open and printed afterwards. The log has all lines."""
+"""Maximum number of lines to hold back while the monitor is open and to print afterwards. The log has all lines."""
 
 
 class Screen:

@@ -45,16 +45,16 @@ async def run_alongside(folder: RunFolder, service: Service, agent: str, trust: 
     agent_ended = asyncio.Event()
     copy_task = asyncio.create_task(relay(service.log, offset, agent_ended))
     trust_task = asyncio.create_task(_grant_trust(folder, agent, trust))
-    waiting = {end_task, asyncio.create_task(stop.wait()), asyncio.create_task(_wait_until_down(folder))}
+    tasks = {end_task, asyncio.create_task(stop.wait()), asyncio.create_task(_wait_until_down(folder))}
     try:
-        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         stack_ended = not end_task.done() and not stop.is_set()
         if stack_ended:
             print(f"{folder.run} is down; stopping {service.name}", flush=True)
         code = await _end_child(child)
         return 0 if stack_ended and code == BusError.exit_code else code  # the agent was still connecting
     finally:
-        await end(*waiting, trust_task)
+        await end(*tasks, trust_task)
         agent_ended.set()
         with contextlib.suppress(OSError):  # the terminal was closed
             await copy_task
@@ -87,10 +87,10 @@ async def _end_child(child: Child) -> int:
         child.close()
         return child.returncode
     code = await child.end(GRACE_S)
-    killed = code in (128 + signal.SIGKILL, -signal.SIGKILL)  # by its guard, or together with the guard
-    if killed:
+    was_killed = code in (128 + signal.SIGKILL, -signal.SIGKILL)  # by its guard, or together with the guard
+    if was_killed:
         print(f"{child.name} did not end within {GRACE_S:g} s and was killed: its code did not return", flush=True)
-    return 0 if killed or code == 128 + signal.SIGTERM else code
+    return 0 if was_killed or code == 128 + signal.SIGTERM else code
 
 
 async def _wait_until_down(folder: RunFolder) -> None:

@@ -17,8 +17,8 @@ from oven_controller.stack import kg_rules, message_floods
 from oven_controller.stack.agent_keys import revoke
 from oven_controller.stack.line_output import LinePrinter, first_line
 from oven_controller.stack.log_keeper import LogKeeper
-from oven_controller.stack.plan import Plan, Pool, export_lines, pools, process_command
-from oven_controller.stack.preflight_checks import Request, check, exposure_warning
+from oven_controller.stack.plan import Plan, Pool, export_lines, make_pools, process_command
+from oven_controller.stack.preflight_checks import Request, check_request, exposure_warning
 from oven_controller.stack.process_table import is_installed
 from oven_controller.stack.processes import MemberProcesses, Processes, StopRequested
 from oven_controller.stack.screen import Screen, relay
@@ -48,7 +48,7 @@ Out = Callable[[str], None]
 
 async def up(request: Request, home: Home, out: Out) -> int:
     """Start the stack, wait until it ends, and return the exit code."""
-    check(request, home)
+    check_request(request, home)
     recipe = request.resolved.settings.recipe
     folder = home.find(request.run) if request.resume else home.create(request.run, recipe)
     screen = Screen(out, folder.logs / "up.log")
@@ -88,9 +88,9 @@ class _Stack:
         self.processes: Processes | None = None
         self.members: MemberProcesses | None = None
         self.server: servers.EmbeddedServer | None = None
-        self.report = LinePrinter(screen, datetime.now(UTC), agent_names(self.settings))
-        self.log = LogKeeper(folder, self.report, screen)
-        self.floods = message_floods.FloodDetector(self._on_flood)
+        self.printer = LinePrinter(screen, datetime.now(UTC), agent_names(self.settings))
+        self.log_keeper = LogKeeper(folder, self.printer, screen)
+        self.flood_detector = message_floods.FloodDetector(self._on_flood)
         self.revocations: set[asyncio.Task[None]] = set()  # references, so that the tasks are not garbage-collected
 
     async def run(self) -> int:
@@ -117,12 +117,12 @@ class _Stack:
 
     async def wait_for_monitor(self) -> None:
         """Wait until the user quits the monitor, or for a signal."""
-        stopped = asyncio.create_task(self.stop.wait())
-        closed = asyncio.create_task(self.out.wait_closed())
-        await asyncio.wait({stopped, closed}, return_when=asyncio.FIRST_COMPLETED)
-        await end(stopped)
+        stop_task = asyncio.create_task(self.stop.wait())
+        close_task = asyncio.create_task(self.out.wait_closed())
+        await asyncio.wait({stop_task, close_task}, return_when=asyncio.FIRST_COMPLETED)
+        await end(stop_task)
         await self.out.close()
-        await closed
+        await close_task
 
     def _prepare(self) -> None:
         """Write the run's settings and run.json. Raises ProcessError if the disk is full or read-only."""
@@ -190,13 +190,13 @@ class _Stack:
         code = 3
         keyring = Keyring(self.folder.pin())
         async with contextlib.AsyncExitStack() as resources:
-            await self.log.append_saved(bus)
+            await self.log_keeper.append_saved(bus)
             head = await bus.head(self.folder.run)
             mirror = resources.enter_context(contextlib.closing(Mirror(self.folder.export)))
             watch = await resources.enter_async_context(
-                LogWatch(bus, self.folder.run, keyring, head, self.report.on_earlier_event, self._on_event, mirror.add)
+                LogWatch(bus, self.folder.run, keyring, head, self.printer.on_earlier_event, self._on_event, mirror.add)
             )
-            keep_task = asyncio.create_task(self.log.keep(mirror, self.server is not None), name="keep-log")
+            keep_task = asyncio.create_task(self.log_keeper.keep(mirror, self.server is not None), name="keep-log")
             resources.callback(keep_task.cancel)
             processes = Processes(plan, bus, watch, self.stop, self.out, self._record_pid)
             self.processes = processes
@@ -220,11 +220,11 @@ class _Stack:
                     await streams.delete(bus.jetstream, self.folder.run)
                 raise
             await self._end_processes(processes, bus, watch, code)
-            await self.log.finish(bus, watch, mirror)
+            await self.log_keeper.finish(bus, watch, mirror)
         learner = processes.learner if code == 0 and not self.request.command else None
-        self.log.find_missing(learner is not None and learner.returncode == 0)
+        self.log_keeper.find_missing(learner is not None and learner.returncode == 0)
         was_recorded = self._update_info(ended=self._final_status(code), children={})
-        return 3 if code == 0 and (self.log.missing or not was_recorded) else code
+        return 3 if code == 0 and (self.log_keeper.missing or not was_recorded) else code
 
     async def _create_completions_stream(self, bus: Bus) -> None:
         """Create the stream of sampled completions. The run works without it."""
@@ -272,7 +272,7 @@ class _Stack:
         return f"oven-controller up --resume --run {self.folder.run}"
 
     def _pools(self) -> list[Pool]:
-        return pools(agent_specs(self.settings), per_process(self.settings))
+        return make_pools(agent_specs(self.settings), per_process(self.settings))
 
     async def _add_graph_rules(self, processes: Processes, bus: Bus) -> None:
         """Add the prior service's rules to the run's before the learner reads them. The run works without them."""
@@ -301,10 +301,10 @@ class _Stack:
             self.out('printing lines, because the monitor is not installed (`pip install "oven-controller[tui]"`)')
             return
         command = [*process_command("monitor"), "--control"]
-        await self.out.open(command, plan.environment("monitor"), self._monitor_closed)
+        await self.out.open(command, plan.environment("monitor"), self._on_monitor_closed)
         self._record_pid("monitor", self.out.pid)
 
-    def _monitor_closed(self) -> str:
+    def _on_monitor_closed(self) -> str:
         """Return the line to print when the monitor is closed, or an empty text if the run has also ended."""
         if self.ended or self.stop.is_set():
             return ""
@@ -315,9 +315,9 @@ class _Stack:
 
     async def _wait_for_learner(self, learner: Child | None) -> None:
         """Wait until the learner ends or a signal arrives."""
-        stopped = asyncio.create_task(self.stop.wait())
+        stop_task = asyncio.create_task(self.stop.wait())
         script_ended = asyncio.Event()
-        tasks: set[asyncio.Task[object]] = {stopped}
+        tasks: set[asyncio.Task[object]] = {stop_task}
         copy_task = None
         if learner is not None:
             tasks.add(asyncio.create_task(learner.wait()))
@@ -357,16 +357,16 @@ class _Stack:
             self.out("stopping the learner (a second signal kills it)")
         await processes.end_learner()
         try:
-            await self.log.append_saved(bus)
+            await self.log_keeper.append_saved(bus)
         except OvenError as error:
             self.out(str(error))
-        await self.log.drain(bus, watch)  # log the learner's last messages before the agents leave
+        await self.log_keeper.drain(bus, watch)  # log the learner's last messages before the agents leave
         if self.settings.notify.to:  # the notifier reads the end from run.json if it is not in the log
             learner_code = processes.learner.returncode if processes.learner is not None else None
             learner_end = describe_exit(learner_code) if learner_code is not None else ""
             self._update_info(ended=self._final_status(code), learner_end=learner_end)
         await processes.end_others()
-        await self.log.drain(bus, watch)
+        await self.log_keeper.drain(bus, watch)
 
     def print_summary(self) -> None:
         lines = self._summary_lines()
@@ -376,23 +376,23 @@ class _Stack:
             self.request.on_ready({"summary": lines})
 
     def _summary_lines(self) -> list[str]:
-        if not self.report.view.seq:
+        if not self.printer.view.seq:
             return ["nothing was logged"]
         log = self.folder.export if self.folder.export.exists() else self.folder.server.folder
-        missing = [self.log.missing] if self.log.missing else []
+        missing = [self.log_keeper.missing] if self.log_keeper.missing else []
         check = f"log {short_path(log)}; check it with `oven-controller replay {self.folder.run}`"
-        return [*self.report.summary(), *missing, check]
+        return [*self.printer.summary(), *missing, check]
 
     def _final_status(self, code: int) -> Status:
         if code != 0:
             return "stopped" if code == 130 else "failed"
-        if (ended := self.report.view.ended or self.log.saved_end) is not None:
+        if (ended := self.printer.view.ended or self.log_keeper.saved_end) is not None:
             return ended.reason
-        return "failed" if self.log.missing else "stopped"
+        return "failed" if self.log_keeper.missing else "stopped"
 
     def _on_event(self, event: Event) -> None:
-        self.report.on_event(event)
-        self.floods.on_event(event)
+        self.printer.on_event(event)
+        self.flood_detector.on_event(event)
         if self.members is not None:
             self.members.on_event(event)
 

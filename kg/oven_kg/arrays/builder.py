@@ -60,7 +60,7 @@ class Builder:
         return len(self._src)
 
     def declare(self, names: Sequence[str], kinds: Sequence[str] | None = None) -> None:
-        """Declare a batch of nodes. Raises RowError for an unusable name, and for a node with another kind."""
+        """Declare a batch of nodes. Raises RowError for an unusable name or a second kind of a node."""
         numbers = self._nodes.numbers(names)
         self._kind_of_node.extend([-1] * (len(self._nodes) - len(self._kind_of_node)))
         if kinds is None:
@@ -140,7 +140,7 @@ class Builder:
 
 
 def checked_weights(values: Sequence[float] | NDArray[Any]) -> NDArray[np.float32]:
-    """Return the weights in their stored type. Raises RowError for the first unusable one."""
+    """Return the weights as float32. Raises RowError for the first unusable one."""
     with np.errstate(over="ignore"):
         weights = np.asarray(values, np.float64).astype(np.float32)
     is_usable = np.isfinite(weights) & (weights >= 0)
@@ -206,9 +206,9 @@ def _sort_edges(
     key = key[order]
     first_rows = np.flatnonzero(np.concatenate([np.ones(min(1, len(key)), bool), key[1:] != key[:-1]]))
     del key
-    largest = np.maximum.reduceat(weight[order], first_rows) if len(first_rows) else weight.copy()
+    largest_weights = np.maximum.reduceat(weight[order], first_rows) if len(first_rows) else weight.copy()
     order = order[first_rows]
-    return {"indptr": _indptr(src[order], nodes), "dst": dst[order], "rel": rel[order], "weight": largest}
+    return {"indptr": _indptr(src[order], nodes), "dst": dst[order], "rel": rel[order], "weight": largest_weights}
 
 
 def _reverse(forward: dict[str, NDArray[Any]], nodes: int) -> dict[str, NDArray[Any]]:

@@ -2,7 +2,7 @@
 
 The folder is written under a temporary name and then renamed. Opening it reads every byte, to check the hashes and the
 range of every index into another array. So a folder that is truncated, modified or written by another program is
-refused, and later accesses stay within the arrays. Nothing is unpickled.
+rejected, and later accesses stay within the arrays. Nothing is unpickled.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from oven_kg.arrays.graph_arrays import (
 
 FORMAT: Final = "oven-graph-1"
 INDEX: Final = "graph.json"
-INDEX_BYTES: Final = 2**25
-"""Maximum size of graph.json. With 32,767 relations whose names have 1,000 characters it has 33 MB."""
+MAX_INDEX_BYTES: Final = 2**25
+"""Maximum size of graph.json. With 32,767 relation names of 1,000 characters it takes 33 MB."""
 REMEDY: Final = "write it again with `oven-controller kg import`"
 
 Texts = Annotated[list[str], Field(max_length=MAX_RELATIONS)]
@@ -78,28 +78,28 @@ def write(folder: Path, arrays: GraphArrays) -> None:
         columns={name: column_sha(getattr(arrays, name)) for name in COLUMNS},
     )
     needed_bytes = sum(getattr(arrays, name).nbytes + 2**20 for name in COLUMNS)
-    partial = folder.with_name(f"{folder.name}.{os.getpid()}.partial")
+    partial_folder = folder.with_name(f"{folder.name}.{os.getpid()}.partial")
     try:
         check_new(folder)
         folder.parent.mkdir(parents=True, exist_ok=True)
         if (free_bytes := shutil.disk_usage(folder.parent).free) < needed_bytes:
             raise ConfigError(f"{folder} needs {needed_bytes:,} bytes, but {free_bytes:,} are free; choose another")
-        shutil.rmtree(partial, ignore_errors=True)  # left by a killed process with the same pid
-        partial.mkdir()
+        shutil.rmtree(partial_folder, ignore_errors=True)  # left by a killed process with the same pid
+        partial_folder.mkdir()
         for name in COLUMNS:
-            with (partial / f"{name}.npy").open("wb") as file:
+            with (partial_folder / f"{name}.npy").open("wb") as file:
                 values = getattr(arrays, name)
                 np.lib.format.write_array_header_1_0(file, np.lib.format.header_data_from_array_1_0(values))
                 file.write(values.data.cast("B") if len(values) else b"")  # numpy's write loses the cause of an error
                 _sync(file)
-        with (partial / INDEX).open("wb") as file:
+        with (partial_folder / INDEX).open("wb") as file:
             file.write(json.dumps(index.model_dump(), indent=1).encode())
             _sync(file)
-        partial.rename(folder)
+        partial_folder.rename(folder)
     except OSError as error:
         raise ConfigError(f"cannot write the graph {folder}: {reason(error)}; nothing was written there") from error
     finally:
-        shutil.rmtree(partial, ignore_errors=True)
+        shutil.rmtree(partial_folder, ignore_errors=True)
 
 
 def _sync(file: BinaryIO) -> None:
@@ -145,7 +145,7 @@ def _read_index(path: Path) -> _Index:
             f"{path} is not a graph folder, because it has no {INDEX}; use one that `oven-controller kg import` wrote"
         )
     try:
-        index = _Index.model_validate_json(read_file(path / INDEX, "the graph's index", INDEX_BYTES))
+        index = _Index.model_validate_json(read_file(path / INDEX, "the graph's index", MAX_INDEX_BYTES))
     except ValidationError as error:
         raise ConfigError(
             f"{path / INDEX} is not the index of a graph in the format {FORMAT}: {reason(error)}; {REMEDY}"
@@ -177,11 +177,11 @@ def _read_header(path: Path, file: BinaryIO, dtype: np.dtype[Any], count: int) -
         version = np.lib.format.read_magic(file)
         if version != (1, 0):
             raise ValueError(f"version {version}")
-        shape, fortran, actual = np.lib.format.read_array_header_1_0(file)
+        shape, is_fortran, actual_dtype = np.lib.format.read_array_header_1_0(file)
     except (ValueError, SyntaxError) as error:
         raise ConfigError(f"{path} is not a numpy array; pickles are not read; {REMEDY}") from error
-    if actual != dtype or shape != (count,) or (fortran and count > 1):
-        actual_name = "objects" if actual.hasobject else f"{actual}"
+    if actual_dtype != dtype or shape != (count,) or (is_fortran and count > 1):
+        actual_name = "objects" if actual_dtype.hasobject else f"{actual_dtype}"
         raise ConfigError(f"{path} contains {actual_name} of shape {shape} instead of {dtype} of ({count},); {REMEDY}")
     offset, size = file.tell(), os.fstat(file.fileno()).st_size
     if size != offset + count * dtype.itemsize:
@@ -195,13 +195,13 @@ def _check_range(path: Path, name: str, values: NDArray[Any], index: _Index) -> 
     limits |= dict.fromkeys(("rel", "in_rel"), len(index.relations))
     last_offsets = {"indptr": index.edges, "in_indptr": index.edges, "name_offsets": index.name_bytes}
     if (limit := limits.get(name)) is not None and (values.min() < 0 or values.max() >= limit):
-        invalid = values[(values < 0) | (values >= limit)][0]
-        raise ConfigError(f"{path} contains {invalid}, which is not from 0 to {limit - 1}; {REMEDY}")
+        value = values[(values < 0) | (values >= limit)][0]
+        raise ConfigError(f"{path} contains {value}, which is not from 0 to {limit - 1}; {REMEDY}")
     if name in ("weight", "in_weight") and not (values.min() >= 0 and values.max() < np.inf):
-        invalid = values[~((values >= 0) & (values < np.inf))][0]
-        raise ConfigError(f"{path} contains the weight {invalid}; weights are finite, and 0 or more; {REMEDY}")
-    if (last := last_offsets.get(name)) is not None:
+        weight = values[~((values >= 0) & (values < np.inf))][0]
+        raise ConfigError(f"{path} contains the weight {weight}; weights must be finite and at least 0; {REMEDY}")
+    if (last_offset := last_offsets.get(name)) is not None:
         if values[0] != 0 or (values[1:] < values[:-1]).any():
             raise ConfigError(f"{path} contains offsets that do not ascend from 0; {REMEDY}")
-        if values[-1] != last:
-            raise ConfigError(f"{path} ends at {values[-1]} instead of {last}; {REMEDY}")
+        if values[-1] != last_offset:
+            raise ConfigError(f"{path} ends at {values[-1]} instead of {last_offset}; {REMEDY}")

@@ -1,8 +1,8 @@
 """A directed multigraph as sorted arrays: compressed sparse rows in both directions, names, kinds and a content hash.
 
-`N` is the number of nodes, `E` of edges, and `B` of bytes in all names. Nodes are numbered in the order of their names
-(as UTF-8). So the arrays and their hash do not depend on the input order, and a name is found by bisection, without an
-index. Two edges with the same relation between the same nodes are one edge.
+`N` is the number of nodes, `E` the number of edges, and `B` the number of bytes in all names. Nodes are numbered in the
+order of their names (as UTF-8). So the arrays and their hash do not depend on the input order, and a name is found by
+bisection, without an index. Two edges with the same relation between the same nodes are one edge.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ class GraphArrays:
 
     @cached_property
     def _names(self) -> tuple[memoryview, memoryview]:
-        """Return views of the name arrays. A memoryview returns one number in a third of an array's time."""
+        """Return views of the name arrays. Reading a number from a memoryview takes a third of the time."""
         return self.name_bytes.data, self.name_offsets.data
 
     def _bytes_of(self, node: int) -> bytes:
@@ -155,13 +155,13 @@ def row_positions(indptr: NDArray[np.int64], nodes: NDArray[Any]) -> tuple[NDArr
     return positions, counts
 
 
-def membership(nodes: NDArray[np.int32], others: NDArray[np.int32]) -> NDArray[np.bool_]:
-    """Return which of the nodes are among the others. Both arrays are ascending."""
-    if not len(others):
+def membership(nodes: NDArray[np.int32], members: NDArray[np.int32]) -> NDArray[np.bool_]:
+    """Return a mask of the nodes that are in `members`. Both arrays are ascending."""
+    if not len(members):
         return np.zeros(len(nodes), bool)
-    positions = np.searchsorted(others, nodes)
-    positions[positions == len(others)] = 0
-    return np.asarray(others[positions] == nodes)
+    positions = np.searchsorted(members, nodes)
+    positions[positions == len(members)] = 0
+    return np.asarray(members[positions] == nodes)
 
 
 def column_sha(values: NDArray[Any]) -> str:

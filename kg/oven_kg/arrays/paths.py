@@ -34,8 +34,8 @@ def nodes_within(
     levels: list[Nodes] = []
     visited = frontier = np.array([start], np.int32)
     while len(levels) < depth and len(frontier) and (min_nodes is None or len(visited) <= min_nodes):
-        reached = np.unique(_edge_ends(arrays, frontier, direction, relations))
-        frontier = reached[~membership(reached, visited)]
+        ends = np.unique(_edge_ends(arrays, frontier, direction, relations))
+        frontier = ends[~membership(ends, visited)]
         visited = np.sort(np.concatenate([visited, frontier]))
         levels.append(frontier)
     distances = np.repeat(np.arange(1, len(levels) + 1, dtype=np.int32), [len(level) for level in levels])

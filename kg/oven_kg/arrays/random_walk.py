@@ -26,22 +26,22 @@ RESIDUE: Final = 5e-5
 DAMPING)) = 133,000 edges, about 8 ms. At 2e-5 the first 20 nodes were no better."""
 
 
-def pagerank(into: sparse.csr_array, restart: Values | None = None, *, accuracy: float = ACCURACY) -> Values:
-    """Return each node's share of a random walk's time, (N,), with a sum of 1. Row i of `into`, (N, N), has the weights
-    of the edges into node i. `restart`, (N,), is the probability to restart at each node (default: uniform). The walk
-    also restarts at a node without outgoing weight."""
-    count = into.shape[0]
+def pagerank(matrix: sparse.csr_array, restart: Values | None = None, *, accuracy: float = ACCURACY) -> Values:
+    """Return each node's share of a random walk's time, (N,), with a sum of 1. Row i of `matrix`, (N, N), has the
+    weights of the edges into node i. `restart`, (N,), is the probability of restarting at each node (default: uniform).
+    The walk also restarts when it reaches a node without outgoing weight."""
+    count = matrix.shape[0]
     if not count:
         return np.empty(0)
     restart_shares = np.full(count, 1 / count) if restart is None else restart
-    into = into.astype(np.float64)
-    outgoing_weight = np.asarray(into.sum(axis=0))
+    matrix = matrix.astype(np.float64)
+    outgoing_weight = np.asarray(matrix.sum(axis=0))
     per_weight = _inverse(outgoing_weight)
     dead_ends = np.flatnonzero(outgoing_weight == 0)
     ranks, change = restart_shares, 1.0
     # An iteration shrinks the distance to the true ranks by the damping, so its change bounds the remaining distance.
     while change * DAMPING > accuracy * (1 - DAMPING):
-        new_ranks = DAMPING * (into @ (ranks * per_weight))
+        new_ranks = DAMPING * (matrix @ (ranks * per_weight))
         new_ranks += (1 - DAMPING + DAMPING * ranks[dead_ends].sum()) * restart_shares
         change, ranks = float(np.abs(new_ranks - ranks).sum()), new_ranks
     return ranks
@@ -49,13 +49,13 @@ def pagerank(into: sparse.csr_array, restart: Values | None = None, *, accuracy:
 
 class RandomWalk:
     """A random walk along a graph's edges, in proportion to their weights. The weights of several edges between two
-    nodes add up. It stores 40 bytes per node and none per edge."""
+    nodes add up. It uses 40 bytes per node and none per edge."""
 
     def __init__(self, arrays: GraphArrays) -> None:
         self.arrays = arrays
 
     def ranks(self, restart: Values | None = None, *, accuracy: float = ACCURACY) -> Values:
-        """Return the PageRank of all nodes, (N,). Takes the same arguments as `pagerank`."""
+        """Return the PageRank of all nodes, (N,). `restart` and `accuracy` are the same as in `pagerank`."""
         return pagerank(self._incoming_weights, restart, accuracy=accuracy)
 
     def nearest(
@@ -88,8 +88,8 @@ class RandomWalk:
             shares[nodes] + (1 - DAMPING) * remaining_mass + DAMPING * remaining_mass.sum() * uniform_shares[nodes]
         )
         if len(nodes) > count:
-            largest = time_shares >= np.partition(time_shares, -count)[-count]
-            nodes, time_shares = nodes[largest], time_shares[largest]
+            is_largest = time_shares >= np.partition(time_shares, -count)[-count]
+            nodes, time_shares = nodes[is_largest], time_shares[is_largest]
         order = np.lexsort((nodes, -time_shares))[:count]
         return nodes[order], time_shares[order]
 
@@ -114,7 +114,7 @@ class RandomWalk:
 
     @cached_property
     def _outgoing_factors(self) -> tuple[Values, Values, Values]:
-        """Return 1 / weight out, shares after one edge from a random node, edges out (at least 1), each (N,)."""
+        """Return 1 / outgoing weight, shares after one step from a random node, and out-degrees (at least 1), (N,)."""
         per_weight = _inverse(_row_sums(self.arrays.indptr, self.arrays.weight))
         spread = np.asarray(self._incoming_weights @ per_weight)
         degrees = np.maximum(np.diff(self.arrays.indptr), 1).astype(np.float64)
@@ -122,7 +122,7 @@ class RandomWalk:
 
     @cached_property
     def _undirected_factors(self) -> tuple[Values, Values, Values]:
-        """Return the same both ways. There, a long walk visits a node in proportion to its weight."""
+        """Return the same for a walk in both directions. Its long-run shares are proportional to the nodes' weights."""
         arrays = self.arrays
         outgoing_weight = _row_sums(arrays.indptr, arrays.weight) + _row_sums(arrays.in_indptr, arrays.in_weight)
         degrees = np.maximum(np.diff(arrays.indptr) + np.diff(arrays.in_indptr), 1).astype(np.float64)

@@ -1,4 +1,4 @@
-"""Reads nodes, edges and sources from YAML files. Reading does not check them, but `lint` does."""
+"""Reads nodes, edges and sources from YAML files, without checking their content. `lint` checks it."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def read(path: Path | None = None) -> Records:
     body, builtin_sources = _read_yaml(path or DATA / "graph.yaml"), _read_yaml(DATA / "sources.yaml")
     own_sources = _mapping(body.get("sources"))
     unreadable = [
-        f"there is no section {name!r}" for name in sorted(map(str, {*body} - {*SECTIONS, "edges", "sources"}))
+        f"the section {name!r} is unknown" for name in sorted(map(str, {*body} - {*SECTIONS, "edges", "sources"}))
     ]
     unreadable += [
         f"the source {id_!r} is a built-in one; rename yours" for id_ in builtin_sources if id_ in own_sources
@@ -157,7 +157,7 @@ def _fields(record: type[Node | Edge | Source], values: object, location: str, u
     for name, value in _mapping(values).items():
         expected = _TYPES.get(str(name), str)
         if name not in names:
-            unreadable.append(f"{location} has a field {name!r} that is not known")
+            unreadable.append(f"{location} has the unknown field {name!r}")
         elif not isinstance(value, expected) or (isinstance(value, bool) and expected is not bool):
             unreadable.append(f"{location}.{name} is {value!r}, which has the wrong type")
         else:

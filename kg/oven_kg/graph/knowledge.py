@@ -31,43 +31,43 @@ class Knowledge:
             if edge.relation == "CONTRADICTS":
                 network.add_edge(edge.dst, edge.src, key=edge.id, relation=edge.relation)
         self.network = nx.freeze(network)
-        # Agents ask at every step of a run, and networkx's views cost ten times as much as these.
-        self._into: dict[tuple[str, str], list[Edge]] = {}
-        self._out_of: dict[tuple[str, str], list[Edge]] = {}
+        # Agents send requests at every step of a run, and networkx's views are ten times slower than these.
+        self._incoming: dict[tuple[str, str], list[Edge]] = {}
+        self._outgoing: dict[tuple[str, str], list[Edge]] = {}
         self._nodes_by_kind: dict[str, list[Node]] = {}
         for src, dst, key in network.edges(keys=True):
             edge = self.edges[key]
-            self._into.setdefault((dst, edge.relation), []).append(edge)
-            self._out_of.setdefault((src, edge.relation), []).append(edge)
+            self._incoming.setdefault((dst, edge.relation), []).append(edge)
+            self._outgoing.setdefault((src, edge.relation), []).append(edge)
         for node in records.nodes:
             self._nodes_by_kind.setdefault(node.kind, []).append(node)
         self.records = records
         self.sha = _content_hash(records)
         self.paths: dict[tuple[str, ...], EvidencePath] = {}
         """Cache of `diagnosis.evidence_path`: the path in words for a tuple of edge ids. A graph has a few thousand."""
-        self._needs: dict[str, dict[str, tuple[Edge, ...]]] = {}
+        self._needs_cache: dict[str, dict[str, tuple[Edge, ...]]] = {}
 
     def edges_into(self, node: str, *relations: str) -> Iterator[Edge]:
         """Yield the edges of these relations that end at `node`."""
         for relation in relations:
-            yield from self._into.get((node, relation), ())
+            yield from self._incoming.get((node, relation), ())
 
     def edges_out_of(self, node: str, *relations: str) -> Iterator[Edge]:
         """Yield the edges of these relations that begin at `node`."""
         for relation in relations:
-            yield from self._out_of.get((node, relation), ())
+            yield from self._outgoing.get((node, relation), ())
 
     def edges_from(self, node: str, relation: str) -> Sequence[Edge]:
         """Return the edges of one relation that begin at `node`."""
-        return self._out_of.get((node, relation), ())
+        return self._outgoing.get((node, relation), ())
 
     def nodes_of_kind(self, kind: str) -> Sequence[Node]:
         return self._nodes_by_kind.get(kind, ())
 
     def needs(self, remedy: str) -> dict[str, tuple[Edge, ...]]:
         """Return the direct and indirect preconditions of `remedy`, each with the edges that lead to it."""
-        if remedy in self._needs:
-            return self._needs[remedy]
+        if remedy in self._needs_cache:
+            return self._needs_cache[remedy]
         needs: dict[str, tuple[Edge, ...]] = {}
         queue: list[tuple[str, tuple[Edge, ...]]] = [(remedy, ())]
         for node, edges in queue:
@@ -75,14 +75,14 @@ class Knowledge:
                 if edge.dst not in needs:
                     needs[edge.dst] = (*edges, edge)
                     queue.append((edge.dst, needs[edge.dst]))
-        self._needs[remedy] = needs
+        self._needs_cache[remedy] = needs
         return needs
 
     @cached_property
     def requirements(self) -> dict[str, dict[str, tuple[Edge, ...]]]:
-        """Return the needs of each change, each with the edges that lead to it. A change has a need only if every
-        remedy with this change alone has it, because remedies may change the same actuator for different reasons. A
-        remedy with several changes does not say which change has the need."""
+        """Return the needs of each change, each with the edges that lead to it. Only remedies with one change count,
+        because the others do not say which of their changes has the need. A need counts only if all of a change's
+        remedies have it, because they may change the same actuator for different reasons."""
         requirements: dict[str, dict[str, tuple[Edge, ...]]] = {}
         for remedy in self.nodes_of_kind("remedy"):
             if len(remedy.changes) != 1:
@@ -94,13 +94,13 @@ class Knowledge:
 
     @cached_property
     def contradictions(self) -> dict[tuple[str, str], Edge]:
-        """Return pairs of changes that must not be in flight together, alphabetical, and the edge of each."""
+        """Return the pairs of changes that must not be in flight together, in alphabetical order, with their edges."""
         pairs: dict[tuple[str, str], Edge] = {}
         for edge in self.edges.values():
             if edge.relation == "CONTRADICTS":
-                for mine in self.nodes[edge.src].changes:
-                    for theirs in self.nodes[edge.dst].changes:
-                        pairs.setdefault((min(mine, theirs), max(mine, theirs)), edge)
+                for change in self.nodes[edge.src].changes:
+                    for opposite in self.nodes[edge.dst].changes:
+                        pairs.setdefault((min(change, opposite), max(change, opposite)), edge)
         return dict(sorted(pairs.items()))
 
     def info(self) -> GraphInfo:

@@ -1,4 +1,4 @@
-"""The lint for graphs of causes and remedies. Each fault is one sentence that says how to fix it."""
+"""The lint for graphs of causes and remedies. It describes each fault in one sentence."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def _check_ends(records: Records) -> Iterator[str]:
             continue
         for end, allowed in zip((edge.src, edge.dst), ALLOWED_KINDS[edge.relation], strict=True):
             if end not in kinds:
-                yield f"edge {edge.id} dangles: there is no node {end!r}"
+                yield f"edge {edge.id} refers to the missing node {end!r}; add the node, or remove the edge"
             elif kinds[end] not in allowed:
                 yield f"edge {edge.id}: {end} is a {kinds[end]}, where {edge.relation} needs a {' or '.join(allowed)}"
 
@@ -132,9 +132,9 @@ def _check_precondition(need: Node, records: Records) -> Iterator[str]:
         return
     kind, _, name = need.id.partition(":")
     if kind == "actuator" and name not in ACTUATORS:
-        yield f"the precondition {need.id!r} is not a known actuator"
+        yield f"the precondition {need.id!r} is not a known actuator; known: {', '.join(ACTUATORS)}"
     if kind == "metric" and name not in {node.id for node in records.nodes if node.kind == "metric"}:
-        yield f"the precondition {need.id!r} is not a metric of the graph"
+        yield f"the precondition {need.id!r} is not a metric of the graph; add it under `metrics`"
 
 
 def _check_cycles(records: Records) -> Iterator[str]:
@@ -153,7 +153,7 @@ def _check_contradictions(records: Records) -> Iterator[str]:
             continue
         pair = frozenset((edge.src, edge.dst))
         if len(pair) == 1:
-            yield f"edge {edge.id}: {edge.src} contradicts itself"
+            yield f"edge {edge.id}: {edge.src} contradicts itself; remove the edge"
         elif pair in pairs:
             yield f"edge {edge.id} repeats that {edge.src} and {edge.dst} contradict; one edge covers both directions"
         elif shared_changes := changes.get(edge.src, set()) & changes.get(edge.dst, set()):

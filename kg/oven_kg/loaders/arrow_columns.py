@@ -16,17 +16,17 @@ from oven_kg.loaders.input_file import GraphFile, utf8_error
 from oven_kg.loaders.triple_columns import TripleColumns
 
 
-def edges(graph_file: GraphFile, batch: Any, columns: TripleColumns, locate: Locate) -> EdgeBatch:
+def to_edge_batch(graph_file: GraphFile, batch: Any, columns: TripleColumns, locate: Locate) -> EdgeBatch:
     """Convert the columns of an Arrow batch of triples. Raises ConfigError with the row's location."""
     subjects, relations, objects = (
-        texts(graph_file, batch.column(name), locate, label)
+        to_texts(graph_file, batch.column(name), locate, label)
         for name, label in zip(columns[:3], ("subject", "relation", "object"), strict=True)
     )
-    weights = numbers(graph_file, batch.column(columns.weight), locate) if columns.weight else None
+    weights = to_weights(graph_file, batch.column(columns.weight), locate) if columns.weight else None
     return EdgeBatch(subjects, relations, objects, weights, locate)
 
 
-def texts(
+def to_texts(
     graph_file: GraphFile, column: Any, locate: Locate, label: str, rewrite: Callable[[str], str] | None = None
 ) -> Column:
     """Convert a column of binary, text or integers. Each distinct value is decoded and rewritten once. `label` is the
@@ -64,7 +64,7 @@ def _decode(graph_file: GraphFile, dictionary: Any, locate: Locate, label: str) 
     return values
 
 
-def numbers(graph_file: GraphFile, column: Any, locate: Locate) -> NDArray[np.float64]:
+def to_weights(graph_file: GraphFile, column: Any, locate: Locate) -> NDArray[np.float64]:
     """Convert a column of weights. A missing weight is 1. Raises ConfigError for a value that is not a number."""
     if isinstance(column, pa.ChunkedArray):
         column = column.combine_chunks()

@@ -17,7 +17,7 @@ BATCH_ROWS: Final = 20_000
 """Maximum rows per batch: about 5 MB of short texts."""
 
 Locate: TypeAlias = Callable[[int], str]
-"""Convert a row's position in its batch into a location in the file, e.g. "line 7"."""
+"""A function that converts a row's position in its batch into a location in the file, e.g. "line 7"."""
 
 
 @dataclass(frozen=True, slots=True)

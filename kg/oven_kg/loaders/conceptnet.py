@@ -15,10 +15,10 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from oven_core.errors import ConfigError
-from oven_kg.loaders.arrow_columns import texts
+from oven_kg.loaders.arrow_columns import to_texts
 from oven_kg.loaders.batches import Batch, EdgeBatch, Licence, LoaderOptions, Locate, SkippedRows
 from oven_kg.loaders.input_file import GraphFile
-from oven_kg.loaders.separated_values import Dialect, batches
+from oven_kg.loaders.separated_values import Dialect, read_batches
 
 DIALECT: Final = Dialect("\t", quoted=False, names=("assertion", "relation", "start", "end", "about"))
 LICENCE: Final = "CC-BY-SA-4.0"
@@ -36,7 +36,7 @@ def load_conceptnet(graph_file: GraphFile, options: LoaderOptions) -> Iterator[B
     prefixes = tuple(f"/c/{language}/" for language in options.languages)
     skipped = 0
     yield Licence(LICENCE)
-    for batch, locate_line in batches(graph_file, DIALECT, DIALECT.names[1:]):
+    for batch, locate_line in read_batches(graph_file, DIALECT, DIALECT.names[1:]):
         rows = np.flatnonzero(_has_prefix(batch.column("start"), prefixes) & _has_prefix(batch.column("end"), prefixes))
         skipped += len(batch) - len(rows)
         if not len(rows):
@@ -47,9 +47,9 @@ def load_conceptnet(graph_file: GraphFile, options: LoaderOptions) -> Iterator[B
 
         selected = batch.take(pa.array(rows))
         yield EdgeBatch(
-            texts(graph_file, selected.column("start"), locate, "start", concept_name),
-            texts(graph_file, selected.column("relation"), locate, "relation", lambda uri: uri.removeprefix("/r/")),
-            texts(graph_file, selected.column("end"), locate, "end", concept_name),
+            to_texts(graph_file, selected.column("start"), locate, "start", concept_name),
+            to_texts(graph_file, selected.column("relation"), locate, "relation", lambda uri: uri.removeprefix("/r/")),
+            to_texts(graph_file, selected.column("end"), locate, "end", concept_name),
             _weights(graph_file, selected.column("about"), locate),
             locate,
         )

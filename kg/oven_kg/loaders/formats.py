@@ -25,7 +25,7 @@ UNSUPPORTED_FILES: Final[tuple[tuple[bytes, str], ...]] = (
 )
 """First bytes of file types that no loader reads, with a description of each."""
 XML_ROOTS: Final = {"graphml": "graphml", "gexf": "gexf", "RDF": "rdfxml"}
-"""The format for each XML root element. GEXF is no longer supported, and its error says so."""
+"""The format for each XML root element. No loader reads GEXF, but detecting it gives a clear error."""
 NTRIPLES_LINE: Final = re.compile(
     rb'\s*(?:<[^<>"\s]+>|_:\S+)\s+<[^<>"\s]+>\s+(?:<[^<>"\s]+>|_:\S+|"(?:[^"\\]|\\.)*"(?:@[\w-]+|\^\^<[^<>\s]+>)?)'
     rb"\s*\.\s*(?:#.*)?$"
@@ -50,7 +50,7 @@ def files_with_loaders(paths: Sequence[Path], format_name: str = "") -> list[tup
 
 
 def has_languages(loader: Loader) -> bool:
-    """Return whether the format states each node's language."""
+    """Return whether the loader's format gives the language of each node."""
     return loader is _loader("conceptnet")
 
 
@@ -80,7 +80,7 @@ def refuse_unsupported(graph_file: GraphFile) -> None:
     """Raise ConfigError for a folder, and for a known file type that is not a graph."""
     path = graph_file.path
     if path.is_dir():
-        raise ConfigError(f"{path} is a folder, but not one of `kg import` (no graph.json); name the graph's files")
+        raise ConfigError(f"{path} is a folder that `kg import` did not write (no graph.json); name the graph's files")
     for magic, description in UNSUPPORTED_FILES:
         if graph_file.head.startswith(magic):
             raise ConfigError(f"{path} is {description}, which is not supported; export the graph as text, e.g. CSV")

@@ -21,7 +21,7 @@ KINDS: Final = ("kind", "entity_type")
 
 def load_graphml(graph_file: GraphFile, options: LoaderOptions) -> Iterator[Batch]:
     """Load GraphML. A node's kind, and an edge's relation and weight, come from `data` with those names. An undirected
-    edge becomes two. Raises ConfigError with the line."""
+    edge becomes two edges. Raises ConfigError with the line."""
     return to_batches(check_declared(_rows(graph_file), graph_file.path, "line"), "line")
 
 

@@ -31,7 +31,7 @@ class ImportResult:
 
     arrays: GraphArrays
     repeated: int
-    """Number of repeated edges, of which the largest weight was used."""
+    """Number of repeated edges. Each edge got its largest weight."""
     skipped: dict[str, int]
     """Number of skipped rows per kind."""
     unused_relations: tuple[str, ...]
@@ -65,7 +65,7 @@ def import_graph(
     arrays = builder.finish(licence=licence or " AND ".join(licences))
     names = ", ".join(str(graph_file.path) for graph_file, _ in files)
     if not arrays.edges:
-        raise ConfigError(f"{names}: no edges are left of {skipped.total() or 'no'} rows; skip fewer of them")
+        raise ConfigError(f"{names}: no edges to import ({skipped.total()} rows were skipped); skip fewer rows")
     if cycles != "keep" and (cycle := find_cycle(arrays)):
         if cycles == "refuse":
             raise ConfigError(
@@ -85,16 +85,16 @@ def _add(
     if isinstance(batch, NodeBatch):
         builder.declare(batch.names, batch.kinds)
         return
-    relations, mapped = _rename(batch.relations, relation_map)
-    skipped["edges whose relation is null in the map"] += int((~mapped).sum())
-    weights = np.ones(len(mapped), np.float32) if batch.weights is None else checked_weights(batch.weights)
-    heavy_enough = weights >= min_weight
-    skipped["edges below the minimum weight"] += int((mapped & ~heavy_enough).sum())
-    rows = np.flatnonzero(mapped & heavy_enough)
+    relations, is_mapped = _rename(batch.relations, relation_map)
+    skipped["edges whose relation is null in the map"] += int((~is_mapped).sum())
+    weights = np.ones(len(is_mapped), np.float32) if batch.weights is None else checked_weights(batch.weights)
+    is_heavy = weights >= min_weight
+    skipped["edges below the minimum weight"] += int((is_mapped & ~is_heavy).sum())
+    rows = np.flatnonzero(is_mapped & is_heavy)
     if not len(rows):
         return
     sources, relations, targets = (
-        column if len(rows) == len(mapped) else column.select(rows)
+        column if len(rows) == len(is_mapped) else column.select(rows)
         for column in (batch.sources, relations, batch.targets)
     )
     try:
@@ -108,10 +108,10 @@ def _add(
         raise RowError(int(rows[error.row]), str(error)) from error
 
 
-def _numbers(column: Column, number: Callable[[Sequence[str]], NDArray[np.int32]]) -> NDArray[np.int32]:
+def _numbers(column: Column, look_up: Callable[[Sequence[str]], NDArray[np.int32]]) -> NDArray[np.int32]:
     """Return the builder's number for each row of a column. Each distinct text is looked up once."""
     try:
-        return number(column.texts)[column.codes]
+        return look_up(column.texts)[column.codes]
     except RowError as error:
         raise RowError(int(np.argmax(column.codes == error.row)), str(error)) from error
 

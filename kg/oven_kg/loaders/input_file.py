@@ -17,9 +17,9 @@ from typing import Any, BinaryIO, Final
 from oven_core.errors import ConfigError, reason
 
 HEAD_BYTES: Final = 64 * 1024
-"""Number of decompressed bytes at the start of the file that decide its format."""
+"""Number of decompressed bytes at the start of a file from which its format is detected."""
 MAX_BYTES: Final = 64 * 2**30
-"""Maximum size of a decompressed file. ConceptNet 5.7 has 10 GB."""
+"""Maximum size of a decompressed file. ConceptNet 5.7 takes 10 GB."""
 MAX_JSON_BYTES: Final = 64 * 2**20
 """Maximum size of a JSON file whose format has to be parsed as a whole."""
 MAX_COMPRESSION_RATIO: Final = 100
@@ -51,7 +51,7 @@ class GraphFile:
 
     @contextmanager
     def open(self) -> Iterator[BinaryIO]:
-        """Open a decompressed stream. Reading raises ConfigError for a truncated file, and beyond the limits."""
+        """Open a decompressed stream. Reading raises ConfigError if the file is truncated or exceeds a limit."""
         with self._open_raw() as raw:
             yield io.BufferedReader(_LimitedReader(self.path, raw, self.compression), HEAD_BYTES)
 
@@ -106,7 +106,7 @@ class _LimitedReader(io.RawIOBase):
         return len(chunk)
 
 
-def lines(graph_file: GraphFile, limit: int) -> Iterator[tuple[int, bytes]]:
+def read_lines(graph_file: GraphFile, limit: int) -> Iterator[tuple[int, bytes]]:
     """Yield each non-blank line with its number from 1. Raises ConfigError for a line over `limit` bytes."""
     with graph_file.open() as file:
         number = 0
@@ -121,7 +121,7 @@ def lines(graph_file: GraphFile, limit: int) -> Iterator[tuple[int, bytes]]:
 
 
 def decode(graph_file: GraphFile, location: str, text: bytes) -> str:
-    """Decode UTF-8. Raises ConfigError that names the first invalid byte."""
+    """Decode UTF-8. Raises ConfigError with the first invalid byte."""
     try:
         return text.decode()
     except UnicodeDecodeError as error:

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from oven_core.errors import ConfigError, reason
 from oven_kg.loaders.batches import Batch, EdgeRow, LoaderOptions, to_batches
-from oven_kg.loaders.input_file import GraphFile, decode, lines
+from oven_kg.loaders.input_file import GraphFile, decode, read_lines
 from oven_kg.loaders.triple_columns import triple_columns
 
 MAX_LINE_BYTES: Final = 4 * 2**20
@@ -23,7 +23,7 @@ def load_json_lines(graph_file: GraphFile, options: LoaderOptions) -> Iterator[B
 
 
 def _edges(graph_file: GraphFile) -> Iterator[EdgeRow]:
-    for number, line in lines(graph_file, MAX_LINE_BYTES):
+    for number, line in read_lines(graph_file, MAX_LINE_BYTES):
         location = f"{graph_file.path}, line {number}"
         text = decode(graph_file, f"line {number}", line.removeprefix(b"\xef\xbb\xbf"))
         try:

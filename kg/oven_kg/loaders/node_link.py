@@ -14,7 +14,7 @@ from oven_kg.loaders.triple_columns import DEFAULT_RELATION
 
 
 def load_node_link(graph_file: GraphFile, options: LoaderOptions) -> Iterator[Batch]:
-    """Load node-link JSON. An edge of an undirected graph becomes two. Raises ConfigError with the location."""
+    """Load node-link JSON. Each edge of an undirected graph becomes two edges. Raises ConfigError with the location."""
     return to_batches(check_declared(_rows(graph_file), graph_file.path))
 
 
@@ -48,7 +48,7 @@ def _parse(graph_file: GraphFile) -> dict[str, Any]:
             f"{graph_file.path} has more than {MAX_JSON_BYTES:,} bytes of JSON; write it as GraphML or as JSON lines, "
             "which are read as a stream"
         )
-    text = decode(graph_file, "its text", data.removeprefix(b"\xef\xbb\xbf"))
+    text = decode(graph_file, "the JSON text", data.removeprefix(b"\xef\xbb\xbf"))
     try:
         graph = json.loads(text)
     except (ValueError, RecursionError) as error:

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 
 from oven_core.errors import ConfigError
 from oven_kg.arrays.builder import MAX_CHARACTERS
-from oven_kg.loaders.arrow_columns import edges
+from oven_kg.loaders.arrow_columns import to_edge_batch
 from oven_kg.loaders.batches import BATCH_ROWS, Batch, LoaderOptions
 from oven_kg.loaders.input_file import GraphFile
 from oven_kg.loaders.triple_columns import triple_columns
@@ -39,7 +39,7 @@ def load_parquet(graph_file: GraphFile, options: LoaderOptions) -> Iterator[Batc
             def locate(row: int, start: int = row_count) -> str:
                 return f"row {start + row + 1}"
 
-            yield edges(graph_file, batch, columns, locate)
+            yield to_edge_batch(graph_file, batch, columns, locate)
             row_count += batch.num_rows
     except (pa.ArrowException, OSError) as error:
         raise _unreadable(graph_file, error) from error

@@ -6,12 +6,13 @@ import io
 import re
 from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 from oven_core.errors import ConfigError, reason
 from oven_kg.loaders.batches import BATCH_ROWS, Batch, Column, EdgeBatch, LoaderOptions, SkippedRows
-from oven_kg.loaders.input_file import HEAD_BYTES, MAX_JSON_BYTES, GraphFile, lines
+from oven_kg.loaders.input_file import HEAD_BYTES, MAX_JSON_BYTES, GraphFile, read_lines
 from oven_kg.loaders.xml_events import XmlEvents
 
 MAX_STATEMENT_BYTES: Final = 4 * 2**20
@@ -147,10 +148,9 @@ def _batch(graph_file: GraphFile, rdf_format: str, rows: list[tuple[str, str, st
     def locate(row: int) -> str:
         if rdf_format != "N_TRIPLES":
             return f"statement {numbers[row]}"
-        statements = (
-            line for line, text in lines(graph_file, MAX_STATEMENT_BYTES) if not text.lstrip().startswith(b"#")
-        )
-        return f"line {next(line for number, line in enumerate(statements, 1) if number == numbers[row])}"
+        all_lines = read_lines(graph_file, MAX_STATEMENT_BYTES)
+        statement_lines = (line for line, text in all_lines if not text.lstrip().startswith(b"#"))
+        return f"line {next(islice(statement_lines, numbers[row] - 1, None))}"
 
     return EdgeBatch(
         Column.from_distinct(sources), Column.from_repeated(relations), Column.from_distinct(targets), None, locate

@@ -15,9 +15,9 @@ import pyarrow.csv as arrow_csv
 
 from oven_core.errors import ConfigError
 from oven_core.files import csv_field_limit
-from oven_kg.loaders.arrow_columns import edges
+from oven_kg.loaders.arrow_columns import to_edge_batch
 from oven_kg.loaders.batches import Batch, LoaderOptions, Locate
-from oven_kg.loaders.input_file import HEAD_BYTES, GraphFile, decode, lines
+from oven_kg.loaders.input_file import HEAD_BYTES, GraphFile, decode, read_lines
 from oven_kg.loaders.triple_columns import triple_columns
 
 BLOCK_BYTES: Final = 2**21
@@ -55,8 +55,8 @@ def load_tsv(graph_file: GraphFile, options: LoaderOptions) -> Iterator[Batch]:
 
 def _load(graph_file: GraphFile, dialect: Dialect) -> Iterator[Batch]:
     columns = triple_columns(graph_file.path, _header(graph_file, dialect))
-    for batch, locate in batches(graph_file, dialect, columns.names):
-        yield edges(graph_file, batch, columns, locate)
+    for batch, locate in read_batches(graph_file, dialect, columns.names):
+        yield to_edge_batch(graph_file, batch, columns, locate)
 
 
 def _header(graph_file: GraphFile, dialect: Dialect) -> list[str]:
@@ -67,7 +67,7 @@ def _header(graph_file: GraphFile, dialect: Dialect) -> list[str]:
     return next(csv.reader([decode(graph_file, "line 1", first_line)], **dialect.csv_options), [])
 
 
-def batches(graph_file: GraphFile, dialect: Dialect, columns: Sequence[str]) -> Iterator[tuple[Any, Locate]]:
+def read_batches(graph_file: GraphFile, dialect: Dialect, columns: Sequence[str]) -> Iterator[tuple[Any, Locate]]:
     """Yield Arrow batches of binary columns, each with a function for row locations. Raises ConfigError."""
     row_count = 0
     first_row = 1 if dialect.names else 2
@@ -105,17 +105,17 @@ def _explain_error(graph_file: GraphFile, dialect: Dialect, problem: str) -> Con
             "the file is truncated, or a quote or delimiter is missing"
         )
     if "straddling" in problem:
-        for _ in lines(graph_file, BLOCK_BYTES):
+        for _ in read_lines(graph_file, BLOCK_BYTES):
             pass  # raises ConfigError if a line is too long
         location = _location(graph_file, dialect, 2**62)
-        return ConfigError(f"{path}, {location} opens a quote and does not close it within {BLOCK_BYTES:,} bytes")
+        return ConfigError(f"{path}, {location} opens a quote that does not end within {BLOCK_BYTES:,} bytes; close it")
     return ConfigError(f"{path} cannot be read: {problem.splitlines()[0][:200]}")
 
 
 def _location(graph_file: GraphFile, dialect: Dialect, wanted_row: int) -> str:
     """Read the file again to find the line where a row begins, or else the last readable line."""
     if not dialect.quoted:
-        for row, (line, _) in enumerate(lines(graph_file, BLOCK_BYTES), 1):
+        for row, (line, _) in enumerate(read_lines(graph_file, BLOCK_BYTES), 1):
             if row == wanted_row:
                 return f"line {line}"
         return f"row {wanted_row}"

@@ -1,4 +1,4 @@
-"""Parse XML as a stream with expat. Document types are refused, and nesting and element size are limited."""
+"""Parse XML as a stream with expat. Document types are rejected, and nesting and element size are limited."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class XmlEvents:
         self._parser.StartElementHandler = self._start
         self._parser.EndElementHandler = self._end
         self._parser.CharacterDataHandler = self.text
-        # Entities could expand a small file beyond memory, or refer to other files. No graph needs them.
-        self._parser.StartDoctypeDeclHandler = self._refuse
-        self._parser.EntityDeclHandler = self._refuse
+        # Entities can make a small file exhaust the memory, or refer to other files. No graph needs them.
+        self._parser.StartDoctypeDeclHandler = self._reject
+        self._parser.EntityDeclHandler = self._reject
         self._depth = 0
         self._element_bytes = 0
 
@@ -57,7 +57,7 @@ class XmlEvents:
 
     def text(self, text: str) -> None: ...
 
-    def _refuse(self, *_: object) -> None:
+    def _reject(self, *_: object) -> None:
         raise ConfigError(
             f"{self.location} declares a document type or entities; {self._format} needs neither, so remove them, e.g. "
             "with `xmllint --noent --dropdtd`"

@@ -28,7 +28,7 @@ from oven_kg.graph.graph_yaml import Edge, Node
 from oven_kg.graph.knowledge import Knowledge
 
 GRADES_WEAKEST_LAST: Final = "ABDC"
-"""Grades of evidence: A controlled ablation, B reported at scale, D measured here on one small task, C practice."""
+"""Grades of evidence: A controlled ablation, B reported at scale, D measured by us on one small task, C practice."""
 LEAK: Final = 0.05
 """Probability of a symptom that no cause in the graph explains."""
 MAX_LOG_ODDS: Final = 2.0
@@ -92,33 +92,33 @@ def cause_probabilities(graph: Knowledge, symptoms: Severities, phase: str = "")
         edges = [edge for edge in graph.edges_into(symptom, "CAUSES") if graph.nodes[edge.src].applies(phase)]
         p_not_caused = {edge.src: 1 - edge.strength * graph.nodes[edge.src].prior for edge in edges}
         for edge in edges:
-            others = math.prod(p for cause, p in sorted(p_not_caused.items()) if cause != edge.src)
-            p_without = 1 - (1 - LEAK) * others
+            p_no_other_cause = math.prod(p for cause, p in sorted(p_not_caused.items()) if cause != edge.src)
+            p_without = 1 - (1 - LEAK) * p_no_other_cause
             p_with = 1 - (1 - p_without) * (1 - edge.strength)
             log_ratios.setdefault(edge.src, []).append(severity * math.log(p_with / p_without))
     probabilities = {}
-    for cause, logs in log_ratios.items():
+    for cause, ratios in log_ratios.items():
         prior = graph.nodes[cause].prior
-        odds = math.exp(math.log(prior / (1 - prior)) + math.fsum(logs))
+        odds = math.exp(math.log(prior / (1 - prior)) + math.fsum(ratios))
         probabilities[cause] = odds / (1 + odds)
     return dict(sorted(probabilities.items(), key=lambda item: (-item[1], item[0])))
 
 
 def weigh(graph: Knowledge, remedy: str, causes: Mapping[str, float], symptoms: Severities) -> float:
-    """Return ln((1 − harm) / (1 − benefit)) within ±LIMIT: a sum of weights of evidence, or 0 without evidence. Harm
-    and benefit are noisy-ORs over the diagnosis."""
-    good: list[float] = []
+    """Return ln((1 − harm) / (1 − benefit)) within ±MAX_LOG_ODDS: a sum of weights of evidence, or 0 without evidence.
+    Harm and benefit are noisy-ORs over the diagnosis."""
+    benefits: list[float] = []
     for relation, factor in SUPPORTING_RELATIONS:
-        good += [
+        benefits += [
             _weight(edge.strength * factor * p)
             for edge in graph.edges_from(remedy, relation)
             if (p := causes.get(edge.dst))  # causes outside the diagnosis do not count
         ]
-    bad = [
+    harms = [
         _weight(edge.strength * causes.get(edge.dst, symptoms.get(edge.dst, 0.0)))
         for edge in graph.edges_from(remedy, "WORSENS")
     ]
-    return max(-MAX_LOG_ODDS, min(MAX_LOG_ODDS, math.fsum(good) - math.fsum(bad)))
+    return max(-MAX_LOG_ODDS, min(MAX_LOG_ODDS, math.fsum(benefits) - math.fsum(harms)))
 
 
 def _weight(p: float) -> float:
@@ -217,10 +217,10 @@ def barring_paths(graph: Knowledge, request: JudgeRequest) -> tuple[EvidencePath
             missing = unmet(needs, request.actuators, request.metrics, request.held_out)
             paths += [evidence_path(graph, needs[need], "unmet") for need in missing]
     for pair, edge in graph.contradictions.items():
-        for mine, theirs in (pair, pair[::-1]):
-            if covers(mine, request.changes):
-                conflicting = [change for change in sorted(request.in_flight) if covers(theirs, change)]
-                paths += [evidence_path(graph, (edge,), f"{change} is in flight") for change in conflicting]
+        for barred_change, opposite_change in (pair, pair[::-1]):
+            if covers(barred_change, request.changes):
+                conflicts = [change for change in sorted(request.in_flight) if covers(opposite_change, change)]
+                paths += [evidence_path(graph, (edge,), f"{change} is in flight") for change in conflicts]
     return tuple(dict.fromkeys(paths))
 
 
@@ -229,7 +229,7 @@ def _remedies(graph: Knowledge, request: JudgeRequest) -> list[Node]:
     remedies = []
     for node in graph.nodes_of_kind("remedy"):
         if node.applies(request.phase) and any(covers(change, request.changes) for change in node.changes):
-            others = {change.partition(":")[0] for change in node.changes if not covers(change, request.changes)}
-            if not request.actuators or others.issubset(request.actuators):
+            actuators = {change.partition(":")[0] for change in node.changes if not covers(change, request.changes)}
+            if not request.actuators or actuators.issubset(request.actuators):
                 remedies.append(node)
     return remedies

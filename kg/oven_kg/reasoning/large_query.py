@@ -53,10 +53,10 @@ class LargeQuery:
             raise ConfigError(f"the graph has no node {name!r}; similar names are {similar_names}") from None
 
     def _relation_numbers(self, names: Collection[str]) -> list[int] | None:
-        known = self._arrays.relations
-        if unknown := [name for name in names if name not in known]:
-            raise ConfigError(f"the graph has no relation {unknown[0]!r}; it has {', '.join(known[:20])}")
-        return [known.index(name) for name in names] or None
+        known_names = self._arrays.relations
+        if unknown := [name for name in names if name not in known_names]:
+            raise ConfigError(f"the graph has no relation {unknown[0]!r}; it has {', '.join(known_names[:20])}")
+        return [known_names.index(name) for name in names] or None
 
     def _row(self, node: int, **fields: object) -> QueryRow:
         kind = self._arrays.kind_names[self._arrays.kinds[node]]
@@ -69,8 +69,8 @@ class LargeQuery:
         return self._row(node, edge=str(edge), relation=relation, towards=towards, score=score)
 
     def _neighbors(self, request: GraphQuery) -> tuple[list[QueryRow], bool]:
-        """Return neighbors. At depth 1: one row per edge, heaviest first, then outgoing before incoming edges, then by
-        name. At a greater depth: one row per node, nearest first."""
+        """Return one row per edge at depth 1: heaviest first, then outgoing before incoming edges, then by name. At a
+        greater depth, return one row per node, nearest first."""
         start, relations = self._node_number(request.node), self._relation_numbers(request.relations)
         max_rows = request.limit + 1
         if request.depth == 1:
@@ -82,7 +82,7 @@ class LargeQuery:
 
     def _edges(self, start: int, relations: Collection[int] | None, direction: str, max_rows: int) -> list[QueryRow]:
         arrays = self._arrays
-        parts: list[tuple[Any, ...]] = []  # (other end, edge, whether it is an edge in)
+        parts: list[tuple[Any, ...]] = []  # (other end, edge, whether it is incoming)
         if direction != "in":
             edges = np.arange(arrays.indptr[start], arrays.indptr[start + 1])
             parts.append((arrays.dst[edges], edges, np.zeros(len(edges), np.int8)))
@@ -102,10 +102,10 @@ class LargeQuery:
         relations = self._relation_numbers(request.relations)
         path = shortest_path(self._arrays, start, end, request.direction, relations)
         rows = [self._row(path[0])] if path else []
-        rows += [self._step(previous, node, relations, request.direction) for previous, node in pairwise(path)]
+        rows += [self._step_row(previous, node, relations, request.direction) for previous, node in pairwise(path)]
         return rows, False
 
-    def _step(self, previous: int, node: int, relations: Collection[int] | None, direction: str) -> QueryRow:
+    def _step_row(self, previous: int, node: int, relations: Collection[int] | None, direction: str) -> QueryRow:
         """Return the row of the heaviest edge from `previous` to `node`, or else from `node` to `previous`."""
         edges = self._edges_between(previous, node, relations) if direction != "in" else []
         towards = "out" if edges else "in"

@@ -85,7 +85,7 @@ def _steps(graph: Knowledge, node: str, request: GraphQuery) -> list[_Step]:
         steps += [
             _Step(end, key, "in")
             for end, _, key in sorted(graph.network.in_edges(node, keys=True))
-            if request.direction == "in" or graph.edges[key].relation != "CONTRADICTS"  # is in both directions
+            if request.direction == "in" or graph.edges[key].relation != "CONTRADICTS"  # stored in both directions
         ]
     return [step for step in steps if not request.relations or graph.edges[step.edge].relation in request.relations]
 

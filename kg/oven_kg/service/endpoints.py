@@ -38,7 +38,7 @@ RequestT = TypeVar("RequestT", bound=Message)
 
 
 def parse(kind: type[RequestT], request: bytes) -> RequestT:
-    """Parse a request of this type. Raises ConfigError that names the first fault."""
+    """Parse a request of this type. Raises ConfigError with the first fault."""
     try:
         return kind.model_validate_json(request)
     except ValidationError as error:

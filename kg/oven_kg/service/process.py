@@ -1,4 +1,4 @@
-"""The prior service's process: a NATS microservice on one frozen graph.
+"""The prior service's process: a NATS microservice that answers from one frozen graph.
 
 It answers a malformed request with an error in the microservice's headers. It replies only to inboxes, because the
 requester chooses the reply subject. Otherwise a request could make the service write where its sender may not.
@@ -43,7 +43,7 @@ VERSION: Final = "1.0.0"
 """Version of the endpoints. The graph's version is its hash."""
 QUEUE: Final = "kg"
 MAX_REFERENCE_BYTES: Final = 4096
-"""Maximum size of a request that refers to an upload. Parsing a longer one would delay the other endpoints."""
+"""Maximum size of a request that refers to an upload. Parsing a longer request would delay other endpoints."""
 MAX_ANSWER_BYTES: Final = 1_000_000
 """Maximum size of an answer. A message on the bus, with its headers, has at most 1 MiB."""
 
@@ -96,8 +96,8 @@ async def run_service(bus: Bus, answers: Answers, paths: GraphPaths = BUILT_IN) 
         queue_group=QUEUE,
     )
     service = await nats.micro.add_service(bus.client, config)
-    with ThreadPoolExecutor(1, "oven-kg-large") as thread:
-        for endpoint, handler in _handlers(answers, paths, thread).items():
+    with ThreadPoolExecutor(1, "oven-kg-large") as executor:
+        for endpoint, handler in _handlers(answers, paths, executor).items():
             await service.add_endpoint(name=endpoint, subject=names.kg(endpoint), handler=_reply_with(handler))
         await bus.flush()
         try:
@@ -108,21 +108,21 @@ async def run_service(bus: Bus, answers: Answers, paths: GraphPaths = BUILT_IN) 
                     await service.stop()
 
 
-def _handlers(answers: Answers, paths: GraphPaths, thread: Executor) -> Mapping[str, Handler]:
+def _handlers(answers: Answers, paths: GraphPaths, executor: Executor) -> Mapping[str, Handler]:
     """Return the handler of each endpoint. The small graph answers on the event loop. A large graph answers in
-    `thread`: some of its answers take milliseconds, mostly in numpy, which releases the GIL. Token scores are computed
-    in a separate process."""
+    `executor`, because some answers take milliseconds, mostly in numpy, which releases the GIL. Token scores are
+    computed in a separate process."""
     uploads = Uploads()
 
-    def on_loop(endpoint: str) -> Handler:
+    def loop_handler(endpoint: str) -> Handler:
         async def handle(request: bytes) -> bytes:
             return answers(endpoint, request) or b""
 
         return handle
 
-    def in_thread(endpoint: str) -> Handler:
+    def thread_handler(endpoint: str) -> Handler:
         async def handle(request: bytes) -> bytes:
-            answer = await asyncio.get_running_loop().run_in_executor(thread, answers, endpoint, request)
+            answer = await asyncio.get_running_loop().run_in_executor(executor, answers, endpoint, request)
             return answer or b""
 
         return handle
@@ -136,7 +136,7 @@ def _handlers(answers: Answers, paths: GraphPaths, thread: Executor) -> Mapping[
         return await token_prior_process.answer(full_request, paths, compressed=bool(upload_id))
 
     large = answers.large.endpoints if answers.large else {}
-    handlers = {endpoint: (in_thread if endpoint in large else on_loop)(endpoint) for endpoint in answers.endpoints}
+    handlers = {name: (thread_handler if name in large else loop_handler)(name) for name in answers.endpoints}
     return handlers | {"token_prior": token_prior, "upload": upload}
 
 
@@ -202,7 +202,7 @@ class Uploads:
         parts = {**upload.parts, part.part: data}
         if (size := sum(map(len, parts.values()))) > MAX_UPLOAD_BYTES:
             self._uploads.pop(part.upload, None)
-            raise ConfigError(f"the upload has {size} bytes, compressed; the limit is {MAX_UPLOAD_BYTES}")
+            raise ConfigError(f"the compressed upload has {size} bytes; send at most {MAX_UPLOAD_BYTES} bytes")
         upload.parts, upload.last_part_at = parts, now
         self._uploads[part.upload] = upload
         return PartTaken(upload=part.upload, missing=upload.part_count - len(parts))

@@ -74,7 +74,7 @@ async def answer(request: bytes, paths: GraphPaths, *, compressed: bool, limit_s
 
 
 def decompress(data: bytes) -> bytes:
-    """Decompress with zlib. Raises ConfigError for damaged data, and beyond REQUEST_BYTES."""
+    """Decompress with zlib. Raises ConfigError for damaged data and for more than MAX_REQUEST_BYTES."""
     decompressor = zlib.decompressobj()
     try:
         request = decompressor.decompress(data, MAX_REQUEST_BYTES)

@@ -1,6 +1,6 @@
 """Token scores from a graph: each node's PageRank, distributed over the tokens of its label.
 
-This follows the source experiment, which stored a graph's scores of 358 tokens in under a kilobyte. A token's score is
+This follows an earlier experiment, which stored a graph's scores of 358 tokens in under a kilobyte. A token's score is
 the mass from its nodes, times log((1 + N) / (1 + df)), where df is the number of nodes whose label contains it. Without
 this factor, a few letters and dots would get most of the mass.
 """
@@ -54,7 +54,7 @@ def name_scores(arrays: GraphArrays, encode: Encode, text_of: Callable[[str], st
 
 def node_importance(arrays: GraphArrays) -> NDArray[np.float64]:
     """Return each node's PageRank, (N,), scaled to a mean of 1. An edge's weight is its relation's weight times log(1 +
-    its own weight), and BACK times that in the reverse direction."""
+    its own weight). The reverse direction has BACKWARD_FACTOR times that weight."""
     relation_weights = np.array([RELATION_WEIGHTS.get(name, DEFAULT_WEIGHT) for name in arrays.relations] or [0.0])
     forward = _matrix(relation_weights, arrays.in_rel, arrays.in_weight, arrays.in_src, arrays.in_indptr)
     backward = _matrix(relation_weights, arrays.rel, arrays.weight, arrays.dst, arrays.indptr)

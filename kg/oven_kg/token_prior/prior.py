@@ -45,7 +45,7 @@ def token_prior(sha: str, graph_scores: Callable[[Encode], dict[int, float]], re
         raise ConfigError(
             f"vocabulary_sha is {sha_of_tokens!r}; send the vocabulary, or its SHA-256 in 64 hexadecimal digits"
         )
-    scores = _unigram(request) if request.method == "unigram" else _from_graph(graph_scores, request)
+    scores = _unigram_scores(request) if request.method == "unigram" else _kg_scores(graph_scores, request)
     blob = encode(scores, size, sha_of_tokens)
     return TokenPrior(
         graph=sha,
@@ -57,7 +57,7 @@ def token_prior(sha: str, graph_scores: Callable[[Encode], dict[int, float]], re
     )
 
 
-def _unigram(request: TokenPriorRequest) -> dict[int, float]:
+def _unigram_scores(request: TokenPriorRequest) -> dict[int, float]:
     """Return the log probabilities of the k most frequent tokens, in nats."""
     counts, total = request.counts, sum(request.counts)
     if not total or min(counts) < 0:
@@ -66,7 +66,7 @@ def _unigram(request: TokenPriorRequest) -> dict[int, float]:
     return {id_: math.log(counts[id_] / total) for id_ in ranked[: request.k]}
 
 
-def _from_graph(graph_scores: Callable[[Encode], dict[int, float]], request: TokenPriorRequest) -> dict[int, float]:
+def _kg_scores(graph_scores: Callable[[Encode], dict[int, float]], request: TokenPriorRequest) -> dict[int, float]:
     """Return rank-linear scores of the k tokens that the graph scores highest."""
     if not request.vocabulary:
         raise ConfigError("a prior from the graph needs `vocabulary`, to find the tokens of the graph's labels")
@@ -89,12 +89,12 @@ class LongestMatch:
     def __init__(self, vocabulary: Sequence[str]) -> None:
         """`vocabulary` has the tokens' texts by id. Of equal texts, the first id counts."""
         self._ids = {text: id_ for id_, text in reversed(list(enumerate(vocabulary))) if text}
-        self._longest = max(map(len, self._ids), default=0)
+        self._max_length = max(map(len, self._ids), default=0)
 
     def __call__(self, text: str) -> list[int]:
         ids, position = [], 0
         while position < len(text):
-            for length in range(min(self._longest, len(text) - position), 0, -1):
+            for length in range(min(self._max_length, len(text) - position), 0, -1):
                 if (id_ := self._ids.get(text[position : position + length])) is not None:
                     ids.append(id_)
                     position += length

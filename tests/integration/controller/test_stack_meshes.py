@@ -28,12 +28,12 @@ def test_decisions_continue_without_one_of_three_replicas(stack: Stack) -> None:
     os.kill(folder.info().children["mesh-3"], signal.SIGSTOP)
     notes = stack.json("status", "m")["notes"]
     assert notes[0].startswith("mesh-3 is frozen")
-    assert notes[1] == "not running: 1 of 3 mesh replicas (mesh-3); the others continue to decide"
+    assert notes[1] == "not running: 1 of 3 mesh replicas (mesh-3); the others still make decisions"
     os.kill(folder.info().children["mesh-3"], signal.SIGCONT)
 
     kill("mesh-2")
     output = stack.read_until(
-        up, "mesh-2 ended (killed by SIGKILL): 2 of 3 replicas continue to decide until it is back"
+        up, "mesh-2 ended (killed by SIGKILL): 2 of 3 replicas still make decisions until it is back"
     )
     output += stack.read_until(up, "mesh-2 is back after")
     assert "no decisions are made" not in output

@@ -14,7 +14,7 @@ import sys
 sys.modules["aiohttp"] = None  # type: ignore[assignment]
 
 if replaced := os.environ.get("OVEN_TEST_PROCESSES"):
-    from oven_controller.stack.process_table import PROCESSES, OwnProcess
+    from oven_controller.stack.process_table import PROCESSES, StackProcess
 
     for name, function in json.loads(replaced).items():
-        PROCESSES[name] = OwnProcess(function, package="" if function else "absent_in_this_test")  # type: ignore[index]
+        PROCESSES[name] = StackProcess(function, package="" if function else "absent_in_this_test")  # type: ignore[index]

@@ -9,7 +9,7 @@ import pytest
 
 from oven_agents.sdk.session import Session
 from oven_agents.shipped.reward_weights import WEIGHTS, RewardWeights
-from oven_agents.stats.confidence import NEEDS_SECOND
+from oven_agents.stats.confidence import TENTATIVE_CONFIDENCE
 from oven_core.protocol.messages import ActuatorSpec, MetricSpec, Observation, Receipt, RunStarted, Value, Vote
 
 SHARES = {"exact": 0.5, "judge": 0.5, "format": 0.0}
@@ -72,7 +72,7 @@ def test_a_member_that_rises_while_the_held_out_falls_gives_half_its_share_to_on
     assert cast_votes[0].target == "eval/accuracy" and cast_votes[0].expected_change > 0
     assert cast_votes[0].evidence == ("symptom:reward_up_heldout_down",)
     assert "judge rose" in cast_votes[0].rationale and "exact fell" in cast_votes[0].rationale
-    assert {vote.confidence for vote in cast_votes} <= {NEEDS_SECOND, RewardWeights.CLEAR_CONFIDENCE}
+    assert {vote.confidence for vote in cast_votes} <= {TENTATIVE_CONFIDENCE, RewardWeights.CLEAR_CONFIDENCE}
 
 
 CALM: dict[str, dict[str, Course]] = {

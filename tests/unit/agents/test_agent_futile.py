@@ -8,7 +8,7 @@ import pytest
 from tests.support import runs
 
 from oven_agents.sdk.window import Knob, Window
-from oven_agents.stats.rollback_success import LIMIT, last_rollback_failed, recovered_share, rollbacks_exhausted
+from oven_agents.stats.rollback_success import MAX_ROLLBACKS, last_rollback_failed, recovered_share, rollbacks_exhausted
 from oven_core.protocol.actuator_names import ACTUATORS
 
 KNOBS = {name: Knob(ACTUATORS[name], None) for name in ("run.rollback", "run.undo_rollback")}
@@ -23,7 +23,9 @@ def window(backs: int, readings: dict[int, float]) -> Window:
 
 
 def test_rollbacks_stop_without_a_new_best() -> None:
-    assert [rollbacks_exhausted(window(backs, FALLEN)) for backs in (0, LIMIT - 1, LIMIT, LIMIT + 4)] == [
+    assert [
+        rollbacks_exhausted(window(backs, FALLEN)) for backs in (0, MAX_ROLLBACKS - 1, MAX_ROLLBACKS, MAX_ROLLBACKS + 4)
+    ] == [
         False,
         False,
         True,
@@ -32,7 +34,7 @@ def test_rollbacks_stop_without_a_new_best() -> None:
 
 
 def test_a_new_best_reading_resets_the_count() -> None:
-    assert not rollbacks_exhausted(window(LIMIT, {**FALLEN, 80: 2.5}))
+    assert not rollbacks_exhausted(window(MAX_ROLLBACKS, {**FALLEN, 80: 2.5}))
 
 
 def after(readings: dict[int, float], *jumps: tuple[int, str], reward: bool = False) -> Window:

@@ -6,7 +6,7 @@ from statistics import fmean
 import pytest
 
 from oven_agents.sdk.window import Window
-from oven_agents.stats.confidence import STANDS_ALONE, confidence, needs_second, stands_alone
+from oven_agents.stats.confidence import SOLO_CONFIDENCE, confidence, solo_confidence, tentative_confidence
 from oven_core.mesh.measurements import effect
 from oven_core.mesh.reputation import beat_probability
 from oven_core.protocol.messages import MetricSpec, Observation, RunStarted
@@ -32,7 +32,7 @@ def noisy(deviation: float, count: int = 60, seed: int = 0) -> list[float]:
 
 def test_what_stands_out_is_as_sure_as_it_ever_was_and_what_does_not_is_even_odds() -> None:
     assert confidence(window(noisy(0.01)), hit_rate=0.95, target="loss", gain=0.5, horizon=20) == 0.95
-    assert confidence(window(noisy(1.0)), hit_rate=0.95, target="loss", gain=0.02, horizon=20) == STANDS_ALONE
+    assert confidence(window(noisy(1.0)), hit_rate=0.95, target="loss", gain=0.02, horizon=20) == SOLO_CONFIDENCE
     assert confidence(window([3.0] * 60), hit_rate=0.95, target="loss", gain=0.02, horizon=20) == 0.95
 
 
@@ -48,7 +48,7 @@ def test_the_stated_confidence_matches_later_outcomes(gain: float) -> None:
         after = [draw.gauss(3.0 - gain, deviation) for _ in range(horizon // 2)]
         measured = effect(before, after, -1, before)
         came.append(beat_probability(measured.gain, measured.noise))
-    assert fmean(confidences) == pytest.approx(max(STANDS_ALONE, fmean(came)), abs=0.06)
+    assert fmean(confidences) == pytest.approx(max(SOLO_CONFIDENCE, fmean(came)), abs=0.06)
 
 
 def strict(quorum: float) -> RunStarted:
@@ -60,7 +60,7 @@ def strict(quorum: float) -> RunStarted:
 )
 def test_confidence_levels_follow_the_runs_quorum(quorum: float, second: float, alone: float) -> None:
     run = strict(quorum)
-    assert (needs_second(run), stands_alone(run)) == (second, alone)
+    assert (tentative_confidence(run), solo_confidence(run)) == (second, alone)
 
 
 def test_noise_alone_takes_no_agent_below_the_runs_quorum_and_nothing_above_its_hit_rate() -> None:

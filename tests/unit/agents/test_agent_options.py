@@ -16,7 +16,7 @@ from oven_agents.runtime import host
 from oven_agents.runtime.loader import load
 from oven_agents.shipped.divergence import Divergence
 from oven_agents.shipped.learning_rate import LearningRate
-from oven_controller.stack.plan import Plan, pools
+from oven_controller.stack.plan import Plan, make_pools
 from oven_core.errors import ConfigError, UnknownNameError
 from oven_runs.home.run_folder import Home
 from oven_runs.settings.agent_options import arguments, checked, options_of
@@ -109,7 +109,7 @@ def test_an_entrys_options_reach_the_command_line_of_its_process(scout: str, tmp
     settings = resolve(sets=[f"agents=[divergence, {named}, {{name: {scout}, options: {{low: 1e-3}}}}]"]).settings
     assert settings.agents == ("divergence", "learning_rate", scout)
     assert settings.agent_options == {"learning_rate": {"cut": 0.5, "window": 12}, "scout": {"low": 0.001}}
-    shared, alone = pools(agent_specs(settings), None)
+    shared, alone = make_pools(agent_specs(settings), None)
     arguments = ["--option", "learning_rate.cut=0.5", "--option", "learning_rate.window=12"]
     assert shared.arguments == [
         "divergence",

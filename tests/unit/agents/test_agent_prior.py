@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.support.gauges import started
 
 from oven_agents import Knob
-from oven_agents.runtime.kg_client import HEADER_BYTES, MAX_EVIDENCE, cited, judge_request, with_sources
+from oven_agents.runtime.kg_client import HEADER_BYTES, MAX_EVIDENCE, citation, judge_request, with_sources
 from oven_core.bus.streams import VOTE_BYTES
 from oven_core.protocol.graph_requests import EvidencePath, Judgement
 from oven_core.protocol.messages import RunStarted, Value, Vote
@@ -58,7 +58,7 @@ def test_a_votes_limits_hold_whatever_the_graph_says() -> None:
     assert len(with_sources(nearly, judgement(supports=(PATH,) * 9)).evidence) == MAX_EVIDENCE
     long = PATH.model_copy(update={"text": "ü" * 5000})
     cited_vote = with_sources(proposal(0.25), judgement(supports=(PATH, long, long)))
-    assert cited_vote.evidence[1] == f"for: {cited(PATH)}" and len(cited_vote.evidence) == 3
+    assert cited_vote.evidence[1] == f"for: {citation(PATH)}" and len(cited_vote.evidence) == 3
     assert len(cited_vote.wire()) <= VOTE_BYTES - HEADER_BYTES
     huge = proposal(0.25, evidence=("x" * VOTE_BYTES,))
     assert with_sources(huge, judgement(supports=(PATH,))) == huge

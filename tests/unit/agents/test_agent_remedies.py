@@ -9,7 +9,7 @@ import pytest
 from tests.support import runs
 
 from oven_agents import Agent, Alternatives, Knob, Plan, Window
-from oven_agents.runtime.kg_client import PriorClient, answered, consultation
+from oven_agents.runtime.kg_client import PriorClient, answer_requests, consultation
 from oven_agents.sdk.alternative_plans import UnsentMessage, offer, without_graph
 from oven_agents.sdk.session import Session
 from oven_core.bus.connection import Bus
@@ -81,7 +81,11 @@ class Graph:
 
 def words(offer: Alternatives, graph: Callable[[str, bytes], bytes | None]) -> list[Vote]:
     run = runs.pretraining()
-    return [word for word in answered(consultation(offer, run, knobs(run), (), print), graph) if isinstance(word, Vote)]
+    return [
+        word
+        for word in answer_requests(consultation(offer, run, knobs(run), (), print), graph)
+        if isinstance(word, Vote)
+    ]
 
 
 def test_the_graphs_best_plan_is_proposed_with_its_reasons() -> None:
@@ -107,7 +111,7 @@ def test_a_plan_is_proposed_completely_or_not_at_all() -> None:
     lines: list[str] = []
     run = runs.pretraining()
     graph = Graph(diagnosis(rollback_and_cut=1.0), barred="optimizer.lr_scale")
-    assert answered(consultation(alternatives(), run, knobs(run), (), lines.append), graph) == []
+    assert answer_requests(consultation(alternatives(), run, knobs(run), (), lines.append), graph) == []
     assert lines == ["not proposed: optimizer.lr_scale: no reason given"]
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tests.support.supervised import ONSET, SCALE, TICKS, observed, started
 
-from oven_agents.runtime.kg_client import answered
+from oven_agents.runtime.kg_client import answer_requests
 from oven_core.protocol.events import UNKNOWN, Event
 from oven_core.protocol.messages import ActuatorSpec, LogMessage, Receipt, RunEnded, Vote
 from oven_core.protocol.subjects import agent_subject, learner_subject
@@ -134,10 +134,10 @@ def test_the_context_has_each_message_once_with_clean_short_texts() -> None:
 
 def test_the_graph_ranks_the_cause_and_the_detectors_give_its_onset() -> None:
     result = log()
-    seen = answered(ask_graph(result.alarms, result.started), answers())
+    seen = answer_requests(ask_graph(result.alarms, result.started), answers())
     assert seen.ranked_causes[0][0] == "lr_too_high" and {"lr_too_high", "judge_fooled"} <= seen.causes
     output = diagnose_without_model(result, seen)
     assert output.cause == "lr_too_high" and output.onset is not None and abs(output.onset - ONSET) <= 2
-    away = answered(ask_graph(result.alarms, result.started), lambda endpoint, request: None)
+    away = answer_requests(ask_graph(result.alarms, result.started), lambda endpoint, request: None)
     assert not away.causes and diagnose_without_model(result, away).cause == "none"
-    assert answered(ask_graph(result.alarms, result.started), lambda endpoint, request: b"{}") == GraphView()
+    assert answer_requests(ask_graph(result.alarms, result.started), lambda endpoint, request: b"{}") == GraphView()

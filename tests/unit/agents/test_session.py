@@ -100,12 +100,12 @@ def test_a_decision_that_comes_twice_does_not_silence_the_agent() -> None:
 def test_in_lockstep_the_last_status_can_be_repeated() -> None:
     session = Session(Eager(), "me")
     session.absorb(started().model_copy(update={"lockstep": True}))
-    awaited = [session.awaited]
+    awaited = [session.awaited_status]
     session.absorb(observe(1, reward=0.1))
     session.react()
-    awaited.append(session.awaited)
+    awaited.append(session.awaited_status)
     session.absorb(RunEnded(incarnation=1, n=2, reason="completed", tick=1, step=1))
-    awaited.append(session.awaited)
+    awaited.append(session.awaited_status)
     assert awaited == [None, AgentStatus(state="done", tick=1), None], "nothing was asked yet; nobody waits any more"
 
 

@@ -7,7 +7,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oven_agents.stats.level_shift import MIN_EARLIER, halves, newest, rise, shift_at
+from oven_agents.stats.level_shift import MIN_EARLIER, rise, shift_at, shift_of_halves, shift_of_newest
 
 VALUES = st.lists(st.floats(-1e6, 1e6), min_size=2, max_size=60)
 
@@ -15,10 +15,18 @@ VALUES = st.lists(st.floats(-1e6, 1e6), min_size=2, max_size=60)
 @given(VALUES, st.data())
 def test_a_series_is_parted_without_loss(values: list[float], data: st.DataObject) -> None:
     count = data.draw(st.integers(1, len(values)))
-    for shift in (newest(values, count), halves(values), shift_at(list(enumerate(values)), len(values) - count)):
+    for shift in (
+        shift_of_newest(values, count),
+        shift_of_halves(values),
+        shift_at(list(enumerate(values)), len(values) - count),
+    ):
         assert [*shift.before, *shift.now] == values
-    assert len(newest(values, count).now) == len(shift_at(list(enumerate(values)), len(values) - count).now) == count
-    assert len(halves(values).before) == len(values) // 2
+    assert (
+        len(shift_of_newest(values, count).now)
+        == len(shift_at(list(enumerate(values)), len(values) - count).now)
+        == count
+    )
+    assert len(shift_of_halves(values).before) == len(values) // 2
 
 
 def test_a_rise_needs_some_values_before_it() -> None:

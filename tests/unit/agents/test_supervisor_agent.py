@@ -13,7 +13,7 @@ from tests.support.supervised import KEY, ONSET, SCALE, observed, settings, star
 from oven_agents.runtime.companion import RunContext
 from oven_agents.runtime.loader import load, load_repeatable, repeatable_agents
 from oven_agents.sdk.session import Session
-from oven_controller.stack.plan import pools
+from oven_controller.stack.plan import make_pools
 from oven_core.errors import ConfigError
 from oven_core.protocol.messages import AgentStatus, Receipt, Vote
 from oven_llm.diagnosis.companion import DiagnosisRequest, DiagnosisStore
@@ -223,9 +223,9 @@ def test_the_agent_starts_only_with_a_model_in_its_own_process_and_as_a_shadow()
     assert on.rules.shadow == ("supervisor",) and "supervisor" not in on.rules.trusted
     specs = agent_specs(on)
     for size in (None, 1, 3, 100):
-        alone = [pool for pool in pools(specs, size) if "supervisor" in pool.names]
+        alone = [pool for pool in make_pools(specs, size) if "supervisor" in pool.names]
         assert [pool.names for pool in alone] == [("supervisor",)] and alone[0].process == "agent-supervisor"
-    assert [pool.names for pool in pools([agent_spec("supervisor")], None)] == [("supervisor",)]
+    assert [pool.names for pool in make_pools([agent_spec("supervisor")], None)] == [("supervisor",)]
     counted = Settings.model_validate(settings("http://127.0.0.1:9/v1", shadow=False))
     assert with_agent_rules(counted).rules.shadow == ()
     with pytest.raises(ConfigError, match="supervisor has settings but is not an agent of this run"):

@@ -21,9 +21,9 @@ from oven_agents.shipped.entropy_collapse import EntropyCollapse
 from oven_agents.stats.symptoms import (
     REFERENCE_LAG,
     REFERENCE_LENGTH,
-    advantages_alike,
     calibration_drift,
     confidence_collapse,
+    equal_advantages,
     equal_rewards,
     is_below,
     kl_runaway,
@@ -77,9 +77,9 @@ def test_equal_groups_are_no_symptom_at_the_ceiling_or_while_some_group_has_a_sp
 
 
 def test_advantages_alike_are_one_except_at_the_ceiling() -> None:
-    assert advantages_alike([0.3] * 10 + [0.001] * 5, [0.5] * 5) is not None
-    assert advantages_alike([0.001] * 9, [0.95] * 5) is None
-    assert advantages_alike([0.05] * 9, [0.5] * 5) is None
+    assert equal_advantages([0.3] * 10 + [0.001] * 5, [0.5] * 5) is not None
+    assert equal_advantages([0.001] * 9, [0.95] * 5) is None
+    assert equal_advantages([0.05] * 9, [0.5] * 5) is None
 
 
 def test_a_kl_runs_away_when_it_triples_beyond_where_training_begins() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from tests.support.mesh_log import NOON, Log
 
-from oven_controller.stack.run_status import notes
+from oven_controller.stack.run_status import find_problems
 from oven_runs.log.run_summary import RunSummary
 
 STACK = ("up", "nats-server", "mesh", "mesh-2", "mesh-3", "agent-amy", "learner")
@@ -27,7 +27,7 @@ def viewed(ticks: int = 3) -> RunSummary:
 
 def reports(listed: list[dict[str, Any]], ticks: int = 3, unread: str = "", later_s: float = 1.0) -> list[str]:
     now = NOON + timedelta(seconds=later_s)
-    return notes(viewed(ticks), listed, unread, now, lambda name: f"{name} spoke")
+    return find_problems(viewed(ticks), listed, unread, now, lambda name: f"{name} spoke")
 
 
 def test_nothing_is_said_of_a_stack_that_is_well() -> None:
@@ -37,7 +37,7 @@ def test_nothing_is_said_of_a_stack_that_is_well() -> None:
 
 def test_one_of_three_meshes_away_is_not_the_same_as_none() -> None:
     assert reports(processes(dead=("mesh-2",))) == [
-        "not running: 1 of 3 mesh replicas (mesh-2); the others continue to decide"
+        "not running: 1 of 3 mesh replicas (mesh-2); the others still make decisions"
     ]
     assert reports(processes(dead=("mesh", "mesh-2", "mesh-3"))) == [
         "no mesh is running; no decisions are made, and training continues with its last settings"

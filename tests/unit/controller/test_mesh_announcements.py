@@ -11,7 +11,7 @@ from tests.support.mesh_log import LR, MOVES, SPECS, Log, event
 
 from oven_agents import Agent
 from oven_agents.sdk.session import Session
-from oven_controller.cli.explain import lines
+from oven_controller.cli.explain import explanation_lines
 from oven_core.protocol.announcements import ActuatorAnnounced, PromptsInjected
 from oven_core.protocol.messages import ActuatorSpec, Decision, Observation, Value
 from oven_runs.log.explanation import Explanations
@@ -133,7 +133,7 @@ def test_explain_names_the_announcement_and_the_injected_prompts() -> None:
         view.feed(entry)
     match = seen.find(TEACHER)
     assert match is not None
-    text = "\n".join(lines(match))
+    text = "\n".join(explanation_lines(match))
     assert "earlier: the learner announced teacher.active at step 1: one of none, small, big, huge, now none" in text
     assert "also: ann added 2 prompts to sums at step 1 (2 in total, 1 older ones removed): harder sums" in text
     assert len(report("r", match).model_dump(mode="json")["injected"]) == 1 and (view.injected, view.evicted) == (2, 1)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from oven_controller.stack.plan import Plan, pools
+from oven_controller.stack.plan import Plan, make_pools
 from oven_core.errors import ConfigError
 from oven_core.protocol.permissions import permissions
 from oven_core.security.credentials import Credentials
@@ -21,18 +21,18 @@ def specs(*names: str) -> list[AgentSpec]:
 
 def test_installed_agents_share_a_process_and_files_do_not() -> None:
     installed = [AgentSpec(name, name) for name in ("lr", "curriculum")]
-    agent_pools = pools([installed[0], *specs("mine"), installed[1]], None)
+    agent_pools = make_pools([installed[0], *specs("mine"), installed[1]], None)
     assert [(pool.process, pool.names) for pool in agent_pools] == [
         ("agents-1", ("lr", "curriculum")),
         ("agent-mine", ("mine",)),
     ]
-    alone = pools([installed[0], *specs("mine")], None)
+    alone = make_pools([installed[0], *specs("mine")], None)
     assert [(pool.process, pool.names) for pool in alone] == [("agent-lr", ("lr",)), ("agent-mine", ("mine",))]
 
 
 def test_an_agent_cannot_have_the_name_of_a_key() -> None:
     with pytest.raises(ConfigError, match="agent 'agents-2' has the name of a shared agent process; rename its file"):
-        pools(specs("a", "b", "agents-2"), 2)
+        make_pools(specs("a", "b", "agents-2"), 2)
 
 
 def test_a_shared_key_is_limited_to_its_agents() -> None:
@@ -57,7 +57,7 @@ def test_a_shared_key_stays_when_its_agents_change(tmp_path: Path) -> None:
 
 def test_a_process_with_several_agents_gets_their_shared_key(tmp_path: Path) -> None:
     folder = Home(tmp_path).create("r", "x")
-    (pool,) = pools(specs("a", "b"), 2)
+    (pool,) = make_pools(specs("a", "b"), 2)
     folder.add_user("agent", pool.key, pool.names)
     service = Plan(folder, "nats://x").agents(pool)
     assert service.name == "agents-1" and service.command[-6:] == ("a.py", "b.py", "--name", "a", "--name", "b")

@@ -39,7 +39,7 @@ def test_lint(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     broken = tmp_path / "mine.yaml"
     broken.write_text((DATA / "graph.yaml").read_text().replace("to: loss_spike", "to: loss_spikes", 1))
     assert call("kg lint", [str(broken)]) == 1
-    assert "there is no node 'loss_spikes'" in capsys.readouterr().out
+    assert "refers to the missing node 'loss_spikes'" in capsys.readouterr().out
 
 
 def test_a_curriculum_knows_the_topics_of_the_graph_or_of_the_command(

@@ -218,7 +218,7 @@ def test_limits_and_wrong_options_are_named(tmp_path: Path, monkeypatch: pytest.
         read_files([path], languages="e n")
     with pytest.raises(ConfigError, match=r"g\.csv is not a ConceptNet file; omit it"):
         read_files([path], languages="en")
-    with pytest.raises(ConfigError, match="no edges are left of 3 rows; skip fewer of them"):
+    with pytest.raises(ConfigError, match="no edges to import \\(3 rows were skipped\\); skip fewer rows"):
         read_files([path], min_weight=4.0)
     with pytest.raises(UnknownNameError, match="'causenet' was removed; check out the tag evidence-1"):
         read_files([path], "causenet")

@@ -14,7 +14,7 @@ from tests.unit.learner.test_attach_trl import grpo, sft
 from tests.unit.learner.test_attach_trl_knobs import distillation, dpo, rloo
 from transformers import EarlyStoppingCallback, Trainer, TrainingArguments, set_seed
 
-from oven_agents.stats.objective import held_out
+from oven_agents.stats.objective import held_out_metric
 from oven_core.protocol.messages import MetricSpec, RunEnded, RunStarted
 from oven_learner.hf.attach import attach
 from oven_learner.testing import FakeLink
@@ -73,7 +73,7 @@ def test_every_announced_held_out_metric_is_published(tmp_path: Path, policy: st
     measured = came(line)
     assert all(len(measured[name]) == 2 for name in names), measured.keys()
     assert isinstance(line.sent[0], RunStarted)
-    whole = held_out(line.sent[0])
+    whole = held_out_metric(line.sent[0])
     assert whole is not None and whole.name == names[0], "the first set stands for the whole"
     if not several:
         logged = next(entry[f"eval_{last}"] for entry in job.state.log_history if f"eval_{last}" in entry)

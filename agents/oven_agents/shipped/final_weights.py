@@ -58,7 +58,7 @@ class FinalWeights(Agent):
             return "no metric is announced as held out with a direction, so nothing shows which weights are the best"
         return (
             None
-            if run.horizon.known
+            if run.horizon.is_known
             else "the run announces no horizon (steps or seconds), so its last part is unknown"
         )
 

@@ -49,7 +49,7 @@ class Knowledge(Agent):
                 f"the run announces no {WEIGHT}: it trains without a graph's token scores (recipe pretrain takes them "
                 "with --token_prior kg or FILE)"
             )
-        if not run.horizon.known:
+        if not run.horizon.is_known:
             return "the run announces no horizon (steps or seconds), so its progress is unknown"
         return super().cannot_fire(run)
 

@@ -274,7 +274,7 @@ class LearningRate(Agent):
         if objective(window.run).name != "loss" or window.applied(SCALE):
             return False
         measured = len(window.surviving_series(ALIGNMENT, last=self.INITIAL_TICKS))
-        is_early = window.progress < self.INITIAL_PROGRESS and window.run.horizon.known
+        is_early = window.progress < self.INITIAL_PROGRESS and window.run.horizon.is_known
         return measured < self.INITIAL_TICKS or is_early
 
     def _agreement_fades(self, window: Window) -> bool:

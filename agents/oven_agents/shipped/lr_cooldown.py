@@ -40,7 +40,7 @@ class LrCooldown(Agent):
     def cannot_fire(self, run: RunStarted) -> str | None:
         if reason := super().cannot_fire(run):
             return reason
-        if not run.horizon.known:
+        if not run.horizon.is_known:
             return "the run announces no horizon (steps or seconds), so its last part is unknown"
         return None
 

@@ -60,7 +60,7 @@ class Quantisation(Agent):
                 f"{' or '.join(c for c in knob.choices if c != OFF)}, so the precision for serving is unknown "
                 "(recipe pretrain: --served int8 or int4)"
             )
-        if not run.horizon.known:
+        if not run.horizon.is_known:
             return "the run announces no horizon (steps or seconds), so its last part is unknown"
         return super().cannot_fire(run)
 

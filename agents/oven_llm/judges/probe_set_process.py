@@ -51,7 +51,7 @@ def fetch() -> None:
     folder = Path(os.environ["OVEN_RUN_DIR"])
     settings, providers_file = frontier_settings(folder / "config.json")
     prompts = probe_set.read_prompts(Path(settings.prompts))
-    key = probe_set.key(settings.provider, settings.base_url, settings.model, prompts)
+    key = probe_set.key_of(settings.provider, settings.base_url, settings.model, prompts)
     try:
         existing = probe_set.read(folder, key)
     except ConfigError as error:

@@ -58,7 +58,7 @@ OnCall: TypeAlias = Callable[[ModelCall], None]
 
 def trace(call: ModelCall) -> None:
     """Record the call as a span named `chat <model>`, a child of its context. Do nothing if telemetry is off."""
-    if not tracing.on():
+    if not tracing.is_on():
         return
     attributes: dict[str, Attribute] = {OPERATION: "chat", PROVIDER: call.model.name, REQUEST_MODEL: call.model.model}
     if (reply := call.reply) is not None:

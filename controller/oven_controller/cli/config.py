@@ -14,8 +14,8 @@ from oven_controller.cli.options import Config, Json, Settings, print_table, run
 from oven_core.errors import ConfigError
 from oven_runs.home.run_folder import Home
 from oven_runs.settings.layers import Origin
-from oven_runs.settings.model import ATTACHED
 from oven_runs.settings.resolution import resolve
+from oven_runs.settings.run_settings import ATTACHED
 
 
 def show(

@@ -16,7 +16,7 @@ from oven_runs.access.run_finder import find_run
 from oven_runs.log.decision_row import HEADER, DecisionFilter, decision_row, format_row
 from oven_runs.log.explanation import Explanations
 from oven_runs.log.run_summary import Verdict
-from oven_runs.log.since import FORMS, Since
+from oven_runs.log.since_option import FORMS, Since
 
 
 @remote_options

@@ -33,7 +33,7 @@ from oven_runs.log.run_summary import (
     training_signal,
     verdict_text,
 )
-from oven_runs.settings.resolution import Resolved
+from oven_runs.settings.resolution import ResolvedSettings
 
 PROGRESS_LINES = 24
 """Number of progress lines in a run with a known number of steps."""
@@ -44,7 +44,7 @@ STOP_REASON = "asked to stop"
 """The reason with which agents leave when the stack ends. One line counts these agents."""
 
 
-def first_line(resolved: Resolved) -> str:
+def first_line(resolved: ResolvedSettings) -> str:
     """Return the first line of a run. It says so if the run is a drill."""
     start = resolved.start
     if start is None:

@@ -142,7 +142,7 @@ class RemoteRun(RunAccess):
             async for events in batches(bus, self.run):
                 yield events
         except BusError as error:
-            if not bus.connected:
+            if not bus.is_connected:
                 raise
             raise BusError(f"{self._mesh_error()} ({error})") from error
 

@@ -13,7 +13,7 @@ from oven_core.errors import UnknownNameError
 from oven_core.protocol.messages import Real, Value
 from oven_runs.log.explanation import Explanation
 from oven_runs.log.run_summary import Verdict, format_value, verdict_text
-from oven_runs.log.since import BEGINNING, Since
+from oven_runs.log.since_option import BEGINNING, Since
 
 VERDICTS: Final[tuple[str, ...]] = get_args(Verdict)
 

@@ -9,15 +9,7 @@ from datetime import datetime
 from oven_core.errors import ConfigError, UnknownNameError
 from oven_core.protocol.announcements import ActuatorAnnounced, PromptsInjected
 from oven_core.protocol.events import Event
-from oven_core.protocol.messages import (
-    BallotOpened,
-    Decision,
-    Observation,
-    Outcome,
-    Receipt,
-    RunStarted,
-    Vote,
-)
+from oven_core.protocol.messages import BallotOpened, Decision, Observation, Outcome, Receipt, RunStarted, Vote
 from oven_core.protocol.operator_messages import OperatorCommand
 
 MAX_LISTED_IDS = 4

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from oven_core.errors import UnknownNameError
 from oven_core.protocol.events import Event
 from oven_core.protocol.messages import MetricSpec, Observation, Real, RunEnded, RunStarted
-from oven_runs.log.since import BEGINNING, Since
+from oven_runs.log.since_option import BEGINNING, Since
 
 
 class Point(BaseModel):

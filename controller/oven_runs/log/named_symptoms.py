@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from oven_core.protocol.events import Event
 from oven_core.protocol.graph_requests import DiagnoseRequest, Phase, Symptom
 from oven_core.protocol.messages import Observation, RunStarted, Vote
-from oven_runs.log.since import BEGINNING, Since
+from oven_runs.log.since_option import BEGINNING, Since
 
 SYMPTOM_PREFIX: Final = "symptom:"
 """Prefix in a vote's evidence. "symptom:loss_spike" names a node of the graph."""

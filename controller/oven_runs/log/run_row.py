@@ -31,7 +31,7 @@ class RunRow:
     """The metric that shows how well the run is doing; empty if there is none."""
     first: float | None = None
     now: float | None = None
-    """The target's first and newest value; None if it was not measured or is not a number."""
+    """The target's newest value; this and `first` are None if it was not measured or is not a number."""
     adopted: int | None = None
     rejected: int | None = None
     would_set: int = 0

@@ -131,20 +131,20 @@ class RunSummary:
                 self.judge_usd += body.metrics.get("committee/cost_usd", 0.0)
                 self._measure(body.metrics)
             case AgentStatus() as body:
-                self._take_status(event.author, body)
+                self._add_status(event.author, body)
             case Vote() as body:
                 agent = self.agents.setdefault(event.author, AgentView(live=True))
                 agent.last_vote, agent.last_tick = body, self.tick
                 agent.proposals += body.stance == "propose"
                 agent.against += body.stance == "against"
             case Decision() as body:
-                self._take_decision(body)
+                self._add_decision(body)
             case Receipt() as body:
-                self._take_receipt(body)
+                self._add_receipt(body)
             case Outcome() as body:
                 self.outcomes += body.scored
             case OperatorCommand() | CommandAnswer() as body:
-                self._take_command(event.author, body)
+                self._add_command(event.author, body)
             case Malformed():
                 self.malformed += 1
             case ActuatorAnnounced() | PromptsInjected() as body:
@@ -200,7 +200,7 @@ class RunSummary:
         if started is not self.started:
             self.started, self.knobs = started, {**self.knobs, body.actuator.name: body.actuator.value}
 
-    def _take_status(self, author: str, status: AgentStatus) -> None:
+    def _add_status(self, author: str, status: AgentStatus) -> None:
         agent = self.agents.setdefault(author, AgentView())
         agent.live, agent.last_tick = status.state != "left", max(self.tick, status.tick)
         if status.state == "cannot_fire":
@@ -209,7 +209,7 @@ class RunSummary:
             agent.cannot_fire, agent.joined_as_shadow = "", status.shadow
             self._update_shadows()
 
-    def _take_decision(self, decision: Decision) -> None:
+    def _add_decision(self, decision: Decision) -> None:
         self.adopted += decision.verdict == "adopted"
         verdict = verdict_text(decision.verdict, decision.reason)
         self.would_set += verdict == "would set"
@@ -226,9 +226,9 @@ class RunSummary:
             for line in decision.tally:
                 self.agents[line.agent].backed += line.stance in ("propose", "for") and not line.shadow
 
-    def _take_receipt(self, receipt: Receipt) -> None:
+    def _add_receipt(self, receipt: Receipt) -> None:
         if not receipt.decision_id:
-            self._take_other_receipt(receipt)
+            self._add_other_receipt(receipt)
             return
         self.receipts[receipt.status] = self.receipts.get(receipt.status, 0) + 1
         if receipt.status in ("applied", "noop"):
@@ -236,7 +236,7 @@ class RunSummary:
         if receipt.actuator == "run.hold" and receipt.status == "applied":
             self.held = "a decision holds the run"
 
-    def _take_other_receipt(self, receipt: Receipt) -> None:
+    def _add_other_receipt(self, receipt: Receipt) -> None:
         """Handle a receipt without a decision: for a command, or from the learner about its last weights."""
         if receipt.actuator == BEST:
             self.ended_with = receipt.reason
@@ -248,13 +248,13 @@ class RunSummary:
         else:
             self.held = f"{name}: {receipt.reason}" if name else receipt.reason
 
-    def _take_command(self, author: str, body: OperatorCommand | CommandAnswer) -> None:
+    def _add_command(self, author: str, body: OperatorCommand | CommandAnswer) -> None:
         if isinstance(body, CommandAnswer):
-            self._take_answer(body)
+            self._add_answer(body)
         else:
             self.commands.setdefault(body.id, (author, body))
 
-    def _take_answer(self, answer: CommandAnswer) -> None:
+    def _add_answer(self, answer: CommandAnswer) -> None:
         _, command = self.commands.pop(answer.command, ("", None))
         if command is None or not answer.done:
             return

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from oven_core.errors import OvenError, UnknownNameError, reason
 from oven_core.protocol.judge_spec import actuator_of, member_of
-from oven_core.protocol.operator_messages import JUDGES, LEARNER_ACTIONS, OperatorCommand
+from oven_core.protocol.operator_messages import JUDGE_ACTIONS, LEARNER_ACTIONS, OperatorCommand
 from oven_learner.actuators import Actuators, Applied, Status
 from oven_learner.client.run_actions import Run
 
@@ -61,7 +61,7 @@ class Commands:
         """Execute a new command and answer it with a receipt, or start probing its model. Ignore copies."""
         if command.id in self.seen_ids:
             return
-        if command.action in JUDGES:
+        if command.action in JUDGE_ACTIONS:
             self.seen_ids.add(command.id)
             if self._leader:
                 refusal = self._start_probe(command)

@@ -89,5 +89,5 @@ def load_redaction(name: str, function: Redact | None) -> Redact | None:
         return function
     if not name:
         return None
-    called = "the function of completions.redact"
-    return plugins.load_function("redactors", "function", name, called=called, module="oven_redaction")
+    description = "the function of completions.redact"
+    return plugins.load_function("redactors", "function", name, description=description, module="oven_redaction")

@@ -145,7 +145,7 @@ class TrainerCheckpoints:
     def finish_relaunch(self) -> None:
         """Complete the rollback that started this process. Called when the run is announced."""
         if self.origin.relaunch is not None and self.run_folder is not None and ranks.rank() == 0:
-            relaunch.done(self.run_folder)
+            relaunch.remove(self.run_folder)
 
     def on_epoch_begin(self, dataloader: Any) -> None:
         self._find_generator(dataloader)

@@ -65,7 +65,7 @@ class BusSession:
         except BaseException:
             for bus in connections:
                 await bus.abort()
-            await end(opening, within_s=1)
+            await end(opening, limit_s=1)
             raise
         return connections[0]
 
@@ -88,13 +88,13 @@ class BusSession:
         why: BaseException = BusError(f"the connection to {self._url} was lost")
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            if bus.connected:
+            if bus.is_connected:
                 why = next((error for task in tasks if task.done() and (error := task.exception())), why)
             if self._writer.is_finished:
                 await bus.close()
         finally:
             await bus.abort()  # first, because tasks that are waiting for the server cannot be cancelled before
-            await end(*tasks, within_s=1)
+            await end(*tasks, limit_s=1)
         return why
 
     async def _reconnect(self, why: BaseException) -> Bus:
@@ -130,7 +130,7 @@ class BusSession:
                     ping.result()
                     ping = asyncio.create_task(bus.flush(60))
         finally:
-            await end(ping, within_s=1)
+            await end(ping, limit_s=1)
 
 
 async def _wait_for_event(event: asyncio.Event, timeout_s: float) -> bool:

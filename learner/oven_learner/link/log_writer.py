@@ -146,7 +146,7 @@ class LogWriter:
                     await self._send_batch(bus, messages)
                 one_by_one = False
             except BusError as error:
-                if not bus.connected:
+                if not bus.is_connected:
                     return
                 self._outages.record(error, self.unsent)
                 must_check = one_by_one = True
@@ -214,7 +214,7 @@ class LogWriter:
                 f"{type(message).__name__} has {len(wire):,} bytes, but the log accepts at most "
                 f"{LOG_BYTES - HEADERS_BYTES:,}"
             )
-        span = _span_factory(factory, message, self._contexts) if tracing.on() else None
+        span = _span_factory(factory, message, self._contexts) if tracing.is_on() else None
         subject = learner_subject(self._run, message)
         return QueuedMessage(subject, wire, self._message_id(message), message.incarnation, message.n, span)
 

@@ -229,7 +229,7 @@ class RemoteMembers:
                             self._credentials,
                             name="learner",
                             timeout_s=seconds_left,
-                            changed=self._on_connection_change,
+                            on_change=self._on_connection_change,
                         )
                         self._losses = self._bus.losses
                         continue

@@ -93,9 +93,9 @@ def read_instances(path: Path) -> Iterator[Instance]:
 
 def _rows(path: Path) -> Iterator[tuple[str, Any]]:
     if path.suffix != ".json":
-        for number, row in jsonl.rows(path):
+        for number, row in jsonl.read_rows(path):
             if isinstance(row, jsonl.BadLine):
-                raise ConfigError(jsonl.refusal(path, row))
+                raise ConfigError(jsonl.bad_line_error(path, row))
             yield f"{path}:{number}", row
         return
     try:

@@ -64,7 +64,7 @@ def read_questions(path: Path, tokenizer: Any, limit: int | None = None) -> list
     which `tokenizer` finds fewer than two tokens.
     """
     by_prompt: dict[str, QuestionedPrompt] = {}
-    for number, values in jsonl.rows(path):
+    for number, values in jsonl.read_rows(path):
         row = _parse(path, number, values)
         existing = by_prompt.get(row.wildchat_question)
         if existing is None and limit is not None and len(by_prompt) >= limit:

@@ -30,7 +30,7 @@ from oven_recipes.oracle.supervised import Lesson, benchmark_prompts, build_less
 from oven_recipes.oracle.template_questions import YES, TemplatePrompt, prompts, questions
 from oven_recipes.oracle.template_words import ABSENT, ATTRIBUTES, QUESTIONS, WORDS
 from oven_recipes.small_models import small_llama, warmup_decay_schedule
-from oven_recipes.weights_cache import key_of, trained_once
+from oven_recipes.weights_cache import key_of, load_or_train
 
 PAD, EOS, UNKNOWN = "<pad>", "<eos>", "<unk>"
 LAYER, STATUS = "Layer:", "[epistemic status:"
@@ -152,7 +152,7 @@ def load_small_model(
     inputs = {"version": VERSION, "seed": seed, "words": tokenizer.get_vocab(), "sizes": sizes, "schedule": schedule}
     name = f"own-{key_of(inputs)}"
     folder = cache / f"oracle-{name}"
-    model = trained_once(
+    model = load_or_train(
         folder, seed, lambda: build_model(sizes, tokenizer), lambda model: pretrain(model, tokenizer, schedule, seed)
     )
     model.train(False)

@@ -1,4 +1,4 @@
-"""The recipe's settings, one frozen model, and its named starts. Imports no torch."""
+"""The recipe's settings and named starts. Importing this module needs no torch."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from oven_recipes.environments.small_functions import known_shapes, tasks
 
 TUNED_LEARNING_RATE = 3e-4
 """Adam's tuned learning rate."""
-NAMES = ("tuned", "drill:lr-low", "drill:lr-high")
+START_NAMES = ("tuned", "drill:lr-low", "drill:lr-high")
 
 
 class RepairSettings(RecipeSettings):
@@ -56,6 +56,6 @@ class RepairSettings(RecipeSettings):
 
 def parse_start(text: str, seed: int, settings: RepairSettings) -> Start:
     """Return the start named `text`. Raises ValueError with the nearest names if it is unknown."""
-    if text not in NAMES:
-        raise no_such_start(text, NAMES)
+    if text not in START_NAMES:
+        raise no_such_start(text, START_NAMES)
     return Start(*learning_rate_start(text, TUNED_LEARNING_RATE))

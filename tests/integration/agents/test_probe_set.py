@@ -42,7 +42,7 @@ def configure(folder: Path, **fields: object) -> FrontierSettings:
 
 
 def key(settings: FrontierSettings) -> str:
-    return probe_set.key(settings.provider, settings.base_url, settings.model, PROMPTS)
+    return probe_set.key_of(settings.provider, settings.base_url, settings.model, PROMPTS)
 
 
 async def fetch() -> None:
@@ -66,7 +66,7 @@ async def test_replies_are_fetched_once_with_alternatives_and_stay_private(
     assert all("response_format" not in request for request in endpoint.requests)
     await fetch()
     assert len(endpoint.requests) == requests
-    path = probe_set.path(folder, key(settings))
+    path = probe_set.path_of(folder, key(settings))
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert KEY not in path.read_text()
     assert not [word for word in (KEY, *PROMPTS) if word in caplog.text]

@@ -9,7 +9,7 @@ import pytest
 from tests.support.supervised import ONSET, SCALE, TICKS, observed, started
 
 from oven_agents.runtime.kg_client import answer_requests
-from oven_core.protocol.events import UNKNOWN, Event
+from oven_core.protocol.events import UNKNOWN_TIME, Event
 from oven_core.protocol.messages import ActuatorSpec, LogMessage, Receipt, RunEnded, Vote
 from oven_core.protocol.subjects import agent_subject, learner_subject
 from oven_kg.service.endpoints import answers
@@ -38,7 +38,7 @@ def log(*more: LogMessage, metrics: dict[int, dict[str, float]] | None = None) -
     for body in more:
         own = isinstance(body, Vote)
         bodies.append((agent_subject("r", "bad", body) if own else learner_subject("r", body), body))  # type: ignore[arg-type]
-    events = [Event.read(seq, subject, body.wire(), UNKNOWN) for seq, (subject, body) in enumerate(bodies, 1)]
+    events = [Event.read(seq, subject, body.wire(), UNKNOWN_TIME) for seq, (subject, body) in enumerate(bodies, 1)]
     return read_context(events)
 
 

@@ -25,7 +25,7 @@ from oven_llm.providers.failures import ModelFailure
 from oven_llm.providers.usage import Usage
 from oven_llm.supervisor.orchestrator import RunResult
 from oven_runs.settings.agents import agent_spec, agent_specs, with_agent_rules
-from oven_runs.settings.model import Settings
+from oven_runs.settings.run_settings import Settings
 
 pytestmark = pytest.mark.usefixtures("installed")
 __all__ = ["installed"]

@@ -10,14 +10,14 @@ import pytest
 from pydantic import BaseModel, ConfigDict, Field
 
 from oven_core.errors import ConfigError, OvenError, UnknownNameError
-from oven_core.removed_names import removal
+from oven_core.removed_names import removal_message
 from oven_core.security.credentials import Credentials
 from oven_core.security.signing import load_keys
 from oven_core.security.tls import trust_file
 from oven_runs.settings.agents import agent_specs
 from oven_runs.settings.committee_settings import CommitteeSettings, MemberSettings
-from oven_runs.settings.model import Settings
 from oven_runs.settings.resolution import Recipe, resolve
+from oven_runs.settings.run_settings import Settings
 
 
 class Options(BaseModel):
@@ -86,7 +86,7 @@ def test_a_removed_setting_gets_one_sentence_that_names_the_tag(name: str, tmp_p
     for sets, file in (([f"{name}=all"], None), ([], config)):
         with pytest.raises(ConfigError) as caught:
             resolve(sets=sets, config=file)
-        assert str(caught.value) == removal("setting", name) and "the tag evidence-1" in str(caught.value)
+        assert str(caught.value) == removal_message("setting", name) and "the tag evidence-1" in str(caught.value)
 
 
 def test_agents_are_a_list_with_commas_files_or_none(tmp_path: Path) -> None:
@@ -118,7 +118,7 @@ def test_agents_are_a_list_with_commas_files_or_none(tmp_path: Path) -> None:
         ("nats=localhost:4222", "nats = 'localhost:4222'"),
         ("nats=nats://a:99999", "'nats://a:99999' is not a server's address"),
         ("steps=12345678901234567890123", "steps = 12345678901234567890123 (--set steps): it should be less than or"),
-        ("seed", "write e.g. --set rules.window_ticks=5"),
+        ("seed", "KEY=VALUE, e.g. --set rules.window_ticks=5"),
         ("seed=[1", "--set seed=[1: the value is not YAML: did not find expected ',' or ']'"),
         ("committee.rule=lowerquantile", "it should be 'lower_quantile'"),
         ("recipe=grp", "no recipe named 'grp'; did you mean 'grpo'?"),

@@ -18,7 +18,7 @@ from oven_recipes.oracle.supervised import Subject, benchmark_prompts, build_les
 from oven_recipes.oracle.template_questions import template_dataset
 from oven_recipes.oracle.template_words import QUESTIONS
 from oven_recipes.oracle.user_model import fresh_adapter
-from oven_recipes.weights_cache import WEIGHTS
+from oven_recipes.weights_cache import WEIGHTS_FILE
 
 SIZES, SCHEDULE, LAYERS = Sizes(hidden=16, ffn=16, layers=3, heads=2), Schedule(2, 2, 0.02), (1, 2)
 SETTINGS = OracleSettings(sft_steps=2, sft_batch=4, lora_rank=2)
@@ -54,9 +54,9 @@ def test_the_model_and_its_oracle_are_trained_once_and_kept(tmp_path: Path) -> N
         return torch.cat([w.detach().flatten() for w in parts[True]])
 
     first = taught("spread")
-    entries = {entry: (entry / WEIGHTS).stat().st_mtime_ns for entry in tmp_path.glob("oracle-*")}
+    entries = {entry: (entry / WEIGHTS_FILE).stat().st_mtime_ns for entry in tmp_path.glob("oracle-*")}
     assert torch.equal(first, taught("spread"))
-    assert entries == {entry: (entry / WEIGHTS).stat().st_mtime_ns for entry in tmp_path.glob("oracle-*")}
+    assert entries == {entry: (entry / WEIGHTS_FILE).stat().st_mtime_ns for entry in tmp_path.glob("oracle-*")}
     assert not torch.equal(first, taught("constant"))
     assert torch.equal(before, torch.random.get_rng_state())
 

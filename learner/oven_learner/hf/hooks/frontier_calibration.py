@@ -58,7 +58,7 @@ class FrontierCalibration(StepHook):
             except ConfigError as error:
                 self._give_up(str(error))
             else:
-                self._key = probe_set.key(settings.provider, settings.base_url, settings.model, prompts)
+                self._key = probe_set.key_of(settings.provider, settings.base_url, settings.model, prompts)
                 self._begin_if_available()
 
     def announced(self) -> tuple[MetricSpec, ...]:
@@ -104,7 +104,7 @@ class FrontierCalibration(StepHook):
 
     @property
     def _first_reading_file(self) -> Path:
-        return probe_set.path(self._folder, self._key).with_suffix(".begin.json")
+        return probe_set.path_of(self._folder, self._key).with_suffix(".begin.json")
 
     def _load_first_reading(self) -> Reading | None:
         try:

@@ -77,7 +77,7 @@ class BacktestDivergence(BaseModel):
 
 
 class BacktestReport(BaseModel):
-    """The whole report. Open loop: the recording continues unchanged, whatever the backtest decides."""
+    """The report of a backtest. The recording continues unchanged, whatever the backtest decides (open loop)."""
 
     model_config = ConfigDict(frozen=True, ser_json_inf_nan="strings")
 
@@ -251,7 +251,7 @@ def main(
     if as_json:
         print(report.model_dump_json(ensure_ascii=True))
     else:
-        say(*(line for text in lines(report) for line in wrapped(text)))
+        say(*(line for text in text_lines(report) for line in wrapped(text)))
     return 0
 
 
@@ -302,7 +302,7 @@ def _vote(cast: CastVote, outcome: RecordedOutcome) -> BacktestVote:
     )
 
 
-def lines(report: BacktestReport) -> list[str]:
+def text_lines(report: BacktestReport) -> list[str]:
     """Return the report as unwrapped lines."""
     output = [f"{report.agent} over {report.run}, {report.ticks} ticks"]
     if report.cannot_fire:

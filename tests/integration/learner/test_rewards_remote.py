@@ -318,7 +318,7 @@ async def test_a_probe_brings_what_the_members_process_says_of_a_model(nats: Ser
         with remote(nats) as members:
             probes = {member: asyncio.wrap_future(members.probe(member, model)) for member in MEMBERS}
             assert await probes["good"] == ""
-            assert await probes["bad"] == "deepseek/chat gave no verdict: auth, HTTP 401"
+            assert await probes["bad"] == "deepseek/chat returned no verdict: auth, HTTP 401"
             replies["good"] = ProbeReply(member="bad", judge=model.identity)
             report = await asyncio.wrap_future(members.probe("good", model))
             assert report == "the process of good answered as bad with the model deepseek/chat"

@@ -274,7 +274,7 @@ def test_muting_cannot_break_the_quorum() -> None:
     alone = Committee({}, remote=Members("critic"))
     with pytest.raises(ConfigError, match="critic is the only unmuted member with weight"):
         alone.choose_judge("critic", OFF)
-    with pytest.raises(ConfigError, match="critic is the only member"):
+    with pytest.raises(ConfigError, match="critic is the only unmuted member with weight"):
         alone.remove_member("critic")
 
 

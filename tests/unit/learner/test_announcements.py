@@ -137,7 +137,7 @@ def test_a_resumed_training_has_the_bounds_that_were_announced_last(caplog: pyte
     narrow = wide.model_copy(update={"low": 5.0, "high": 6.0})
     with caplog.at_level(logging.WARNING, "oven.learner"):
         make(FakeLink(past=ResumeState(incarnation=1, training="1", announced={"1": {"rate": narrow}})))
-    assert "not restored: rate is currently 1, outside its bounds" in caplog.text
+    assert "cannot restore the last announced bounds: rate is currently 1, outside its bounds" in caplog.text
 
 
 def test_a_choice_that_is_not_registered_yet_is_not_resumed(

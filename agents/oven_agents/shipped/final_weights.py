@@ -56,11 +56,9 @@ class FinalWeights(Agent):
             return reason
         if held_out_metric(run) is None:
             return "no metric is announced as held out with a direction, so nothing shows which weights are the best"
-        return (
-            None
-            if run.horizon.is_known
-            else "the run announces no horizon (steps or seconds), so its last part is unknown"
-        )
+        if not run.horizon.is_known:
+            return "the run announces no horizon (steps or seconds), so its last part is unknown"
+        return None
 
     def vote(self, window: Window) -> Vote | None:
         metric = held_out_metric(window.run)
@@ -75,10 +73,8 @@ class FinalWeights(Agent):
         values = [apply_sign(metric, value) for value in (*earlier, *window.series(metric.name))]
         if self.lost_quality(values) is None:
             return None
-        best, current = (
-            apply_sign(metric, max(filter(math.isfinite, values))),
-            apply_sign(metric, values[-1]),
-        )
+        best = apply_sign(metric, max(filter(math.isfinite, values)))
+        current = apply_sign(metric, values[-1])
         why = (
             f"{metric.name} was {best:.4g} at its best and is {current:.4g} now: the run should end with the better of "
             "the two, compared at the end"

@@ -51,7 +51,7 @@ class Proof(Protocol):
         """Return "" if training used the change, the reason if it did not, or None if it is not known yet. `ended`
         means that there are no more steps."""
 
-    def take_reverted(self) -> tuple[Value, Value, str] | None:
+    def take_undone_change(self) -> tuple[Value, Value, str] | None:
         """Return (old value, current value, reason) if other code has reverted a setting. Reports each case once."""
 
     def on_restore(self) -> None:

@@ -150,7 +150,7 @@ def connect(
             gauges = _gauges(knobs, rate, model, clip, lambda *step: client.publish(*step), all_ranks.leader)
             hooks.callback(gauges.close)
         averaged_metrics = _merge(_merge(metrics, DEFAULT_METRICS), evaluated_metrics)
-        announced = _merge(averaged_metrics, gauges.announced() if gauges is not None else ())
+        announced = _merge(averaged_metrics, gauges.metric_specs() if gauges is not None else ())
         client = LoopClient(
             link,
             knobs,
@@ -184,7 +184,7 @@ def _snapshots(
     """Return the snapshots for rollback, or None if copies do not fit into memory or the model is sharded."""
     from oven_learner.optim import snapshot
 
-    if snapshot.sharding(model) or (MAX_SNAPSHOTS + 2) * snapshot.size(model) > snapshot.LIMIT_BYTES:
+    if snapshot.describe_sharding(model) or (MAX_SNAPSHOTS + 2) * snapshot.size(model) > snapshot.LIMIT_BYTES:
         return None
     state = snapshot.LoopSnapshot(model, rate.scale, scheduler, lambda: client().on_weights_restored())
     # In lockstep, the target of a rollback must not depend on the clock.
@@ -207,7 +207,7 @@ def _best_weights(
         return None
     from oven_learner.optim import snapshot
 
-    if snapshot.sharding(model) or not snapshot.best_fits(model, MAX_SNAPSHOTS + 2):
+    if snapshot.describe_sharding(model) or not snapshot.best_copies_fit(model, MAX_SNAPSHOTS + 2):
         return None
     copies = snapshot.WeightCopies(model, lambda: client().on_weights_restored())
     name = metric.name
@@ -225,7 +225,7 @@ def _gauges(
     from oven_learner.optim.gauges import OptimizerGauges
     from oven_learner.optim.step_gauges import Clip, StepGauges
 
-    sharded = snapshot.sharding(model) if model is not None else ""
+    sharded = snapshot.describe_sharding(model) if model is not None else ""
     no_norm_reason = sharded if sharded and "FSDP2" not in sharded else ""  # FSDP2 computes the full norm by itself
     if no_norm_reason and clip is not None:
         raise ConfigError(
@@ -235,13 +235,13 @@ def _gauges(
     if clipping is not None:
         clipping.announce(knobs, USER_BOUNDS)
     decay.announce(rate.scale.optimizer, knobs)
-    gauges = OptimizerGauges(rate.scale.optimizer, model, published=published, sharding=sharded)
+    gauges = OptimizerGauges(rate.scale.optimizer, model, publishes=published, sharding=sharded)
     return StepGauges(
         rate,
         gauges,
         publish,
         clip=clipping,
-        published=published,
+        publishes=published,
         unmeasured=f"needs full gradients, but {no_norm_reason}" if no_norm_reason else "",
     )
 

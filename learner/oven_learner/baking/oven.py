@@ -184,7 +184,7 @@ class Oven:
             teachers.register(config)
             return
         self._operator_folder()  # fail before anything changes
-        candidate = teachers.prepare(config.name, config, beside_training=True)
+        candidate = teachers.prepare(config.name, config, during_training=True)
         self._training.between_steps(partial(teachers.admit, candidate))
 
         def is_offer(body: object) -> bool:

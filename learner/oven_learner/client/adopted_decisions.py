@@ -113,7 +113,7 @@ class AdoptedDecisions:
                     self._actuators.apply(pending.decision.actuator, applied.before)
                 self._send(pending, _unused(pending, self._actuators, why) if why else applied)
         for name, proof in self._actuators.proofs().items():
-            if reverted := proof.take_reverted():
+            if reverted := proof.take_undone_change():
                 self._publish(Applied("applied", *reverted), name)
 
     def end(self) -> None:

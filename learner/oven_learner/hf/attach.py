@@ -259,7 +259,7 @@ def set_drafts(trainer: Any, committee: Committee, teachers: Teachers | None) ->
     answers of the active teacher, or of the reference model if there are no `teachers`. Raises ConfigError if there is
     neither."""
     for name, rule in committee.rules.items():
-        if not isinstance(rule, DraftVerifier) or rule.drafts is not None:
+        if not isinstance(rule, DraftVerifier) or rule.get_drafts is not None:
             continue
         if teachers is None and not has_reference(trainer):
             raise ConfigError(
@@ -267,7 +267,7 @@ def set_drafts(trainer: Any, committee: Committee, teachers: Teachers | None) ->
                 "attach(teachers=…), train with a reference model (beta above 0), or omit the verifier"
             )
         model = partial(_reference, trainer) if teachers is None else partial(_active_teacher, trainer, teachers)
-        rule.drafts = TeacherDrafts(
+        rule.get_drafts = TeacherDrafts(
             model, trainer.processing_class, trainer.accelerator.device, trainer.args.max_completion_length
         )
 

@@ -336,7 +336,7 @@ class Attachment(TrainerCallback):
         user_metrics = self._options.metrics
         names = {metric.name for metric in user_metrics}
         user_holds_out = any(metric.held_out for metric in user_metrics)
-        own_metrics = [metric for part in (*self._hooks, *self._channels) for metric in part.announced()]
+        own_metrics = [metric for part in (*self._hooks, *self._channels) for metric in part.metric_specs()]
         hook_metrics = (metric for metric in own_metrics if metric.name not in names)
         has_computed = getattr(self.trainer, "compute_metrics", None) is not None
         has_computed = has_computed and bool(self._evaluation.announced_held_out())

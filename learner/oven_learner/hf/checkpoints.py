@@ -332,7 +332,7 @@ class SaveSchedule(StepHook):
         disk = rollback.disk if isinstance(rollback, Snapshots) else rollback
         if completed is not None and isinstance(disk, DiskCheckpoints):
             folder, began, ended = completed
-            disk.saved(folder, client.tick, began, ended, own=for_rollback)
+            disk.on_saved(folder, client.tick, began, ended, is_scheduled=for_rollback)
 
 
 def _rank_file(rank: int) -> str:

@@ -46,9 +46,9 @@ def choose_best(
     if metric is None or trainer.model is None or trainer.args.load_best_model_at_end:
         return None
     model = trainer.accelerator.unwrap_model(trainer.model)
-    sharded = trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled or snapshot.sharding(model)
+    sharded = trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled or snapshot.describe_sharding(model)
     read = _reader(trainer, metric.name, evaluation)
-    if sharded or read is None or not snapshot.best_fits(model, MAX_SNAPSHOTS + 2):
+    if sharded or read is None or not snapshot.best_copies_fit(model, MAX_SNAPSHOTS + 2):
         return None
     copies = snapshot.WeightCopies(model, lambda: _forget_vllm_weights(trainer))
     uses_builtin_score = evaluation is None or metric.name not in evaluation.first_results()

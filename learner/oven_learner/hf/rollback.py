@@ -16,7 +16,7 @@ from transformers import Trainer
 from oven_learner.hf.checkpoints import TrainerCheckpoints
 from oven_learner.optim import snapshot
 from oven_learner.optim.lr_scale import LearningRateScale
-from oven_learner.optim.snapshot import LoopSnapshot, copied
+from oven_learner.optim.snapshot import LoopSnapshot, copy_tensors
 from oven_learner.ranks import Ranks
 from oven_learner.rollback.disk_checkpoints import DiskCheckpoints
 from oven_learner.rollback.memory_snapshots import CREDIT_S, MAX_SNAPSHOTS, Snapshots
@@ -43,7 +43,7 @@ def snapshot_size(trainer: Trainer) -> int:
 
 def take_snapshot(trainer: Trainer) -> tuple[int, dict[str, Any]]:
     """Return (step, state)."""
-    channels = {name: copied(module.state_dict()) for name, module in channel_modules(trainer).items()}
+    channels = {name: copy_tensors(module.state_dict()) for name, module in channel_modules(trainer).items()}
     position = {"step": trainer.state.global_step, "epoch": trainer.state.epoch}
     return trainer.state.global_step, {**position, "channels": channels, **_loop_snapshot(trainer).take()}
 
@@ -109,7 +109,7 @@ def choose_rollback(
             lambda: take_snapshot(trainer),
             lambda state: restore_snapshot(trainer, state),
             credit=math.inf if lockstep else CREDIT_S,
-            share=ranks.same,
+            broadcast=ranks.same,
         )
         if not resumable:
             return copies
@@ -125,7 +125,7 @@ def choose_rollback(
         request_save=request_save,
         progress=lambda: (trainer.state.global_step, trained_steps()),
         leader=ranks.leader,
-        share=ranks.same,
+        broadcast=ranks.same,
     )
     if copies is None:
         return disk

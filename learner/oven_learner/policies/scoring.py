@@ -69,10 +69,10 @@ class Scoring:
                 raise ConfigError("committee.ahead=1 requires a GRPOTrainer, but this is a PolicyTrainer; set it to 0")
             self.committee.group_size = group_size
 
-    def announced(self) -> tuple[MetricSpec, ...]:
+    def metric_specs(self) -> tuple[MetricSpec, ...]:
         """Return the metrics of each batch."""
         if self.committee is not None:
-            return (UNSCORED, INFINITE, *self.committee.announced())
+            return (UNSCORED, INFINITE, *self.committee.metric_specs())
         function_metrics = (MetricSpec(name=f"rewards/{name}/mean") for name in self._functions)
         return (UNSCORED, INFINITE, SKIPPED_GROUPS, SKIPPED_STEPS, *function_metrics)
 
@@ -83,7 +83,7 @@ class Scoring:
             metrics: dict[str, float] = {}
             values = self.committee(**arguments, log_metric=metrics.__setitem__)
             rewards = torch.tensor([math.nan if value is None else float(value) for value in values])
-            missing_reasons = dict(self.committee.last.abstained)
+            missing_reasons = dict(self.committee.last_outcome.abstentions)
         else:
             rewards, metrics, missing_reasons = self._sum_rewards(arguments, len(outputs))
         metrics |= {UNSCORED.name: float(rewards.isnan().sum()), INFINITE.name: float(rewards.isinf().sum())}
@@ -131,7 +131,7 @@ def publish_groups(
     step: int,
     prompts: Sequence[Any],
     outputs: Sequence[Any],
-    scored: BatchScores,
+    scores: BatchScores,
     advantages: Tensor | None,
     scored_rows: Sequence[int],
     scoring: Scoring,
@@ -148,7 +148,7 @@ def publish_groups(
         for number in sampling.schedule.take(tick, groups):
             index = number % groups
             rows = range(index * size, (index + 1) * size)
-            rewards, texts = scored.rewards[rows.start : rows.stop].tolist(), [outputs[row] for row in rows]
+            rewards, texts = scores.rewards[rows.start : rows.stop].tolist(), [outputs[row] for row in rows]
             members = partial(_column_verdicts, scoring.columns, rows)
             if scoring.committee is not None:
                 members = partial(scoring.committee.evidence.group_verdicts, index)

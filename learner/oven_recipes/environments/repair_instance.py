@@ -1,4 +1,4 @@
-"""Repair tasks with the fields of SWE-bench's instances, from a file or a generator. Does not import torch."""
+"""Repair tasks with the fields of SWE-bench's instances, from a file or a generator, without an import of torch."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def instance_of(row: Mapping[str, Any], source: str) -> Instance:
     except ValidationError as error:
         first = error.errors()[0]
         field = ".".join(str(part) for part in first["loc"])
-        raise ConfigError(f"{source}: {field}: {first['msg']}; a SWE-bench instance has this field") from None
+        raise ConfigError(f"{source}: {field}: {first['msg']}; every SWE-bench instance needs this field") from None
     except ValueError as error:  # a string that should contain a list
         raise ConfigError(f"{source}: FAIL_TO_PASS or PASS_TO_PASS is not a list or JSON of a list: {error}") from None
     if not instance.FAIL_TO_PASS:

@@ -9,7 +9,7 @@ import torch
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 from trl.chat_template_utils import parse_response
 
-from oven_learner.losses.completion_logits import padded
+from oven_learner.losses.completion_logits import pad_rows
 from oven_recipes.environments.session import RepairSession
 from oven_recipes.repair.chat_format import ASSISTANT, after_results
 
@@ -84,7 +84,7 @@ def _sample_answers(
 ) -> list[list[int]]:
     """Sample an answer to each context, up to its end-of-turn token."""
     pad, end = tokenizer.pad_token_id, tokenizer.eos_token_id
-    ids, mask = padded(contexts, model.device, pad_left=True)  # (B, P)
+    ids, mask = pad_rows(contexts, model.device, pad_left=True)  # (B, P)
     sampling = {"do_sample": True, "temperature": temperature, "top_k": 0} if temperature else {"do_sample": False}
     with torch.no_grad():
         output = model.generate(  # type: ignore[misc]

@@ -8,7 +8,7 @@ from pydantic import AfterValidator, Field
 
 from oven_recipes.base import RecipeSettings, Start, learning_rate_start, no_such_start
 from oven_recipes.environments.repair_instance import Instance
-from oven_recipes.environments.small_functions import known_shapes, tasks
+from oven_recipes.environments.small_functions import check_shapes, tasks
 
 TUNED_LEARNING_RATE = 3e-4
 """Adam's tuned learning rate."""
@@ -18,7 +18,7 @@ START_NAMES = ("tuned", "drill:lr-low", "drill:lr-high")
 class RepairSettings(RecipeSettings):
     """Sizes of the tasks, the policy, its warm-up and GRPO. The learning rate comes from a `Start` instead."""
 
-    shapes: Annotated[tuple[str, ...], AfterValidator(known_shapes)] = Field(
+    shapes: Annotated[tuple[str, ...], AfterValidator(check_shapes)] = Field(
         default=(), description="kinds of function; empty: all of them"
     )
     neighbour: bool = Field(default=False, description="add a second, correct function to each module")

@@ -91,7 +91,7 @@ class _Attempt:
 
     @property
     def passes(self) -> bool:
-        return self._session.passing == len(self._session.outcomes)
+        return self._session.passing_count == len(self._session.outcomes)
 
     def call(self, tool: str, arguments: dict[str, str]) -> None:
         function = {"name": tool, "arguments": json.dumps(arguments)}

@@ -145,5 +145,5 @@ async def test_only_the_learner_may_ask_for_scores_and_for_nothing_else(server: 
 
 
 async def test_without_the_service_the_request_fails_at_once(server: EmbeddedServer) -> None:
-    with pytest.raises(BusError, match=r"no one answers on oven\.kg\.token_prior"):
+    with pytest.raises(BusError, match=r"nothing answers on oven\.kg\.token_prior"):
         await served_prior(server, BASE)

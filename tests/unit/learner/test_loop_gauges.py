@@ -17,7 +17,7 @@ from oven_learner.custom_loop import connect
 from oven_learner.optim import gauges, update_norm
 from oven_learner.testing import FakeLink
 
-COSINE, NORM, RATIO = (spec.name for spec in gauges.ALL)
+COSINE, NORM, RATIO = (spec.name for spec in gauges.ALL_GAUGES)
 GAUGES = {"grad_norm", "learning_rate", COSINE, NORM, RATIO}
 Made = Callable[[Any], Any]
 

@@ -180,7 +180,7 @@ class TestInstances:
             ("\n", "contains no instances"),
             ('{"repo": ', "line 1: cut"),
             ('{"repo": \n', "line 1: not json"),
-            ("[1]\n", "a list, where an object is expected"),
+            ("[1]\n", "a list instead of an object"),
             ('{"instance_id": "a"}\n', "Field required"),
         ],
     )
@@ -268,7 +268,7 @@ def test_a_checkout_is_worked_on_at_its_commit_and_its_tests_run_by_pytest(tmp_p
     parsed = subprocess.run(["git", "rev-parse", "HEAD:shop.py"], cwd=path, check=True, capture_output=True)
     blob = parsed.stdout.decode().strip()
     (path / ".git" / "objects" / blob[:2] / blob[2:]).unlink()
-    with pytest.raises(ConfigError, match=r"lacks 'shop.py': .* clone the whole repository"):
+    with pytest.raises(ConfigError, match=r"lacks 'shop.py'; .* make a full clone"):
         repositories.files(instance)
 
 

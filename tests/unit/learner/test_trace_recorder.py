@@ -248,7 +248,9 @@ def test_what_a_trace_has_no_place_for_is_counted(folder: Path) -> None:
     message = {"role": "assistant", "content": "", "tool_calls": [{"type": "custom", "name": "look"}]}
     result = {"role": "tool", "name": "look", "content": Pictures().look()}
     lost: Counter[str] = Counter()
-    ((step,), waiting) = steps_of([message, result], [], Rollout([], [1, 2], [1, 1], None), lost, known=False)
+    ((step,), waiting) = steps_of(
+        [message, result], [], Rollout([], [1, 2], [1, 1], None), lost, rewards_each_step=False
+    )
     assert step.action.calls[0].name == "look" and not waiting
     assert step.result is not None and step.result[0].content == "a die" and lost == {"a part of type image": 1}
 

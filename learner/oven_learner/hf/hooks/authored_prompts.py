@@ -77,7 +77,7 @@ class AuthoredPromptsReader(StepHook):
                 moves_own_metric=True,
             )
 
-    def announced(self) -> tuple[MetricSpec, ...]:
+    def metric_specs(self) -> tuple[MetricSpec, ...]:
         return (STORED, REFUSED) if self._settings is not None else ()
 
     def end_step(self, step: StepEnd) -> None:

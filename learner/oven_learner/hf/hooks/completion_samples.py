@@ -85,7 +85,7 @@ class CompletionSamples(StepHook):
                     _function_sample, logs["prompt"][group * size], rows(logs["completion"]), columns, trainer
                 )
             else:
-                sample = partial(_committee_sample, committee.evidence, committee.last.rewards, group, size)
+                sample = partial(_committee_sample, committee.evidence, committee.last_outcome.rewards, group, size)
             sampling.number += 1
             position = (sampling.number, client.tick + 1, trainer.state.global_step, group, groups)
             client.show(partial(sampling.convert, client.position, position, rows(advantages), sample))

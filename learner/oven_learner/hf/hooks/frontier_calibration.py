@@ -61,7 +61,7 @@ class FrontierCalibration(StepHook):
                 self._key = probe_set.key_of(settings.provider, settings.base_url, settings.model, prompts)
                 self._begin_if_available()
 
-    def announced(self) -> tuple[MetricSpec, ...]:
+    def metric_specs(self) -> tuple[MetricSpec, ...]:
         return METRICS
 
     def end_step(self, step: StepEnd) -> None:

@@ -68,7 +68,7 @@ class StepTiming(StepHook):
         self._durations, self._began, self._controller = {}, None, None
         self._tokens, self._last_token_count = 0.0, None
 
-    def announced(self) -> tuple[MetricSpec, ...]:
+    def metric_specs(self) -> tuple[MetricSpec, ...]:
         return (MetricSpec(name=STEP, unit="seconds"), MetricSpec(name=TOKENS, unit="tokens per second"))
 
     def before_update(self) -> Mapping[str, torch.Tensor]:
@@ -164,7 +164,7 @@ class StepMetrics(StepHook):
     def begin(self, ranks: Ranks) -> None:
         self._ranks = ranks
 
-    def announced(self) -> tuple[MetricSpec, ...]:
+    def metric_specs(self) -> tuple[MetricSpec, ...]:
         trainer, metrics = self._trainer, list(COMMON_METRICS)
         if hasattr(trainer, "reward_funcs"):
             metrics += GRPO

@@ -40,7 +40,7 @@ class Budget:
         self._failure_logged = False
 
     @classmethod
-    def limited_to(
+    def with_caps(
         cls, usd: float | None = None, tokens: int | None = None, calls: int | None = None, path: Path | None = None
     ) -> Self:
         """Return a budget with these caps on all calls; None: no cap. Raises ConfigError for a cap of 0 or less."""

@@ -51,7 +51,7 @@ def generate_answers(
     answers = [""] * len(ids)
     config = _generation_config(tokenizer, max_new_tokens, temperature)
     device = unwrap_model(model).device
-    training = model.training
+    was_training = model.training
     model.eval()
     devices = [device] if device.type == "cuda" else []
     try:
@@ -63,12 +63,12 @@ def generate_answers(
                 layers = [activations[number].layer for number in numbers]
                 vectors = [activations[number].vectors for number in numbers]
                 with injection.rows(vectors, layers):
-                    out = model.generate(input_ids=batch, attention_mask=mask, generation_config=config)  # (B, P + C)
-                texts = tokenizer.batch_decode(out[:, batch.shape[1] :], skip_special_tokens=True)
+                    output = model.generate(input_ids=batch, attention_mask=mask, generation_config=config)  # (B, P+C)
+                texts = tokenizer.batch_decode(output[:, batch.shape[1] :], skip_special_tokens=True)
                 for number, answer in zip(numbers, texts, strict=True):
                     answers[number] = answer
     finally:
-        model.train(training)
+        model.train(was_training)
     return answers
 
 

@@ -13,10 +13,10 @@ from oven_runs.traces import jsonl
 
 
 class KnownAnswer(NamedTuple):
-    """Accepted answers to a question in lower case. `says_what` lists true and specific answers, and `right` true but
-    unspecific ones. All other answers are wrong, and `wrong` lists examples."""
+    """Known answers to a question in lower case. `specific` lists true and specific answers, and `right` true but vague
+    ones. All other answers are wrong, and `wrong` lists examples."""
 
-    says_what: tuple[str, ...]
+    specific: tuple[str, ...]
     right: tuple[str, ...] = ()
     wrong: tuple[str, ...] = ()
 

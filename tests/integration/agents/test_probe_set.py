@@ -93,7 +93,8 @@ async def test_without_log_probabilities_the_set_has_texts_and_a_note(
 async def test_too_few_replies_leave_no_set(endpoint: Endpoint, folder: Path) -> None:
     settings = configure(folder, provider="compatible", model="m@401x2,400x1", base_url=endpoint.openai_url)
     with pytest.raises(
-        ProcessError, match=r"m@401x2,400x1 replied to only [01] of 3 prompts.*there will be no frontier metrics"
+        ProcessError,
+        match=r"m@401x2,400x1 replied to only [01] of 3 prompts.*the run continues without frontier metrics",
     ):
         await fetch()
     assert probe_set.read(folder, key(settings)) is None

@@ -135,7 +135,7 @@ def test_the_context_has_each_message_once_with_clean_short_texts() -> None:
 def test_the_graph_ranks_the_cause_and_the_detectors_give_its_onset() -> None:
     result = log()
     seen = answer_requests(ask_graph(result.alarms, result.started), answers())
-    assert seen.ranked[0][0] == "lr_too_high" and {"lr_too_high", "judge_fooled"} <= seen.causes
+    assert seen.ranked_causes[0][0] == "lr_too_high" and {"lr_too_high", "judge_fooled"} <= seen.causes
     output = diagnose_without_model(result, seen)
     assert output.cause == "lr_too_high" and output.onset is not None and abs(output.onset - ONSET) <= 2
     away = answer_requests(ask_graph(result.alarms, result.started), lambda endpoint, request: None)

@@ -21,7 +21,7 @@ from oven_llm.providers.conversation import Conversation, ModelReply
 from oven_llm.providers.failures import ModelFailure
 from oven_llm.providers.optional_features import AgreedTerms, Terms
 from oven_llm.providers.remote_model import RemoteModel
-from oven_llm.providers.usage import CallTally, Usage, current_tally, tallied
+from oven_llm.providers.usage import CallTally, Usage, current_tally, record_calls_in
 from oven_runs.home.model_spend import JUDGES, NAME, Cap, ModelSpend, Refusal, Spend, read_spend
 from oven_runs.settings.committee_settings import BudgetSettings
 from oven_runs.settings.judge_providers import Price, catalogue, endpoint_of
@@ -145,7 +145,7 @@ async def test_every_attempt_that_may_have_been_billed_is_booked(
     tmp_path: Path, api: Costly, calls: int, unanswered: int, tokens: int, booked: bool
 ) -> None:
     budget, tally = Budget(caps(), tmp_path / NAME, CRITIC) if booked else None, CallTally()
-    with tallied(tally):
+    with record_calls_in(tally):
         try:
             reply = await metered(api, budget).ask(QUESTION, 1.0)
         except ModelFailure:

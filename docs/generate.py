@@ -35,9 +35,9 @@ from oven_core.replica.service import REPLY_BYTES
 from oven_runs.server import embedded
 from oven_runs.settings.committee_settings import MemberSettings
 from oven_runs.settings.language_models import ModelSettings
-from oven_runs.settings.model import RuleSettings, Settings
 from oven_runs.settings.notifications import RecipientSettings
-from oven_runs.traces.formats.table import FORMATS, format_named
+from oven_runs.settings.run_settings import RuleSettings, Settings
+from oven_runs.traces.formats.format_lookup import FORMATS, format_named
 
 PAGES = ("architecture.md", "protocol.md", "protocol/messages.md", "deciding.md", "settings.md", "traces.md")
 ROOT = Path(__file__).parents[1]
@@ -83,8 +83,8 @@ def subjects() -> str:
     """Which message may stand on which subject."""
     rows = ["| subject | messages |", "|---|---|"]
     for subject in SUBJECTS:
-        carried = ", ".join(f"`{model.__name__}`" for model in subject.carries)
-        rows.append(f"| `{subject.address('<run>', f'<{subject.last}>')}` | {carried} |")
+        message_names = ", ".join(f"`{model.__name__}`" for model in subject.message_types)
+        rows.append(f"| `{subject.address('<run>', f'<{subject.last_token}>')}` | {message_names} |")
     return "\n".join(rows)
 
 
@@ -108,11 +108,11 @@ def _subject(text: str) -> str:
 
 
 def logged() -> str:
-    return "\n\n".join(_model(model) for subject in SUBJECTS for model in subject.carries)
+    return "\n\n".join(_model(model) for subject in SUBJECTS for model in subject.message_types)
 
 
 def aside() -> str:
-    return "\n\n".join(_model(beside.carries) for beside in UNLOGGED_SUBJECTS)
+    return "\n\n".join(_model(entry.message_type) for entry in UNLOGGED_SUBJECTS)
 
 
 def asked() -> str:

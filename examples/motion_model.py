@@ -14,8 +14,8 @@ import torch
 
 import oven_learner as oven
 from oven_learner.teachers import TeacherConfig
-from oven_recipes.motion.intents import TRAINED
-from oven_recipes.motion.job import HELD_OUT, held_out, new_policy, warm
+from oven_recipes.motion.intents import TRAINING_TEXTS
+from oven_recipes.motion.job import HELD_OUT, held_out_evaluation, new_policy, warm_up
 from oven_recipes.motion.rewards import RULES
 from oven_recipes.motion.settings import MotionSettings
 from oven_recipes.motion.skeleton import DIMS
@@ -27,14 +27,14 @@ WARM_STEPS = int(os.environ.get("WARM_STEPS", "300"))
 async def main() -> None:
     torch.set_num_threads(1)  # a step is too small for more to help
     settings = MotionSettings(warm_steps=WARM_STEPS)
-    policy = warm(new_policy(settings, 0), settings, settings.habit, 0)
-    strong = warm(new_policy(settings, 1), settings, (1.0, 1.0), 1)
-    small = warm(new_policy(settings, 2), settings, settings.habit, 2)
-    wide = warm(new_policy(settings.model_copy(update={"hidden": 2 * settings.hidden}), 3), settings, (1.0, 1.0), 3)
+    policy = warm_up(new_policy(settings, 0), settings, settings.habit, 0)
+    strong = warm_up(new_policy(settings, 1), settings, (1.0, 1.0), 1)
+    small = warm_up(new_policy(settings, 2), settings, settings.habit, 2)
+    wide = warm_up(new_policy(settings.model_copy(update={"hidden": 2 * settings.hidden}), 3), settings, (1.0, 1.0), 3)
     baked = oven.bake(
         policy, name="reach-24", modality="motion", domain="character animation", output_format="trajectory",
         description="Moves a skeleton of 24 joints, 32 frames, so that a hand reaches where a sentence says.",
-        prompts=TRAINED, rules=RULES, evaluate=held_out(policy, 0), metrics=[HELD_OUT],
+        prompts=TRAINING_TEXTS, rules=RULES, evaluate=held_out_evaluation(policy, 0), metrics=[HELD_OUT],
         total_steps=STEPS, learning_rate=1e-3, beta=0.01,
         teachers=[TeacherConfig(name="small", model=small), TeacherConfig(name="strong", model=strong)],
     )  # fmt: skip

@@ -213,7 +213,7 @@ def measure(folder: Path, groups: int, members: int, share: float, deadline_s: f
                 texts = [text for group in of_step for text in group]
                 rewards = committee([f"prompt {step}"] * len(texts), texts)
                 wrong += sum(r is not None and abs(r - truth(t)) > RIGHT for r, t in zip(rewards, texts, strict=True))
-                skipped += committee.last.skipped
+                skipped += committee.last_outcome.skipped_groups
             seconds[case] = time.perf_counter() - started
             judges.go_wrong()
         committee.close()

@@ -18,7 +18,7 @@ from oven_bench.hostile.run_facts import LATER, Case, Log, Row, read
 from oven_bench.study import Report
 from oven_core.errors import ConfigError, UnknownNameError
 from oven_core.protocol.actuator_names import ACTUATORS
-from oven_core.protocol.events import UNKNOWN, Event
+from oven_core.protocol.events import UNKNOWN_TIME, Event
 from oven_core.protocol.messages import (
     AgentStatus,
     Decision,
@@ -38,7 +38,9 @@ GUESTS = ("evil", "twin")
 
 
 def log(*messages: tuple[str, Message]) -> Log:
-    events = [Event.read(seq, subject, message.wire(), UNKNOWN) for seq, (subject, message) in enumerate(messages, 1)]
+    events = [
+        Event.read(seq, subject, message.wire(), UNKNOWN_TIME) for seq, (subject, message) in enumerate(messages, 1)
+    ]
     return read(events, GUESTS, "lr")
 
 

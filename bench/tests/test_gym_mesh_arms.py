@@ -109,7 +109,9 @@ def test_the_rules_are_the_products() -> None:
         assert isinstance(started, RunStarted)
         return started.rules
 
-    expected = Rules(autonomy="auto").trusting(set(entry_points()["oven.agents"]) - {"tuner", "author", "supervisor"})
+    expected = Rules(autonomy="auto").with_grants_for(
+        set(entry_points()["oven.agents"]) - {"tuner", "author", "supervisor"}
+    )
     assert rules(MESH) == expected
 
 

@@ -17,7 +17,7 @@ from typing import Any
 log = logging.getLogger("oven")
 
 REPEAT_S = 2.0
-"""A task that has not ended after this time is cancelled again."""
+"""Seconds after which a task that has not ended is cancelled again."""
 LIMIT_S = 10.0
 
 
@@ -48,19 +48,19 @@ def preserve_cancellation() -> Iterator[None]:
         raise asyncio.CancelledError
 
 
-async def end(*tasks: asyncio.Future[Any], within_s: float = LIMIT_S, again_s: float = REPEAT_S) -> None:
-    """Cancel tasks and wait until they end, ignoring their results. They are cancelled again every `again_s` seconds. A
-    short interval interrupts a task's cleanup. A task that has not ended within the limit is logged and abandoned,
+async def end(*tasks: asyncio.Future[Any], limit_s: float = LIMIT_S, interval_s: float = REPEAT_S) -> None:
+    """Cancel tasks and wait until they end, ignoring their results. Cancel them again every `interval_s` seconds.
+    A short interval interrupts a task's cleanup. A task that has not ended within the limit is logged and abandoned,
     because waiting for it would block its owner too."""
     loop = asyncio.get_running_loop()
-    limit = loop.time() + within_s
+    deadline = loop.time() + limit_s
     running = {task for task in tasks if not task.done()}
-    while running and (rest := limit - loop.time()) > 0:
+    while running and (remaining_s := deadline - loop.time()) > 0:
         for task in running:
             task.cancel()
-        _, running = await asyncio.wait(running, timeout=min(rest, again_s))
+        _, running = await asyncio.wait(running, timeout=min(remaining_s, interval_s))
     for task in tasks:
         if task.done() and not task.cancelled():
             task.exception()  # otherwise asyncio reports an exception that was never retrieved
     for task in running:
-        log.error("a task was cancelled but did not end within %g s: %r", within_s, task)
+        log.error("a task was cancelled but did not end within %g s: %r", limit_s, task)

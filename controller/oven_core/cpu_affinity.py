@@ -72,7 +72,7 @@ def follow(pid: int, split: CoreSplit) -> None:
 
 
 def use_all_cores(uses_all: bool, load: float) -> bool:
-    """Return whether to use the trainer's half too. `uses_all`: whether that is so now. `load`: its load, 0..1."""
+    """Return whether to use the trainer's half too. `uses_all`: whether it is used now. `load`: its load, 0..1."""
     return load < (BUSY_LOAD if uses_all else IDLE_LOAD)
 
 

@@ -20,7 +20,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from oven_core.removed_names import removal
+from oven_core.removed_names import removal_message
 
 RENAMED: Final[Mapping[str, Mapping[str, str]]] = {
     "agent": {
@@ -41,7 +41,7 @@ RENAMED: Final[Mapping[str, Mapping[str, str]]] = {
 """For each kind of name, earlier name → current name. Errors suggest the current name. Earlier names are not
 accepted."""
 
-LISTED_BY: Final[Mapping[str, str]] = {
+LIST_COMMANDS: Final[Mapping[str, str]] = {
     "agent": "agent list",
     "bench": "bench",
     "command": "--help",
@@ -85,9 +85,9 @@ class UnknownNameError(OvenError, LookupError):
         known = sorted(known)
         earlier = {old: new for old, new in RENAMED.get(kind.split()[0], {}).items() if new in known}
         candidates = earlier | {valid: valid for valid in known}
-        close = [name] if name in earlier else similar(name, candidates)
-        suggestions = list(dict.fromkeys(candidates[candidate] for candidate in close))
-        command = LISTED_BY.get(kind.split()[0])
+        close_matches = [name] if name in earlier else similar(name, candidates)
+        suggestions = list(dict.fromkeys(candidates[candidate] for candidate in close_matches))
+        command = LIST_COMMANDS.get(kind.split()[0])
         if suggestions:
             hint = "did you mean " + " or ".join(map(repr, suggestions)) + "?"
         elif not known:
@@ -96,7 +96,7 @@ class UnknownNameError(OvenError, LookupError):
             hint = f"find one of the {len(known)} with `oven-controller {command}`"
         else:
             hint = "known: " + ", ".join(known[: 2 * MAX_LISTED]) + (", …" if len(known) > 2 * MAX_LISTED else "")
-        super().__init__(removal(kind, name) or f"no {kind} named {name!r}; {hint}")
+        super().__init__(removal_message(kind, name) or f"no {kind} named {name!r}; {hint}")
         self.name = name
         self._arguments = (kind, name, known)
 
@@ -143,9 +143,9 @@ def reason(error: BaseException) -> str:
         return f"{error.strerror}: {error.filename}" if error.filename else error.strerror
     if callable(errors := getattr(error, "errors", None)):  # pydantic's ValidationError, without importing it
         first, *others = errors(include_url=False)
-        where = ".".join(str(part) for part in first["loc"])
-        more = f" (and {len(others)} more)" if others else ""
-        return (f"{where}: " if where else "") + str(first["msg"]).removeprefix("Value error, ") + more
+        path = ".".join(str(part) for part in first["loc"])
+        suffix = f" (and {len(others)} more)" if others else ""
+        return (f"{path}: " if path else "") + str(first["msg"]).removeprefix("Value error, ") + suffix
     if isinstance(error, RecursionError):
         return "it is nested too deeply"
     if isinstance(error, KeyError) and error.args:

@@ -34,11 +34,11 @@ def atomic_file(path: Path, *, private: bool = False) -> Iterator[BinaryIO]:
 @contextlib.contextmanager
 def csv_field_limit(characters: int) -> Iterator[None]:
     """Limit the field length in the `csv` module within the block. The limit applies to the whole process."""
-    before = csv.field_size_limit(characters)
+    previous_limit = csv.field_size_limit(characters)
     try:
         yield
     finally:
-        csv.field_size_limit(before)
+        csv.field_size_limit(previous_limit)
 
 
 def write_atomic(path: Path, data: bytes | str, *, private: bool = False) -> None:
@@ -47,9 +47,9 @@ def write_atomic(path: Path, data: bytes | str, *, private: bool = False) -> Non
         out.write(data.encode() if isinstance(data, str) else data)
 
 
-FILE_BYTES = 1 << 20
-"""Maximum bytes of a settings file, which usually has a few thousand."""
-_KINDS = (
+MAX_FILE_BYTES = 1 << 20
+"""Maximum bytes of a settings file. A typical one has a few thousand."""
+_SPECIAL_KINDS = (
     (stat.S_ISDIR, "a folder"),
     (stat.S_ISFIFO, "a pipe"),
     (stat.S_ISCHR, "a device"),
@@ -58,22 +58,22 @@ _KINDS = (
 )
 
 
-def read_file(path: Path, called: str, limit: int = FILE_BYTES) -> bytes:
-    """Return the bytes of a regular file. `called` describes it in errors. Raises ConfigError.
+def read_file(path: Path, description: str, limit: int = MAX_FILE_BYTES) -> bytes:
+    """Return the bytes of a regular file. `description` names it in error messages. Raises ConfigError.
 
     Other kinds of files are refused, because a pipe may never send anything, and a device may never end.
     """
     try:
         mode = path.stat().st_mode
-        kind = next((name for has_kind, name in _KINDS if has_kind(mode)), "")
+        kind = next((name for is_kind, name in _SPECIAL_KINDS if is_kind(mode)), "")
         if kind:
-            raise ConfigError(f"cannot read {called} {path}: it is {kind}, but must be a regular file")
+            raise ConfigError(f"cannot read {description} {path}: it is {kind}, but must be a regular file")
         with path.open("rb") as file:
             data = file.read(limit + 1)
     except OSError as error:
-        raise ConfigError(f"cannot read {called} {path}: {error.strerror}") from error
+        raise ConfigError(f"cannot read {description} {path}: {error.strerror}") from error
     except ValueError as error:  # a null byte in the name
-        raise ConfigError(f"cannot read {called} {str(path)!r}: {error}") from error
+        raise ConfigError(f"cannot read {description} {str(path)!r}: {error}") from error
     if len(data) > limit:
-        raise ConfigError(f"cannot read {called} {path}: it is larger than the limit of {limit:,} bytes")
+        raise ConfigError(f"cannot read {description} {path}: it is larger than the limit of {limit:,} bytes")
     return data

@@ -55,9 +55,9 @@ def split_function(name_or_file: str) -> tuple[str, str] | None:
     return (file, function) if colon and file.endswith(".py") else None
 
 
-def checked_function(owner: str, called: str, kind: str, group: str, name: str) -> str:
+def checked_function(owner: str, description: str, kind: str, group: str, name: str) -> str:
     """Return the function's name, with an absolute path if it is in a file. The file is parsed but not imported here;
-    the learner imports it. `owner` and `called` describe the setting and the function in error messages. Raises
+    the learner imports it. `owner` and `description` describe the setting and the function in error messages. Raises
     ConfigError if the function does not exist."""
     file_and_function = split_function(name)
     if file_and_function is None:
@@ -67,12 +67,12 @@ def checked_function(owner: str, called: str, kind: str, group: str, name: str) 
             raise ConfigError(f"{owner}: {unknown} (or use your own function as FILE.py:FUNCTION)")
         return name
     file, function = file_and_function
-    text = read_file(Path(file), f"{called}:")
+    text = read_file(Path(file), f"{description}:")
     try:
         tree = ast.parse(text, file)
     except (SyntaxError, ValueError) as error:
         line = f", line {error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
-        raise ConfigError(f"{called}: {file}{line} is not valid Python") from error
+        raise ConfigError(f"{description}: {file}{line} is not valid Python") from error
     defined_names = [name for node in tree.body for name in _defined_names(node)]
     if function not in defined_names:
         raise ConfigError(f"{owner}: {UnknownNameError(f'function in {file}', function, defined_names)}")
@@ -91,27 +91,27 @@ def _defined_names(node: ast.stmt) -> list[str]:
     return []
 
 
-def load_function(group: str, kind: str, name_or_file: str, *, called: str, module: str) -> Callable[..., Any]:
+def load_function(group: str, kind: str, name_or_file: str, *, description: str, module: str) -> Callable[..., Any]:
     """Return an entry point of `oven.<group>`, or the function in "FILE.py:FUNCTION", importing the file as `module`.
 
-    `called` is its purpose, for error messages. Raises ConfigError or UnknownNameError.
+    `description` is its purpose, for error messages. Raises ConfigError or UnknownNameError.
     """
     parts = split_function(name_or_file)
-    loaded = load(group, kind, name_or_file) if parts is None else _load_from_file(called, module, *parts)
+    loaded = load(group, kind, name_or_file) if parts is None else _load_from_file(description, module, *parts)
     if not callable(loaded):
-        raise ConfigError(f"{called} ({name_or_file}) is a {type(loaded).__name__}, but must be a function")
+        raise ConfigError(f"{description} ({name_or_file}) is a {type(loaded).__name__}, but must be a function")
     function: Callable[..., Any] = loaded
     return function
 
 
-def _load_from_file(called: str, module: str, file: str, function: str) -> Any:
+def _load_from_file(description: str, module: str, file: str, function: str) -> Any:
     spec = spec_from_file_location(module, Path(file))
     if spec is None or spec.loader is None:
-        raise ConfigError(f"{called}: {file} is not a Python file")
+        raise ConfigError(f"{description}: {file} is not a Python file")
     loaded = module_from_spec(spec)
     sys.modules[module] = loaded  # so that its objects can be pickled
     try:
         spec.loader.exec_module(loaded)
         return getattr(loaded, function)
     except Exception as error:
-        raise ConfigError(f"{called}: {file} cannot be used: {reason(error)}") from error
+        raise ConfigError(f"{description}: {file} cannot be used: {reason(error)}") from error

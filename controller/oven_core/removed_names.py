@@ -30,7 +30,7 @@ REMOVED: Final[Mapping[str, frozenset[str]]] = {kind: frozenset(names.split()) f
 """Kind → removed names. The kinds are those of UnknownNameError."""
 
 
-def removal(kind: str, name: str) -> str | None:
+def removal_message(kind: str, name: str) -> str | None:
     """Return the sentence for a removed name, with the tag that still has it; None if it was not removed."""
     if name not in REMOVED.get(kind, ()):
         return None
@@ -39,6 +39,6 @@ def removal(kind: str, name: str) -> str | None:
     return f"{described} was removed; check out the tag {TAG} (commit {COMMIT[:12]}) to use it"
 
 
-def removed_from_logs(content: str) -> str:
+def removed_content_message(content: str) -> str:
     """Return the sentence for a recorded log with content that this version cannot replay, for example "trials"."""
     return f"this log has {content}, which were removed; check out the tag {TAG} (commit {COMMIT[:12]}) to replay it"

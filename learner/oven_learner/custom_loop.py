@@ -31,7 +31,7 @@ from oven_learner.client.held_out_evaluation import Evaluation, Measurements
 from oven_learner.client.loop_client import LoopClient, idle_client
 from oven_learner.client.run_start import installed_versions, next_training_name
 from oven_learner.completions.sample import Redact
-from oven_learner.completions.sampling import sampling_of
+from oven_learner.completions.sampling import choose_sampling
 from oven_learner.link.find_controller import Connection, Mode, find_controller
 from oven_learner.link.link_interface import Link, SilentLink
 from oven_learner.optim.lr_scale import USER_BOUNDS, LearningRateScale
@@ -115,8 +115,10 @@ def connect(
     connection: Connection | None = None
     user_link = link
     if link is None or mode is Mode.DISABLED:
-        exists, connection = find_controller(mode, url, run, creds, leader=all_ranks.leader, same=all_ranks.same)
-        if not exists:
+        has_controller, connection = find_controller(
+            mode, url, run, creds, leader=all_ranks.leader, broadcast=all_ranks.same
+        )
+        if not has_controller:
             idle = idle_client(mode, knobs, step=step, max_steps=max_steps, seconds=seconds, ranks=all_ranks)
             if clip is not None:  # clipping is part of the script's training
                 from oven_learner.optim.step_gauges import Clip
@@ -124,7 +126,7 @@ def connect(
                 idle.hooks.callback(Clip(clip, model).register(optimizer).remove)
             return idle
         link = connection.link() if connection is not None else SilentLink()
-    sampling = sampling_of(connection.shown_completions if connection is not None else None, completions, redact)
+    sampling = choose_sampling(connection.shown_completions if connection is not None else None, completions, redact)
     evaluation = None
     evaluated_metrics: tuple[MetricSpec, ...] = ()
     if evaluate is not None:
@@ -147,10 +149,10 @@ def connect(
             snapshots.use_clock_of_leader(all_ranks.same)
         gauges = None
         if rate is not None and hasattr(rate.scale.optimizer, "register_step_pre_hook"):
-            gauges = _gauges(knobs, rate, model, clip, lambda *step: client.publish(*step), all_ranks.leader)
+            gauges = _gauges(knobs, rate, model, clip, lambda *args: client.publish(*args), all_ranks.leader)
             hooks.callback(gauges.close)
         averaged_metrics = _merge(_merge(metrics, DEFAULT_METRICS), evaluated_metrics)
-        announced = _merge(averaged_metrics, gauges.announced() if gauges is not None else ())
+        announced = _merge(averaged_metrics, gauges.metric_specs() if gauges is not None else ())
         client = LoopClient(
             link,
             knobs,
@@ -184,7 +186,7 @@ def _snapshots(
     """Return the snapshots for rollback, or None if copies do not fit into memory or the model is sharded."""
     from oven_learner.optim import snapshot
 
-    if snapshot.sharding(model) or (MAX_SNAPSHOTS + 2) * snapshot.size(model) > snapshot.LIMIT_BYTES:
+    if snapshot.describe_sharding(model) or (MAX_SNAPSHOTS + 2) * snapshot.size(model) > snapshot.LIMIT_BYTES:
         return None
     state = snapshot.LoopSnapshot(model, rate.scale, scheduler, lambda: client().on_weights_restored())
     # In lockstep, the target of a rollback must not depend on the clock.
@@ -207,7 +209,7 @@ def _best_weights(
         return None
     from oven_learner.optim import snapshot
 
-    if snapshot.sharding(model) or not snapshot.best_fits(model, MAX_SNAPSHOTS + 2):
+    if snapshot.describe_sharding(model) or not snapshot.best_copies_fit(model, MAX_SNAPSHOTS + 2):
         return None
     copies = snapshot.WeightCopies(model, lambda: client().on_weights_restored())
     name = metric.name
@@ -225,7 +227,7 @@ def _gauges(
     from oven_learner.optim.gauges import OptimizerGauges
     from oven_learner.optim.step_gauges import Clip, StepGauges
 
-    sharded = snapshot.sharding(model) if model is not None else ""
+    sharded = snapshot.describe_sharding(model) if model is not None else ""
     no_norm_reason = sharded if sharded and "FSDP2" not in sharded else ""  # FSDP2 computes the full norm by itself
     if no_norm_reason and clip is not None:
         raise ConfigError(
@@ -235,13 +237,13 @@ def _gauges(
     if clipping is not None:
         clipping.announce(knobs, USER_BOUNDS)
     decay.announce(rate.scale.optimizer, knobs)
-    gauges = OptimizerGauges(rate.scale.optimizer, model, published=published, sharding=sharded)
+    gauges = OptimizerGauges(rate.scale.optimizer, model, publishes=published, sharding=sharded)
     return StepGauges(
         rate,
         gauges,
         publish,
         clip=clipping,
-        published=published,
+        publishes=published,
         unmeasured=f"needs full gradients, but {no_norm_reason}" if no_norm_reason else "",
     )
 

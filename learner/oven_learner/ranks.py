@@ -52,7 +52,7 @@ class Ranks:
     @classmethod
     def join(cls, timeout_s: float | None = None, *, processes: int | None = None) -> Ranks:
         """Create a group of all processes of torch.distributed. `timeout_s` limits how long the other ranks wait for
-        rank 0 between two steps. The default is torch's half hour. `processes` is the trainer's own count of processes.
+        rank 0 between two steps. The default is torch's 30 minutes. `processes` is the trainer's count of processes.
         Raises ConfigError if the ranks cannot reach each other over TCP, or if the counts differ."""
         if processes is not None and processes != world():
             raise ConfigError(
@@ -80,24 +80,24 @@ class Ranks:
         """Return rank 0's value on every rank."""
         return self._broadcast_bytes(pickle.dumps(value) if self.leader else b"") if self._group is not None else value
 
-    def broadcast_if_any(self, get_news: Callable[[], T | None], *, wants_stop: bool = False) -> T | None:
-        """Return rank 0's news on every rank, or None if there is none. Only rank 0 calls `get_news`. If it raises an
-        error, there is no news and all ranks continue. `wants_stop` says whether this rank requests a stop. Rank 0 then
-        finds the request in `stop_requester` within a second."""
+    def broadcast_if_any(self, get_message: Callable[[], T | None], *, wants_stop: bool = False) -> T | None:
+        """Return rank 0's message on every rank, or None if there is none. Only rank 0 calls `get_message`. If it
+        raises an error, there is no message and all ranks continue. `wants_stop` says whether this rank requests a
+        stop. Rank 0 then finds the request in `stop_requester` within a second."""
         if self._group is None:
-            return _or_default(get_news, None)
+            return _or_default(get_message, None)
         packed, collects_requests = b"", False
         if self.leader:
-            packed = _or_default(partial(_packed, get_news), b"")
+            packed = _or_default(partial(_packed, get_message), b"")
             collects_requests = time.monotonic() >= self._last_collection_at + REQUEST_INTERVAL_S
         # The device is explicit, because torch's default device may be a GPU.
         header = self._torch.tensor([len(packed), int(collects_requests)], device="cpu")
         self._distributed.broadcast(header, src=0, group=self._group)
         size, collects_requests = header.tolist()
-        news: T | None = self._broadcast_bytes(packed, size) if size else None
+        message: T | None = self._broadcast_bytes(packed, size) if size else None
         if collects_requests:
             self._gather_requests(wants_stop)
-        return news
+        return message
 
     def each(self, value: T) -> list[T]:
         """Return the values of all ranks, in rank order."""
@@ -153,14 +153,14 @@ class Ranks:
         return pickle.loads(body.numpy().tobytes())
 
 
-def _packed(get_news: Callable[[], object]) -> bytes:
-    news = get_news()
-    return b"" if news is None else pickle.dumps(news)
+def _packed(get_message: Callable[[], object]) -> bytes:
+    message = get_message()
+    return b"" if message is None else pickle.dumps(message)
 
 
-def _or_default(get_news: Callable[[], T], default: T) -> T:
+def _or_default(get_message: Callable[[], T], default: T) -> T:
     try:
-        return get_news()
+        return get_message()
     except Exception:
         log.exception("receiving decisions failed; training continues")
         return default

@@ -39,7 +39,7 @@ class Recipe(resolution.Recipe, Protocol):
         """The recipe's name in the log and in the entry points."""
 
     def train(self, order: Order) -> None:
-        """Train to the end, attached to the controller in the environment variables."""
+        """Train to the end. Environment variables have the address of the controller."""
 
 
 LR_BOUNDS = (0.01, 100.0)

@@ -79,7 +79,7 @@ Build = Callable[[Any, Any, int, Path, Path], Job]
 """Builds a job from settings, start, seed, the folder for checkpoints, and the cache."""
 
 
-def prepared(
+def prepare_job(
     recipe: Recipe, build: Build, options: dict[str, Any], start: str, seed: int, folder: Path, cache: Path
 ) -> Job:
     """Build a recipe's job from its settings' values and the name of a start."""
@@ -106,7 +106,7 @@ def train(recipe: Recipe, order: Order, build: Build) -> None:
     options = {**order.options, **({"max_steps": order.steps} if order.steps else {})}
     checkpoints = order.folder / "checkpoints"
     checkpoints.mkdir(exist_ok=True)
-    job = prepared(recipe, build, options, order.start, order.seed, checkpoints, order.cache)
+    job = prepare_job(recipe, build, options, order.start, order.seed, checkpoints, order.cache)
     attachment = job.attach(seconds=order.seconds, recipe=recipe.name)
     attachment.resumable = True
     gc.freeze()  # garbage collection at the start of training and at exit took seconds

@@ -13,12 +13,12 @@ from torch.optim.lr_scheduler import LambdaLR
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 Row = TypeVar("Row")
-IGNORED = -100  # cross_entropy's default ignore_index
+IGNORED_LABEL = -100  # cross_entropy's default ignore_index
 
 
 class Sizes(Protocol):
-    """Sizes of a Llama: widths of its hidden states and feed-forward layer, and numbers of blocks and attention
-    heads."""
+    """The sizes of a Llama: the widths of its hidden states and feed-forward layer, and its numbers of blocks and
+    attention heads."""
 
     @property
     def hidden(self) -> int: ...
@@ -57,11 +57,11 @@ def target_batch(
     """Return token ids, attention mask and labels, each (B, T) int64, padded on `side`. Only targets have labels."""
     pairs = list(zip(prompts, targets, strict=True))
     ids = [torch.tensor(prompt + target) for prompt, target in pairs]
-    labels = [torch.tensor([IGNORED] * len(prompt) + target) for prompt, target in pairs]
+    labels = [torch.tensor([IGNORED_LABEL] * len(prompt) + target) for prompt, target in pairs]
     return (
         pad_sequence(ids, True, pad, side),
         pad_sequence([torch.ones_like(row) for row in ids], True, 0, side),
-        pad_sequence(labels, True, IGNORED, side),
+        pad_sequence(labels, True, IGNORED_LABEL, side),
     )
 
 

@@ -19,13 +19,13 @@ class TrainedRecipe:
     name: str
     default_start: str
     settings_model: type[BaseModel]
-    starts: Callable[[str, int, Any], Start]
+    start_parser: Callable[[str, int, Any], Start]
     """Parses the name of a start, given a seed and settings."""
     build: str
     """The function that builds the job, as `module:function`."""
 
     def parse_start(self, text: str, seed: int, options: Any) -> Start:
-        return self.starts(text, seed, options)
+        return self.start_parser(text, seed, options)
 
     def train(self, order: Order) -> None:
         from oven_recipes.runner import train

@@ -17,7 +17,7 @@ from safetensors.torch import load, save
 from torch import Tensor, nn
 
 Model = TypeVar("Model", bound=nn.Module)
-WEIGHTS, DIGEST = "policy.safetensors", "sha256"
+WEIGHTS_FILE, DIGEST_FILE = "policy.safetensors", "sha256"
 
 
 def key_of(factors: Mapping[str, Any]) -> str:
@@ -28,8 +28,8 @@ def key_of(factors: Mapping[str, Any]) -> str:
 def load_weights(folder: Path) -> dict[str, Tensor] | None:
     """Return the entry's weights by name, or None if the entry is missing or damaged."""
     try:
-        data = (folder / WEIGHTS).read_bytes()
-        digest = (folder / DIGEST).read_text()
+        data = (folder / WEIGHTS_FILE).read_bytes()
+        digest = (folder / DIGEST_FILE).read_text()
     except (OSError, UnicodeDecodeError):
         return None
     return load(data) if hashlib.sha256(data).hexdigest() == digest else None
@@ -39,11 +39,11 @@ def store_weights(weights: Mapping[str, Tensor], folder: Path) -> None:
     """Write an entry. Tied weights are copied, because the file format cannot express shared memory."""
     with new_entry(folder) as temporary:
         data = save({name: weight.clone(memory_format=torch.contiguous_format) for name, weight in weights.items()})
-        (temporary / WEIGHTS).write_bytes(data)
-        (temporary / DIGEST).write_text(hashlib.sha256(data).hexdigest())
+        (temporary / WEIGHTS_FILE).write_bytes(data)
+        (temporary / DIGEST_FILE).write_text(hashlib.sha256(data).hexdigest())
 
 
-def trained_once(folder: Path, seed: int, build: Callable[[], Model], train: Callable[[Model], object]) -> Model:
+def load_or_train(folder: Path, seed: int, build: Callable[[], Model], train: Callable[[Model], object]) -> Model:
     """Load the model's weights from a valid entry, or train the model now and store them. Torch's global generator is
     restored, so that a run does not depend on the cache."""
     with torch.random.fork_rng(devices=[]):

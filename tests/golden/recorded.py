@@ -9,7 +9,7 @@ from dataclasses import replace
 from tests.golden.store import FOLDER
 
 from oven_core.protocol.codec import Malformed
-from oven_core.protocol.events import UNKNOWN, Event
+from oven_core.protocol.events import UNKNOWN_TIME, Event
 
 SUFFIX = ".jsonl.gz"
 LOGS = "logs"
@@ -22,7 +22,7 @@ def packed(events: Iterable[Event]) -> bytes:
     for event in events:
         if isinstance(event.body, Malformed):
             raise ValueError(f"event {event.seq} on {event.subject} is no message: {event.body.reason}")
-        lines.append(replace(event, time=UNKNOWN, message_id="", signature="").line() + "\n")
+        lines.append(replace(event, time=UNKNOWN_TIME, message_id="", signature="").line() + "\n")
     return gzip.compress("".join(lines).encode(), 9, mtime=0)
 
 

@@ -18,7 +18,7 @@ from tests.support.activations import ASKED, FAMILIES, MODEL, SIZE, lora, model,
 
 from oven_recipes.activations.capture import Activation
 from oven_recipes.activations.grpo_trainer import ActivationGRPOTrainer
-from oven_recipes.activations.model_blocks import bare, blocks, body
+from oven_recipes.activations.model_blocks import blocks, body, unwrap_model
 from oven_recipes.activations.placeholders import PLACEHOLDER, oracle_prompt
 from oven_recipes.activations.store import ActivationStore
 
@@ -61,7 +61,7 @@ class Watch:
         body(policy).register_forward_pre_hook(self._begin, with_kwargs=True)
         blocks(policy)[1].register_forward_hook(self._before)
         blocks(policy)[2].register_forward_pre_hook(self._after, with_kwargs=True)
-        bare(policy).register_forward_hook(self._record_logits)
+        unwrap_model(policy).register_forward_hook(self._record_logits)
 
     def number(self, ids: list[int]) -> int:
         match = NUMBER.search(str(self._words.decode(ids, skip_special_tokens=True)))

@@ -58,7 +58,7 @@ async def steer(
         reply = await agent.call("set", actuator=actuator, value=-50, reason="too far")
         assert reply["code"] == 1 and "bounds 0.1 to 10" in reply["line"]
         reply = await agent.call("set", actuator="grad.clap", value=1, reason="misspelt")
-        assert reply["code"] == 1 and f"there are {actuator}" in reply["line"]
+        assert reply["code"] == 1 and f"its actuators: {actuator}" in reply["line"]
         reply = await agent.call("approve", decision=lapsed, reason="late")
         assert reply["code"] == 1 and reply["answer"]["done"] is False
         reply = await agent.call("veto", ballot="nothing", reason="there is none")

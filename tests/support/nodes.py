@@ -21,7 +21,7 @@ from oven_core.protocol.names import log_stream
 from oven_core.security.credentials import Credentials
 from oven_runs.process.child import Child
 from oven_runs.server.cluster import Node, write_confs
-from oven_runs.server.embedded import ServerFolder, binary, free_port
+from oven_runs.server.embedded import ServerFolder, find_binary, free_port
 
 NODES = (1, 2, 3)
 
@@ -127,7 +127,7 @@ class Cluster:
                     return
 
     async def start_node(self, node: int) -> None:
-        command = [binary(), "-c", str(self._confs[node])]
+        command = [find_binary(), "-c", str(self._confs[node])]
         self._children[node] = await Child.start(f"node-{node}", command, self._log / f"node-{node}.log", foreign=True)
 
     @property

@@ -213,7 +213,7 @@ def the_rate_is_read_back(ranks: Ranks) -> dict[str, Any]:
             if overwrites:
                 optimizer.param_groups[0]["lr"] = 0.1
             optimizer.step()
-            readings["rates"].append(rate.used)
+            readings["rates"].append(rate.used_rate)
             schedule.step()
             client.observe(step, {})
             client.poll()

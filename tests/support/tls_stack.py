@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from oven_runs.access.log_sources import exported_events
 from oven_runs.home.run_folder import RunFolder
-from oven_runs.server.embedded import binary, free_port
+from oven_runs.server.embedded import find_binary, free_port
 
 if TYPE_CHECKING:
     from tests.integration.conftest import Stack
@@ -61,7 +61,7 @@ class TlsStack:
         log = self.bus / "log"
         with log.open("ab") as out:
             before = out.tell()
-            self.server = subprocess.Popen([binary(), "-c", str(self.bus / "nats.conf")], stdout=out, stderr=out)
+            self.server = subprocess.Popen([find_binary(), "-c", str(self.bus / "nats.conf")], stdout=out, stderr=out)
         _until(lambda: b"Server is ready" in log.read_bytes()[before:], "the server is ready")
 
     def kill_server(self) -> None:

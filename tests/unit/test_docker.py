@@ -19,7 +19,7 @@ from tests.support.command_line import inner_commands
 from oven_controller.cli.main import app
 from oven_core.protocol.permissions import Role
 from oven_runs.settings.layers import ENVIRONMENT
-from oven_runs.settings.model import Settings, dotted_names
+from oven_runs.settings.run_settings import Settings, dotted_names
 
 pytestmark = pytest.mark.slow
 

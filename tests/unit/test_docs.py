@@ -34,8 +34,8 @@ from oven_kg.checked_graph import load as load_graph
 from oven_learner.link.find_controller import Connection
 from oven_learner.testing import FakeLink
 from oven_runs.home.run_folder import Home
-from oven_runs.settings.model import Settings, dotted_names
-from oven_runs.settings.recipe_flags import dashed, flag
+from oven_runs.settings.recipe_flags import flag, with_dashes
+from oven_runs.settings.run_settings import Settings, dotted_names
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -143,7 +143,7 @@ def test_commands_and_their_options_exist() -> None:
         options = {option for parameter in command.params for option in parameter.opts}
         if command.name == "up":
             options |= recipe_options()
-            words = dashed(words)
+            words = with_dashes(words)
         own = words[: words.index("--")] if "--" in words else words
         if command.name not in ("bench", "gym"):
             for word in own:

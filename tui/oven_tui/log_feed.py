@@ -18,7 +18,7 @@ from oven_core.protocol.events import Event
 from oven_core.security.signing import Keyring
 from oven_runs.access import log_recovery, log_sources
 from oven_runs.access.local_run import LocalRun
-from oven_runs.access.run_access import RunAccess, ends
+from oven_runs.access.run_access import RunAccess, is_ended_after
 from oven_tui.model.monitor_view import MonitorView
 from oven_tui.recording.log_opener import LogOpener
 from oven_tui.recording.log_reader import is_long
@@ -115,7 +115,7 @@ class LogFeed:
             keyring = self._keyring = self._keyring or self._access.keyring()
             verified_events = [keyring.verify(event) for event in new_events]
             for event in verified_events:
-                self._ended = ends(event, self._ended)
+                self._ended = is_ended_after(event, self._ended)
             self._last_seq = new_events[-1].seq
             if self._opening is not None:
                 self._opening.add(new_events)

@@ -69,7 +69,7 @@ class OperatorSession:
             changed(result)
             return
         try:
-            await self._client.carry_out(result.command, result=result, changed=changed)
+            await self._client.carry_out(result.command, result=result, on_change=changed)
         except (OvenError, NatsError, OSError) as error:
             if not result.logged:
                 result.failed = reason(error)

@@ -77,7 +77,7 @@ class BacktestDivergence(BaseModel):
 
 
 class BacktestReport(BaseModel):
-    """The whole report. Open loop: the recording continues unchanged, whatever the backtest decides."""
+    """The report of a backtest. The recording continues unchanged, whatever the backtest decides (open loop)."""
 
     model_config = ConfigDict(frozen=True, ser_json_inf_nan="strings")
 
@@ -221,7 +221,7 @@ class Backtest:
         rules = with_rules(recorded, self.rules)
         self._shadow |= self.name in rules.shadow
         shadow = tuple(name for name in rules.shadow if name != self.name)
-        return rules.trusting([self.name]).model_copy(update={"shadow": shadow})
+        return rules.with_grants_for([self.name]).model_copy(update={"shadow": shadow})
 
     def _measure(self, observation: Observation) -> None:
         self.ticks += 1
@@ -251,7 +251,7 @@ def main(
     if as_json:
         print(report.model_dump_json(ensure_ascii=True))
     else:
-        say(*(line for text in lines(report) for line in wrapped(text)))
+        say(*(line for text in text_lines(report) for line in wrapped(text)))
     return 0
 
 
@@ -302,7 +302,7 @@ def _vote(cast: CastVote, outcome: RecordedOutcome) -> BacktestVote:
     )
 
 
-def lines(report: BacktestReport) -> list[str]:
+def text_lines(report: BacktestReport) -> list[str]:
     """Return the report as unwrapped lines."""
     output = [f"{report.agent} over {report.run}, {report.ticks} ticks"]
     if report.cannot_fire:

@@ -3,7 +3,7 @@
 The recorded run did not make the change. So a flag is judged by the median of its target over the second half of its
 horizon, compared with the horizon before it. For a rollback, this is the horizon before the tick to go back to. If the
 median is not worse by two standard errors, the run did well without the change, and the flag is a false alarm.
-Otherwise something was wrong, which does not mean that the change would have helped. `JUDGED` lists the cases that
+Otherwise something was wrong, which does not mean that the change would have helped. `HOW_JUDGED` lists the cases that
 cannot be judged.
 """
 
@@ -22,33 +22,33 @@ from oven_core.protocol.actuator_names import ROLLBACK
 from oven_core.protocol.messages import MetricSpec
 from oven_core.protocol.rules import Rules
 
-ERRORS: Final = 2.0
-"""Standard errors by which a target must get worse."""
-MEDIAN: Final = 1.2533
+MIN_ERRORS: Final = 2.0
+"""Number of standard errors by which a target must get worse to count as harm."""
+MEDIAN_ERROR_RATIO: Final = 1.2533
 """Ratio between the standard errors of a median and of a mean. A median ignores the symptom itself."""
 PATIENCE: Final = 5
 """Number of horizons, before and after, within which a rarely measured target must have been measured."""
-SLOW: Final = frozenset({"gradients_aligned", "starved_level", "loss_plateau", "reward_plateau"})
+SLOW_SYMPTOMS: Final = frozenset({"gradients_aligned", "starved_level", "loss_plateau", "reward_plateau"})
 """Symptoms of a healthy run that could learn faster."""
-Likely = Literal["false alarm", "harm", "unknown"]
+FlagKind = Literal["false alarm", "harm", "unknown"]
 
-JUDGED: Final = (
+HOW_JUDGED: Final = (
     "A flag looks like a false alarm if its target did not get worse although nothing was changed: the median over the "
     "second half of its horizon, compared with the horizon before it (for a rollback: before the tick to go back to), "
     "is within two standard errors. Harm: it got worse by more than that. A recording cannot show whether the change "
     "would have helped. Unknown: there were too few measurements, the run was changed or restarted in the meantime, or "
     "it was only slow."
 )
-"""Explanation for a report's reader of how flags are judged."""
+"""Explanation of how flags are judged, for readers of a report."""
 
 
 @dataclass
 class Flag:
-    """A proposal and its repetitions: `plans` holds the votes of each tick."""
+    """A proposal and its repetitions. Each plan in `plans` has the votes of one tick."""
 
     agent: str
     plans: list[list[CastVote]]
-    likely: Likely = "unknown"
+    likely: FlagKind = "unknown"
     afterwards: str = ""
     """A sentence about the development of the target after the flag."""
 
@@ -127,7 +127,7 @@ class Series:
         self.ticks.append(tick)
         self.values.append(value)
 
-    def until(self, tick: int) -> int:
+    def count_until(self, tick: int) -> int:
         """Return the number of measurements up to and including the tick."""
         return bisect_right(self.ticks, tick)
 
@@ -138,12 +138,12 @@ def judge(
     measured: Mapping[str, Series],
     changes: Sequence[tuple[int, str]],
     min_samples: int,
-) -> tuple[Likely, str]:
+) -> tuple[FlagKind, str]:
     """Return whether a flag looks like a false alarm, and a sentence about its target afterwards."""
     vote, horizon = flag.first.vote, flag.first.vote.horizon
     if not vote.target or not horizon:
-        return "unknown", "it has no target and horizon by which to judge it"
-    if set(flag.symptoms) & SLOW:
+        return "unknown", "it has no target and horizon, so it cannot be judged"
+    if set(flag.symptoms) & SLOW_SYMPTOMS:
         return "unknown", "the run was only slow, and the recording does not show what the change would have gained"
     sign = _sign(metrics.get(vote.target), vote.target, vote.expected_change)
     series = measured.get(vote.target)
@@ -155,14 +155,14 @@ def judge(
             else f"it is unknown whether a higher {vote.target} is better",
         )
     from_tick = flag.tick if flag.back is None else min(flag.back, flag.tick)
-    end = series.until(from_tick)
+    end = series.count_until(from_tick)
     begin = min(bisect_left(series.ticks, series.ticks[end - 1] - horizon + 1), max(0, end - min_samples)) if end else 0
     before = [value for value in series.values[begin:end] if math.isfinite(value)]
     if len(before) < min_samples or series.ticks[begin] < from_tick - PATIENCE * horizon:
         return "unknown", f"{vote.target} was measured too rarely before it"
-    start = series.until(flag.tick + horizon // 2)
-    until = max(series.until(flag.tick + horizon), start + min_samples)
-    after = series.values[start:until]
+    start = series.count_until(flag.tick + horizon // 2)
+    stop = max(series.count_until(flag.tick + horizon), start + min_samples)
+    after = series.values[start:stop]
     if len(after) < min_samples or series.ticks[start + min_samples - 1] > flag.tick + PATIENCE * horizon:
         return "unknown", f"{vote.target} was measured too rarely after it, or the run ended first"
     last = series.ticks[start + len(after) - 1]
@@ -173,12 +173,12 @@ def judge(
     if invalid:
         return "harm", f"{vote.target} was {invalid[0]:g} within {horizon} ticks"
     old, new = median(before), median(after)
-    noise = MEDIAN * sigma(before) * math.sqrt(1 / len(before) + 1 / len(after))
+    noise = MEDIAN_ERROR_RATIO * sigma(before) * math.sqrt(1 / len(before) + 1 / len(after))
     comparison = f"{vote.target} {old:.4g} before, {new:.4g} after (± {noise:.2g})"
     gain = sign * (new - old)
-    if gain < -ERRORS * noise:
+    if gain < -MIN_ERRORS * noise:
         return "harm", f"{comparison}: it got worse"
-    course = "improved" if gain > ERRORS * noise else "stayed the same"
+    course = "improved" if gain > MIN_ERRORS * noise else "stayed the same"
     return "false alarm", f"{comparison}: it {course} without the change"
 
 

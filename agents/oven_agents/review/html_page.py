@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
-from oven_agents.review.flagged_proposals import JUDGED, Flag, Series
+from oven_agents.review.flagged_proposals import HOW_JUDGED, Flag, Series
 from oven_agents.review.report import OPEN_LOOP, Report, changes, times, verdict
 from oven_agents.stats.objective import held_out_metric, objective
 
-CHARTS = 8
+MAX_CHARTS = 8
 """Maximum number of charts."""
-ROWS = 500
-"""Maximum number of flags and notices in a table. --json has all."""
+MAX_ROWS = 500
+"""Maximum number of flags and notices in a table. `--json` prints all of them."""
 
 STYLE = """
 :root { color-scheme: light dark; --fg: #1b1f24; --bg: #fff; --soft: #6a737d; --line: #d8dee4; --band: #3b6ea8;
@@ -34,7 +34,6 @@ b.harm { color: var(--harm); } b.late { color: var(--late); } b.open { color: va
 th, td { text-align: left; vertical-align: top; padding: .35rem .6rem .35rem 0; border-top: 1px solid var(--line); }
 td.number { font-variant-numeric: tabular-nums; white-space: nowrap; }
 """
-_CLASS = {"false alarm": "late", "harm": "harm", "unknown": "open"}
 
 
 def page(report: Report) -> str:
@@ -61,29 +60,31 @@ def headline(report: Report) -> list[str]:
     return [objective(report.start).name, *([metric.name] if metric else [])]
 
 
-def charted(report: Report) -> list[str]:
+def charted_metrics(report: Report) -> list[str]:
     """Return the metrics with a chart: headline metrics, targets of flags, learning rate and gradient norm."""
     targets = [flag.first.vote.target for flag in report.flags]
     names = dict.fromkeys([*headline(report), *targets, "learning_rate", "grad_norm"])
-    return [name for name in names if name in report.measured][:CHARTS]
+    return [name for name in names if name in report.measured][:MAX_CHARTS]
 
 
 def _charts(report: Report) -> str:
-    charts = [chart(name, report.measured[name], report.flags, *report.span) for name in charted(report)]
+    charts = [chart(name, report.measured[name], report.flags, *report.span) for name in charted_metrics(report)]
     legend = ""
     if report.flags:
         legend = '<p class="soft">Numbered lines are flags: <b class="harm">harm</b>, <b class="late">false alarm</b>, '
-        legend += f'<b class="open">unknown</b>{f"; the first {MARKS}" if len(report.flags) > MARKS else ""}.</p>'
+        legend += (
+            f'<b class="open">unknown</b>{f"; the first {MAX_MARKS}" if len(report.flags) > MAX_MARKS else ""}.</p>'
+        )
     return "\n".join([legend, *charts]) + "\n"
 
 
 def _table(report: Report) -> str:
     if not report.flags:
         return ""
-    rows = "\n".join(_row(number, flag) for number, flag in enumerate(report.flags[:ROWS], 1))
-    more = len(report.flags) - ROWS
+    rows = "\n".join(_row(number, flag) for number, flag in enumerate(report.flags[:MAX_ROWS], 1))
+    more = len(report.flags) - MAX_ROWS
     rest = f'<p class="soft">and {more:,} more; --json has them</p>' if more > 0 else ""
-    names = "".join(f"<th>{name}</th>" for name in ("", "step", "agent", "what and why", "decision", "afterwards"))
+    names = "".join(f"<th>{name}</th>" for name in ("", "step", "agent", "change and reason", "decision", "afterwards"))
     return f'<h2>Flags</h2><div class="scroll"><table><tr>{names}</tr>\n{rows}\n</table></div>{rest}\n'
 
 
@@ -95,7 +96,7 @@ def _row(number: int, flag: Flag) -> str:
         f"<td>{escape(flag.agent)}</td>"
         f"<td><b>{escape(changes(flag))}</b><br/>{escape(flag.first.vote.rationale)}{repetitions}</td>"
         f'<td>{escape(verdict(flag))}<br/><span class="soft">confidence {flag.confidence:.2f}</span></td>'
-        f'<td><b class="{_CLASS[flag.likely]}">{flag.likely}</b><br/>{escape(flag.afterwards)}</td></tr>'
+        f'<td><b class="{CSS_CLASSES[flag.likely]}">{flag.likely}</b><br/>{escape(flag.afterwards)}</td></tr>'
     )
 
 
@@ -104,9 +105,9 @@ def _notices(report: Report) -> str:
         return ""
     rows = "\n".join(
         f'<tr><td class="number">{step:,}</td><td>{escape(agent)}</td><td>{escape(text)}</td></tr>'
-        for step, agent, text in report.notices[:ROWS]
+        for step, agent, text in report.notices[:MAX_ROWS]
     )
-    more = len(report.notices) - ROWS
+    more = len(report.notices) - MAX_ROWS
     rest = f'<p class="soft">and {more:,} more; --json has them</p>' if more > 0 else ""
     return f"<h2>Notices</h2><table><tr><th>step</th><th>agent</th><th></th></tr>\n{rows}\n</table>{rest}\n"
 
@@ -124,7 +125,7 @@ def _agents(report: Report) -> str:
 
 
 def _explanation() -> str:
-    return f"<h2>How to read this</h2><p>{escape(JUDGED)}</p><p>{escape(OPEN_LOOP)}</p>\n"
+    return f"<h2>How to read this</h2><p>{escape(HOW_JUDGED)}</p><p>{escape(OPEN_LOOP)}</p>\n"
 
 
 WIDTH = 900
@@ -137,15 +138,15 @@ TOP = 18
 """Top margin in pixels, for the numbers of flags."""
 BOTTOM = 22
 """Bottom margin in pixels, for the ticks."""
-COLUMNS = 400
+MAX_COLUMNS = 400
 """Maximum number of columns in a chart. Each shows the range of a metric over a stretch of ticks."""
 VISIBLE_SHARE = 0.99
 """Share of the stretches within the axis, so that a spike does not flatten the rest."""
 CROP_FACTOR = 1.0
 """Minimum excess of values beyond the axis, as a multiple of its length, for which they are cropped."""
-MARKS = 200
+MAX_MARKS = 200
 """Maximum number of flags in a chart."""
-COLOURS = {"false alarm": "late", "harm": "harm", "unknown": "open"}
+CSS_CLASSES = {"false alarm": "late", "harm": "harm", "unknown": "open"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +173,7 @@ def chart(name: str, series: Series, flags: Sequence[Flag], first: int, last: in
         share = min(max((value - low) / span, 0.0), 1.0)
         return TOP + (HEIGHT - TOP - BOTTOM) * (1 - share)
 
-    column_width = max(1, last - first) / COLUMNS
+    column_width = max(1, last - first) / MAX_COLUMNS
     tops = [f"{x(first + (s.column + 0.5) * column_width):.1f},{y(s.high):.1f}" for s in stretches]
     bottoms = [f"{x(first + (s.column + 0.5) * column_width):.1f},{y(s.low):.1f}" for s in reversed(stretches)]
     ticks = "".join(
@@ -180,9 +181,9 @@ def chart(name: str, series: Series, flags: Sequence[Flag], first: int, last: in
         f'<line x1="{LEFT}" x2="{WIDTH - 8}" y1="{y(value):.1f}" y2="{y(value):.1f}" class="grid"/>'
         for value in dict.fromkeys((low, (low + high) / 2, high))
     )
-    marks = "".join(_mark(number, flag, x(flag.tick)) for number, flag in enumerate(flags[:MARKS], 1))
+    marks = "".join(_mark(number, flag, x(flag.tick)) for number, flag in enumerate(flags[:MAX_MARKS], 1))
     outside = sum(s.high > high or s.low < low for s in stretches)
-    note = f"; {outside} of {len(stretches)} columns reach beyond the axis" if outside else ""
+    note = f"; {outside} of {len(stretches)} columns extend beyond the axis" if outside else ""
     return (
         f"<figure><figcaption>{escape(name)}{note}</figcaption>"
         f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(name)} over the run">{ticks}'
@@ -195,7 +196,7 @@ def chart(name: str, series: Series, flags: Sequence[Flag], first: int, last: in
 def _mark(number: int, flag: Flag, x: float) -> str:
     tooltip = escape(f"{number}: {flag.agent}, step {flag.step:,}: {flag.first.vote.rationale}"[:200])
     return (
-        f'<g class="{COLOURS[flag.likely]}"><title>{tooltip}</title>'
+        f'<g class="{CSS_CLASSES[flag.likely]}"><title>{tooltip}</title>'
         f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{TOP}" y2="{HEIGHT - BOTTOM}"/>'
         f'<text x="{x:.1f}" y="{TOP - 5}" text-anchor="middle">{number}</text></g>'
     )
@@ -205,7 +206,7 @@ def _stretches(series: Series, first: int, last: int) -> list[_Stretch]:
     extremes: dict[int, tuple[float, float]] = {}
     for tick, value in zip(series.ticks, series.values, strict=True):
         if math.isfinite(value):
-            column = min(COLUMNS - 1, COLUMNS * (tick - first) // max(1, last - first))
+            column = min(MAX_COLUMNS - 1, MAX_COLUMNS * (tick - first) // max(1, last - first))
             low, high = extremes.get(column, (value, value))
             extremes[column] = min(low, value), max(high, value)
     return [_Stretch(column, low, high) for column, (low, high) in sorted(extremes.items())]

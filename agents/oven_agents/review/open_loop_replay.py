@@ -38,7 +38,7 @@ from oven_core.protocol.rules import Rules
 from oven_runs.log.counterfactual import Divergence, OpenLoop
 from oven_runs.log.replay import check_version
 
-ROUNDS = 100
+MAX_ROUNDS = 100
 """Maximum number of rounds in which agents may react to one another before the next event."""
 
 
@@ -181,7 +181,7 @@ class OpenLoopReplay:
 
     def _run_agents(self, event: Event) -> None:
         """Let all agents react until none has a new message."""
-        for _ in range(ROUNDS):
+        for _ in range(MAX_ROUNDS):
             replies = [(name, without_graph(session.react())) for name, session in self._sessions.items()]
             if not any(messages for _, messages in replies):
                 return
@@ -193,7 +193,7 @@ class OpenLoopReplay:
             ]
             self._publish_outputs(outputs)
         active = ", ".join(name for name, messages in replies if messages)
-        raise OvenError(f"{active} still sent messages after {ROUNDS} rounds at tick {self._loop.tick}")
+        raise OvenError(f"{active} still sent messages after {MAX_ROUNDS} rounds at tick {self._loop.tick}")
 
     def _add(self, agent: str, message: Vote | AgentStatus | Alert, event: Event) -> Sequence[Output]:
         if isinstance(message, Vote):

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from oven_agents.review.flagged_proposals import JUDGED, Flag, Series
+from oven_agents.review.flagged_proposals import HOW_JUDGED, Flag, Series
 from oven_agents.stats.objective import held_out_metric, objective
 from oven_core.mesh.actuator_values import show
 from oven_core.protocol.messages import RunStarted
@@ -103,7 +103,7 @@ class Report:
             "assumed_knobs": list(self.assumed),
             "rules": self.start.rules.model_dump(mode="json"),
             "notes": [line.strip() for line in self.lines],
-            "judged_by": JUDGED,
+            "judged_by": HOW_JUDGED,
             "open_loop": True,
         }
 
@@ -168,51 +168,51 @@ def times(flag: Flag) -> str:
 
 
 MAX_FLAGS = 4
-"""Maximum number of flags in the text report, so that it fits a screen. --json and --html have all."""
+"""Maximum number of flags in the text report, so that it fits on a screen. `--json` and `--html` have all of them."""
 MAX_NOTICES = 2
-"""Maximum number of notices in the text report. --json and --html have all."""
+"""Maximum number of notices in the text report. `--json` and `--html` have all of them."""
 
 
 def text_lines(report: Report) -> list[str]:
     """Return the report as text of at most 80 columns."""
-    out = wrapped(report.summary)
+    output = wrapped(report.summary)
     for line in report.lines:
-        out += wrapped(line)
+        output += wrapped(line)
     if report.assumed:
-        out += wrapped(
+        output += wrapped(
             f"knobs assumed, as in an attached run: {', '.join(report.assumed)}; add others with --knob NAME=VALUE, or "
             "use none with --no-assume"
         )
     for number, flag in enumerate(report.flags[:MAX_FLAGS], 1):
-        out += ["", *_flag(number, flag)]
+        output += ["", *_flag(number, flag)]
     if len(report.flags) > MAX_FLAGS:
         others = Counter(flag.agent for flag in report.flags[MAX_FLAGS:])
         by_agent = ", ".join(f"{agent} {count}" for agent, count in others.most_common())
-        out += ["", *wrapped(f"and {others.total()} more ({by_agent}); --json and --html FILE have them")]
-    out.append("")
+        output += ["", *wrapped(f"and {others.total()} more ({by_agent}); --json and --html FILE have them")]
+    output.append("")
     for step, agent, text in report.notices[:MAX_NOTICES]:
-        out += wrapped(f"notice at step {step:,}, {agent}: {text}", hang=2)
+        output += wrapped(f"notice at step {step:,}, {agent}: {text}", hang=2)
     if len(report.notices) > MAX_NOTICES:
-        out += [f"and {len(report.notices) - MAX_NOTICES} more notices; --json has them"]
+        output += [f"and {len(report.notices) - MAX_NOTICES} more notices; --json has them"]
     if report.silent:
-        out += wrapped(f"raised no flags: {', '.join(report.silent)}")
+        output += wrapped(f"raised no flags: {', '.join(report.silent)}")
     if len(report.cannot_fire) == len(report.agents):
-        out += (
+        output += (
             line for name, why in sorted(report.cannot_fire.items()) for line in wrapped(f"cannot fire: {name}: {why}")
         )
     elif report.cannot_fire:
         names = ", ".join(sorted(report.cannot_fire))
-        out += wrapped(f"cannot fire: {names}; --json and --html FILE have the reasons")
+        output += wrapped(f"cannot fire: {names}; --json and --html FILE have the reasons")
     for name, problems in sorted(report.raised.items()):
         first = problems[0].strip().splitlines()[-1]
-        out += wrapped(f"{name} raised an exception {counted(len(problems), 'time')}, first: {first}")
+        output += wrapped(f"{name} raised an exception {counted(len(problems), 'time')}, first: {first}")
     if report.flags:
-        out += ["", *wrapped(JUDGED)]
-    return [*out, *([] if report.flags else [""]), *wrapped(OPEN_LOOP)]
+        output += ["", *wrapped(HOW_JUDGED)]
+    return [*output, *([] if report.flags else [""]), *wrapped(OPEN_LOOP)]
 
 
 def _flag(number: int, flag: Flag) -> list[str]:
-    out = wrapped(f"{number}. step {flag.step:,} (tick {flag.tick:,}), {flag.agent}: {changes(flag)}", hang=3)
+    output = wrapped(f"{number}. step {flag.step:,} (tick {flag.tick:,}), {flag.agent}: {changes(flag)}", hang=3)
     parts = {
         "why": flag.first.vote.rationale,
         "decision": verdict(flag),
@@ -221,5 +221,5 @@ def _flag(number: int, flag: Flag) -> list[str]:
     }
     for name, lines in parts.items():
         if lines:
-            out += wrapped(f"   {name + ':':<12}{lines}", hang=12)
-    return out
+            output += wrapped(f"   {name + ':':<12}{lines}", hang=12)
+    return output

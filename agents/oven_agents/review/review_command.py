@@ -35,8 +35,8 @@ def main(
     as_json: bool = False,
     html: Path | None = None,
 ) -> int:
-    """Print a review and return the exit code. `agents` are names or files. If there are none, all installed agents are
-    used whose votes can be recomputed from a log. `events` returns the run's verified log each time it is called.
+    """Print a review and return the exit code. `agents` are names or files. Without any, the review uses all installed
+    agents whose votes can be recomputed from a log. `events` returns the run's verified log each time it is called.
     `change` maps the recorded start to the start for the replay and may add knobs. `notes` returns remarks about the
     source. Raises ConfigError, UnknownNameError, and the errors of reading a log."""
     loaded = dict(load_repeatable(agent) for agent in agents or repeatable_agents())

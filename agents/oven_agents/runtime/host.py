@@ -26,7 +26,7 @@ from oven_core.cancellation import on_termination
 from oven_core.errors import BusError, ProcessError, UnknownNameError
 from oven_core.protocol import names
 from oven_core.protocol.alerts import Alert
-from oven_core.protocol.events import UNKNOWN, Event
+from oven_core.protocol.events import UNKNOWN_TIME, Event
 from oven_core.protocol.messages import AgentStatus, BallotOpened, Observation, Vote
 from oven_core.protocol.subjects import agent_subject
 from oven_core.security.credentials import Credentials
@@ -34,7 +34,7 @@ from oven_core.security.signing import Keyring
 from oven_core.telemetry import tracing
 from oven_core.telemetry.span import Attribute, Span
 from oven_runs.access.log_sources import batches
-from oven_runs.settings.agent_options import assigned, described
+from oven_runs.settings.agent_options import describe_agent, parse_assignment
 
 log = logging.getLogger("oven.agent")
 
@@ -80,7 +80,7 @@ def serve(
     options = _options(settings or (), voters)
     loaded = [load(agent, options.get(name), name)[1] for agent, name in zip(agents, voters, strict=True)]
     if list_options:
-        print(json.dumps([described(name, type(agent)) for name, agent in zip(voters, loaded, strict=True)]))
+        print(json.dumps([describe_agent(name, type(agent)) for name, agent in zip(voters, loaded, strict=True)]))
     if not check and not list_options:
         voters = [names.checked("agent", name) for name in voters]
         _host([Session(agent, name, shadow=shadow) for name, agent in zip(voters, loaded, strict=True)])
@@ -108,7 +108,7 @@ def _options(settings: Sequence[str], voters: Sequence[str]) -> dict[str, dict[s
     """Parse `NAME.OPTION=VALUE` into options by agent. Raises UnknownNameError or ConfigError."""
     options: dict[str, dict[str, str]] = {}
     for setting in settings:
-        key, value = assigned(setting)
+        key, value = parse_assignment(setting)
         name, _, option = key.rpartition(".")
         if name not in voters:
             raise UnknownNameError("agent of this process", name, voters)
@@ -143,14 +143,14 @@ async def host(
     contexts = tracing.Contexts()
     keyring = Keyring(pin)
 
-    async with Bus.connect(url, credentials, name=sessions[0].name, changed=wake.set, timeout_s=PATIENT_S) as bus:
+    async with Bus.connect(url, credentials, name=sessions[0].name, on_change=wake.set, timeout_s=PATIENT_S) as bus:
         prior = PriorClient(bus)
         companions = Companions(sessions, bus, run, pin)
         publishers = [Publisher(session, bus, run, prior, contexts) for session in sessions]
 
         def receive(message: InlineMessage) -> None:
             context = tracing.context_of(message.headers)
-            inbox.append(Event.from_message(0, message.subject, message.data, UNKNOWN, message.headers, context))
+            inbox.append(Event.from_message(0, message.subject, message.data, UNKNOWN_TIME, message.headers, context))
             wake.set()
 
         topics = (subjects.run, subjects.observation, subjects.receipt, subjects.ballot("*"), subjects.decision("*"))

@@ -12,7 +12,7 @@ from typing import Any
 from oven_agents.sdk.agent import Agent
 from oven_core import plugins
 from oven_core.errors import ConfigError, OvenError, UnknownNameError
-from oven_runs.settings.agent_options import checked
+from oven_runs.settings.agent_options import checked_options
 
 
 def load(name_or_file: str, options: Mapping[str, Any] | None = None, alias: str = "") -> tuple[str, Agent]:
@@ -67,7 +67,7 @@ def _create(name: str, factory: Callable[[], Agent], options: Mapping[str, Any])
         return factory()
     if not inspect.isclass(factory):
         raise ConfigError(f"agent {name!r} has no options: its entry point is not a class")
-    values = checked(name, factory, options)
+    values = checked_options(name, factory, options)
     version_suffix = ", ".join(f"{attribute.lower()}={value!r}" for attribute, value in values.items())
     body: dict[str, Any] = {key: getattr(factory, key) for key in ("__doc__", "__module__", "__qualname__")}
     body.update(values, version=f"{getattr(factory, 'version', '')} ({version_suffix})")

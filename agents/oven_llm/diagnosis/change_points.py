@@ -16,7 +16,7 @@ from oven_agents.stats.robust_statistics import noise
 REFERENCE_LENGTH: Final = 30
 """Number of readings to estimate level, trend and noise from. With 30, the noise is accurate to about 20 %."""
 REFERENCE_LENGTH_AFTER_CHANGE: Final = 15
-"""The same after a change, because a second change may follow soon, e.g. when a fault ends."""
+"""Number of readings for an estimate after a change, because another may follow soon, e.g. when a fault ends."""
 UPDATE_INTERVAL: Final = 20
 """Minimum readings between two updates of the level, which follows slow trends. More updates would be slow."""
 MAX_EXTRAPOLATION: Final = 30
@@ -81,7 +81,7 @@ class Reference:
     """Standard deviation of one reading around the trend; never 0."""
 
     @classmethod
-    def estimated(cls, values: Sequence[float]) -> Reference:
+    def from_readings(cls, values: Sequence[float]) -> Reference:
         """Estimate the reference from readings, oldest first."""
         third = len(values) // 3
         early, late, middle = median(values[:third]), median(values[-third:]), median(values)
@@ -113,16 +113,16 @@ def cusum(values: Sequence[float]) -> list[Change]:
 
 
 def _first_change(values: Sequence[float], start: int, reference_length: int) -> Change | None:
-    reference = Reference.estimated(values[start : start + reference_length])
+    reference = Reference.from_readings(values[start : start + reference_length])
     level, slope, scale = reference.level, reference.slope, 1 / reference.noise
     up = down = 0.0
-    up_start = down_start = update = start + reference_length
+    up_start = down_start = last_update = start + reference_length
     for index in range(start + reference_length, len(values)):
         value = values[index]
-        trend = level + slope * min(index - update + 1, MAX_EXTRAPOLATION)
+        trend = level + slope * min(index - last_update + 1, MAX_EXTRAPOLATION)
         high, low = (trend, level) if slope > 0 else (level, trend)
-        up += _clipped((value - high) * scale) - DRIFT
-        down += _clipped((low - value) * scale) - DRIFT
+        up += _clip((value - high) * scale) - DRIFT
+        down += _clip((low - value) * scale) - DRIFT
         if up <= 0.0:
             up, up_start = 0.0, index + 1
         elif up > LIMIT:
@@ -133,10 +133,10 @@ def _first_change(values: Sequence[float], start: int, reference_length: int) ->
         elif down > LIMIT:
             after = _level(values[down_start : index + 1])
             return Change("cusum", -1, down_start, index, level, after, reference.noise)
-        if index >= update + UPDATE_INTERVAL and not up and not down:
-            reference = Reference.estimated(values[index + 1 - reference_length : index + 1])
+        if index >= last_update + UPDATE_INTERVAL and not up and not down:
+            reference = Reference.from_readings(values[index + 1 - reference_length : index + 1])
             level, slope, scale = reference.level, reference.slope, 1 / reference.noise
-            update = index + 1
+            last_update = index + 1
     return None
 
 
@@ -148,7 +148,7 @@ def page_hinkley(values: Sequence[float], sign: Literal[1, -1]) -> Change | None
     deviation = max(noise(values[:REFERENCE_LENGTH]), MIN_NOISE_SHARE * abs(level), 1e-12)
     total, minimum, onset = 0.0, 0.0, REFERENCE_LENGTH
     for index in range(REFERENCE_LENGTH, len(values)):
-        total += _clipped(sign * (values[index] - level) / deviation) - PH_DRIFT
+        total += _clip(sign * (values[index] - level) / deviation) - PH_DRIFT
         if total <= minimum:
             minimum, onset = total, index + 1
         elif total - minimum > PH_LIMIT:
@@ -157,5 +157,5 @@ def page_hinkley(values: Sequence[float], sign: Literal[1, -1]) -> Change | None
     return None
 
 
-def _clipped(score: float) -> float:
+def _clip(score: float) -> float:
     return CLIP if score > CLIP else -CLIP if score < -CLIP else score

@@ -17,10 +17,10 @@ from oven_core.errors import BusError, ConfigError, OvenError, reason
 from oven_core.files import write_atomic
 from oven_core.protocol.events import Event
 from oven_core.protocol.messages import Value
-from oven_llm.diagnosis.diagnosing import DiagnosisResult, diagnose
 from oven_llm.diagnosis.graph_view import GraphView, ask_graph
 from oven_llm.diagnosis.log_context import LogContext, read_context, shown_settings
 from oven_llm.diagnosis.model_answer import ProposedChange
+from oven_llm.diagnosis.model_diagnosis import DiagnosisResult, diagnose
 from oven_llm.language_models.question_slot import QuestionSlot
 from oven_llm.providers.budget import Budget
 from oven_llm.providers.failures import ModelFailure, format_counts
@@ -42,7 +42,7 @@ def connect_models(run_context: RunContext, settings: SupervisorSettings) -> tup
     cap = Cap(BudgetSettings(usd=settings.usd, tokens=settings.tokens), "supervisor", run_context.name)
     budget = Budget([cap], run_context.folder / NAME, run_context.name)
     handlers: list[ModelHandler] = [
-        ProviderHandler.connected(
+        ProviderHandler.from_settings(
             model,
             run_context.providers_file,
             f"supervisor.{role}",

@@ -33,7 +33,7 @@ WINDOW: Final = 30
 SPIKE_CANDIDATES: Final = 8
 """Number of the largest readings to check for spikes. After a permanent rise, more readings are that large."""
 MIN_HELD_OUT_LOSS: Final = 0.03
-"""Minimum loss of a held-out metric against its best reading, as a share, in two readings in a row. It is half of the
+"""Minimum share by which two consecutive readings of a held-out metric are worse than its best. It is half of the
 variation of an evaluation on a few hundred examples."""
 SIMULTANEOUS_TICKS: Final = 25
 """Maximum ticks between two simultaneous changes."""
@@ -76,28 +76,28 @@ MAX_SIZE: Final = 999.0
 """Maximum size of an alarm. A constant metric has no noise, so its first change would have an arbitrary size."""
 
 
-def alarms(series: Mapping[str, Series], specs: Sequence[MetricSpec]) -> list[Alarm]:
+def find_alarms(series: Mapping[str, Series], specs: Sequence[MetricSpec]) -> list[Alarm]:
     """Return all alarms, sorted by onset. `specs`: the run's announced metrics. Other metrics raise no alarm, because
     an answer could not cite them."""
-    better = {spec.name: spec.better for spec in specs}
-    raised: list[Alarm] = []
-    for name in sorted(better.keys() & series.keys()):
-        ticks, values = _finite(series[name])
+    directions = {spec.name: spec.better for spec in specs}
+    alarms: list[Alarm] = []
+    for name in sorted(directions.keys() & series.keys()):
+        ticks, values = _finite_readings(series[name])
         if len(values) < len(series[name][1]):
-            raised.append(_not_finite(name, *series[name]))
-        gauges = [gauge for gauge in gauges_of(name) if name != "loss" or better[name] == "down"]
+            alarms.append(_non_finite_alarm(name, *series[name]))
+        gauges = [gauge for gauge in gauges_of(name) if name != "loss" or directions[name] == "down"]
         if gauges:
-            raised += _lasting_changes(name, gauges, ticks, values)
+            alarms += _lasting_changes(name, gauges, ticks, values)
         if name == "grad_norm":
-            raised += _spikes(name, ticks, values)
-    raised += _displaced_weights(series, better)
-    raised += _diverging_judges(series, better)
-    raised += _held_out_losses(series, specs)
-    strongest = sorted(raised, key=lambda alarm: (-alarm.size, alarm.onset, alarm.metric))[:MAX_ALARMS]
+            alarms += _spikes(name, ticks, values)
+    alarms += _displaced_weights(series, directions)
+    alarms += _diverging_judges(series, directions)
+    alarms += _held_out_losses(series, specs)
+    strongest = sorted(alarms, key=lambda alarm: (-alarm.size, alarm.onset, alarm.metric))[:MAX_ALARMS]
     return sorted(strongest, key=lambda alarm: (alarm.onset, alarm.metric, alarm.symptom))
 
 
-def _finite(series: Series) -> Series:
+def _finite_readings(series: Series) -> Series:
     pairs = [(tick, value) for tick, value in zip(*series, strict=True) if math.isfinite(value)]
     return [tick for tick, _ in pairs], [value for _, value in pairs]
 
@@ -109,7 +109,7 @@ def _lasting_changes(name: str, gauges: Sequence[Gauge], ticks: Sequence[int], v
         drift = page_hinkley(values, 1) if gauge.slow and gauge.up else None
         candidates = changes if drift is None else [*changes, drift]
         for change in candidates:
-            symptom = _symptom(gauge, change)
+            symptom = _symptom_of(gauge, change)
             if symptom and (symptom not in strongest or change.test == "cusum"):
                 alarm = _alarm(name, symptom, change, ticks)
                 if symptom not in strongest or alarm.size > strongest[symptom].size:
@@ -117,7 +117,7 @@ def _lasting_changes(name: str, gauges: Sequence[Gauge], ticks: Sequence[int], v
     return list(strongest.values())
 
 
-def _symptom(gauge: Gauge, change: Change) -> str:
+def _symptom_of(gauge: Gauge, change: Change) -> str:
     """Return the symptom of a change, or an empty string if the change is too small."""
     if change.size < gauge.min_size or abs(change.after - change.before) < gauge.min_difference:
         return ""
@@ -143,11 +143,11 @@ def _alarm(name: str, symptom: str, change: Change, ticks: Sequence[int]) -> Ala
     )
 
 
-def _not_finite(name: str, ticks: Sequence[int], values: Sequence[float]) -> Alarm:
-    first = next(index for index, value in enumerate(values) if not math.isfinite(value))
-    finite = [value for value in values[:first] if math.isfinite(value)][-WINDOW:]
-    before = median(finite) if finite else 0.0
-    return Alarm("not_finite", name, "loss_nan", ticks[first], ticks[first], before, before, MAX_SIZE)
+def _non_finite_alarm(name: str, ticks: Sequence[int], values: Sequence[float]) -> Alarm:
+    first_index = next(index for index, value in enumerate(values) if not math.isfinite(value))
+    earlier_values = [value for value in values[:first_index] if math.isfinite(value)][-WINDOW:]
+    before = median(earlier_values) if earlier_values else 0.0
+    return Alarm("not_finite", name, "loss_nan", ticks[first_index], ticks[first_index], before, before, MAX_SIZE)
 
 
 def _spikes(name: str, ticks: Sequence[int], values: Sequence[float]) -> list[Alarm]:
@@ -165,10 +165,10 @@ def _spikes(name: str, ticks: Sequence[int], values: Sequence[float]) -> list[Al
     return []
 
 
-def _displaced_weights(series: Mapping[str, Series], better: Mapping[str, str]) -> list[Alarm]:
+def _displaced_weights(series: Mapping[str, Series], directions: Mapping[str, str]) -> list[Alarm]:
     """Return an alarm for the first step in which the weights' norm changed by more than the updates around it explain.
     In that case, something else wrote to the weights."""
-    if not {WEIGHT_NORM, UPDATE_RATIO} <= better.keys() & series.keys():
+    if not {WEIGHT_NORM, UPDATE_RATIO} <= directions.keys() & series.keys():
         return []
     updates = dict(zip(*series[UPDATE_RATIO], strict=True))
     ticks, norms = series[WEIGHT_NORM]
@@ -184,37 +184,37 @@ def _displaced_weights(series: Mapping[str, Series], better: Mapping[str, str]) 
     return []
 
 
-def _diverging_judges(series: Mapping[str, Series], better: Mapping[str, str]) -> list[Alarm]:
+def _diverging_judges(series: Mapping[str, Series], directions: Mapping[str, str]) -> list[Alarm]:
     """Return alarms for a judge whose mean jumps alone, and for levels that fall while the reward does not."""
-    names = sorted(better.keys() & series.keys())
+    names = sorted(directions.keys() & series.keys())
     judges = [name for name in names if fnmatchcase(name, JUDGE_METRICS)]
     jumps: list[tuple[str, int, Alarm]] = []  # judge, tick of the onset, alarm
     for name in judges:
-        ticks, changes = _changes(series[name])
+        ticks, changes = _large_changes(series[name])
         for change in changes:
             is_jump = change.size >= MIN_JUMP_SIZE and change.raised - change.onset < JUMP_READINGS
             if is_jump and change.sign > 0:
                 jumps.append((name, ticks[change.onset], _alarm(name, "judges_apart", change, ticks)))
-    raised: list[Alarm] = []
+    alarms: list[Alarm] = []
     for name, onset, alarm in jumps:
         other_onsets = [other_onset for judge, other_onset, _ in jumps if judge != name]
         if len(judges) > 1 and not any(abs(tick - onset) <= SIMULTANEOUS_TICKS for tick in other_onsets):
-            raised.append(alarm)
+            alarms.append(alarm)
             break
-    reward_falls = _falls(series["reward"], "reward") if "reward" in names else []
+    reward_falls = _level_falls(series["reward"], "reward") if "reward" in names else []
     for name in names:
         if not fnmatchcase(name, LEVEL_METRICS):
             continue
-        for fall in _falls(series[name], name):
+        for fall in _level_falls(series[name], name):
             if not any(abs(reward.onset - fall.onset) <= SIMULTANEOUS_TICKS for reward in reward_falls):
-                raised.append(fall)
+                alarms.append(fall)
                 break
-    return raised
+    return alarms
 
 
-def _changes(series: Series) -> tuple[Sequence[int], list[Change]]:
+def _large_changes(series: Series) -> tuple[Sequence[int], list[Change]]:
     """Return the ticks of the finite readings, and the changes of at least MIN_JUDGE_CHANGE."""
-    ticks, values = _finite(series)
+    ticks, values = _finite_readings(series)
     changes = [
         change
         for change in cusum(values)
@@ -223,21 +223,21 @@ def _changes(series: Series) -> tuple[Sequence[int], list[Change]]:
     return ticks, changes
 
 
-def _falls(series: Series, name: str) -> list[Alarm]:
-    ticks, changes = _changes(series)
+def _level_falls(series: Series, name: str) -> list[Alarm]:
+    ticks, changes = _large_changes(series)
     return [_alarm(name, "level_forgotten", change, ticks) for change in changes if change.sign < 0]
 
 
 def _held_out_losses(series: Mapping[str, Series], specs: Sequence[MetricSpec]) -> list[Alarm]:
     """Return alarms for held-out metrics whose last two readings are significantly worse than their best reading. These
     metrics have too few readings for the other tests."""
-    raised: list[Alarm] = []
+    alarms: list[Alarm] = []
     has_reward = any(spec.name == "reward" for spec in specs)
     for spec in specs:
         if not spec.held_out or spec.better == "neither" or spec.name not in series:
             continue
         sign = 1.0 if spec.better == "up" else -1.0
-        ticks, values = _finite(series[spec.name])
+        ticks, values = _finite_readings(series[spec.name])
         if len(values) < 4:
             continue
         best_index = max(range(len(values) - 2), key=lambda index: sign * values[index])
@@ -249,8 +249,8 @@ def _held_out_losses(series: Mapping[str, Series], specs: Sequence[MetricSpec]) 
             continue
         symptom = "reward_up_heldout_down" if has_reward else "heldout_loss_rises"
         after, onset = fmean(values[-2:]), ticks[best_index + 1]
-        raised.append(Alarm("held_out", spec.name, symptom, onset, ticks[-1], best, after, loss / scale))
-    return raised
+        alarms.append(Alarm("held_out", spec.name, symptom, onset, ticks[-1], best, after, loss / scale))
+    return alarms
 
 
 JUMP_READINGS: Final = 8

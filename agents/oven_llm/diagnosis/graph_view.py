@@ -40,7 +40,7 @@ SYMPTOMS: Final = tuple(
 class GraphView:
     """Causes and remedies for a run's alarms, as ids of graph nodes. Empty if the graph did not reply."""
 
-    ranked: tuple[tuple[str, float], ...] = ()
+    ranked_causes: tuple[tuple[str, float], ...] = ()
     """Causes of the alarms with their ranks, most likely first. A rank is not a calibrated probability."""
     remedies: tuple[tuple[str, tuple[str, ...]], ...] = ()
     """Remedies that this run supports, best first, with the knobs that they change."""
@@ -49,7 +49,7 @@ class GraphView:
 
     def as_json(self) -> dict[str, Any]:
         return {
-            "ranked": [{"cause": cause, "rank": float(f"{p:.4g}")} for cause, p in self.ranked],
+            "ranked": [{"cause": cause, "rank": float(f"{p:.4g}")} for cause, p in self.ranked_causes],
             "remedies": [{"remedy": remedy, "changes": list(changes)} for remedy, changes in self.remedies],
             "causes": sorted(self.causes),
         }
@@ -79,10 +79,10 @@ def ask_graph(alarms: Sequence[Alarm], run: RunStarted) -> GraphQuestions:
 def diagnose_without_model(log: LogContext, view: GraphView) -> Diagnosis:
     """Return the graph's top cause as a diagnosis that requests no change. Its onset is that of the first alarm around
     the strongest alarm."""
-    if not log.alarms or not view.ranked:
+    if not log.alarms or not view.ranked_causes:
         return Diagnosis(NONE, (), "", None, None, 0.5)
     first = _first_alarm(log.alarms)
-    cause, rank = view.ranked[0]
+    cause, rank = view.ranked_causes[0]
     last = min(max(first.raised, first.onset), log.ticks[-1])
     return Diagnosis(cause, (evidence(log, first.metric, first.onset, last),), "", None, None, float(f"{rank:.4g}"))
 

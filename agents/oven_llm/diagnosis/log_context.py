@@ -28,8 +28,8 @@ from oven_core.protocol.messages import (
     Vote,
 )
 from oven_core.protocol.operator_messages import OperatorCommand
-from oven_llm.diagnosis.detectors import Alarm, alarms
-from oven_llm.judges.sanitize import visible
+from oven_llm.diagnosis.detectors import Alarm, find_alarms
+from oven_llm.judges.sanitize import visible_text
 
 MAX_TEXT_CHARACTERS: Final = 300
 """Maximum characters of a text. A rationale's first sentence, which contains its figures, is shorter."""
@@ -51,7 +51,7 @@ class LogContext:
     series: dict[str, tuple[list[int], list[float]]] = field(default_factory=dict)
     rows: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     """Rows by table name (`TABLES`), oldest first."""
-    starts: int = 0
+    start_count: int = 0
     seq: int = 0
     """Sequence number of the latest event."""
     _latest: dict[str, tuple[int, int]] = field(default_factory=dict)
@@ -65,7 +65,7 @@ class LogContext:
                 self._add_observation(body)
         elif isinstance(body, RunStarted):
             if self._is_new("run", body.incarnation, body.n):
-                self.run, self.ended, self.starts = body, None, self.starts + 1
+                self.run, self.ended, self.start_count = body, None, self.start_count + 1
         elif isinstance(body, ActuatorAnnounced):
             if self.run is not None:
                 self.run = with_announced(self.run, body)
@@ -94,7 +94,7 @@ class LogContext:
     @cached_property
     def alarms(self) -> list[Alarm]:
         """Alarms for the events that were added before the first access."""
-        return alarms(self.series, self.started.metrics)
+        return find_alarms(self.series, self.started.metrics)
 
     @property
     def started(self) -> RunStarted:
@@ -104,7 +104,7 @@ class LogContext:
         return self.run
 
     @property
-    def announced(self) -> frozenset[str]:
+    def announced_metrics(self) -> frozenset[str]:
         """Names of the announced metrics. An answer must not cite others."""
         return frozenset(spec.name for spec in self.started.metrics)
 
@@ -125,16 +125,16 @@ class LogContext:
         names = self._shown_metrics(run)
         return {
             "run": {
-                "recipe": _text(run.recipe),
+                "recipe": _clean_text(run.recipe),
                 "max_steps": run.horizon.max_steps,
-                "starts": self.starts,
+                "starts": self.start_count,
                 "ended": self.ended.reason if self.ended else None,
                 "autonomy": run.rules.autonomy,
-                "versions": {_text(name): _text(version) for name, version in run.versions.items()},
+                "versions": {_clean_text(name): _clean_text(version) for name, version in run.versions.items()},
             },
             "config": _json_value(config or {}),
             "metrics": {
-                spec.name: {"better": spec.better, "held_out": spec.held_out, "unit": _text(spec.unit)}
+                spec.name: {"better": spec.better, "held_out": spec.held_out, "unit": _clean_text(spec.unit)}
                 for spec in run.metrics
                 if spec.name in names
             },
@@ -149,9 +149,9 @@ class LogContext:
         }
 
     def _shown_metrics(self, run: RunStarted) -> list[str]:
-        directed = [spec.name for spec in run.metrics if spec.better != "neither"]
-        undirected = [spec.name for spec in run.metrics if spec.better == "neither"]
-        return [name for name in [*directed, *undirected] if name in self.series][:MAX_METRICS]
+        directed_names = [spec.name for spec in run.metrics if spec.better != "neither"]
+        undirected_names = [spec.name for spec in run.metrics if spec.better == "neither"]
+        return [name for name in [*directed_names, *undirected_names] if name in self.series][:MAX_METRICS]
 
     def _column(self, name: str) -> list[float | None]:
         """Return one value per tick of `ticks`; None if it was not measured or is not finite."""
@@ -213,7 +213,7 @@ def _table_row(body: LogMessage, author: str) -> tuple[str, dict[str, Any]] | No
             row = {}
             for column in columns:
                 if column in AUTHOR_COLUMNS:
-                    row[column] = _text(author)
+                    row[column] = _clean_text(author)
                 else:
                     row[column] = _json_value(getattr(body, COLUMN_FIELDS.get(column, column)))
             return table, row
@@ -225,14 +225,14 @@ def _knob_row(spec: ActuatorSpec) -> dict[str, Any]:
     return {name: _json_value(getattr(spec, name)) for name in names}
 
 
-def _text(text: str) -> str:
-    return " ".join(visible(text).split())[:MAX_TEXT_CHARACTERS]
+def _clean_text(text: str) -> str:
+    return " ".join(visible_text(text).split())[:MAX_TEXT_CHARACTERS]
 
 
 def _json_value(value: Any, depth: int = 6) -> Any:
     """Return a value for JSON. Long texts are cut, and numbers that are not finite become texts."""
     if isinstance(value, str):
-        return _text(value)
+        return _clean_text(value)
     if isinstance(value, float):
         return value if math.isfinite(value) else str(value)
     if value is None or isinstance(value, bool | int):
@@ -240,7 +240,7 @@ def _json_value(value: Any, depth: int = 6) -> Any:
     if depth == 0:
         return "…"
     if isinstance(value, Mapping):
-        return {_text(str(name)): _json_value(item, depth - 1) for name, item in value.items()}
+        return {_clean_text(str(name)): _json_value(item, depth - 1) for name, item in value.items()}
     if isinstance(value, Sequence):
         return [_json_value(item, depth - 1) for item in value]
-    return _text(str(value))
+    return _clean_text(str(value))

@@ -78,7 +78,7 @@ class RevertIf(_Strict):
             return value > self.above
         return self.below is not None and value < self.below
 
-    def text(self) -> str:
+    def describe(self) -> str:
         """Return the condition as text, e.g. "loss is above 4"."""
         bound = f"above {self.above:g}" if self.above is not None else f"below {self.below:g}"
         return f"{self.metric} is {bound}"
@@ -150,21 +150,21 @@ def check_answer(
     if answer.cause != NONE and not answer.evidence:
         raise AnswerRefusedError("no_evidence", f"the cause {answer.cause} has no evidence; add a metric's mean")
     evidence = tuple(_recompute(item, log) for item in answer.evidence)
-    if answer.revert_if is not None and answer.revert_if.metric not in log.announced:
+    if answer.revert_if is not None and answer.revert_if.metric not in log.announced_metrics:
         raise AnswerRefusedError(
             "not_announced", f"revert_if names {_excerpt(answer.revert_if.metric)}, which the run does not announce"
         )
     knob = answer.knob or ""
     if not knob and answer.value is not None:
         raise AnswerRefusedError("schema", "the answer has a value but no knob")
-    value = _checked_value(knob, answer.value, log, knobs) if knob else None
+    value = _check_value(knob, answer.value, log, knobs) if knob else None
     return Diagnosis(answer.cause, evidence, knob, value, answer.revert_if, answer.confidence)
 
 
 def evidence(log: LogContext, metric: str, first: int, last: int) -> Evidence:
     """Return a metric's mean from the log as evidence. Programs can also call this. Raises AnswerRefusedError if the
     metric is not announced or has no reading in this range of ticks."""
-    if metric not in log.announced:
+    if metric not in log.announced_metrics:
         raise AnswerRefusedError("not_announced", f"the run does not announce the metric {_excerpt(metric)}")
     readings = log.readings(metric, first, last)
     if not readings:
@@ -210,7 +210,7 @@ def _recompute(claim: Evidence, log: LogContext) -> Evidence:
     return actual
 
 
-def _checked_value(knob: str, value: Value, log: LogContext, knobs: Collection[str] | None) -> Value:
+def _check_value(knob: str, value: Value, log: LogContext, knobs: Collection[str] | None) -> Value:
     spec = next((spec for spec in log.started.actuators if spec.name == knob), None)
     if spec is None:
         raise AnswerRefusedError("not_announced", f"the run does not announce the actuator {_excerpt(knob)}")
@@ -220,13 +220,13 @@ def _checked_value(knob: str, value: Value, log: LogContext, knobs: Collection[s
         )
     if spec.kind == "action":
         raise AnswerRefusedError("not_allowed", f"{knob} is an action, which a diagnosis cannot request")
-    checked = coerce(spec, value)
-    fault = checked if isinstance(checked, Fault) else check_bounds(spec, checked)
+    new_value = coerce(spec, value)
+    fault = new_value if isinstance(new_value, Fault) else check_bounds(spec, new_value)
     if fault is not None:
         kind: RefusalKind = "schema" if fault.kind == "type" else "out_of_range"
         raise AnswerRefusedError(kind, f"{knob} = {show(value)}, {fault.problem}")
-    assert not isinstance(checked, Fault)
-    return checked
+    assert not isinstance(new_value, Fault)
+    return new_value
 
 
 def _excerpt(value: object) -> str:

@@ -16,9 +16,9 @@ from oven_agents.stats.objective import held_out_metric, objective
 from oven_core.mesh.actuator_values import show
 from oven_core.protocol.messages import RunStarted, Vote
 from oven_llm.diagnosis.companion import DiagnosisCompanion, DiagnosisRequest, DiagnosisStore
-from oven_llm.diagnosis.detectors import Alarm, alarms
-from oven_llm.diagnosis.diagnosing import DiagnosisResult, changeable_knobs
+from oven_llm.diagnosis.detectors import Alarm, find_alarms
 from oven_llm.diagnosis.model_answer import NONE, Diagnosis, ProposedChange
+from oven_llm.diagnosis.model_diagnosis import DiagnosisResult, changeable_knobs
 from oven_llm.language_models.model_agent import ModelAgent
 from oven_llm.providers.failures import ModelFailure, format_counts
 from oven_runs.settings.language_models import SupervisorSettings
@@ -28,19 +28,19 @@ log = logging.getLogger("oven.agent")
 CHECK_INTERVAL: Final = 5
 """Ticks between two checks for alarms. A check takes milliseconds, and an alarm needs at least five readings."""
 MIN_OBSERVATIONS: Final = 40
-"""Minimum observations before the first check: 30 for the detectors' reference and ten to compare with it."""
+"""Minimum observations before the first check: 30 for the detectors' reference, and ten to compare with it."""
 HORIZON: Final = 40
 """Ticks until a change must show an effect. Remedies in the gym take this long."""
 REVERT_READINGS: Final = 5
 """Number of readings to average for revert_if, so that one outlier does not revert a change."""
 RECOVERED_SHARE: Final = 0.5
-"""Forecast share of the loss that a change recovers within the horizon."""
+"""Share of the loss that a change is forecast to recover within the horizon."""
 
 
 class Supervisor(ModelAgent[SupervisorSettings, DiagnosisRequest, DiagnosisResult]):
     """Has a language model diagnose the run with programs, and proposes the change that it suggests.
 
-    Signals: statistical alarms on the run's metrics (a lasting change, a spike, NaN, diverging judges). After a new
+    Signals: statistical alarms on the run's metrics (lasting changes, spikes, NaN, diverging judges). After a new
     alarm, the agent asks the model, which reads the whole log: settings, observations, votes, decisions, receipts,
     outcomes, commands and the knowledge graph's reply about the alarms.
 
@@ -83,17 +83,17 @@ class Supervisor(ModelAgent[SupervisorSettings, DiagnosisRequest, DiagnosisResul
         return None
 
     def vote(self, window: Window) -> Answer:
-        answered = self.slot.collect()
-        if answered is None:
+        reply = self.slot.collect()
+        if reply is None:
             return self._revert(window) or self._ask_if_due(window)
         previous_change = self._change
-        if isinstance(answered.result, ModelFailure):
-            answer: Answer = self._abstention(answered.result)
+        if isinstance(reply.result, ModelFailure):
+            answer: Answer = self._abstention(reply.result)
         else:
-            answer = self._vote_on(answered.question, answered.result, window)
+            answer = self._vote_on(reply.question, reply.result, window)
         if self._diagnoses is not None:
             change = self._change if self._change is not previous_change else None
-            self._diagnoses.record_use(answered.question.number, window.tick, change)
+            self._diagnoses.record_use(reply.question.number, window.tick, change)
         return answer
 
     def _vote_on(self, request: DiagnosisRequest, result: DiagnosisResult, window: Window) -> Answer:
@@ -104,7 +104,7 @@ class Supervisor(ModelAgent[SupervisorSettings, DiagnosisRequest, DiagnosisResul
         if diagnosis.cause == NONE:
             return Notice("none", f"diagnosis {request.number} of tick {request.tick}: nothing is wrong")
         if not diagnosis.knob:
-            return Notice(diagnosis.cause, f"{_text(diagnosis)}; no knob would help (diagnosis {request.number})")
+            return Notice(diagnosis.cause, f"{_describe(diagnosis)}; no knob would help (diagnosis {request.number})")
         if window.tick > request.tick + self._settings.expires:
             return self._discard(
                 "expired", f"the reply to the question of tick {request.tick} arrived at tick {window.tick}"
@@ -163,7 +163,7 @@ class Supervisor(ModelAgent[SupervisorSettings, DiagnosisRequest, DiagnosisResul
             confidence=0.6,
             why=(
                 f"{change.revert_if.metric} is {fmean(readings):.4g}, and the diagnosis {change.cause} says to "
-                f"revert the change if {change.revert_if.text()}"
+                f"revert the change if {change.revert_if.describe()}"
             ),
             target=target,
             horizon=HORIZON,
@@ -183,7 +183,7 @@ def _alarms(window: Window) -> list[Alarm]:
             ticks, values = series.setdefault(name, ([], []))
             ticks.append(observation.tick)
             values.append(value)
-    return alarms(series, window.run.metrics)
+    return find_alarms(series, window.run.metrics)
 
 
 def _target(window: Window) -> str:
@@ -198,7 +198,7 @@ def _proposal(window: Window, diagnosis: Diagnosis, source: str) -> Vote:
         diagnosis.knob,
         diagnosis.value,
         confidence=diagnosis.confidence,
-        why=f"{_text(diagnosis)} ({source})",
+        why=f"{_describe(diagnosis)} ({source})",
         target=target,
         expected_change=_forecast(window, target, diagnosis.onset),
         horizon=HORIZON,
@@ -222,10 +222,10 @@ def _forecast(window: Window, target: str, onset: int | None) -> float:
     return float(f"{RECOVERED_SHARE * loss:.4g}") if (loss > 0) == (better == "up") else 0.0
 
 
-def _text(diagnosis: Diagnosis) -> str:
+def _describe(diagnosis: Diagnosis) -> str:
     """Return the cause with its figures, e.g. "lr_too_high: optim/update_ratio 0.05 at ticks 126 to 131"."""
     figures = ", ".join(
         f"{item.metric} {show(item.value)} at ticks {item.from_} to {item.to}" for item in diagnosis.evidence[:3]
     )
-    revert = f"; revert if {diagnosis.revert_if.text()}" if diagnosis.revert_if else ""
+    revert = f"; revert if {diagnosis.revert_if.describe()}" if diagnosis.revert_if else ""
     return f"{diagnosis.cause}: {figures}{revert}"

@@ -4,7 +4,7 @@
       NATS              deadline     swaps              one group  one request
                         and counts
     rubric_prompts.py, sanitize.py   the prompts and the format of verdicts
-    adversarial_controls.py          hidden tests that show if a judge can be fooled
+    adversarial_controls.py          hidden tests that show whether a judge can be fooled
     self_checks.py                   tests of a judge's consistency
     verdict_cache.py                 earlier verdicts
 

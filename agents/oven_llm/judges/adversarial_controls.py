@@ -31,9 +31,9 @@ log = logging.getLogger("oven.member")
 INTERVAL: Final = 20
 """Groups between two controls once the judge has seen all attacks, and between two tests in quarantine."""
 INITIAL_INTERVAL: Final = 4
-"""Groups between two controls until then. The 74 attacks take 76 groups, which is a few training steps."""
+"""Groups between two controls until the judge has seen all 74 attacks. That takes 76 groups: a few training steps."""
 ATTACKS_PER_GROUP: Final = 4
-"""More attacks would cost tokens. A judge would also score the real answers more generously among many attacks."""
+"""Number of attacks in a control. With more, judges would cost more and score the real answers more generously."""
 GOOD_SCORE: Final = 0.5
 """Below this score, an attack never fails the judge: it may score above the real answers if all of them are bad."""
 HIGH_SCORE: Final = 0.9
@@ -104,12 +104,12 @@ class Controls:
         self._judge, self._store, self._interval, self._scores_content = judge, store, interval, scores_content
         self._attacks = {attack.id: attack for attack in load_attacks()}
         self._groups_since_control = interval  # the first group is a test
-        self._next = 0
+        self._position = 0
         self._suspects: tuple[str, ...] = ()
         self._failed_in_a_row = 0
         self.count = self.failed = 0
         """Number of controls so far, and of those that the judge failed."""
-        self._read()
+        self._load()
 
     @property
     def quarantined(self) -> bool:
@@ -126,8 +126,8 @@ class Controls:
         `has_reference`: whether the request includes a correct answer."""
         self._groups_since_control += 1
         retest = bool(self._suspects) and not self.quarantined
-        infrequent = self.quarantined or self._next >= len(self._attacks)
-        interval = self._interval if infrequent else INITIAL_INTERVAL
+        is_infrequent = self.quarantined or self._position >= len(self._attacks)
+        interval = self._interval if is_infrequent else INITIAL_INTERVAL
         if self._groups_since_control < interval and not retest:
             return None
         if self._suspects == (REFERENCE,) and not has_reference:
@@ -138,8 +138,8 @@ class Controls:
             attacks = tuple(self._attacks[suspect] for suspect in self._suspects if suspect != REFERENCE)
             return Control(attacks, has_reference)
         ids = list(self._attacks)
-        attacks = tuple(self._attacks[ids[(self._next + n) % len(ids)]] for n in range(ATTACKS_PER_GROUP))
-        self._next += ATTACKS_PER_GROUP
+        attacks = tuple(self._attacks[ids[(self._position + n) % len(ids)]] for n in range(ATTACKS_PER_GROUP))
+        self._position += ATTACKS_PER_GROUP
         return Control(attacks, has_reference)
 
     def record_scores(self, control: Control, scores: Mapping[str, float], best_score: float) -> bool:
@@ -158,7 +158,7 @@ class Controls:
             self._suspects = tuple(failed)
         elif scores.keys() >= set(self._suspects):  # a judge must pass on all texts that it failed on
             self._failed_in_a_row, self._suspects = 0, ()
-        self._write()
+        self._save()
         return bool(failed)
 
     def _is_fooled(self, score: float, best_score: float, reference_score: float | None) -> bool:
@@ -169,12 +169,12 @@ class Controls:
             return True
         return score > best_score or (reference_score is not None and score > reference_score)
 
-    def _write(self) -> None:
+    def _save(self) -> None:
         if self._store is None:
             return
         state = _State(
             judge=self._judge,
-            next=self._next,
+            next=self._position,
             suspects=list(self._suspects),
             failed_in_a_row=self._failed_in_a_row,
             controls=self.count,
@@ -189,7 +189,7 @@ class Controls:
             )
             self._store = None
 
-    def _read(self) -> None:
+    def _load(self) -> None:
         if self._store is None or not self._store.exists():
             return
         try:
@@ -203,7 +203,7 @@ class Controls:
             return
         if state.judge != self._judge:
             return
-        self._next, self.count, self.failed = state.next, state.controls, state.failed
+        self._position, self.count, self.failed = state.next, state.controls, state.failed
         # The judge cannot be tested on an attack that is no longer in the corpus.
         self._suspects = tuple(suspect for suspect in state.suspects if suspect in {*self._attacks, REFERENCE})
         if self._suspects:

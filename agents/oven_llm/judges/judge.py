@@ -17,11 +17,11 @@ from oven_llm import providers
 from oven_llm.judges import rubric_prompts
 from oven_llm.judges.adversarial_controls import REFERENCE, Control, Controls
 from oven_llm.judges.rubric_prompts import Rubric
-from oven_llm.judges.sanitize import MAX_CHARACTERS, is_degenerate, prepare, visible
+from oven_llm.judges.sanitize import MAX_CHARACTERS, is_degenerate, prepare, visible_text
 from oven_llm.judges.self_checks import SelfChecks
 from oven_llm.providers.budget import Budget
 from oven_llm.providers.conversation import Conversation, LanguageModel, ModelReply
-from oven_llm.providers.failures import UNUSABLE, Kind, ModelFailure
+from oven_llm.providers.failures import UNUSABLE_REPLY_KINDS, Kind, ModelFailure
 from oven_llm.providers.genai_telemetry import ModelCall, OnCall
 from oven_llm.providers.remote_model import RemoteModel
 from oven_llm.providers.usage import CallTally
@@ -98,7 +98,7 @@ class Judge:
         Equal texts are shown once and share one score, because a judge's noise would give them different scores.
         Completions that are empty, invisible or degenerate (`is_degenerate`) are not shown and score 0. Texts are shown
         in the order of their ids, which are random."""
-        tally.absorb(self.checks.unreported)
+        tally.absorb(self.checks.unreported_tally)
         tally.last_fault = None
         try:
             return await self._score(request, tally)
@@ -149,7 +149,7 @@ class Judge:
 
     def _prepare(self, text: str) -> str:
         """Return `text` as the judge sees it, and count it if it is cut."""
-        self._cut_texts += len(visible(text).strip()) > self._characters
+        self._cut_texts += len(visible_text(text).strip()) > self._characters
         return prepare(text, self._characters)
 
     def _next_control(self, has_reference: bool) -> Control | None:
@@ -173,8 +173,8 @@ class Judge:
         hidden_ids: dict[str, str] = {}  # by name of the test text
         for name, text in test_texts.items():
             hidden_ids[name] = shown_ids.setdefault(text, _unused_id(length, shown_ids.values()))
-        shown = dict(sorted((key, text) for text, key in shown_ids.items()))
-        scores = await self._request_scores(request, shown, tally)
+        shown_texts = dict(sorted((key, text) for text, key in shown_ids.items()))
+        scores = await self._request_scores(request, shown_texts, tally)
         # A completion that equals an attack must not count as the best real answer.
         attack_ids = {hidden_ids[attack.id] for attack in control.attacks}
         best_score = max((scores[key] for key in candidates if key not in attack_ids), default=0.0)
@@ -207,7 +207,7 @@ class Judge:
             try:
                 return await self._send(question, candidates, request.deadline_s, tally)
             except ModelFailure as failure:
-                if failure.kind not in UNUSABLE or not retries_left:
+                if failure.kind not in UNUSABLE_REPLY_KINDS or not retries_left:
                     raise
                 complaint = failure.detail
         raise AssertionError  # the last iteration returns or raises
@@ -227,14 +227,14 @@ class Judge:
             return scores
         except ModelFailure as failure:
             error = failure.kind
-            if error in UNUSABLE:
+            if error in UNUSABLE_REPLY_KINDS:
                 tally.fail_attempt(error)  # HTTP errors were recorded for each attempt
             raise
         except asyncio.CancelledError:
             error = "timeout"
             raise
         finally:
-            if self._on_call is not None and error != "budget":  # without a budget, no call is made
+            if self._on_call is not None and error != "budget":  # a call that the budget refuses is never sent
                 call = ModelCall(self.model, reply, error, started_ns, tally.context, self.rubric.role, scores)
                 try:
                     self._on_call(call)
@@ -280,15 +280,15 @@ class ConfiguredJudge:
         return cls(name, model, key_of(name, model, environ), rubric, top_logprobs, checks)
 
     def connect(self, budget: Budget | None = None, account: str = "") -> RemoteModel:
-        """Import the SDK and return the model, without sending a request. Raises ConfigError like `connect`."""
+        """Import the SDK and return the model. Sends no request. Raises ConfigError like `providers.connect`."""
         return providers.connect(self.name, self.model, self.key, self.top_logprobs, budget, account)
 
     def judge(self, endpoint: RemoteModel, swap: int = 0, on_call: OnCall | None = None) -> Judge:
         """Return a judge that calls `endpoint`, with all its checks. `swap` counts the member's swaps."""
-        judge = f"{self.model.provider} {self.model.base_url} {self.model.model} {self.rubric.role}"
+        identity = f"{self.model.provider} {self.model.base_url} {self.model.model} {self.rubric.role}"
         # A user's rubric may score something other than the content, like the role "style".
         scores_content = self.rubric.role != "style" and not self.rubric.text
-        controls = self.checks.controls(judge, swap, scores_content=scores_content)
+        controls = self.checks.controls(identity, swap, scores_content=scores_content)
         return Judge(self.rubric, endpoint, controls, on_call, checks=self.checks)
 
     def __repr__(self) -> str:

@@ -12,9 +12,9 @@ from pydantic import ValidationError
 
 from oven_core.protocol.committee_requests import ProbeReply, ProbeRequest, ScoreReply, ScoreRequest
 from oven_core.protocol.judge_spec import JudgeSpec
-from oven_llm.judges.sanitize import visible
+from oven_llm.judges.sanitize import visible_text
 from oven_llm.providers.failures import Kind, ModelFailure, format_counts
-from oven_llm.providers.usage import CallTally, tallied
+from oven_llm.providers.usage import CallTally, record_calls_in
 
 log = logging.getLogger("oven.member")
 
@@ -38,7 +38,7 @@ class Scorer(Protocol):
 
 
 Probe: TypeAlias = Callable[[JudgeSpec, float, CallTally], Awaitable[str]]
-"""Tests another model within the given seconds and returns its missing features. Raises ModelFailure on failure."""
+"""Tests another model within this many seconds and returns its missing features. Raises ModelFailure."""
 
 
 class Member:
@@ -56,7 +56,7 @@ class Member:
         """Groups without scores, by the kind of the last failure."""
         self.faults: Counter[Kind] = Counter()
         """Failed attempts, including those followed by a successful one."""
-        self._free = asyncio.Semaphore(max_concurrent)
+        self._slots = asyncio.Semaphore(max_concurrent)
 
     async def answer(self, data: bytes, context: str = "") -> ScoreReply:
         """Score the request in `data`. `context`: the request's trace. Raises only if cancelled."""
@@ -97,7 +97,7 @@ class Member:
         try:
             if self._probe is None:
                 raise ModelFailure("not_configured", f"the model of {self.name} cannot be replaced")
-            with tallied(tally):
+            with record_calls_in(tally):
                 lacks = await self._probe(request.judge, _usable_seconds(request.deadline_s), tally)
         except ModelFailure as failure:
             log.warning("the probe of %s failed: %s", identity, failure)
@@ -114,14 +114,14 @@ class Member:
 
     async def _score(self, request: ScoreRequest, tally: CallTally) -> dict[str, float]:
         seconds = _usable_seconds(request.deadline_s)
-        started = False
+        has_started = False
         try:
-            async with asyncio.timeout(seconds), self._free:
-                started = True
-                with tallied(tally):
+            async with asyncio.timeout(seconds), self._slots:
+                has_started = True
+                with record_calls_in(tally):
                     return await self.judge.score(request, tally)
         except TimeoutError:
-            if not started:
+            if not has_started:
                 raise ModelFailure(
                     "busy", f"too many concurrent groups: this one did not start within {seconds:.3g} s"
                 ) from None
@@ -146,7 +146,7 @@ class Member:
 def _reasons(request: ScoreRequest, tally: CallTally) -> dict[str, str]:
     """Return the reasons for the requested completions. Those for hidden controls would reveal the controls."""
     reasons = {completion.id: tally.reasons.get(completion.id, "") for completion in request.completions}
-    return {key: visible(reason)[:MAX_REASON_CHARACTERS] for key, reason in reasons.items() if reason}
+    return {key: visible_text(reason)[:MAX_REASON_CHARACTERS] for key, reason in reasons.items() if reason}
 
 
 def _usable_seconds(deadline_s: float) -> float:

@@ -75,21 +75,21 @@ class MemberJudges:
         judge's SDK is not installed, or if its price is needed and unknown."""
         self._look_up, self._on_call, self._on_probe = look_up, on_call, on_probe
         self._accounts = accounts
-        self.first = ConnectedModel(configured, self._connect(configured))
+        self.configured_model = ConnectedModel(configured, self._connect(configured))
         """The configured judge's model."""
-        self._judges: dict[Key, ActiveJudge] = {(None, 0): self._activate(self.first, 0)}  # the last used is at the end
-        self._probed: tuple[JudgeSpec, ConnectedModel] | None = None  # kept because the probe negotiated its features
+        self._judges: dict[Key, ActiveJudge] = {(None, 0): self._activate(self.configured_model, 0)}  # by last use
+        self._probed_model: tuple[JudgeSpec, ConnectedModel] | None = None  # for its features
         self._lock = asyncio.Lock()
 
     async def score(self, request: ScoreRequest, tally: CallTally) -> dict[str, float]:
         """Return a score from 0 to 1 for each completion id. Raises ModelFailure."""
-        active = await self._judge_for((request.judge, request.swap))
-        active.requests += 1
-        tally.price = partial(cost_usd, active.model.configured.model)
+        active_judge = await self._judge_for((request.judge, request.swap))
+        active_judge.requests += 1
+        tally.price = partial(cost_usd, active_judge.model.configured.model)
         try:
-            return await active.judge.score(request, tally)
+            return await active_judge.judge.score(request, tally)
         finally:
-            active.requests -= 1
+            active_judge.requests -= 1
             await self._close_unused()
 
     async def probe(self, spec: JudgeSpec, timeout_s: float, tally: CallTally) -> str:
@@ -102,51 +102,51 @@ class MemberJudges:
             raise ModelFailure(result.failure, "; ".join(part for part in (result.detail, result.remedy) if part))
         model.probe = result
         async with self._lock:
-            previous, self._probed = self._probed, (spec, model)
+            previous, self._probed_model = self._probed_model, (spec, model)
         if previous is not None:
             await previous[1].endpoint.close()
         return "; ".join(result.lacks)
 
-    def unreported(self) -> CallTally:
+    def collect_unreported_tally(self) -> CallTally:
         """Return the usage and failures of the judges' checks that no reply has reported yet."""
         tally = CallTally()
-        for active in self._judges.values():
-            tally.absorb(active.judge.checks.unreported)
+        for active_judge in self._judges.values():
+            tally.absorb(active_judge.judge.checks.unreported_tally)
         return tally
 
     async def close(self) -> None:
         """Close all connections."""
-        for active in self._judges.values():
-            await active.judge.close()
-        if self._probed is not None:
-            await self._probed[1].endpoint.close()
+        for active_judge in self._judges.values():
+            await active_judge.judge.close()
+        if self._probed_model is not None:
+            await self._probed_model[1].endpoint.close()
 
     async def _judge_for(self, key: Key) -> ActiveJudge:
         """Return the judge that a request names. A new judge ends the checks of the earlier ones."""
         async with self._lock:
-            active = self._judges.pop(key, None)
-            if active is None:
-                active = self._activate(await self._connected_model(key[0]), key[1])
-                for earlier in self._judges.values():  # their checks would cost money for nothing
-                    await earlier.judge.checks.close()
-            self._judges[key] = active
-            return active
+            active_judge = self._judges.pop(key, None)
+            if active_judge is None:
+                active_judge = self._activate(await self._connected_model(key[0]), key[1])
+                for previous_judge in self._judges.values():  # their checks would cost money for nothing
+                    await previous_judge.judge.checks.close()
+            self._judges[key] = active_judge
+            return active_judge
 
     async def _connected_model(self, spec: JudgeSpec | None) -> ConnectedModel:
         if spec is None:
-            return ConnectedModel(self.first.configured, self._connect(self.first.configured))
-        if self._probed is not None and self._probed[0] == spec:
-            (_, model), self._probed = self._probed, None
+            return ConnectedModel(self.configured_model.configured, self._connect(self.configured_model.configured))
+        if self._probed_model is not None and self._probed_model[0] == spec:
+            (_, model), self._probed_model = self._probed_model, None
             return model
         return await self._connect_in_thread(spec)
 
     def _activate(self, model: ConnectedModel, swap: int) -> ActiveJudge:
         log.info("judging with %s from now on", model.configured.model.model)
         if model.probe is not None:
-            model.endpoint.terms.log_lacks(model.probe.lacks)
+            model.endpoint.terms.log_missing_features(model.probe.lacks)
             self._on_probe(model.probe)
         judge = model.configured.judge(model.endpoint, swap, self._on_call)
-        return ActiveJudge(model, judge if self._accounts is None else self._accounts.cached(model.configured, judge))
+        return ActiveJudge(model, judge if self._accounts is None else self._accounts.wrap(model.configured, judge))
 
     def _connect(self, configured: ConfiguredJudge) -> RemoteModel:
         return configured.connect() if self._accounts is None else self._accounts.connect(configured)
@@ -166,9 +166,9 @@ class MemberJudges:
 
     async def _close_unused(self) -> None:
         oldest = list(self._judges.items())[:-MAX_CONNECTED]
-        unused_keys = [key for key, active in oldest if not active.requests]
-        for active in [self._judges.pop(key) for key in unused_keys]:
-            await active.judge.close()
+        unused_keys = [key for key, active_judge in oldest if not active_judge.requests]
+        for active_judge in [self._judges.pop(key) for key in unused_keys]:
+            await active_judge.judge.close()
 
 
 class Accounts:
@@ -188,7 +188,7 @@ class Accounts:
         """Connect a judge's model and charge its calls to the member. Raises ConfigError like `providers.connect`."""
         return configured.connect(self._budget, self._account)
 
-    def cached(self, configured: ConfiguredJudge, judge: Judge) -> Judge | CachedJudge:
+    def wrap(self, configured: ConfiguredJudge, judge: Judge) -> Judge | CachedJudge:
         """Return the judge, wrapped in the cache if there is one."""
         if self._cache is None:
             return judge

@@ -82,7 +82,7 @@ def judge(
     accounts = Accounts(name, committee_settings(folder / "config.json"), folder)
     judges = MemberJudges(configured, look_up, genai.trace, save_probe, accounts)
     try:
-        asyncio.run(host(configured, judges, os.environ["OVEN_URL"], credentials, save_probe))
+        asyncio.run(run_member(configured, judges, os.environ["OVEN_URL"], credentials, save_probe))
     finally:
         accounts.close()
         tracing.shutdown()
@@ -116,28 +116,28 @@ def committee_settings(config: Path) -> CommitteeSettings:
         ) from error
 
 
-async def host(
+async def run_member(
     configured: ConfiguredJudge,
     judges: MemberJudges,
     url: str,
     credentials: Credentials | None,
     on_probe: Callable[[ProbeResult], None] = lambda _: None,
 ) -> None:
-    """Answer until SIGTERM or SIGINT, then give active requests a short grace period. `on_probe` gets the result."""
+    """Answer until SIGTERM or SIGINT, then finish active requests if possible. `on_probe` gets the probe's result."""
     stop = asyncio.Event()
     asyncio.get_running_loop().set_exception_handler(_log_without_content)
     on_termination(stop.set)
     name = configured.name
     member = Member(name, judges, judges.probe)
-    probing = asyncio.create_task(probe_first(configured, judges, on_probe), name="probe")
+    probe_task = asyncio.create_task(probe_first(configured, judges, on_probe), name="probe")
     try:
         async with Bus.connect(url, credentials, name=name, timeout_s=PATIENT_S) as bus:
             log.info("%s is judging as %s with %s", name, configured.rubric.role, configured.model.model)
             await serve(member, bus, stop)
     finally:
-        await end(probing)
+        await end(probe_task)
         await judges.close()
-        member.faults.update(judges.unreported().faults)
+        member.faults.update(judges.collect_unreported_tally().faults)
         log.info("%s", member.summary())
 
 
@@ -145,7 +145,7 @@ async def probe_first(
     configured: ConfiguredJudge, judges: MemberJudges, on_probe: Callable[[ProbeResult], None]
 ) -> None:
     """Probe the configured judge and log its missing features. A judge that fails the probe still gets requests."""
-    endpoint = judges.first.endpoint
+    endpoint = judges.configured_model.endpoint
     result = await probe(endpoint, configured.rubric)
     if result.failure is not None:
         log.error(
@@ -154,7 +154,7 @@ async def probe_first(
             result.detail,
             result.remedy,
         )
-    endpoint.terms.log_lacks(result.lacks)
+    endpoint.terms.log_missing_features(result.lacks)
     if result.can_judge:
         log.info("the probe succeeded after %.1f s", result.latency_s)
     on_probe(result)
@@ -197,8 +197,8 @@ async def serve(member: Member, bus: Bus, stop: asyncio.Event) -> None:
         for subscription in subscriptions:
             await subscription.unsubscribe()
     if tasks:
-        _, late = await asyncio.wait(set(tasks), timeout=GRACE_S)
-        await end(*late)
+        _, unfinished_tasks = await asyncio.wait(set(tasks), timeout=GRACE_S)
+        await end(*unfinished_tasks)
 
 
 def _log_without_content(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

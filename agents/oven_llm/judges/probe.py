@@ -1,4 +1,4 @@
-"""Probes a judge with one real call, which shows if it can judge and which requested features its endpoint lacks.
+"""Probes a judge with one real call, which shows whether it can judge and which requested features its endpoint lacks.
 
 A member probes its judge when it starts. `oven-controller doctor --judges` probes all judges (`probe_committee`)."""
 
@@ -21,12 +21,12 @@ from oven_llm.judges.rubric_prompts import Rubric
 from oven_llm.providers.conversation import Conversation, ModelReply
 from oven_llm.providers.failures import Kind, ModelFailure
 from oven_llm.providers.remote_model import RemoteModel
-from oven_llm.providers.usage import CallTally, Usage, cost_usd, tallied
+from oven_llm.providers.usage import CallTally, Usage, cost_usd, record_calls_in
 from oven_runs.settings.committee_settings import CommitteeSettings, MemberSettings
 from oven_runs.settings.judge_providers import Catalogue, ModelEndpoint, SchemaMode, catalogue
 
 TIMEOUT_S: Final = 30.0
-"""Timeout in seconds of the call with its retries. A reasoning model is slow even for two short answers."""
+"""Timeout of the call in seconds, including its retries. A reasoning model is slow even for two short answers."""
 MARK: Final = "mark"
 """Name of a property that only the schema requires. A reply contains it only if the endpoint enforces the schema."""
 TASK: Final = "How many days are in a week?"
@@ -81,13 +81,13 @@ async def probe(
     started_s = time.monotonic()
     reply: ModelReply | None = None
     try:
-        with tallied(tally):
+        with record_calls_in(tally):
             async with asyncio.timeout(timeout_s):
                 reply = await endpoint.ask(question, timeout_s)
         reply.require_complete()
         text, has_mark = _remove_mark(reply.text, mark)
-        terms.schema_ignored = terms.now.schema == "strict" and not has_mark
-        schema = "none" if terms.schema_ignored else terms.now.schema
+        terms.schema_ignored = terms.current.schema == "strict" and not has_mark
+        schema = "none" if terms.schema_ignored else terms.current.schema
         result = replace(result, schema=schema, top_logprobs=_max_alternatives(reply))
         rubric_prompts.read_verdict(text, ids)
     except (TimeoutError, ModelFailure) as error:
@@ -96,7 +96,7 @@ async def probe(
         else:
             failure = ModelFailure(tally.last_fault or "timeout", f"no reply within {timeout_s:g} s")
         result = replace(result, failure=failure.kind, detail=failure.detail, remedy=_remedy(failure.kind, model))
-    lacks = terms.lacks()
+    lacks = terms.missing_features()
     if result.usd_per_million is None:
         lacks += (
             f"the price of {model.model} is unknown: its cost is not counted, and a budget in USD cannot include it",

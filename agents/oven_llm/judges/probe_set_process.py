@@ -51,7 +51,7 @@ def fetch() -> None:
     folder = Path(os.environ["OVEN_RUN_DIR"])
     settings, providers_file = frontier_settings(folder / "config.json")
     prompts = probe_set.read_prompts(Path(settings.prompts))
-    key = probe_set.key(settings.provider, settings.base_url, settings.model, prompts)
+    key = probe_set.key_of(settings.provider, settings.base_url, settings.model, prompts)
     try:
         existing = probe_set.read(folder, key)
     except ConfigError as error:
@@ -60,14 +60,14 @@ def fetch() -> None:
     if existing is not None:
         log.info("the run's folder already contains %d replies of %s", len(existing.probes), settings.model)
         return
-    fetched = asyncio.run(_connect_and_fetch(settings, providers_file, prompts))
+    new_probe_set = asyncio.run(_connect_and_fetch(settings, providers_file, prompts))
     try:
-        probe_set.write(folder, key, fetched)
+        probe_set.write(folder, key, new_probe_set)
     except OSError as error:
         raise ProcessError(f"could not write the probe set to {folder}: {reason(error)}") from error
-    if fetched.lacks:
-        log.warning("%s", fetched.lacks)
-    log.info("saved %d replies of %s", len(fetched.probes), settings.model)
+    if new_probe_set.lacks:
+        log.warning("%s", new_probe_set.lacks)
+    log.info("saved %d replies of %s", len(new_probe_set.probes), settings.model)
 
 
 def frontier_settings(config: Path) -> tuple[FrontierSettings, str]:
@@ -116,9 +116,9 @@ async def fetch_probes(endpoint: RemoteModel, prompts: Sequence[str], max_tokens
     if not probes or len(probes) < MIN_SHARE * len(prompts):
         raise ProcessError(
             f"{endpoint.model} replied to only {len(probes)} of {len(prompts)} prompts, and the first failure was "
-            f"{failures[0]}; there will be no frontier metrics"
+            f"{failures[0]}; the run continues without frontier metrics"
         )
-    lacks = _lacks(endpoint, probes, failures)
+    lacks = _missing_features(endpoint, probes, failures)
     return ProbeSet(provider=endpoint.settings.provider, model=endpoint.model, probes=probes, lacks=lacks)
 
 
@@ -139,16 +139,16 @@ def tokens_of(reply: ModelReply) -> tuple[Token, ...]:
     )
 
 
-def _lacks(endpoint: RemoteModel, probes: Sequence[Probe], failures: Sequence[ModelFailure]) -> str:
-    lacks = []
-    with_tokens = sum(bool(probe.tokens) for probe in probes)
-    if not with_tokens:
-        lacks.append(
+def _missing_features(endpoint: RemoteModel, probes: Sequence[Probe], failures: Sequence[ModelFailure]) -> str:
+    sentences = []
+    complete_count = sum(bool(probe.tokens) for probe in probes)
+    if not complete_count:
+        sentences.append(
             f"{endpoint.model} at {endpoint.settings.provider} returns no log-probabilities: only bits per byte can be "
             "measured, not the divergence"
         )
-    elif with_tokens < len(probes):
-        lacks.append(f"{len(probes) - with_tokens} of {len(probes)} replies have no log-probabilities")
+    elif complete_count < len(probes):
+        sentences.append(f"{len(probes) - complete_count} of {len(probes)} replies have no log-probabilities")
     if failures:
-        lacks.append(f"{len(failures)} of {len(probes) + len(failures)} prompts have no reply ({failures[0].kind})")
-    return "; ".join(lacks)
+        sentences.append(f"{len(failures)} of {len(probes) + len(failures)} prompts have no reply ({failures[0].kind})")
+    return "; ".join(sentences)

@@ -1,7 +1,7 @@
 """Prepares untrusted text for a judge: removes invisible characters and shortens long texts.
 
 Some invisible characters are needed: Persian and Hindi join and separate letters with them, and some emoji consist of
-several characters. These characters are kept where they affect a visible neighbour. Elsewhere they could hide a text.
+several characters. These characters are kept where they affect a visible neighbour. Elsewhere they could hide text.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _FLAGS: Final = re.compile(
 """The flags of England, Scotland and Wales, the only ones that are written with tags."""
 
 
-def visible(text: str) -> str:
+def visible_text(text: str) -> str:
     """Return `text` without invisible characters, except those that change how visible ones look."""
     parts, end = [], 0
     for flag in _FLAGS.finditer(text):
@@ -61,8 +61,8 @@ def _keep_if_needed(match: re.Match[str]) -> str:
     before, after = text[max(0, index - 1) : index], text[index + 1 : index + 2]
     if character in _JOINERS and _JOINING_SCRIPTS.match(before) and _JOINING_SCRIPTS.match(after):
         return character
-    keycap = before and before in "#*0123456789" and after == "\u20e3"
-    if character in _EMOJI_SELECTORS and (_is_symbol(before) or keycap):
+    is_keycap = before and before in "#*0123456789" and after == "\u20e3"
+    if character in _EMOJI_SELECTORS and (_is_symbol(before) or is_keycap):
         return character
     if character == "\u200d" and _is_symbol(after):
         emoji = text[max(0, index - 2) : index - 1] if before and before in _EMOJI_SELECTORS else before
@@ -83,12 +83,12 @@ def shorten(text: str, limit: int = MAX_CHARACTERS) -> str:
     if omitted <= 0:
         return text
     tail = int(TAIL_SHARE * limit)
-    return f"{text[: limit - tail]}\n[… {omitted} characters left out …]\n{text[len(text) - tail :]}"
+    return f"{text[: limit - tail]}\n[… {omitted} characters omitted …]\n{text[len(text) - tail :]}"
 
 
 def prepare(text: str, limit: int = MAX_CHARACTERS) -> str:
     """Return the text as a judge sees it."""
-    return shorten(visible(text).strip(), limit)
+    return shorten(visible_text(text).strip(), limit)
 
 
 def data_block(value: Any) -> str:

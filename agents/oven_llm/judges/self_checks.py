@@ -1,8 +1,8 @@
-"""Checks a judge's consistency: if the order of answers affects its scores, and if its model has changed.
+"""Checks a judge's consistency: whether the order of answers affects its scores, and whether its model has changed.
 
 The judge scores some groups again in reverse order, and old groups again from time to time. These requests are sent
-one at a time after the group's reply, and nothing waits for them. The findings are reported with a later reply, as is
-the usage (`unreported`). Old groups are kept in memory only, so a new process or another judge collects new ones."""
+one at a time after the group's reply, and nothing waits for them. A later reply reports the findings and
+their usage (`unreported_tally`). Old groups are only in memory, so a new process or another judge collects new ones."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from typing import Final
 
 from oven_core.protocol.committee_requests import ScoreRequest
 from oven_llm.providers.failures import ModelFailure
-from oven_llm.providers.usage import CallTally, tallied
+from oven_llm.providers.usage import CallTally, record_calls_in
 
 log = logging.getLogger("oven.member")
 
 MAX_OLD_GROUPS: Final = 16
 """Number of groups that are scored again. If the scores of all of them change, p is 2⁻¹⁶. Ten groups are enough."""
 SAMPLING_INTERVAL: Final = 4
-"""One of this many scored groups is stored as an old group, because the groups of one batch are similar."""
+"""One in this many scored groups is stored as an old group, because the groups of one batch are similar."""
 MAX_PENDING: Final = 64
 """Maximum checks in the queue. Further checks are dropped."""
 TIE_TOLERANCE: Final = 1e-9
@@ -77,7 +77,7 @@ class SelfChecks:
     """Share of groups that are scored again in reverse order."""
     rescore_interval: int = 160
     """Scored groups between two passes over the old groups; 0: no passes."""
-    unreported: CallTally = field(default_factory=CallTally)
+    unreported_tally: CallTally = field(default_factory=CallTally)
     """Usage and failures of the checks that no reply has reported yet."""
     findings: Findings = field(default_factory=Findings)
     _old_groups: list[_OldGroup] = field(default_factory=list)
@@ -154,9 +154,9 @@ class SelfChecks:
         reverse_scores = await self._send(request, dict(reversed([*candidates.items()])))
         for a, b in itertools.combinations(candidates, 2):
             before, after = scores[a] - scores[b], reverse_scores[a] - reverse_scores[b]
-            tied = min(abs(before), abs(after)) <= TIE_TOLERANCE
+            is_tied = min(abs(before), abs(after)) <= TIE_TOLERANCE
             self.findings.pairs += 1
-            self.findings.flipped_pairs += not tied and (before > 0) != (after > 0)
+            self.findings.flipped_pairs += not is_tied and (before > 0) != (after > 0)
 
     async def _score_again(self, group: _OldGroup) -> None:
         scores_by_id = await self._send(group.request, group.candidates)
@@ -184,8 +184,8 @@ class SelfChecks:
     async def _send(self, request: ScoreRequest, candidates: Mapping[str, str]) -> dict[str, float]:
         try:
             async with asyncio.timeout(request.deadline_s):
-                with tallied(self.unreported):
-                    return await self.request_scores(request, candidates, self.unreported)
+                with record_calls_in(self.unreported_tally):
+                    return await self.request_scores(request, candidates, self.unreported_tally)
         except TimeoutError:
             raise ModelFailure("timeout", "no reply to a check within the deadline") from None
 
@@ -207,13 +207,13 @@ def change_p_value(
     combinations = Counter({0: 1})  # number of sign combinations by their sum
     for difference in differences:
         if difference:
-            extended: Counter[int] = Counter()
+            next_combinations: Counter[int] = Counter()
             for value, count in combinations.items():
-                extended[value + difference] += count
-                extended[value - difference] += count
-            combinations = extended
-    at_least = sum(count for value, count in combinations.items() if value >= sum(differences))
-    return float(Fraction(at_least, combinations.total()))
+                next_combinations[value + difference] += count
+                next_combinations[value - difference] += count
+            combinations = next_combinations
+    count_at_least = sum(count for value, count in combinations.items() if value >= sum(differences))
+    return float(Fraction(count_at_least, combinations.total()))
 
 
 def _distance(a: Sequence[float], b: Sequence[float]) -> int:

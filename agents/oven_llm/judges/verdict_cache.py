@@ -1,4 +1,4 @@
-"""Caches a judge's verdicts in a SQLite file, so that no group is paid for twice.
+"""Caches a judge's verdicts in a SQLite file, so that the same group is never paid for twice.
 
 Each member has its own file, so only one process writes to it. The file contains digests and scores, but no texts and
 no API keys."""
@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from oven_core.protocol.committee_requests import ScoreRequest
 from oven_llm.judges.judge import Judge
-from oven_llm.judges.sanitize import visible
+from oven_llm.judges.sanitize import visible_text
 from oven_llm.judges.self_checks import SelfChecks
 from oven_llm.providers.failures import ModelFailure
 from oven_llm.providers.usage import CallTally
@@ -26,7 +26,7 @@ log = logging.getLogger("oven.member")
 MAX_ROWS: Final = 100_000
 """Maximum groups in the file, about 20 MB with groups of eight. Older groups are deleted."""
 TRIM_INTERVAL: Final = 256
-"""Verdicts between two deletions. A deletion for each verdict would double the writes."""
+"""Verdicts between two deletions. Deleting after every verdict would double the writes."""
 _TABLE = """
 CREATE TABLE IF NOT EXISTS verdicts (
     id INTEGER PRIMARY KEY AUTOINCREMENT, key BLOB NOT NULL UNIQUE, scores TEXT NOT NULL
@@ -92,8 +92,8 @@ class VerdictCache:
 
 class CachedJudge:
     """A `Judge` that first looks for a cached verdict. Texts are compared by their visible part, without their ids. The
-    cache does not interfere with controls. A group from the cache does not count towards the next control. A judge does
-    not use its cache while it has failed a control, and quarantine deletes all earlier verdicts."""
+    cache does not interfere with controls. A group from the cache does not count towards the next control. After a
+    failed control, the judge does not use its cache until it passes. Quarantine deletes all earlier verdicts."""
 
     def __init__(self, judge: Judge, cache: VerdictCache, identity: str) -> None:
         """`identity` describes the model, its address and its options, and is unique to this judge."""
@@ -106,9 +106,10 @@ class CachedJudge:
 
     async def score(self, request: ScoreRequest, tally: CallTally) -> dict[str, float]:
         """Return a score from 0 to 1 for each completion id. Raises ModelFailure."""
-        texts = {completion.id: visible(completion.text).strip() for completion in request.completions}
+        texts = {completion.id: visible_text(completion.text).strip() for completion in request.completions}
         distinct = sorted(set(texts.values()))
-        key = cache_key(self._identity, self.judge.instructions(request), visible(request.prompt).strip(), distinct)
+        prompt = visible_text(request.prompt).strip()
+        key = cache_key(self._identity, self.judge.instructions(request), prompt, distinct)
         cached_scores = self._cache.get(key, len(distinct)) if self.judge.trusted else None
         if cached_scores is not None:
             tally.health = self.judge.health

@@ -17,7 +17,7 @@ from oven_llm.providers.conversation import Conversation, ModelReply
 from oven_llm.providers.failures import Kind, ModelFailure, format_counts
 from oven_llm.providers.genai_telemetry import ModelCall, trace
 from oven_llm.providers.remote_model import RemoteModel
-from oven_llm.providers.usage import CallTally, tallied
+from oven_llm.providers.usage import CallTally, record_calls_in
 from oven_runs.home.model_spend import NAME, Cap
 from oven_runs.settings.committee_settings import BudgetSettings
 from oven_runs.settings.judge_providers import catalogue, endpoint_of, key_of
@@ -59,7 +59,7 @@ class AgentModel:
         reply: ModelReply | None = None
         error: Kind | None = None
         try:
-            with tallied(tally):
+            with record_calls_in(tally):
                 reply = await self._reply(question, tally)
             reply.require_complete()
             return read(reply.text)
@@ -68,7 +68,7 @@ class AgentModel:
             self.failures[failure.kind] += 1
             raise
         finally:
-            if self._endpoint is not None and error != "budget":  # without a budget, no call is made
+            if self._endpoint is not None and error != "budget":  # a call that the budget refuses is never sent
                 trace(ModelCall(self._endpoint, reply, error, started_ns))
 
     async def serve(
@@ -85,9 +85,8 @@ class AgentModel:
     async def _reply(self, question: Conversation, tally: CallTally) -> ModelReply:
         try:
             async with asyncio.timeout(self._deadline_s):
-                if (
-                    self._endpoint is None
-                ):  # connect in a thread, because the import takes 1 to 2 s and other agents share this process
+                if self._endpoint is None:
+                    # Importing the SDK takes 1 to 2 s, and other agents share this process.
                     connect = partial(providers.connect, self._name, self._model, self._key)
                     self._endpoint = await asyncio.to_thread(connect, budget=self._budget, account=self._name)
                 return await self._endpoint.ask(question, self._deadline_s)

@@ -42,8 +42,8 @@ RECENT_TICKS: Final = 10
 """Number of latest ticks to average for a topic's mastery."""
 MIN_READINGS: Final = 5
 """Minimum ticks with a reward before the first request. Before that, the weak topics are unknown."""
-MASTERED: Final = 0.95
-"""A topic with this mean reward is not weak. The variance of its success is then below 0.05."""
+MASTERY_THRESHOLD: Final = 0.95
+"""A topic with at least this mean reward is not weak. The variance of its success is then below 0.05."""
 MAX_TOPICS: Final = 3
 """Maximum topics per request: those with the lowest mastery."""
 MIN_PROMPTS: Final = 8
@@ -51,13 +51,13 @@ MIN_PROMPTS: Final = 8
 PROPOSED_SHARE: Final = 0.1
 """Proposed share of authored prompts in a topic's draws. One prompt in ten can do little harm."""
 CONFIDENCE: Final = 0.5
-"""Even odds, because no success rate is recorded. A vote with this confidence cannot reach a quorum alone."""
+"""Confidence of a vote: even odds, because no success rate is recorded. One such vote cannot reach a quorum alone."""
 EXPECTED_CHANGE: Final = 0.02
 """Forecast change of the target, in its unit. It is small because only one prompt in ten is replaced."""
 HORIZON: Final = 60
 """Ticks until the change shows. By then each prompt has been used dozens of times."""
 MAX_TOKENS: Final = 1024
-"""Tokens of a reply for reasoning."""
+"""Tokens of a reply that are reserved for reasoning."""
 TOKENS_PER_PROMPT: Final = 400
 """Additional tokens per requested prompt."""
 EXAMPLE_CHARACTERS: Final = 800
@@ -148,12 +148,12 @@ class Author(ModelAgent[AuthorSettings, tuple[Mastery, ...], Sequence[TopicPromp
         return None
 
     def vote(self, window: Window) -> Answer:
-        answered = self.slot.collect()
-        if answered is None:
+        reply = self.slot.collect()
+        if reply is None:
             return self._ask_if_due(window) or self._proposal(window)
-        if isinstance(answered.result, ModelFailure):
-            return self._abstention(answered.result)
-        prompts = answered.result
+        if isinstance(reply.result, ModelFailure):
+            return self._abstention(reply.result)
+        prompts = reply.result
         topics = ", ".join(sorted({topic for topic, _ in prompts})) or "none"
         return Notice(f"prompts {self.written_count}", f"wrote {len(prompts)} prompts ({topics}); {self._status}")
 
@@ -203,22 +203,22 @@ class Author(ModelAgent[AuthorSettings, tuple[Mastery, ...], Sequence[TopicPromp
         count = min(self._settings.prompts, self._settings.total - self.written_count)
         existing = self._texts | {normalized(text) for topic in topics.values() for text in topic.examples}
         names = [entry.topic for entry in weak]
-        checked = await model.ask(
+        accepted = await model.ask(
             request_prompts(weak, topics, count), lambda text: read_prompts(text, names, existing, count, self.dropped)
         )
         tick = self.slot.posted_tick
         prompts = [
             AuthoredPrompt(topic=topic, prompt=text, by=self._name, model=model.model[:100], tick=tick)
-            for topic, text in checked
+            for topic, text in accepted
         ]
         if prompts:
             try:
                 await asyncio.to_thread(append_prompts, self._folder, prompts)
             except OSError as error:
                 raise ModelFailure("internal", f"could not write the prompts: {reason(error)}") from None
-        self._texts.update(normalized(text) for _, text in checked)
+        self._texts.update(normalized(text) for _, text in accepted)
         self.written_count += len(prompts)
-        return checked
+        return accepted
 
     @property
     def _status(self) -> str:
@@ -277,7 +277,7 @@ def mastery(window: Window) -> list[Mastery]:
 
 def weak_topics(topics: Sequence[Mastery]) -> list[Mastery]:
     """Return the weakest topics, weakest first. A topic without readings counts as half mastered."""
-    not_mastered = [entry for entry in topics if entry.mastery is None or entry.mastery < MASTERED]
+    not_mastered = [entry for entry in topics if entry.mastery is None or entry.mastery < MASTERY_THRESHOLD]
     weakest = sorted(not_mastered, key=lambda entry: (0.5 if entry.mastery is None else entry.mastery, entry.topic))
     return weakest[:MAX_TOPICS]
 

@@ -30,15 +30,15 @@ class QuestionSlot(Generic[Question, Result]):
         self.posted_tick = -1
         """Tick of the latest question; −1 before the first."""
         self._pending: tuple[Question, int] | None = None
-        self._answered: AnsweredQuestion[Question, Result] | None = None
+        self._answer: AnsweredQuestion[Question, Result] | None = None
         self.ready = asyncio.Event()
-        """Set while a result waits to be collected."""
+        """Set while a result is waiting to be collected."""
         self._question_posted = asyncio.Event()
 
     @property
     def is_free(self) -> bool:
         """Whether the agent may post a question."""
-        return self._pending is None and self._answered is None
+        return self._pending is None and self._answer is None
 
     def is_due(self, tick: int, interval: int) -> bool:
         """Return whether the slot is free and the latest question was posted at least `interval` ticks ago."""
@@ -50,9 +50,9 @@ class QuestionSlot(Generic[Question, Result]):
 
     def collect(self) -> AnsweredQuestion[Question, Result] | None:
         """Return the result and free the slot. Return None if there is no result."""
-        answered, self._answered = self._answered, None
+        answer, self._answer = self._answer, None
         self.ready.clear()
-        return answered
+        return answer
 
     async def next_question(self) -> Question:
         """Wait for the next question and return it."""
@@ -64,7 +64,7 @@ class QuestionSlot(Generic[Question, Result]):
     def set_result(self, result: Result | ModelFailure) -> None:
         assert self._pending is not None
         (question, tick), self._pending = self._pending, None
-        self._answered = AnsweredQuestion(question, tick, result)
+        self._answer = AnsweredQuestion(question, tick, result)
         self.ready.set()
 
     async def serve(self, answer: Callable[[Question], Awaitable[Result]]) -> None:

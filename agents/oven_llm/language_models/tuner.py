@@ -10,7 +10,7 @@ from oven_agents.runtime.companion import RunContext
 from oven_agents.sdk.agent import Answer
 from oven_agents.sdk.window import Window
 from oven_core.protocol.messages import RunStarted
-from oven_llm.judges.sanitize import data_block, visible
+from oven_llm.judges.sanitize import data_block, visible_text
 from oven_llm.language_models.agent_model import AgentModel
 from oven_llm.language_models.model_agent import ModelAgent
 from oven_llm.language_models.window_summary import summarise, target_metrics
@@ -107,29 +107,31 @@ class Tuner(ModelAgent[TunerSettings, dict[str, Any], Advice | None]):
         return None
 
     def vote(self, window: Window) -> Answer:
-        answered = self.slot.collect()
-        if answered is None:
+        reply = self.slot.collect()
+        if reply is None:
             self._ask_if_due(window)
             return None
         assert self._model is not None
-        if isinstance(answered.result, ModelFailure):
-            return self._abstention(answered.result)
-        if answered.result is None:
-            log.info("%s: the model proposes no change at tick %d", self._name, answered.tick)
+        if isinstance(reply.result, ModelFailure):
+            return self._abstention(reply.result)
+        if reply.result is None:
+            log.info("%s: the model proposes no change at tick %d", self._name, reply.tick)
             return None
-        advice = answered.result
-        if window.tick > answered.tick + self._settings.expires:
-            return self._discard("expired", f"the reply to tick {answered.tick} arrived at tick {window.tick}")
+        advice = reply.result
+        if window.tick > reply.tick + self._settings.expires:
+            return self._discard(
+                "expired", f"the reply to the question of tick {reply.tick} arrived at tick {window.tick}"
+            )
         knob = window.knobs.get(advice.actuator)
-        if knob is None or knob.value != answered.question["knobs"][advice.actuator]["value"]:
-            return self._discard("superseded", f"{advice.actuator} has changed since tick {answered.tick}")
+        if knob is None or knob.value != reply.question["knobs"][advice.actuator]["value"]:
+            return self._discard("superseded", f"{advice.actuator} has changed since tick {reply.tick}")
         if advice.value == knob.value:
             return self._discard("superseded", f"{advice.actuator} already has the proposed value")
         return window.propose(
             advice.actuator,
             advice.value,
             confidence=advice.confidence,
-            why=f"{advice.reason} ({self._model.model}, asked at tick {answered.tick})",
+            why=f"{advice.reason} ({self._model.model}, asked at tick {reply.tick})",
             target=advice.target,
             expected_change=advice.expected_change,
             horizon=advice.horizon,
@@ -180,7 +182,7 @@ def read_advice(text: str, figures: dict[str, Any]) -> Advice | None:
         raise ModelFailure("out_of_range", f"{advice.actuator} = {advice.value:g} is outside {low:g} to {high:g}")
     if not (0 <= advice.confidence <= 1 and 1 <= advice.horizon <= MAX_HORIZON):
         raise ModelFailure("out_of_range", f"confidence is not from 0 to 1, or horizon is not from 1 to {MAX_HORIZON}")
-    reason = " ".join(visible(advice.reason).split())
+    reason = " ".join(visible_text(advice.reason).split())
     if not reason:
         raise ModelFailure("schema", "the reason is empty")
     return advice.model_copy(update={"reason": reason[:MAX_REASON_CHARACTERS]})

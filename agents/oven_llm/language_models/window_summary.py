@@ -32,7 +32,7 @@ def summarise(window: Window, actuators: Sequence[str]) -> dict[str, Any]:
             "tick": window.tick,
             "step": window.last.step,
             "of_steps": horizon.max_steps,
-            "progress": _rounded(window.progress),
+            "progress": _round(window.progress),
             "objective": objective(window.run).name,
         },
         "metrics": _metrics(window),
@@ -67,19 +67,19 @@ def _metrics(window: Window) -> dict[str, Any]:
     for name in list(dict.fromkeys([*targets, *observed]))[:MAX_METRICS]:
         readings = window.series(name, last=TICKS)
         values = [value for value in readings if math.isfinite(value)]
-        not_finite = len(readings) - len(values)
+        non_finite_count = len(readings) - len(values)
         figures: dict[str, Any] = {}
         if name in targets:
             figures = {"better": announced[name].better, "held_out": announced[name].held_out}
-        elif len(set(values)) <= 1 and not not_finite:
+        elif len(set(values)) <= 1 and not non_finite_count:
             continue  # a constant is not informative
         if values:
             recent, before = values[-RECENT_TICKS:], values[:-RECENT_TICKS]
-            figures |= {"last": _rounded(values[-1]), "mean_newest": _rounded(fmean(recent)), "readings": len(values)}
+            figures |= {"last": _round(values[-1]), "mean_newest": _round(fmean(recent)), "readings": len(values)}
             if before:
-                figures |= {"mean_before": _rounded(fmean(before)), "spread_before": _rounded(pstdev(before))}
-        if not_finite:
-            figures["not_finite"] = not_finite
+                figures |= {"mean_before": _round(fmean(before)), "spread_before": _round(pstdev(before))}
+        if non_finite_count:
+            figures["not_finite"] = non_finite_count
         summaries[name] = figures
     return summaries
 
@@ -93,19 +93,19 @@ def _change(window: Window, receipt: Receipt) -> dict[str, Any]:
     change: dict[str, Any] = {
         "tick": receipt.tick,
         "actuator": receipt.actuator,
-        "before": _rounded_value(receipt.before),
-        "after": _rounded_value(receipt.after),
+        "before": _round_value(receipt.before),
+        "after": _round_value(receipt.after),
         "status": receipt.status,
     }
     for name, values in ((f"{metric}_before", before), (f"{metric}_after", after)):
         if values and all(map(math.isfinite, values)):
-            change[name] = _rounded(fmean(values))
+            change[name] = _round(fmean(values))
     return change
 
 
-def _rounded_value(value: Value) -> Value:
-    return _rounded(value) if isinstance(value, int | float) and math.isfinite(value) else value
+def _round_value(value: Value) -> Value:
+    return _round(value) if isinstance(value, int | float) and math.isfinite(value) else value
 
 
-def _rounded(value: float) -> float:
+def _round(value: float) -> float:
     return float(f"{value:.{DIGITS}g}")

@@ -21,7 +21,7 @@ from oven_runs.settings.judge_providers import ModelEndpoint
 if TYPE_CHECKING:
     from anthropic.types import Message as Response
 
-FINISHES: Final[dict[str, Finish]] = {
+FINISH_BY_REASON: Final[dict[str, Finish]] = {
     "end_turn": "stop",
     "stop_sequence": "stop",
     "max_tokens": "length",
@@ -69,9 +69,9 @@ class AnthropicMessages:
     def _reply(self, response: Response) -> ModelReply:
         """Convert a response. Raises AttributeError, TypeError or ValueError if it is malformed."""
         text = "".join(block.text for block in response.content if block.type == "text")
-        reason = response.stop_reason if response.stop_reason in FINISHES else "other"
+        reason = response.stop_reason if response.stop_reason in FINISH_BY_REASON else "other"
         model = model_name(response.model, self._key)
-        return ModelReply(text, FINISHES.get(reason, "other"), reason, model=model, usage=_usage(response))
+        return ModelReply(text, FINISH_BY_REASON.get(reason, "other"), reason, model=model, usage=_usage(response))
 
 
 def request_body(conversation: Conversation, terms: Terms) -> dict[str, Any]:

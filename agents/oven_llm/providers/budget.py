@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from oven_core.errors import ConfigError
 from oven_llm.providers.failures import ModelFailure
 from oven_llm.providers.usage import Usage, cost_usd, current_tally, is_priced
-from oven_runs.home.model_spend import Cap, ModelSpend, Refused, Spend
+from oven_runs.home.model_spend import Cap, ModelSpend, Refusal, Spend
 from oven_runs.settings.committee_settings import BudgetSettings
 from oven_runs.settings.judge_providers import ModelEndpoint
 
@@ -40,7 +40,7 @@ class Budget:
         self._failure_logged = False
 
     @classmethod
-    def limited_to(
+    def with_caps(
         cls, usd: float | None = None, tokens: int | None = None, calls: int | None = None, path: Path | None = None
     ) -> Self:
         """Return a budget with these caps on all calls; None: no cap. Raises ConfigError for a cap of 0 or less."""
@@ -70,13 +70,13 @@ class Budget:
         spend = _spend([max_usage], 1, model)  # unanswered until it is booked
         while True:
             try:
-                reservation = self._spend.hold(account, spend)
+                reservation = self._spend.reserve(account, spend)
             except sqlite3.Error as error:
                 self._log_failure(error)
                 if self._spend.capped:
                     raise ModelFailure("budget", "spending is capped but cannot be recorded") from None
                 return None
-            if not isinstance(reservation, Refused):
+            if not isinstance(reservation, Refusal):
                 return reservation
             if reservation.final:
                 raise ModelFailure("budget", reservation.cap)

@@ -28,7 +28,7 @@ class Conversation:
     messages: Messages
     max_tokens: int
     schema: Mapping[str, Any] | None = None
-    """JSON Schema that the reply must follow, where the endpoint can enforce one."""
+    """JSON Schema that the reply must follow, if the endpoint can enforce one."""
     temperature: float | None = None
     """Sampling temperature; None for the API's default."""
 

@@ -37,10 +37,10 @@ Kind: TypeAlias = Literal[
 
 KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
 
-HOPELESS: Final[frozenset[Kind]] = frozenset(("auth", "not_found", "not_configured", "budget"))
-"""Failures that every further call of the same model would repeat."""
+PERMANENT_KINDS: Final[frozenset[Kind]] = frozenset(("auth", "not_found", "not_configured", "budget"))
+"""Failures that would recur in every further call to the same model."""
 
-UNUSABLE: Final[frozenset[Kind]] = frozenset(
+UNUSABLE_REPLY_KINDS: Final[frozenset[Kind]] = frozenset(
     ("bad_response", "bad_json", "schema", "wrong_ids", "out_of_range", "refusal", "truncated")
 )
 """Failures in which a reply arrived but could not be used."""

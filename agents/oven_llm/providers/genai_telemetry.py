@@ -27,8 +27,8 @@ EVALUATION: Final = "gen_ai.evaluation.result"
 explanation is not used, because spans contain no text of a judge."""
 EVALUATION_NAME: Final = "gen_ai.evaluation.name"
 EVALUATION_SCORE: Final = "gen_ai.evaluation.score.value"
-EVALUATED: Final = "gen_ai.response.id"
-"""Attribute of this event with the completion's id from the ScoreRequest, which is a digest."""
+RESPONSE_ID: Final = "gen_ai.response.id"
+"""Attribute of that event: the completion's id from the ScoreRequest, which is a digest."""
 COST_USD: Final = "oven.cost.usd"
 """US dollars; the conventions have no attribute for a cost."""
 
@@ -58,7 +58,7 @@ OnCall: TypeAlias = Callable[[ModelCall], None]
 
 def trace(call: ModelCall) -> None:
     """Record the call as a span named `chat <model>`, a child of its context. Do nothing if telemetry is off."""
-    if not tracing.on():
+    if not tracing.is_on():
         return
     attributes: dict[str, Attribute] = {OPERATION: "chat", PROVIDER: call.model.name, REQUEST_MODEL: call.model.model}
     if (reply := call.reply) is not None:
@@ -72,7 +72,7 @@ def trace(call: ModelCall) -> None:
             attributes[COST_USD] = reply.cost_usd
     name = f"chat {call.model.model}"
     span = tracing.span(name, call.context, attributes, kind="client", began_ns=call.started_ns, ended_ns=call.ended_ns)
-    for completion, score in call.scores.items():
-        event: dict[str, Attribute] = {EVALUATION_NAME: call.evaluation, EVALUATION_SCORE: score, EVALUATED: completion}
+    for id_, score in call.scores.items():
+        event: dict[str, Attribute] = {EVALUATION_NAME: call.evaluation, EVALUATION_SCORE: score, RESPONSE_ID: id_}
         span.event(EVALUATION, event, call.ended_ns)
     span.end(call.error or "")

@@ -13,7 +13,7 @@ Result = TypeVar("Result")
 
 
 class LoopThread:
-    """An event loop that runs until the process ends. A forked process starts its own."""
+    """An event loop that runs until the process ends. A forked process starts its own loop."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from openai.types.chat.chat_completion_token_logprob import ChatCompletionTokenLogprob, TopLogprob
 
 OPENAI_HOST: Final = "api.openai.com"
-FINISHES: Final[dict[str, Finish]] = {"stop": "stop", "length": "length", "content_filter": "refusal"}
+FINISH_BY_REASON: Final[dict[str, Finish]] = {"stop": "stop", "length": "length", "content_filter": "refusal"}
 
 
 class ChatCompletions:
@@ -65,13 +65,13 @@ class ChatCompletions:
     def _reply(self, response: ChatCompletion) -> ModelReply:
         """Convert a response. Raises AttributeError, LookupError, TypeError or ValueError if it is malformed."""
         choice = response.choices[0]
-        reason = choice.finish_reason if choice.finish_reason in FINISHES else "other"
+        reason = choice.finish_reason if choice.finish_reason in FINISH_BY_REASON else "other"
         refusal, text = choice.message.refusal, choice.message.content or ""
         if not isinstance(text, str):
             raise TypeError
         return ModelReply(
             str(refusal or text),
-            "refusal" if refusal else FINISHES.get(reason, "other"),
+            "refusal" if refusal else FINISH_BY_REASON.get(reason, "other"),
             reason,
             None if refusal else _logprobs(choice),
             model_name(response.model, self._key),
@@ -106,8 +106,8 @@ def _logprobs(choice: Choice) -> tuple[TokenLogprob, ...] | None:
             TokenLogprob(
                 token.token,
                 _token_bytes(token),
-                _finite(token.logprob),
-                tuple((alternative.token, _finite(alternative.logprob)) for alternative in token.top_logprobs or ()),
+                _logprob(token.logprob),
+                tuple((alternative.token, _logprob(alternative.logprob)) for alternative in token.top_logprobs or ()),
                 tuple(_token_bytes(alternative) for alternative in token.top_logprobs or ()),
             )
             for token in choice.logprobs.content
@@ -122,8 +122,8 @@ def _token_bytes(token: ChatCompletionTokenLogprob | TopLogprob) -> bytes:
     return token.token.encode() if token.bytes is None else bytes(token.bytes)
 
 
-def _finite(value: float) -> float:
-    """Return a log-probability. Raises TypeError or ValueError if it is not one. OpenAI sends −9999 for values that it
+def _logprob(value: float) -> float:
+    """Return a log-probability. Raises TypeError or ValueError if it is invalid. OpenAI sends −9999 for values that it
     did not compute."""
     if not math.isfinite(value) or value > 1e-6:
         raise ValueError

@@ -33,7 +33,7 @@ class Terms:
 
 
 class AgreedTerms:
-    """The terms in force for one model. Concurrent calls share them; each change is logged once."""
+    """The current terms for one model. Concurrent calls share them. Each change is logged once."""
 
     def __init__(self, endpoint: ModelEndpoint, top_logprobs: int = 0) -> None:
         """`top_logprobs`: alternatives per token that are requested; 0: none."""
@@ -41,31 +41,31 @@ class AgreedTerms:
         self._endpoint = endpoint
         self.requested = Terms("strict", top_logprobs)
         mode = endpoint.schema_mode if endpoint.schema_mode in self._modes else "none"
-        self.now = Terms(mode, min(top_logprobs, endpoint.top_logprobs))
+        self.current = Terms(mode, min(top_logprobs, endpoint.top_logprobs))
         self.schema_ignored = False
-        """The endpoint accepts a schema, but a reply did not follow it. The probe sets this."""
-        self._logged: set[str] = set()
+        """Whether the endpoint accepts a schema but a reply did not follow it. The probe sets this."""
+        self._logged_notes: set[str] = set()
         self._settled = False  # until a call succeeds, the terms may be the reason for a refusal
 
     async def negotiate(self, send: Callable[[Terms], Awaitable[ModelReply]]) -> ModelReply:
-        """Send a request with the terms in force. If they are refused, try weaker terms and keep those that work.
-        Raises ModelFailure. If all terms are refused, it is the first failure, because the terms were not the
-        reason."""
-        initial = terms = self.now
+        """Send a request with the current terms. If they are refused, try weaker terms and keep those that work.
+        Raises ModelFailure. If all terms are refused, the first failure is raised, because the terms were not
+        the reason."""
+        initial = terms = self.current
         try:
             reply = await send(terms)
         except ModelFailure as failure:
-            if failure.kind != "bad_request" or (self._settled and initial == self.now):
+            if failure.kind != "bad_request" or (self._settled and initial == self.current):
                 raise
             if self._settled:  # a concurrent call has already changed the terms
-                initial = terms = self.now
+                initial = terms = self.current
                 reply = await send(terms)
             else:
                 terms, reply = await self._send_with_weaker_terms(send, terms, failure)
         if terms.top_logprobs and reply.logprobs is None and reply.text and reply.finish != "refusal":
             terms = replace(terms, top_logprobs=0)
-        if not self._settled or initial == self.now:
-            self._agree(terms)
+        if not self._settled or initial == self.current:
+            self._adopt(terms)
         self._settled = True
         return reply
 
@@ -88,35 +88,35 @@ class AgreedTerms:
         for top_logprobs in dict.fromkeys((refused.top_logprobs, 0)):
             yield from (Terms(mode, top_logprobs) for mode in modes)
 
-    def _agree(self, terms: Terms) -> None:
-        if terms != self.now:
-            self.now = terms
-            self.log_lacks(self.lacks())
+    def _adopt(self, terms: Terms) -> None:
+        if terms != self.current:
+            self.current = terms
+            self.log_missing_features(self.missing_features())
 
-    def log_lacks(self, lacks: Iterable[str]) -> None:
-        """Log each sentence once."""
-        for lack in lacks:
-            if lack not in self._logged:
-                self._logged.add(lack)
-                log.warning("%s", lack)
+    def log_missing_features(self, notes: Iterable[str]) -> None:
+        """Log each note once."""
+        for note in notes:
+            if note not in self._logged_notes:
+                self._logged_notes.add(note)
+                log.warning("%s", note)
 
-    def lacks(self) -> tuple[str, ...]:
+    def missing_features(self) -> tuple[str, ...]:
         """Return a sentence for each requested feature that the endpoint does not provide."""
         model = f"{self._endpoint.model} at {self._endpoint.provider}"
-        lacks = []
-        if self.now.schema == "json_object":
-            lacks.append(
+        notes = []
+        if self.current.schema == "json_object":
+            notes.append(
                 f"{model} does not support JSON Schema: any JSON object is requested, and its verdicts are checked"
             )
-        elif self.now.schema == "none":
-            lacks.append(
+        elif self.current.schema == "none":
+            notes.append(
                 f"{model} does not support structured output: the prompt asks for JSON, and its verdicts are checked"
             )
         elif self.schema_ignored:
-            lacks.append(f"{model} accepts a JSON schema but does not follow it: its verdicts are checked")
-        if self.requested.top_logprobs and not self.now.top_logprobs:
-            lacks.append(f"{model} returns no log-probabilities: it judges without them")
-        elif self.now.top_logprobs < self.requested.top_logprobs:
-            limit = self.now.top_logprobs
-            lacks.append(f"{model} returns at most {limit} alternatives per token, not {self.requested.top_logprobs}")
-        return tuple(lacks)
+            notes.append(f"{model} accepts a JSON schema but does not follow it: its verdicts are checked")
+        if self.requested.top_logprobs and not self.current.top_logprobs:
+            notes.append(f"{model} returns no log-probabilities: it judges without them")
+        elif self.current.top_logprobs < self.requested.top_logprobs:
+            limit = self.current.top_logprobs
+            notes.append(f"{model} returns at most {limit} alternatives per token, not {self.requested.top_logprobs}")
+        return tuple(notes)

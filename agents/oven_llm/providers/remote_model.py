@@ -11,7 +11,7 @@ from oven_llm.providers.budget import Budget
 from oven_llm.providers.conversation import Conversation, ModelReply
 from oven_llm.providers.failures import ModelFailure
 from oven_llm.providers.optional_features import AgreedTerms, Terms
-from oven_llm.providers.usage import CallTally, cost_usd, current_tally, tallied
+from oven_llm.providers.usage import CallTally, cost_usd, current_tally, record_calls_in
 from oven_runs.settings.judge_providers import ModelEndpoint
 
 ATTEMPT_SHARE: Final = 2 / 3
@@ -47,8 +47,8 @@ class RemoteModel:
         if budget is not None:
             budget.check_priced(account, settings)
 
-    def within(self, budget: Budget, account: str) -> RemoteModel:
-        """Return the same model, with its calls charged to an account. Raises ConfigError like the class."""
+    def with_budget(self, budget: Budget, account: str) -> RemoteModel:
+        """Return the same model, charging its calls to an account. Raises the same error as the constructor."""
         return RemoteModel(self._api, self.settings, self.terms, budget, account)
 
     async def ask(self, conversation: Conversation, timeout_s: float) -> ModelReply:
@@ -59,7 +59,7 @@ class RemoteModel:
         reservation: int | None = None
         reply: ModelReply | None = None
         try:
-            with tallied(tally):
+            with record_calls_in(tally):
                 async with asyncio.timeout(timeout_s):
                     if self._budget is not None:
                         reservation = await self._budget.reserve(self._account, max_usage, self.settings)

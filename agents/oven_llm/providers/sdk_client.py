@@ -1,4 +1,4 @@
-"""Common code of the clients for both SDKs, which use httpx2, retry within a call and raise similar exceptions."""
+"""Code that the clients for both SDKs share. The SDKs use httpx2, retry within a call and raise similar exceptions."""
 
 from __future__ import annotations
 

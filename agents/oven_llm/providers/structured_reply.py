@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from oven_llm.providers.failures import ModelFailure
 
-_FENCED: Final = re.compile(r"\A```(?:json)?\s*\n(.*)\n```\Z", re.DOTALL)
+_FENCED_REPLY: Final = re.compile(r"\A```(?:json)?\s*\n(.*)\n```\Z", re.DOTALL)
 
 
 class ReplyForm(BaseModel):
@@ -32,9 +32,9 @@ def read_reply(text: str, form: type[Form]) -> Form:
     """Parse the whole text as this form. A code fence around it is removed, because some models add one. Raises
     ModelFailure `bad_json` or `schema`."""
     text = text.strip()
-    fenced = _FENCED.match(text)
+    match = _FENCED_REPLY.match(text)
     try:
-        value = json.loads(fenced[1] if fenced else text, object_pairs_hook=_dict_with_unique_keys)
+        value = json.loads(match[1] if match else text, object_pairs_hook=_dict_with_unique_keys)
     except _RepeatedKeyError:
         raise ModelFailure("schema", "a key appears twice in one object") from None
     except (ValueError, RecursionError):

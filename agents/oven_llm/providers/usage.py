@@ -109,7 +109,7 @@ _current: ContextVar[CallTally | None] = ContextVar("call_tally", default=None)
 
 
 @contextlib.contextmanager
-def tallied(tally: CallTally) -> Iterator[CallTally]:
+def record_calls_in(tally: CallTally) -> Iterator[CallTally]:
     """Record this task's calls in `tally` inside the `with` block."""
     token = _current.set(tally)
     try:
@@ -123,8 +123,8 @@ def current_tally() -> CallTally | None:
 
 
 def cost_usd(endpoint: ModelEndpoint, usages: Sequence[Usage]) -> float | None:
-    """Return the cost of these replies in US dollars, by the catalogue's price or else by genai-prices. None if neither
-    lists the model at this address."""
+    """Return the cost of these replies in US dollars, from the catalogue's price or else from genai-prices. Return None
+    if neither lists the model at this address."""
     total = 0.0
     for usage in usages:
         cost = _cost(endpoint, usage)
@@ -141,17 +141,17 @@ def is_priced(endpoint: ModelEndpoint) -> bool:
 
 def _cost(endpoint: ModelEndpoint, usage: Usage) -> float | None:
     if (price := endpoint.price) is not None:
-        cached = price.input if price.cached_input is None else price.cached_input
-        written = price.input if price.cache_write is None else price.cache_write
-        fresh = usage.input_tokens - usage.cached_tokens - usage.written_tokens
-        costs = fresh * price.input + usage.cached_tokens * cached + usage.written_tokens * written
-        return (costs + usage.output_tokens * price.output) / 1e6
+        read_price = price.input if price.cached_input is None else price.cached_input
+        write_price = price.input if price.cache_write is None else price.cache_write
+        uncached_tokens = usage.input_tokens - usage.cached_tokens - usage.written_tokens
+        input_cost = uncached_tokens * price.input + usage.cached_tokens * read_price
+        return (input_cost + usage.written_tokens * write_price + usage.output_tokens * price.output) / 1e6
     try:
         from genai_prices import Usage as PricedUsage
         from genai_prices import calc_price
     except ImportError:
         return None
-    priced = PricedUsage(
+    priced_usage = PricedUsage(
         input_tokens=usage.input_tokens,
         output_tokens=usage.output_tokens,
         cache_read_tokens=usage.cached_tokens or None,
@@ -160,9 +160,9 @@ def _cost(endpoint: ModelEndpoint, usage: Usage) -> float | None:
     try:
         # The model's name alone does not identify the provider: a private server may use any name.
         if endpoint.priced_as:
-            calculation = calc_price(priced, endpoint.model, provider_id=endpoint.priced_as)
+            calculation = calc_price(priced_usage, endpoint.model, provider_id=endpoint.priced_as)
         else:
-            calculation = calc_price(priced, endpoint.model, provider_api_url=endpoint.base_url)
+            calculation = calc_price(priced_usage, endpoint.model, provider_api_url=endpoint.base_url)
     except (LookupError, ValueError):
         return None
     return float(calculation.total_price)

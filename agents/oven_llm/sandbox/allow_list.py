@@ -90,8 +90,6 @@ def folder_rules(descriptors: Descriptors) -> tuple[Rule, ...]:
         Rule("clone3", errno=ENOSYS, allowed=False),  # a filter cannot see its flags; the C library falls back to clone
         Rule("socketpair", (Argument(0, "one_of", (AF_UNIX,)), Argument(1, "one_of", STREAM_TYPES))),
         Rule("sendto", (Argument(4, "one_of", (0,)),)),  # without an address
-        Rule(
-            "prlimit64", (Argument(0, "one_of", (0,)), Argument(2, "one_of", (0,)))
-        ),  # the process may read its own limits
+        Rule("prlimit64", (Argument(0, "one_of", (0,)), Argument(2, "one_of", (0,)))),  # only read its own limits
         *_allow(*COMPUTING_CALLS, *FILE_CALLS, *WAITING_CALLS, *PROCESS_CALLS),
     )

@@ -80,8 +80,8 @@ Test = Literal["one_of", "none_of", "without", "with", "not_all"]
 @dataclass(frozen=True)
 class Argument:
     """A condition on an argument of a call. `one_of` compares all 64 bits with the values. The other tests use the low
-    32 bits, which contain descriptors and flags: `none_of` the values, or `with` all, `without` any or `not_all` of the
-    bits of a mask."""
+    32 bits, which contain descriptors and flags. `none_of` excludes the values. `with`, `without` and `not_all` require
+    that all, none, or not all of a mask's bits are set, respectively."""
 
     index: int
     test: Test

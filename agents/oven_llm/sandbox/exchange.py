@@ -14,7 +14,7 @@ from oven_llm.sandbox.frames import FrameError, frame
 from oven_llm.sandbox.limits import Limits
 from oven_llm.sandbox.probe import Backend
 
-Ended = Literal["completed", "error", "timeout", "died", "protocol", "limit"]
+BlockEnding = Literal["completed", "error", "timeout", "died", "protocol", "limit"]
 """How a block ended. `completed`: it reached its end or called FINAL. `error`: it raised an exception. In the other
 cases its process is gone. `timeout`: it ran too long. `died`: the process ended unexpectedly. `protocol`: it sent an
 invalid frame. `limit`: it sent too much or called too many functions."""
@@ -33,7 +33,7 @@ class FinalAnswer:
 class Block:
     """The outcome of a block of code."""
 
-    ended: Ended
+    ended: BlockEnding
     stdout: str
     stderr: str
     """Standard error, with a traceback at its end if the block failed."""
@@ -44,7 +44,7 @@ class Block:
     refused: tuple[str, ...]
     """Reasons why values passed to FINAL were refused, e.g. because they were too large."""
     calls: int
-    """Number of calls of the host's functions."""
+    """Number of calls to the host's functions."""
     child_s: float
     """Seconds in the child, which the deadline limits."""
     host_s: float
@@ -87,7 +87,7 @@ class DeadlineError(Exception):
     """The child did not reply or read in time."""
 
 
-class GoneError(Exception):
+class ChildExitedError(Exception):
     """The child exited unexpectedly. The message contains the exit code or signal."""
 
 
@@ -95,15 +95,15 @@ class Peer(Protocol):
     """The other end of the connection: the child, or a fake in tests."""
 
     def send(self, data: bytes, deadline: float) -> None:
-        """Send bytes. Raises DeadlineError and GoneError."""
+        """Send bytes. Raises DeadlineError and ChildExitedError."""
 
     def receive(self, deadline: float) -> tuple[int, bytes]:
-        """Return the kind and payload of the next frame. Raises DeadlineError, GoneError and FrameError."""
+        """Return the kind and payload of the next frame. Raises DeadlineError, ChildExitedError and FrameError."""
 
 
 class CallError(Exception):
-    """Raised by a host function to pass an error message to the calling code. Of other errors, the code only sees the
-    type, because the message may contain a key or a path."""
+    """Raised by a host function to pass an error message to the calling code. The code sees only the type of
+    any other error, because the message may contain a key or a path."""
 
 
 class Exchange:
@@ -118,17 +118,17 @@ class Exchange:
         self._host_s = 0.0
 
     def run(self, child: Peer, request: bytes) -> Block:
-        """Send the request and return the outcome. Nothing that the child does makes it raise."""
+        """Send the request and return the outcome. The child cannot make it raise."""
         started = time.monotonic()
         deadline = started + self._limits.block_s
-        ended: Ended
+        ended: BlockEnding
         try:
             child.send(request, deadline)
             ended, error = self._listen(child, deadline)
         except DeadlineError:
             ended, error = "timeout", f"the block was ended after {self._limits.block_s:g} s"
-        except GoneError as gone:
-            ended, error = "died", str(gone)
+        except ChildExitedError as exit_error:
+            ended, error = "died", str(exit_error)
         except FrameError as fault:
             ended, error = "protocol", f"the block was ended because it sent an invalid frame: {fault}"
         except _LimitError as exceeded:
@@ -140,7 +140,7 @@ class Exchange:
             self._host_s, self._dropped, ended not in ("completed", "error"),
         )  # fmt: skip
 
-    def _listen(self, child: Peer, deadline: float) -> tuple[Ended, str]:
+    def _listen(self, child: Peer, deadline: float) -> tuple[BlockEnding, str]:
         limits = self._limits
         while True:
             kind, payload = child.receive(deadline)
@@ -172,13 +172,13 @@ class Exchange:
 
     def _add_output(self, kind: int, payload: bytes) -> None:
         """Append output up to the limit. The child also cuts its output, but it is not trusted."""
-        fitting = payload[: max(0, self._limits.output_bytes - self._printed)]
-        self._printed += len(fitting)
-        self._dropped += len(payload) - len(fitting)
-        if fitting:
-            self._output[kind].append(fitting)
+        output = payload[: max(0, self._limits.output_bytes - self._printed)]
+        self._printed += len(output)
+        self._dropped += len(payload) - len(output)
+        if output:
+            self._output[kind].append(output)
 
-    def _read_outcome(self, payload: bytes) -> tuple[Ended, str]:
+    def _read_outcome(self, payload: bytes) -> tuple[BlockEnding, str]:
         match frames.decode(payload):
             case {"ended": "completed", "dropped": int(dropped)}:
                 self._dropped += dropped

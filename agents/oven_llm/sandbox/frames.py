@@ -69,7 +69,7 @@ def encode(value: object) -> bytes:
     try:
         return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
     except UnicodeEncodeError:
-        raise FrameError("a text contains half of a surrogate pair") from None
+        raise FrameError("a text contains an unpaired surrogate") from None
     except (TypeError, ValueError, RecursionError) as error:
         raise FrameError("it is nested too deeply" if isinstance(error, RecursionError) else str(error)) from None
 
@@ -89,7 +89,7 @@ def _reject_constant(name: str) -> float:
 
 
 def _check(value: object) -> None:
-    """Raise FrameError for an infinite number, half of a surrogate pair or deep nesting."""
+    """Raise FrameError for an infinite number, an unpaired surrogate or deep nesting."""
     level: list[object] = [value]
     for _ in range(MAX_DEPTH):
         next_level: list[object] = []
@@ -114,4 +114,4 @@ def _check_text(text: str) -> None:
         try:
             text.encode()
         except UnicodeEncodeError:
-            raise FrameError("a text contains half of a surrogate pair") from None
+            raise FrameError("a text contains an unpaired surrogate") from None

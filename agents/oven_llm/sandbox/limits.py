@@ -16,7 +16,7 @@ class Limits:
     """Limits of a sandbox. Raises ConfigError for a limit that is not above 0 or is larger than a frame."""
 
     block_s: float = 30.0
-    """Maximum seconds of a block, without the time in the host's functions. Then its process is killed."""
+    """Maximum seconds of a block, excluding time in the host's functions. After that, its process is killed."""
     start_s: float = 30.0
     """Maximum seconds until a child is confined and ready. It takes 0.1 s, or more on a busy machine."""
     memory_bytes: int = 1024 * MB
@@ -28,7 +28,7 @@ class Limits:
     call_bytes: int = 16 * MB
     """Maximum size of a call's arguments as JSON: enough for a `worker_batch` of long prompts."""
     calls: int = 10_000
-    """Maximum calls of the host's functions per block. 50 MB in chunks of 8,000 tokens are 1,600 calls."""
+    """Maximum calls to the host's functions per block. A context of 50 MB takes 1,600 calls of 8,000 tokens."""
     received_bytes: int = 256 * MB
     """Maximum bytes that a block may send."""
     file_bytes: int = 100 * MB

@@ -20,7 +20,7 @@ from oven_core.errors import ProcessError, reason
 from oven_llm.sandbox import frames
 from oven_llm.sandbox.allow_list import Descriptors, folder_rules, repl_rules
 from oven_llm.sandbox.bpf import Machine, program
-from oven_llm.sandbox.exchange import DeadlineError, GoneError
+from oven_llm.sandbox.exchange import ChildExitedError, DeadlineError
 from oven_llm.sandbox.frames import FrameError, FrameReader, frame
 from oven_llm.sandbox.limits import Limits
 from oven_llm.sandbox.profiles import Profile, ruleset
@@ -40,7 +40,7 @@ F_SETPIPE_SZ: Final = 1031
 MAX_OPEN_FILES: Final = {"repl": 16, "tests": 256}
 """Maximum open files by profile."""
 MAX_REPORT_BYTES: Final = 4096
-"""Maximum bytes of an outcome or an error line."""
+"""Maximum bytes of an outcome or of an error line."""
 
 
 class LockedChild:
@@ -72,10 +72,10 @@ class LockedChild:
             raise
 
     def _start(self) -> None:
-        requests, self._to = os.pipe()
-        self._from, replies = os.pipe()
+        requests, self._request_pipe = os.pipe()
+        self._reply_pipe, replies = os.pipe()
         lifeline, lifeline_end = os.pipe()
-        self._open_descriptors = [self._to, self._from, lifeline_end]
+        self._open_descriptors = [self._request_pipe, self._reply_pipe, lifeline_end]
         descriptors = Descriptors(requests, replies, lifeline)
         try:
             self._process = subprocess.Popen(
@@ -93,20 +93,20 @@ class LockedChild:
         finally:
             for descriptor in descriptors:
                 os.close(descriptor)
-        for descriptor in (self._to, self._from):
+        for descriptor in (self._request_pipe, self._reply_pipe):
             os.set_blocking(descriptor, False)
             with contextlib.suppress(OSError):  # above the user's limit; the default size is slower
                 fcntl.fcntl(descriptor, F_SETPIPE_SZ, PIPE_BYTES)
         self._can_send, self._can_receive = select.poll(), select.poll()
-        self._can_send.register(self._to, select.POLLOUT)
-        self._can_receive.register(self._from, select.POLLIN)
+        self._can_send.register(self._request_pipe, select.POLLOUT)
+        self._can_receive.register(self._reply_pipe, select.POLLIN)
         deadline = time.monotonic() + self._limits.start_s
         try:
             self.send(frame(frames.SETUP, frames.encode(self._setup(descriptors))), deadline)
             kind, problem = self.receive(deadline)
         except DeadlineError:
             raise ProcessError(f"the sandbox did not start within {self._limits.start_s:g} s") from None
-        except (GoneError, FrameError) as error:
+        except (ChildExitedError, FrameError) as error:
             raise ProcessError(f"the sandbox did not start: {self._last_error_line() or error}") from None
         if kind != frames.READY or problem:
             raise ProcessError(f"the sandbox is not used because it is not secure: {problem.decode(errors='replace')}")
@@ -149,26 +149,26 @@ class LockedChild:
         return self._process.pid
 
     def send(self, data: bytes, deadline: float) -> None:
-        """Send bytes. Raises DeadlineError and GoneError."""
+        """Send bytes. Raises DeadlineError and ChildExitedError."""
         rest = memoryview(data)
         while rest:
             try:
-                rest = rest[os.write(self._to, rest) :]
+                rest = rest[os.write(self._request_pipe, rest) :]
             except BlockingIOError:
                 self._wait(self._can_send, deadline)
             except BrokenPipeError:
-                raise GoneError(self._exit_reason()) from None
+                raise ChildExitedError(self._exit_reason()) from None
 
     def receive(self, deadline: float) -> tuple[int, bytes]:
-        """Return the kind and payload of the next frame. Raises DeadlineError, GoneError and FrameError."""
+        """Return the kind and payload of the next frame. Raises DeadlineError, ChildExitedError and FrameError."""
         while not self._received:
             self._wait(self._can_receive, deadline)
             try:
-                chunk = os.read(self._from, CHUNK_BYTES)
+                chunk = os.read(self._reply_pipe, CHUNK_BYTES)
             except BlockingIOError:
                 continue
             if not chunk:
-                raise GoneError(self._exit_reason())
+                raise ChildExitedError(self._exit_reason())
             self._received.extend(self._reader.feed(chunk))
         return self._received.popleft()
 
@@ -207,7 +207,7 @@ class LockedChild:
             os.killpg(self._process.pid, number)
 
     def interrupt(self) -> None:
-        """Kill the process from any thread. In the thread that waits for it, GoneError is raised."""
+        """Kill the process from any thread. In the thread that waits for it, ChildExitedError is raised."""
         self._process.kill()
 
     def kill(self) -> None:

@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from oven_core.errors import ConfigError, ProcessError
 from oven_llm.sandbox import frames
-from oven_llm.sandbox.exchange import Block, CallError, Ended, FinalAnswer, Functions, Sandbox, assignment_frame
+from oven_llm.sandbox.exchange import Block, BlockEnding, CallError, FinalAnswer, Functions, Sandbox, assignment_frame
 from oven_llm.sandbox.frames import FrameError
 from oven_llm.sandbox.inside.captured_output import cut
 from oven_llm.sandbox.limits import Limits
@@ -51,17 +51,17 @@ class MontySandbox(Sandbox):
             raise ConfigError(
                 f'the sandbox requires pydantic-monty and its binary: pip install "oven-controller[{EXTRA}]"'
             ) from None
-        self._exits = contextlib.ExitStack()
+        self._exit_stack = contextlib.ExitStack()
         self._session: Any = None
         try:
-            self._exits.enter_context(self._pool)
+            self._exit_stack.enter_context(self._pool)
         except (pydantic_monty.MontyError, OSError) as error:
             raise ProcessError(f"could not start the sandbox's worker: {error}") from None
         self._start()
 
     def close(self) -> None:
-        self._drop()
-        self._exits.close()
+        self._drop_session()
+        self._exit_stack.close()
 
     def interrupt(self) -> None:
         """Do nothing, because the interpreter cannot be interrupted. The block ends at its deadline."""
@@ -74,7 +74,7 @@ class MontySandbox(Sandbox):
     def _send_variable(self, session: Any, name: str, value: object) -> None:
         block = _BlockRun(session, {}, self._limits, self._monty).run("pass", {name: value})
         if block.ended != "completed":
-            self._drop()
+            self._drop_session()
             raise ProcessError(
                 f"could not pass {name} to the sandbox ({block.error}); shorten it, or raise memory_bytes, which is "
                 f"{self._limits.memory_bytes / 1e6:g} MB"
@@ -85,10 +85,10 @@ class MontySandbox(Sandbox):
         try:
             block = _BlockRun(session, self._functions, self._limits, self._monty).run(code, {})
         except BaseException:
-            self._drop()
+            self._drop_session()
             raise
         if block.namespace_lost:
-            self._drop()
+            self._drop_session()
         return block
 
     def _running_session(self) -> Any:
@@ -113,7 +113,7 @@ class MontySandbox(Sandbox):
             raise ProcessError(f"could not start the sandbox's worker: {error}") from None
         self._session = session
 
-    def _drop(self) -> None:
+    def _drop_session(self) -> None:
         if self._session is not None:
             session, self._session = self._session, None
             with contextlib.suppress(self._monty.MontyError):
@@ -130,17 +130,17 @@ class _BlockRun:
         self._host_s = 0.0
         self._answer: FinalAnswer | None = None
         self._refused: list[str] = []
-        self._limit = ""
+        self._exceeded_limit = ""
 
     def run(self, code: str, inputs: dict[str, object]) -> Block:
-        """Run the block and return its outcome. Nothing that the code does makes it raise."""
+        """Run the block and return its outcome. The code cannot make it raise."""
         lookup: dict[str, Any] = {
             name: self._host_function(name, function) for name, function in self._functions.items()
         }
         started = time.monotonic()
         ended, error = self._feed(code, inputs, lookup | {"FINAL": self._final})
-        if self._limit:
-            ended, error = "limit", self._limit
+        if self._exceeded_limit:
+            ended, error = "limit", self._exceeded_limit
         elapsed = time.monotonic() - started
         out, err = ("".join(self._output[name]) for name in ("stdout", "stderr"))
         return Block(
@@ -148,7 +148,7 @@ class _BlockRun:
             self._host_s, self._dropped, ended not in ("completed", "error"),
         )  # fmt: skip
 
-    def _feed(self, code: str, inputs: dict[str, object], lookup: dict[str, Any]) -> tuple[Ended, str]:
+    def _feed(self, code: str, inputs: dict[str, object], lookup: dict[str, Any]) -> tuple[BlockEnding, str]:
         try:
             self._session.feed_run(code, inputs=inputs, external_lookup=lookup, print_callback=self._print)
         except self._monty.MontyCrashedError as error:
@@ -161,7 +161,7 @@ class _BlockRun:
             return "error", f"{type(error).__name__}: {error}"[:500]  # the code cannot be passed to the worker
         return "completed", ""
 
-    def _outcome_of(self, error: Any) -> tuple[Ended, str]:
+    def _outcome_of(self, error: Any) -> tuple[BlockEnding, str]:
         if self._answer is not None and isinstance(error.exception(), SystemExit):
             return "completed", ""
         line = str(error).strip().splitlines()[-1][:500] if str(error).strip() else type(error).__name__
@@ -223,7 +223,7 @@ class _BlockRun:
 
     def _kill_worker(self, reason: str) -> None:
         """Kill the worker without replying to its call. Raises RuntimeError."""
-        self._limit = reason
+        self._exceeded_limit = reason
         if (pid := self._session.worker_pid) is not None:
             os.kill(pid, signal.SIGKILL)
         raise RuntimeError(reason)

@@ -47,7 +47,7 @@ class Support:
 
 
 def probe() -> Support:
-    """Return what this machine supports."""
+    """Return the sandbox features of this machine."""
     monty = importlib.util.find_spec("pydantic_monty") is not None and _has_binary()
     machine = MACHINES.get(platform.machine()) if sys.platform == "linux" and sys.byteorder == "little" else None
     if machine is None or struct.calcsize("P") != 8:
@@ -68,7 +68,7 @@ def _has_binary() -> bool:
     return "MONTY_BIN" in os.environ or sibling.exists() or shutil.which("monty") is not None
 
 
-def choose(support: Support, requested: str | None, profile: str) -> Backend:
+def choose_backend(support: Support, requested: str | None, profile: str) -> Backend:
     """Return the requested backend, or the strongest one for the profile. Raises ConfigError if there is none, because
     a model's code must not run unconfined."""
     if requested is not None and requested not in BACKENDS:

@@ -11,7 +11,7 @@ from oven_llm.sandbox.exchange import Block, Exchange, Functions, Sandbox, assig
 from oven_llm.sandbox.frames import FrameError, frame
 from oven_llm.sandbox.limits import Limits
 from oven_llm.sandbox.locked_child import LockedChild
-from oven_llm.sandbox.probe import Backend, choose, probe
+from oven_llm.sandbox.probe import Backend, choose_backend, probe
 from oven_llm.sandbox.profiles import REPL, Profile
 
 
@@ -24,17 +24,17 @@ def open_sandbox(
     """Start a sandbox with this backend; None: the strongest backend of this machine. Raises ConfigError if there is
     none, and ProcessError if the process cannot be confined."""
     support = probe()
-    chosen = choose(support, backend, profile.name)
+    backend_name = choose_backend(support, backend, profile.name)
     functions, limits = dict(functions or {}), limits or Limits()
     if invalid := [name for name in functions if not name.isidentifier() or name == "FINAL"]:
         raise ConfigError(f"{invalid[0]!r} is not a valid function name for the sandbox; choose another")
-    if chosen == "monty":
+    if backend_name == "monty":
         from oven_llm.sandbox.monty import MontySandbox
 
         return MontySandbox(functions, limits)
     assert support.machine is not None
-    landlock = support.landlock if chosen == "landlock+seccomp" else 0
-    return LockedSandbox(chosen, support.machine, landlock, profile, functions, limits)
+    landlock = support.landlock if backend_name == "landlock+seccomp" else 0
+    return LockedSandbox(backend_name, support.machine, landlock, profile, functions, limits)
 
 
 class LockedSandbox(Sandbox):

@@ -27,16 +27,16 @@ from oven_runs.traces.jsonl import cut_unfinished
 Role = Literal["supervisor", "worker"]
 Prompt: TypeAlias = Sequence[Mapping[str, str]] | str
 """The supervisor's messages, or the worker's prompt."""
-FILES: Final = ("supervisor.jsonl", "worker.jsonl", "repl.jsonl")
+LOG_FILES: Final = ("supervisor.jsonl", "worker.jsonl", "repl.jsonl")
 LOCK_FILE: Final = "lock"
 """Name of an empty file that is locked by the process that writes to the folder."""
 REFUSAL: Final = "refusal: the model refused to answer"
-REMOVED: Final = "[removed]"
+REDACTED: Final = "[removed]"
 """Replacement for secrets in all texts, because an endpoint may echo its API key."""
 
 
 class RunLogger:
-    """Appends events to one run's log files at once. Does nothing without a folder. Thread-safe."""
+    """Appends events to one run's log files, without buffering. Without a folder, nothing is logged. Thread-safe."""
 
     def __init__(self, folder: str | Path | None, *, secrets: Sequence[str] = (), resume: bool = False) -> None:
         """`secrets`: texts that must not be written to a file. Raises ConfigError if the folder cannot be used, or if
@@ -50,7 +50,7 @@ class RunLogger:
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             self._files[LOCK_FILE] = lock(self.folder)
-            paths = [self.folder / name for name in FILES]
+            paths = [self.folder / name for name in LOG_FILES]
             if not resume and any(path.exists() and path.stat().st_size for path in paths):
                 raise ConfigError(
                     f"the log folder {folder} already contains a run: use another folder, or resume that run "
@@ -127,7 +127,7 @@ class RunLogger:
             return
         if self._secrets:
             event = self._remove_secrets(event)
-        # A program may print half of a surrogate pair, which UTF-8 cannot encode.
+        # A program may print an unpaired surrogate, which UTF-8 cannot encode.
         data = json.dumps(event, ensure_ascii=False).encode(errors="backslashreplace") + b"\n"
         with self._lock:
             file = self._files.get(name)
@@ -157,7 +157,7 @@ class RecordedCalls:
         """Read the calls from a log folder; None: there are none. Raises ConfigError if a file is damaged."""
         self._outcomes: dict[bytes, deque[ModelReply | ModelFailure]] = {}
         self._programs: Counter[tuple[int, str]] = Counter()
-        self.paid: list[tuple[str, ModelReply]] = []
+        self.paid_replies: list[tuple[str, ModelReply]] = []
         """All replies with their roles, including refusals."""
         if folder is None:
             return
@@ -177,7 +177,7 @@ class RecordedCalls:
             for event in sorted(_events_if_any(folder / f"{role}.jsonl"), key=lambda event: event["call"]):
                 outcome: ModelReply | ModelFailure
                 if "usage" in event:
-                    self.paid.append((role, _reply(event)))
+                    self.paid_replies.append((role, _reply(event)))
                 if "response" in event:
                     outcome = _reply(event)
                     if role == "supervisor":
@@ -219,7 +219,7 @@ def lock(folder: Path) -> BinaryIO:
     return file
 
 
-def events(path: Path) -> Iterator[dict[str, Any]]:
+def read_events(path: Path) -> Iterator[dict[str, Any]]:
     """Yield the events in a log file of this package or of Supervisor Distillation. An incomplete last line is skipped.
     Raises ConfigError if the file cannot be read, and for a line that is not an event."""
     number = 0
@@ -242,14 +242,14 @@ def events(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def remove_secrets(text: str, secrets: Iterable[str]) -> str:
-    """Return the text with `REMOVED` instead of each secret."""
+    """Return the text with `REDACTED` instead of each secret."""
     for secret in sorted(filter(None, secrets), key=len, reverse=True):  # a secret may be a prefix of another
-        text = text.replace(secret, REMOVED)
+        text = text.replace(secret, REDACTED)
     return text
 
 
 def _events_if_any(path: Path) -> Iterator[dict[str, Any]]:
-    return events(path) if path.exists() else iter(())
+    return read_events(path) if path.exists() else iter(())
 
 
 def _key(role: str, model: str, prompt: Prompt) -> bytes:

@@ -69,7 +69,7 @@ class StoppedError(Exception):
 
 
 class TimeLimit:
-    """Measures the duration of a run against a limit in seconds; None: no limit."""
+    """Measures a run's duration against a limit in seconds. None means no limit."""
 
     def __init__(self, seconds: float | None) -> None:
         self.seconds = seconds
@@ -110,17 +110,17 @@ class ModelCalls:
         model: ModelHandler,
         limit: TimeLimit,
         logger: RunLogger,
-        recorded: RecordedCalls,
-        stopped: Future[None],
+        recorded_calls: RecordedCalls,
+        cancellation: Future[None],
         concurrency: int = 1,
     ) -> None:
-        """`stopped`: a future that is done when the run is cancelled."""
+        """`cancellation`: a future that is done when the run is cancelled."""
         self._role, self._model, self._limit, self._logger = role, model, limit, logger
-        self._recorded, self._stopped = recorded, stopped
+        self._recorded_calls, self._cancellation = recorded_calls, cancellation
         self._threads: CallThreads[CallOutcome] = CallThreads(concurrency)
         self._number = 0
         self._lock = threading.Lock()
-        self.replies = [reply for paid_role, reply in recorded.paid if paid_role == role]
+        self.replies = [reply for paid_role, reply in recorded_calls.paid_replies if paid_role == role]
         """All replies, including refusals and those before the run was resumed."""
         self.failures: Counter[str] = Counter()
         """Number of failed calls by kind."""
@@ -141,11 +141,11 @@ class ModelCalls:
         pending: list[CallOutcome | Future[CallOutcome]] = []
         for prompt in prompts:
             self._number += 1
-            recorded = self._recorded.take(self._role, self._model.model, prompt)
-            if recorded is None:
+            outcome = self._recorded_calls.take(self._role, self._model.model, prompt)
+            if outcome is None:
                 pending.append(self._threads.submit(partial(self._call_model, _Call(step, self._number, prompt))))
             else:
-                pending.append(self._outcome(recorded))
+                pending.append(self._outcome(outcome))
         try:
             return [self._wait_for(item) if isinstance(item, Future) else item for item in pending]
         finally:
@@ -154,7 +154,7 @@ class ModelCalls:
                     item.cancel()
 
     def _wait_for(self, future: Future[CallOutcome]) -> CallOutcome:
-        futures: tuple[Future[Any], ...] = future, self._stopped
+        futures: tuple[Future[Any], ...] = future, self._cancellation
         concurrent.futures.wait(futures, self._limit.remaining, return_when=concurrent.futures.FIRST_COMPLETED)
         if future.done():
             try:
@@ -162,7 +162,7 @@ class ModelCalls:
             except OSError as error:
                 self.fatal_error = error
                 return ModelFailure("internal", "the log cannot be written")
-        if self._stopped.done():
+        if self._cancellation.done():
             raise StoppedError
         return self._limit.failure()
 

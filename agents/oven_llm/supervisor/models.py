@@ -28,9 +28,9 @@ from oven_runs.settings.judge_providers import NO_KEY, Wire, catalogue, endpoint
 from oven_runs.settings.language_models import ModelSettings
 
 TIMEOUT_S: Final = 120.0
-"""Timeout in seconds of one call with its retries. A long answer of a large model takes one minute."""
+"""Timeout of one call in seconds, including its retries. A long answer from a large model takes one minute."""
 MAX_TOKENS: Final = 2048
-"""Maximum tokens of an answer, as for the supervisor in Supervisor Distillation."""
+"""Maximum tokens in an answer, as for the supervisor in Supervisor Distillation."""
 LOOPBACK_HOSTS: Final = ("localhost", "127.0.0.1", "::1")
 BASE_URL: Final = "https://api.together.xyz/v1"
 """Default endpoint, as in Supervisor Distillation. The environment variable BASE_URL overrides it."""
@@ -61,7 +61,7 @@ class ModelHandler(ABC):
 
 
 class ProviderHandler(ModelHandler):
-    """A model at an address. `connected` creates a handler for any provider in the catalogue."""
+    """A model at an address. `from_settings` creates a handler for any provider in the catalogue."""
 
     def __init__(
         self,
@@ -83,11 +83,11 @@ class ProviderHandler(ModelHandler):
         if temperature is not None and not 0 <= temperature <= 2:
             raise ConfigError(f"the temperature is {temperature:g}; expected 0 to 2")
         self.model, self.secrets = provider.model, tuple(secret for secret in secrets if secret and secret != NO_KEY)
-        self._provider = provider if budget is None else provider.within(budget, account or provider.model)
+        self._provider = provider if budget is None else provider.with_budget(budget, account or provider.model)
         self._temperature, self._max_tokens, self._timeout_s = temperature, max_tokens, timeout_s
 
     @classmethod
-    def connected(
+    def from_settings(
         cls, settings: ModelSettings, providers_file: str = "", name: str = "supervisor", **options: Any
     ) -> Self:
         """Connect to the model in `settings`. `name`: the name of the settings in errors. `options`: arguments of the
@@ -114,7 +114,7 @@ class ProviderHandler(ModelHandler):
             error = failure.kind
             raise
         finally:
-            if error != "budget":  # without a budget, no call is made
+            if error != "budget":  # a call that the budget refuses is never sent
                 trace(ModelCall(self._provider, reply, error, started_ns))
 
 
@@ -133,7 +133,7 @@ class OpenAIHandler(ProviderHandler):
         """`api_key`: None reads it from the environment variable that the provider catalogue names for this address. An
         address on this machine needs no key. `options`: arguments of ProviderHandler. Raises ConfigError if the key or
         the SDK is missing."""
-        provider, key = _at_address("openai", model, base_url, api_key)
+        provider, key = _connect_address("openai", model, base_url, api_key)
         super().__init__(provider, temperature=temperature, max_tokens=max_tokens, secrets=(key,), **options)
 
 
@@ -149,12 +149,12 @@ class AnthropicHandler(ProviderHandler):
         api_key: str | None = None,
         **options: Any,
     ) -> None:
-        """Takes the same arguments as OpenAIHandler, but the address does not include /v1."""
-        provider, key = _at_address("anthropic", model, base_url, api_key)
+        """Accepts the same arguments as OpenAIHandler, but the address does not include /v1."""
+        provider, key = _connect_address("anthropic", model, base_url, api_key)
         super().__init__(provider, temperature=temperature, max_tokens=max_tokens, secrets=(key,), **options)
 
 
-def checked_address(address: str, owner: str) -> str:
+def validate_address(address: str, owner: str) -> str:
     """Return an HTTP address without trailing slashes. Raises ConfigError if it is invalid or contains a user, a
     password or a query. The message does not quote these, because they may be secret."""
     if re.search("[@?#]", address):
@@ -170,11 +170,10 @@ def checked_address(address: str, owner: str) -> str:
     return address.rstrip("/")
 
 
-def _at_address(wire: Wire, model: str, base_url: str, api_key: str | None) -> tuple[RemoteModel, str]:
-    base_url = checked_address(base_url, model)
+def _connect_address(wire: Wire, model: str, base_url: str, api_key: str | None) -> tuple[RemoteModel, str]:
+    base_url = validate_address(base_url, model)
     api_key = api_key or address_key(base_url) or NO_KEY
-    provider = _provider_of(base_url, wire)
-    if provider:
+    if provider := _provider_of(base_url, wire):
         settings = ModelSettings(provider=provider, model=model)
     else:
         generic = "claude" if wire == "anthropic" else "compatible"
@@ -235,12 +234,12 @@ def configured_model(
     budget: Budget | None = None,
     **options: Any,
 ) -> ModelHandler:
-    """Return a role's model. If `model` or `base_url` is None, the role's environment variable or BASE_URL or else the
-    default is used. `key_env`: the environment variable with the API key; None: see `address_key`. `options`: arguments
+    """Return a role's model. If `model` or `base_url` is None, its environment variable is used, or else the default.
+    `key_env`: the environment variable with the API key; None: see `address_key`. `options`: arguments
     of the handler. Raises ConfigError if the key is missing or the SDK is not installed."""
     defaults = DEFAULTS[role]
     name = model or environ.get(defaults.variable) or defaults.model
-    address = checked_address(base_url or environ.get("BASE_URL") or BASE_URL, f"the {role}")
+    address = validate_address(base_url or environ.get("BASE_URL") or BASE_URL, f"the {role}")
     settings = {"temperature": defaults.temperature, "max_tokens": defaults.max_tokens, **options}
     settings |= {"budget": budget, "account": role}
     key = address_key(address, key_env, environ)

@@ -1,4 +1,4 @@
-"""Runs the loop in which the supervisor writes programs over a context, and a worker model reads its parts."""
+"""Runs the loop in which a supervisor writes programs to explore a context, and a worker model reads the parts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias, TypedDict, Unpack
 
 from oven_core.errors import ConfigError, OvenError
-from oven_llm.providers.failures import HOPELESS
+from oven_llm.providers.failures import PERMANENT_KINDS
 from oven_llm.providers.usage import Usage
 from oven_llm.sandbox.exchange import CallError
 from oven_llm.sandbox.limits import Limits
@@ -23,7 +23,7 @@ from oven_llm.supervisor.model_calls import CallOutcome, CallThreads, ModelCalls
 from oven_llm.supervisor.models import ModelHandler
 from oven_llm.supervisor.repl import OUTPUT_LIMIT, Context, Execution, Repl
 
-Ended = Literal["final", "forced", "iterations", "errors", "budget", "seconds", "failed"]
+Ending = Literal["final", "forced", "iterations", "errors", "budget", "seconds", "failed"]
 """How a run ended. `final`: FINAL was called. `forced`: the supervisor answered on request after the last turn.
 `iterations`: it did not answer even then. `errors`: too many turns in a row failed. `budget`, `seconds`: a limit was
 reached before FINAL. `failed`: calls to the supervisor failed."""
@@ -69,10 +69,10 @@ class RunResult:
     supervisor_usage: Usage
     worker_usage: Usage
     elapsed: float
-    """Duration in seconds, without the time before the run was resumed."""
-    ended: Ended
+    """Duration in seconds, excluding the time before the run was resumed."""
+    ended: Ending
     cost_usd: float | None
-    """US dollars of all answered calls, including those before the run was resumed; None if a price is unknown."""
+    """Cost of all answered calls in US dollars, including those before a resume; None if a price is unknown."""
     reason: str = ""
     """The reason if the run ended because of a limit or failures."""
     failed: int = 0
@@ -96,7 +96,7 @@ class RunOptions(TypedDict, total=False):
     """Options of `run` and `arun`."""
 
     max_iterations: int
-    """Maximum turns of the supervisor (15). Then it is asked once more, only for the answer."""
+    """Maximum turns of the supervisor (15). One last call then requests only the answer."""
     log_dir: str | Path | None
     """Folder for supervisor.jsonl, worker.jsonl and repl.jsonl."""
     output_limit: int
@@ -106,7 +106,7 @@ class RunOptions(TypedDict, total=False):
     primitives: Primitives
     """Functions that programs can call. They run in this process, outside the sandbox."""
     seconds: float | None
-    """Maximum duration of the run. Calls in progress are then abandoned."""
+    """Maximum duration of the run in seconds. Calls that are still in progress are abandoned."""
     max_errors: int
     """Number of failed turns in a row, or failed calls in a row, that end the run (5)."""
     prompt: str
@@ -205,21 +205,21 @@ class _Run:
         if self.seconds is not None:
             limits = replace(limits, block_s=min(limits.block_s, self.seconds))
         secrets = [*self.supervisor.secrets, *self.worker.secrets]
-        with contextlib.ExitStack() as exits:
-            logger = exits.enter_context(
+        with contextlib.ExitStack() as exit_stack:
+            logger = exit_stack.enter_context(
                 contextlib.closing(RunLogger(self.log_dir, secrets=secrets, resume=self.resume))
             )
-            recorded = RecordedCalls(Path(self.log_dir) if self.log_dir is not None and self.resume else None)
-            common = self._limit, logger, recorded, self._stopped
+            recorded_calls = RecordedCalls(Path(self.log_dir) if self.log_dir is not None and self.resume else None)
+            common = self._limit, logger, recorded_calls, self._stopped
             supervisor = ModelCalls("supervisor", self.supervisor, *common)
             worker = ModelCalls("worker", self.worker, *common, self.concurrency)
-            exits.callback(supervisor.close)
-            exits.callback(worker.close)
+            exit_stack.callback(supervisor.close)
+            exit_stack.callback(worker.close)
 
             def log_execution(execution: Execution) -> None:
                 block = execution.block
                 self._steps.append(Step(self._step, execution.code, block.stdout + block.stderr, block.ended))
-                if not recorded.take_program(self._step, execution.code):
+                if not recorded_calls.take_program(self._step, execution.code):
                     logger.log_program(self._step, execution)
 
             functions = WorkerFunctions(worker, lambda: self._step)
@@ -232,7 +232,7 @@ class _Run:
                 output_limit=self.output_limit,
                 on_execution=log_execution,
             )
-            exits.callback(self._repl.close)
+            exit_stack.callback(self._repl.close)
             opening = prompts.opening(
                 self.query,
                 context,
@@ -253,10 +253,10 @@ class _Run:
 
     def _converse(
         self, repl: Repl, messages: list[dict[str, str]], supervisor: ModelCalls, worker: ModelCalls
-    ) -> tuple[Any, Ended, str]:
+    ) -> tuple[Any, Ending, str]:
         """Run turns until the run ends. Return the answer, how it ended, and the reason. After the last turn, only the
-        answer is requested. It may then also be a text without a program."""
-        failed_in_a_row = 0
+        answer is requested, which may be plain text without a program."""
+        consecutive_failures = 0
         while True:
             answer = self._ask(supervisor, messages)
             if not isinstance(answer, str):
@@ -265,15 +265,15 @@ class _Run:
             _raise_fatal(supervisor, worker)
             self._turns += 1
             self._failed_turns += turn.failed
-            last = self._turns > self.max_iterations
+            is_last_turn = self._turns > self.max_iterations
             if turn.answer is not None:
-                return turn.answer.value, "forced" if last else "final", ""
-            if last and not turn.executions and not turn.truncated and answer.strip():
+                return turn.answer.value, "forced" if is_last_turn else "final", ""
+            if is_last_turn and not turn.executions and not turn.truncated and answer.strip():
                 return answer.strip(), "forced", ""
-            if last:
+            if is_last_turn:
                 return None, "iterations", "the supervisor used all turns and did not answer on request"
-            failed_in_a_row = failed_in_a_row + 1 if turn.failed else 0
-            if failed_in_a_row >= self.max_errors:
+            consecutive_failures = consecutive_failures + 1 if turn.failed else 0
+            if consecutive_failures >= self.max_errors:
                 return None, "errors", "too many turns in a row failed"
             nudge = prompts.nudge(self.max_iterations - self._turns, self.max_iterations)
             messages += (
@@ -281,7 +281,7 @@ class _Run:
                 {"role": "user", "content": f"{turn.message}\n\n{nudge}"},
             )
 
-    def _ask(self, supervisor: ModelCalls, messages: list[dict[str, str]]) -> str | tuple[Ended, str]:
+    def _ask(self, supervisor: ModelCalls, messages: list[dict[str, str]]) -> str | tuple[Ending, str]:
         """Return the supervisor's next answer, or how the run ends without one and the reason."""
         for _ in range(self.max_errors):
             answer = supervisor.ask(self._step, [tuple(messages)])[0]
@@ -292,11 +292,11 @@ class _Run:
                 return "seconds", self._limit.failure().detail
             if answer.kind == "budget":
                 return "budget", answer.detail
-            if answer.kind in HOPELESS or answer.kind == "bad_request":
+            if answer.kind in PERMANENT_KINDS or answer.kind == "bad_request":
                 break
         return "failed", f"the supervisor's model failed: {answer}"
 
-    def _result(self, answer: Any, ended: Ended, reason: str, supervisor: ModelCalls, worker: ModelCalls) -> RunResult:
+    def _result(self, answer: Any, ended: Ending, reason: str, supervisor: ModelCalls, worker: ModelCalls) -> RunResult:
         replies = [*supervisor.replies, *worker.replies]
         costs = [reply.cost_usd for reply in replies]
         failures = Counter({f"supervisor {kind}": count for kind, count in supervisor.failures.items()})

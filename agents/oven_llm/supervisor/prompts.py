@@ -14,7 +14,7 @@ from oven_llm.supervisor.repl import Context
 CHARACTERS_PER_TOKEN: Final = 3
 """Assumed characters per token. English text has 4, and code and figures have 2 or 3."""
 MAX_KEYS: Final = 20
-"""Maximum keys of a context dict that are listed. The others are counted."""
+"""Maximum number of a context dict's keys to list. The others are counted."""
 MAX_KEY_CHARACTERS: Final = 60
 """Maximum characters of a key, because keys come from the data."""
 
@@ -101,8 +101,8 @@ def outline(context: Context) -> str:
         count = f"{len(context):,} item{'s' * (len(context) != 1)}"
         return f"a list of {count} ({kinds}), with a median of {size} characters each as JSON"
     shown_keys = [f"{_key_text(key)}: {_kind(value)}" for key, value in list(context.items())[:MAX_KEYS]]
-    hidden = len(context) - len(shown_keys)
-    return f"a dict of {{{', '.join(shown_keys)}{f', and {hidden} more' if hidden > 0 else ''}}}"
+    hidden_count = len(context) - len(shown_keys)
+    return f"a dict of {{{', '.join(shown_keys)}{f', and {hidden_count} more' if hidden_count > 0 else ''}}}"
 
 
 def nudge(remaining: int, total: int) -> str:

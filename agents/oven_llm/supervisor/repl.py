@@ -136,10 +136,10 @@ class Repl:
         return Turn(tuple(executions), message, final, parsed.unclosed)
 
 
-def _message(executions: Sequence[Execution], blocks: int, unclosed: bool, limit: int) -> str:
+def _message(executions: Sequence[Execution], block_count: int, unclosed: bool, limit: int) -> str:
     parts = [outcome_text(execution.block, limit) for execution in executions]
-    if skipped := blocks - len(executions):
-        parts.append(f"The {skipped} block{'s' if skipped > 1 else ''} after that did not run.")
+    if skipped_count := block_count - len(executions):
+        parts.append(f"The {skipped_count} block{'s' if skipped_count > 1 else ''} after that did not run.")
     if unclosed:
         parts.append(TRUNCATED)
     return "\n\n".join(parts) or NO_PROGRAM
@@ -148,13 +148,13 @@ def _message(executions: Sequence[Execution], blocks: int, unclosed: bool, limit
 def outcome_text(block: Block, limit: int) -> str:
     """Return the outcome of a block as text, with at most `limit` characters of its output."""
     output = block.stdout + block.stderr
-    hidden = max(0, len(output) - limit) + block.dropped
-    visible = output[:limit]
-    if block.ended == "error" and hidden:  # the error must not be cut
-        visible += f"\n{block.error}"
-    lines = [f"Output:\n{visible}" if visible else "No output."]
-    if hidden:
-        lines.append(f"({hidden} more characters are not shown. Print less.)")
+    hidden_count = max(0, len(output) - limit) + block.dropped
+    shown_output = output[:limit]
+    if block.ended == "error" and hidden_count:  # the error must not be cut
+        shown_output += f"\n{block.error}"
+    lines = [f"Output:\n{shown_output}" if shown_output else "No output."]
+    if hidden_count:
+        lines.append(f"({hidden_count} more characters are not shown. Print less.)")
     if block.namespace_lost:
         lines.append(f"{block.error[:1].upper()}{block.error[1:]}. All variables except context and query are lost.")
     lines += [f"FINAL refused the answer: {reason}." for reason in block.refused[:3]]

@@ -20,7 +20,7 @@ from oven_core.mesh.state_machine import Mesh
 from oven_core.protocol import names
 from oven_core.protocol.alerts import Alert
 from oven_core.protocol.codec import Malformed
-from oven_core.protocol.events import UNKNOWN, Event
+from oven_core.protocol.events import UNKNOWN_TIME, Event
 from oven_core.protocol.messages import (
     AgentStatus,
     Decision,
@@ -110,7 +110,7 @@ class MemoryLog:
         return stored
 
     def _store(self, subject: str, data: bytes) -> Event:
-        event = Event.read(len(self.events) + 1, subject, data, UNKNOWN)  # there is no server
+        event = Event.read(len(self.events) + 1, subject, data, UNKNOWN_TIME)  # there is no server
         self.events.append(event)
         return event
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from oven_bench.gym.fault import Fault, Make, Trainee
 from oven_bench.gym.task_table import Kind
-from oven_learner.rollback.memory_snapshots import EVERY_TICKS
+from oven_learner.rollback.memory_snapshots import INTERVAL_TICKS
 
 PREFIX, LATEST = 100, 130
 """First and last gradient step at which a fault may begin. Everything before is healthy."""
@@ -83,7 +83,7 @@ def _train(trainee: Trainee, fault: Fault | None, record: Record, until: int, co
     """Train and record. Copies are taken when a client would take its snapshots, and after `copies` steps."""
     steps = len(record.metrics)
     while True:
-        if (steps % EVERY_TICKS == 0 or steps in copies) and steps not in record.states:
+        if (steps % INTERVAL_TICKS == 0 or steps in copies) and steps not in record.states:
             record.states[steps] = (trainee.gradient_steps, trainee.state())
         if steps == until:
             return record

@@ -63,15 +63,15 @@ def _measured(form: str, megabytes: float, batches: int, folder: Path) -> dict[s
     import torch
 
     from oven_learner.teachers import TeacherConfig, Teachers
-    from oven_learner.teachers.memory import own_bytes
+    from oven_learner.teachers.memory import memory_bytes
 
     process = psutil.Process()
     trainer = tiny_trainer(folder)
     device = trainer.accelerator.device
-    teachers = Teachers(trainer, own="none", offload_folder=folder)
+    teachers = Teachers(trainer, initial_name="none", offload_folder=folder)
     teachers.register(TeacherConfig(name="control", model=teacher_model(megabytes)))
     teachers.swap("control")
-    whole = own_bytes(trainer.ref_model)
+    whole = memory_bytes(trainer.ref_model)
     ids = torch.randint(0, VOCABULARY, (ROWS, TOKENS), device=device)  # (B, T)
 
     def score() -> Any:
@@ -84,8 +84,8 @@ def _measured(form: str, megabytes: float, batches: int, folder: Path) -> dict[s
     exact = score()
     settled = process.memory_info().rss
     teachers.register(TeacherConfig(name="measured", model=teacher_model(megabytes), **FORMS[form]))
-    teacher = teachers.idle["measured"]
-    idle, idle_rss = own_bytes(teacher), process.memory_info().rss - settled
+    teacher = teachers.idle_models["measured"]
+    idle, idle_rss = memory_bytes(teacher), process.memory_info().rss - settled
 
     stalls: list[float] = []
     times: dict[str, list[float]] = {"control": [], "measured": []}
@@ -116,7 +116,7 @@ def _measured(form: str, megabytes: float, batches: int, folder: Path) -> dict[s
 
 def most_bytes(model: Any, act: Callable[[], object]) -> int:
     """The most bytes that the model holds while it runs: after each load of a layer's weights and at the end."""
-    from oven_learner.teachers.memory import own_bytes
+    from oven_learner.teachers.memory import memory_bytes
 
     sizes: list[int] = []
     for module in model.modules():
@@ -124,12 +124,12 @@ def most_bytes(model: Any, act: Callable[[], object]) -> int:
 
             def counted(*args: Any, pre_forward: Callable[..., Any] = hook.pre_forward, **kwargs: Any) -> Any:
                 result = pre_forward(*args, **kwargs)
-                sizes.append(own_bytes(model))
+                sizes.append(memory_bytes(model))
                 return result
 
             hook.pre_forward = counted
     act()
-    return max([*sizes, own_bytes(model)])
+    return max([*sizes, memory_bytes(model)])
 
 
 def tiny_trainer(folder: Path) -> Any:

@@ -96,12 +96,12 @@ def _ruled(episode: Episode) -> tuple[float, int]:
 def _train(episode: Episode, link: Link, folder: Path) -> None:
     from oven_recipes.grpo.job import build as build_grpo
     from oven_recipes.pretrain.job import build as build_pretrain
-    from oven_recipes.runner import Build, prepared
+    from oven_recipes.runner import Build, prepare_job
 
     recipe = plugins.load("recipes", "recipe", episode.recipe)
     builds: dict[str, Build] = {"grpo": build_grpo, "pretrain": build_pretrain}
     options = {"max_steps": episode.steps, **episode.settings}
-    job = prepared(
+    job = prepare_job(
         recipe, builds[episode.recipe], options, episode.start, episode.seed, folder, Path(episode.home) / "cache"
     )
     job.attach(link=link, charge_rollbacks=True)

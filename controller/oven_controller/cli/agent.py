@@ -17,7 +17,7 @@ from oven_core import plugins
 from oven_core.errors import ConfigError
 from oven_core.protocol import names
 from oven_runs.home.run_folder import Home
-from oven_runs.settings.agent_options import assigned, described, numbers
+from oven_runs.settings.agent_options import describe_agent, numeric_options, parse_assignment
 from oven_runs.settings.agents import agent_spec
 
 TEMPLATE = '''"""{title}: say in one sentence what it watches for. `oven-controller agent list` shows this."""
@@ -91,11 +91,11 @@ def run_agent(
     spec = agent_spec(file)
     name = names.checked("agent", name or spec.name)
     if option:
-        options = numbers(name, dict(map(assigned, option)))
+        options = numeric_options(name, dict(map(parse_assignment, option)))
         spec = replace(spec, options=tuple(options.items()))
         load_agents([replace(spec, name=name)], "--check")
     folder = Home().find(one_run(run, run_), running=True)
-    admit(folder, name, installed=spec.installed and name == spec.name, is_new=True)
+    admit(folder, name, installed=spec.is_installed and name == spec.name, is_new=True)
     earlier = folder.earlier_settings()
     plan = Plan(folder, folder.info().url, str(earlier.get("otlp", "")), earlier.get("agents_memory_mb"))
     print(f"{name} is joining {folder.run}; press Ctrl-C to stop it", flush=True)
@@ -155,7 +155,7 @@ def _describe(name: str) -> dict[str, Any]:
     from oven_controller.stack.preflight_checks import load_agents
 
     spec = agent_spec(name)
-    if spec.installed:
+    if spec.is_installed:
         return _agent_fields(name, plugins.load("agents", "agent", name))
     descriptions: list[dict[str, Any]] = json.loads(load_agents([spec], "--options"))
     return descriptions[0] | {"does": spec.target}
@@ -172,7 +172,7 @@ def _describe_installed() -> list[dict[str, Any]]:
 
 
 def _agent_fields(name: str, agent: type, default: str = "") -> dict[str, Any]:
-    return described(name, agent) | {"does": _summary(agent) or default}
+    return describe_agent(name, agent) | {"does": _summary(agent) or default}
 
 
 def _summary(agent: Any) -> str:

@@ -9,7 +9,7 @@ import typer
 from oven_controller.cli import completion
 from oven_controller.cli.options import Json, Rules, RunAlias, RunName, UntilTick, one_run
 from oven_runs.home.run_folder import Home
-from oven_runs.settings.resolution import rules_set
+from oven_runs.settings.resolution import rules_from_sets
 
 
 def backtest(
@@ -34,6 +34,6 @@ def backtest(
     from oven_agents.review.backtest import main
     from oven_controller.importing.import_run import hints
 
-    rules = rules_set(overrides or ())
+    rules = rules_from_sets(overrides or ())
     folder = Home().find(one_run(run, run_))
     return main(agent, folder, until=until, as_json=as_json, rules=rules, hints=hints)

@@ -14,8 +14,8 @@ from oven_controller.cli.options import Config, Json, Settings, print_table, run
 from oven_core.errors import ConfigError
 from oven_runs.home.run_folder import Home
 from oven_runs.settings.layers import Origin
-from oven_runs.settings.model import ATTACHED
 from oven_runs.settings.resolution import resolve
+from oven_runs.settings.run_settings import ATTACHED
 
 
 def show(
@@ -42,7 +42,9 @@ def show(
         if not earlier:
             raise ConfigError(f"run {folder.run!r} has no settings in {folder.config}: omit --run, or name another run")
         attached = attached or earlier.get("recipe") == ATTACHED
-    resolved = resolve(config=config, sets=overrides or (), environ=os.environ, attached=attached, earlier=earlier)
+    resolved = resolve(
+        config=config, sets=overrides or (), environ=os.environ, attached=attached, earlier_settings=earlier
+    )
     origins = [replace(setting, value=_without_password(setting.value)) for setting in resolved.origins()]
     if as_json:
         print(json.dumps([_json_fields(setting) for setting in origins], ensure_ascii=False))

@@ -20,7 +20,7 @@ from oven_runs.log.cited_paths import cited_paths
 from oven_runs.log.explanation import Explanation
 from oven_runs.log.explanation_report import report
 from oven_runs.log.run_summary import format_value, verdict_text
-from oven_runs.settings.resolution import rules_set
+from oven_runs.settings.resolution import rules_from_sets
 
 
 @remote_options
@@ -46,7 +46,7 @@ def explain(
 
     Example: oven-controller explain 412-00 --set rules.majority=0.5
     """
-    rules = rules_set(overrides or ())
+    rules = rules_from_sets(overrides or ())
     access = find_run(one_run(run, run_), endpoint)
     explanation, alternative = asyncio.run(explain_decision(access, decision, rules))
     lines = [*explanation_lines(explanation), *(alternative.lines() if alternative is not None else ())]

@@ -16,7 +16,7 @@ from typer.main import get_command
 from oven_core.errors import OvenError
 from oven_runs.home.run_folder import Home
 from oven_runs.settings.layers import Layer
-from oven_runs.settings.recipe_flags import dashed, flag, flag_layers, is_switch
+from oven_runs.settings.recipe_flags import flag, flag_layers, is_switch, with_dashes
 from oven_runs.settings.resolution import named_recipe
 
 RECIPE_VALUES = "oven.recipe_options"
@@ -28,7 +28,7 @@ class RecipeCommand(TyperCommand):
     """A command that accepts recipe settings as options, with dashes or underscores, and lists them in its help."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        args = dashed(args)
+        args = with_dashes(args)
         recipe = _chosen_recipe(self._own_values(ctx, args), help_requested=not {"-h", "--help"}.isdisjoint(args))
         if recipe is not None:
             name, model = recipe
@@ -74,7 +74,7 @@ def _chosen_recipe(own_values: Mapping[str, Any], *, help_requested: bool) -> tu
             config=Path(own_values["config"]) if own_values.get("config") else None,
             sets=own_values.get("overrides") or (),
             environ=os.environ,
-            earlier=earlier,
+            earlier_settings=earlier,
         )
     except OvenError:
         if help_requested or own_values.get("no_learner"):

@@ -26,7 +26,7 @@ from oven_runs.home.run_folder import Home, RunFolder
 from oven_runs.log.counterfactual import Divergence, OpenLoop, decision_text
 from oven_runs.log.message_gaps import GapFinder
 from oven_runs.log.replay import Replay, ReplayReport, check_version
-from oven_runs.settings.resolution import rules_in, with_rules
+from oven_runs.settings.resolution import read_rules, with_rules
 
 MAX_GAPS = 5
 
@@ -57,7 +57,7 @@ def replay(
     """
     folder = Home().find(one_run(run, run_))
     if config is not None:
-        asyncio.run(_with_other_rules(folder, rules_in(config), until, verify, as_json))
+        asyncio.run(_with_other_rules(folder, read_rules(config), until, verify, as_json))
         return
     log_replay, signatures = asyncio.run(_replay_log(folder, until, verify))
     report = log_replay.report()
@@ -200,7 +200,7 @@ def _mesh_report(mesh: Mesh) -> dict[str, Any]:
                 "proposal": ballot.opened.proposal,
                 "opened_by": ballot.opened.opened_by,
                 "closes_at_tick": ballot.opened.closes_at_tick,
-                "votes": {name: cast.vote.stance for name, cast in sorted(ballot.casts.items())},
+                "votes": {name: cast.vote.stance for name, cast in sorted(ballot.votes.items())},
             }
             for actuator, ballot in mesh.ballots.items()
         ],

@@ -19,7 +19,7 @@ from oven_core.errors import ConfigError
 from oven_core.protocol.messages import RunStarted
 from oven_core.terminal_text import counted
 from oven_runs.home.run_folder import IMPORTED
-from oven_runs.settings.resolution import rules_set, with_rules
+from oven_runs.settings.resolution import rules_from_sets, with_rules
 
 
 def review(
@@ -63,7 +63,7 @@ def review(
     from oven_agents.review.review_command import main
 
     _check_report_file(html)
-    rules = rules_set(overrides or ())
+    rules = rules_from_sets(overrides or ())
     knobs = parse_knobs(knob or [])
     chosen_agents = [name for names in agent or () for name in names.split(",") if name]
     change = _start_change(rules, knobs, assume, chosen_agents or list(plugins.find_plugins("agents")))
@@ -97,7 +97,7 @@ def _start_change(
         if "shadow" not in rules:
             shadow = tuple(name for name in new_rules.shadow if name not in names)
             new_rules = new_rules.model_copy(update={"shadow": shadow})
-        new_rules = new_rules.trusting(names)
+        new_rules = new_rules.with_grants_for(names)
         metrics = [spec.name for spec in start.metrics]
         specs = {spec.name: spec for spec in start.actuators}
         declared_names = {knob.name for knob in knobs}

@@ -19,10 +19,10 @@ from oven_core.mesh.actuator_values import show
 from oven_core.protocol.messages import Observation
 from oven_core.terminal_text import wrapped
 from oven_kg.service.endpoints import answers
-from oven_llm.diagnosis.diagnosing import MAX_ITERATIONS, DiagnosisResult, diagnose
 from oven_llm.diagnosis.graph_view import GraphView, ask_graph, diagnose_without_model
 from oven_llm.diagnosis.log_context import LogContext, shown_settings
 from oven_llm.diagnosis.model_answer import Diagnosis
+from oven_llm.diagnosis.model_diagnosis import MAX_ITERATIONS, DiagnosisResult, diagnose
 from oven_llm.providers.budget import Budget
 from oven_llm.supervisor.models import MAX_TOKENS, configured_model
 
@@ -63,7 +63,7 @@ def diagnose_run(
     baseline = diagnose_without_model(log, graph_view)
     result: DiagnosisResult | None = None
     if model:
-        budget = Budget.limited_to(usd, tokens)  # not closed, because abandoned calls may still use it
+        budget = Budget.with_caps(usd, tokens)  # not closed, because abandoned calls may still use it
         options: Any = {"temperature": None, "max_tokens": MAX_TOKENS, "budget": budget}
         with (
             configured_model("supervisor", model, base_url, key_env, **options) as supervisor,
@@ -136,8 +136,8 @@ def _lines(
         lines.append(f"  and {len(log.alarms) - MAX_ALARMS} weaker alarms")
     if not log.alarms:
         lines.append("  no alarms: no watched metric shows a lasting change")
-    if graph_view.ranked:
-        causes = ", ".join(f"{cause} ({p:.2f})" for cause, p in graph_view.ranked[:5])
+    if graph_view.ranked_causes:
+        causes = ", ".join(f"{cause} ({p:.2f})" for cause, p in graph_view.ranked_causes[:5])
         lines.append(f"most likely causes according to the knowledge graph (ranks, not probabilities): {causes}")
     lines.append(f"diagnosis from statistics and the graph: {_diagnosis_text(baseline)}")
     if result is None:
@@ -159,5 +159,5 @@ def _diagnosis_text(result: Diagnosis) -> str:
         f"{item.metric} {show(item.value)} at ticks {item.from_} to {item.to}" for item in result.evidence
     )
     change = f"; set {result.knob} to {show(result.value)}" if result.knob else ""
-    revert = f", and revert if {result.revert_if.text()}" if result.revert_if else ""
+    revert = f", and revert if {result.revert_if.describe()}" if result.revert_if else ""
     return f"{result.cause} since tick {result.onset} ({figures}){change}{revert}, confidence {result.confidence:.2f}"

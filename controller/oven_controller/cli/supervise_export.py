@@ -12,7 +12,7 @@ import typer
 from oven_controller.cli.options import Json, print_result
 from oven_core.errors import ConfigError
 from oven_core.files import write_atomic
-from oven_llm.supervisor.log import Role, events
+from oven_llm.supervisor.log import Role, read_events
 
 
 def export(
@@ -65,14 +65,14 @@ def training_rows(runs: Sequence[Path], role: Role) -> tuple[list[dict[str, Any]
     rows: list[dict[str, Any]] = []
     answered = skipped = 0
     for run in runs:
-        programs = list(events(run / "repl.jsonl"))
+        programs = list(read_events(run / "repl.jsonl"))
         if not any(program.get("answer") for program in programs):
             continue
         answered += 1
         steps = {program["step"] for program in programs}
         failures = [program for program in programs if program.get("ended") != "completed" or program.get("refused")]
         failed_steps = {program["step"] for program in failures}
-        for call in events(run / f"{role}.jsonl"):
+        for call in read_events(run / f"{role}.jsonl"):
             if not call.get("response"):
                 continue
             if role == "supervisor" and call["step"] not in steps - failed_steps:

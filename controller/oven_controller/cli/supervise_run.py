@@ -82,7 +82,7 @@ def run_question(
         )
     context = read_context(files)
     spend = log_dir / NAME if log_dir is not None else None
-    budget = Budget.limited_to(max_usd, max_tokens, max_calls, spend)  # not closed: abandoned calls may still use it
+    budget = Budget.with_caps(max_usd, max_tokens, max_calls, spend)  # not closed: abandoned calls may still use it
     worker_endpoint = (worker_base_url, worker_key_env) if worker_base_url else (base_url, key_env)
     with (
         configured_model("supervisor", supervisor_model, base_url, key_env, budget=budget) as supervisor,

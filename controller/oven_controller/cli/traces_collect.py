@@ -19,7 +19,7 @@ from oven_core.terminal_text import say
 from oven_recipes.environments.repair_instance import read_instances
 from oven_recipes.repair.settings import RepairSettings
 from oven_runs.home.run_folder import Home
-from oven_runs.settings.layers import from_set, merge, validated
+from oven_runs.settings.layers import layer_from_set, merge, validated
 from oven_runs.traces import jsonl
 from oven_runs.traces.records import Trace
 
@@ -91,7 +91,7 @@ def collect(
 
 def _settings(assignments: Sequence[str]) -> RepairSettings:
     """Parse NAME=VALUE texts to settings. Raises ConfigError with the invalid setting."""
-    layers = [from_set(assignment) for assignment in assignments]
+    layers = [layer_from_set(assignment) for assignment in assignments]
     values: dict[str, Any] = {}
     for layer in layers:
         merge(values, layer.values)

@@ -14,8 +14,8 @@ from oven_controller.cli.options import Json
 from oven_core.errors import NO_SPACE, ConfigError, UnknownNameError, reason
 from oven_core.terminal_text import clean, counted, say, wrapped
 from oven_runs.traces import completeness
-from oven_runs.traces.formats.table import format_named, format_of
-from oven_runs.traces.jsonl import BadLine, line, refusal
+from oven_runs.traces.formats.format_lookup import format_named, format_of
+from oven_runs.traces.jsonl import BadLine, bad_line_error, to_line
 from oven_runs.traces.records import Message, Trace
 
 MAX_MESSAGE_LINES = 12
@@ -53,7 +53,7 @@ def convert(
             elif skip_bad:
                 skipped.append(trace)
             else:
-                raise ConfigError(f"{refusal(source, trace)}; or skip bad lines with --skip-bad")
+                raise ConfigError(f"{bad_line_error(source, trace)}; or skip bad lines with --skip-bad")
 
     try:
         count = target_format.write(target, traces())
@@ -114,13 +114,13 @@ def show(
     ids: list[str] = []
     for item in format_of(source, from_)[1].read(source):
         if isinstance(item, BadLine):
-            print(f"skipped: {refusal(source, item)}", file=sys.stderr)
+            print(f"skipped: {bad_line_error(source, item)}", file=sys.stderr)
             continue
         ids.append(item.id)
         if trace is not None and item.id != trace:
             continue
         if as_json:
-            print(line(item).decode(), end="")
+            print(to_line(item).decode(), end="")
         else:
             say(*([_summary(item)] if trace is None else _transcript(item, whole=whole)))
         if trace is not None:

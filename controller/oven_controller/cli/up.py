@@ -22,9 +22,9 @@ from oven_runs.home.run_folder import Home
 from oven_runs.process.child import end_with_input
 from oven_runs.process.secret_arguments import conceal
 from oven_runs.settings.layers import Layer
-from oven_runs.settings.model import ATTACHED
 from oven_runs.settings.notifications import is_reference
-from oven_runs.settings.resolution import Resolved, resolve
+from oven_runs.settings.resolution import ResolvedSettings, resolve
+from oven_runs.settings.run_settings import ATTACHED
 
 Recipe = Annotated[str | None, typer.Option(help="Recipe to train.")]
 StartAt = Annotated[str | None, typer.Option("--start", help="Initial settings: tuned, drawn, or drill:NAME.")]
@@ -180,7 +180,7 @@ def _resolve(
     resume: bool,
     attached: bool,
     options: Sequence[Layer] = (),
-) -> Resolved:
+) -> ResolvedSettings:
     earlier = Home().find(run).earlier_settings() if resume else None
     if earlier is not None and (earlier.get("recipe") == ATTACHED) != attached:
         raise ConfigError(
@@ -193,13 +193,13 @@ def _resolve(
         recipe_flags=options,
         environ=os.environ,
         attached=attached,
-        earlier=earlier,
+        earlier_settings=earlier,
     )
     conceal(recipient.url for recipient in resolved.settings.notify.to if not is_reference(recipient.url))
     return resolved
 
 
-def _start(resolved: Resolved, run: str | None, resume: bool, is_dry_run: bool, **options: Any) -> None:
+def _start(resolved: ResolvedSettings, run: str | None, resume: bool, is_dry_run: bool, **options: Any) -> None:
     from oven_controller.stack.dry_run import dry_run
     from oven_controller.stack.preflight_checks import Request
     from oven_controller.stack.up import up

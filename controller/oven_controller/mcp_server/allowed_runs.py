@@ -34,7 +34,7 @@ class AllowedRuns:
         """Whether the run is on another machine."""
         return self.endpoint.with_environment().is_remote
 
-    def agent(self, name: str) -> str:
+    def resolve_agent(self, name: str) -> str:
         """Return the name of an installed agent, or the path of a file in `agent_files`. Raises ConfigError,
         UnknownNameError."""
         if not name.endswith(".py"):

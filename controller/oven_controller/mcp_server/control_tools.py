@@ -51,10 +51,10 @@ ARGUMENT_TYPES: Final[Mapping[Kind, Any]] = {
 def control_tools(allowed_runs: AllowedRuns) -> list[Callable[..., Any]]:
     """Return one function per entry in TOOLS, with the name, parameters and docstring that a client reads."""
     key = ControlKey()
-    return [_tool(allowed_runs, key, ACTIONS[name]) for name in TOOLS]
+    return [_build_tool(allowed_runs, key, ACTIONS[name]) for name in TOOLS]
 
 
-def _tool(allowed_runs: AllowedRuns, key: ControlKey, action: Action) -> Callable[..., Any]:
+def _build_tool(allowed_runs: AllowedRuns, key: ControlKey, action: Action) -> Callable[..., Any]:
     async def act(
         context: Context, reason: str, run: str | None, wait_s: float | None, **arguments: Any
     ) -> CallToolResult:
@@ -72,7 +72,7 @@ def _tool(allowed_runs: AllowedRuns, key: ControlKey, action: Action) -> Callabl
         **{argument.name: _annotation(argument) for argument in action.arguments},
         "reason": Reason,
     }
-    defaults = {"value": None} | {"run": None, "wait_s": None}
+    defaults = {"value": None, "run": None, "wait_s": None}
     parameters |= {"run": Run, "wait_s": WaitSeconds}
     act.__name__ = action.name
     act.__doc__ = f"{action.summary}. {action.detail}".strip()
@@ -111,13 +111,13 @@ class ControlKey:
         folder = access.folder
         address = f"{folder.path} at {folder.info().url}"
         if address not in self._runs:
-            granted, delivery_failure = person_keys.grant(
+            person, delivery_failure = person_keys.grant(
                 person_keys.AdministeredServer.of_run(folder), NAME, "operator"
             )
             if delivery_failure:
                 raise BusError(delivery_failure)
-            trust = tls.trust_text(granted.tls_ca, address) if granted.tls_ca else None
+            trust = tls.trust_text(person.tls_ca, address) if person.tls_ca else None
             self._runs[address] = RemoteRun(
-                granted.run, folder.info().url, granted.credentials, role="operator", keys=granted.keys, trust=trust
+                person.run, folder.info().url, person.credentials, role="operator", keys=person.keys, trust=trust
             )
         return self._runs[address]

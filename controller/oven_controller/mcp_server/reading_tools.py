@@ -29,8 +29,8 @@ from oven_runs.log.explanation_report import ExplanationReport, report
 from oven_runs.log.metric_history import MetricHistory, MetricReader
 from oven_runs.log.named_symptoms import NamedSymptom, NamedSymptoms
 from oven_runs.log.run_summary import Verdict
-from oven_runs.log.since import FORMS, Since
-from oven_runs.settings.resolution import rules_set
+from oven_runs.log.since_option import FORMS, Since
+from oven_runs.settings.resolution import rules_from_sets
 
 MAX_RUNS: Final = 50
 """Maximum number of runs in the list."""
@@ -129,7 +129,7 @@ class ReadingTools:
 
         def work(progress: Progress) -> MetricHistory:
             access, reader = self._allowed_runs.find(run), MetricReader(name, Since.read(since))
-            asyncio.run(_feed(access, progress, reader))
+            asyncio.run(_read_log(access, progress, reader))
             return reader.history(access.run, max_points)
 
         return answer(await run_on_thread(context, work), "set a smaller max_points")
@@ -148,13 +148,13 @@ class ReadingTools:
         on the target metric. `explain` shows one in full."""
 
         def work(progress: Progress) -> DecisionList:
-            access, criteria = (
-                self._allowed_runs.find(run),
-                DecisionFilter(Since.read(since), actuator, agent, verdict or ""),
-            )
+            access = self._allowed_runs.find(run)
+            decision_filter = DecisionFilter(Since.read(since), actuator, agent, verdict or "")
             log = asyncio.run(read_explanations(access, progress.on_event))
-            criteria.check(log.by_id.values())
-            ids = [id_ for id_, explanation in log.by_id.items() if criteria.matches(explanation, log.newest)]
+            decision_filter.check(log.by_id.values())
+            ids = [
+                id_ for id_, explanation in log.by_id.items() if decision_filter.matches(explanation, log.newest_time)
+            ]
             rows = [decision_row(log.get(id_)) for id_ in deque(ids, maxlen=limit)]
             return DecisionList(
                 run=access.run, tick=log.tick, step=log.step, decisions=tuple(rows), more=len(ids) - len(rows)
@@ -179,7 +179,7 @@ class ReadingTools:
         decision under these rules (open loop)."""
 
         def work(progress: Progress) -> ExplanationReport:
-            access, changed_rules = self._allowed_runs.find(run), rules_set(rules)
+            access, changed_rules = self._allowed_runs.find(run), rules_from_sets(rules)
             explanation, alternative = asyncio.run(explain_decision(access, decision, changed_rules, progress.on_event))
             return report(access.run, explanation, alternative)
 
@@ -204,7 +204,7 @@ class ReadingTools:
 
         def work(progress: Progress) -> DiagnosisReport:
             access, reader = self._allowed_runs.find(run), NamedSymptoms(Since.read(since))
-            asyncio.run(_feed(access, progress, reader))
+            asyncio.run(_read_log(access, progress, reader))
             named = reader.symptoms()
             ids = tuple(symptoms) or tuple(symptom.id for symptom in named[:8])
             diagnosis = None
@@ -236,11 +236,11 @@ class ReadingTools:
         def work(progress: Progress) -> BacktestReport:
             from oven_agents.review.backtest import backtest as run_backtest
 
-            access, changed_rules = self._allowed_runs.find(run), rules_set(rules)
-            target = self._allowed_runs.agent(agent)
+            access, changed_rules = self._allowed_runs.find(run), rules_from_sets(rules)
+            target = self._allowed_runs.resolve_agent(agent)
             with contextlib.redirect_stdout(sys.stderr):  # an agent may print, but stdout is for the protocol
                 test: Backtest = asyncio.run(
-                    run_backtest(target, access.run, access.events(exact=True), changed_rules, progress.count)
+                    run_backtest(target, access.run, access.events(exact=True), changed_rules, progress.report)
                 )
             return test.report().newest(limit)
 
@@ -250,7 +250,7 @@ class ReadingTools:
 LogReader: TypeAlias = MetricReader | NamedSymptoms
 
 
-async def _feed(access: RunAccess, progress: Progress, reader: LogReader) -> None:
+async def _read_log(access: RunAccess, progress: Progress, reader: LogReader) -> None:
     async for event in access.events():
         reader.feed(event)
         progress.on_event(event)

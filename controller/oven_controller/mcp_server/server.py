@@ -49,16 +49,18 @@ def serve(allowed_runs: AllowedRuns, control: bool) -> None:
 def build_server(allowed_runs: AllowedRuns, control: bool) -> MCPServer[Any]:
     """Build a server with the reading tools and, if `control` is set, the control tools."""
     reading = ReadingTools(allowed_runs)
-    reads = ToolAnnotations(read_only_hint=True, open_world_hint=False)
-    acts = ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent_hint=False, open_world_hint=False)
+    reading_hints = ToolAnnotations(read_only_hint=True, open_world_hint=False)
+    control_hints = ToolAnnotations(
+        read_only_hint=False, destructive_hint=True, idempotent_hint=False, open_world_hint=False
+    )
     names = ("runs", "status", "metric", "decisions", "explain", "diagnose", "backtest")
-    tools = [strict_tool(getattr(reading, name), reads) for name in names]
+    tools = [strict_tool(getattr(reading, name), reading_hints) for name in names]
     if control:
-        tools += [strict_tool(function, acts) for function in control_tools(allowed_runs)]
+        tools += [strict_tool(function, control_hints) for function in control_tools(allowed_runs)]
     return MCPServer(
         NAME,
         title="Oven Controller",
-        instructions=INSTRUCTIONS + CONTROL_INSTRUCTIONS * control,
+        instructions=INSTRUCTIONS + (CONTROL_INSTRUCTIONS if control else ""),
         version=version("oven-controller"),
         tools=tools,
         log_level="WARNING",
@@ -73,10 +75,10 @@ class StrictTool(Tool):
         try:
             self.fn_metadata.validate_arguments(arguments)
         except ValidationError as error:
-            raise ToolError(clean(self._refusal(error))) from None
+            raise ToolError(clean(self._refusal_message(error))) from None
         return await super().run(arguments, context, convert_result)
 
-    def _refusal(self, error: ValidationError) -> str:
+    def _refusal_message(self, error: ValidationError) -> str:
         first, names = error.errors(include_url=False)[0], list(self.parameters["properties"])
         if first["type"] == "extra_forbidden":
             return str(UnknownNameError(f"argument of {self.name}", str(first["loc"][0])[:80], names))

@@ -37,24 +37,24 @@ class Progress:
         self._context = context
         self._cancelled = threading.Event()
         self._events = 0
-        self._reported = time.monotonic()
+        self._last_report_s = time.monotonic()
 
     def cancel(self) -> None:
         self._cancelled.set()
 
     def on_event(self, event: Event) -> None:
         """Count one event. Raises CancelledCallError."""
-        self.count(self._events + 1, 0)
+        self.report(self._events + 1, 0)
 
-    def count(self, events: int, tick: int) -> None:
+    def report(self, events: int, tick: int) -> None:
         """Report the number of events read so far, and the tick if it is known. Raises CancelledCallError."""
         self._events = events
         if self._cancelled.is_set():
             raise CancelledCallError
         now = time.monotonic()
-        if now - self._reported < REPORT_INTERVAL_S:
+        if now - self._last_report_s < REPORT_INTERVAL_S:
             return
-        self._reported = now
+        self._last_report_s = now
         message = f"{events} events read" + (f", tick {tick}" if tick else "")
         anyio.from_thread.run(self._context.report_progress, float(events), None, message)
 

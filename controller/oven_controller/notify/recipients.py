@@ -27,7 +27,7 @@ from oven_runs.settings.notifications import (
     NotifySettings,
     RecipientSettings,
     is_reference,
-    shown,
+    safe_address,
 )
 
 MIN_SECRET_CHARACTERS: Final = 6
@@ -108,7 +108,7 @@ def tls_warnings(recipients: Sequence[Recipient]) -> list[str]:
 
 
 def _name(entry: RecipientSettings, earlier: Sequence[str]) -> str:
-    name = shown(entry.url)
+    name = safe_address(entry.url)
     if entry.url.startswith(SAVED_PREFIX):
         name = entry.url.partition(" ")[2] or entry.url
     same = sum(earlier_name == name or earlier_name.startswith(f"{name} (") for earlier_name in earlier)

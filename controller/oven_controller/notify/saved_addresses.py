@@ -11,7 +11,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from oven_core.errors import ConfigError, reason
 from oven_core.files import write_atomic
-from oven_runs.settings.notifications import SAVED_PREFIX, NotifySettings, RecipientSettings, is_reference, shown
+from oven_runs.settings.notifications import SAVED_PREFIX, NotifySettings, RecipientSettings, is_reference, safe_address
 
 FOLDER: Final = "notify"
 """Name of the subfolder in the run's folder. It also contains the cursor file."""
@@ -38,7 +38,7 @@ def _save_address(entry: RecipientSettings, addresses: dict[str, str]) -> Recipi
         return entry
     number = next((number for number, url in addresses.items() if url == entry.url), str(len(addresses) + 1))
     addresses[number] = entry.url
-    return entry.model_copy(update={"url": f"{SAVED_PREFIX}{number} {shown(entry.url)}"})
+    return entry.model_copy(update={"url": f"{SAVED_PREFIX}{number} {safe_address(entry.url)}"})
 
 
 def read(run: Path) -> Mapping[str, str]:

@@ -11,8 +11,8 @@ from oven_controller.stack.plan import make_pools
 from oven_controller.stack.preflight_checks import Request, check_agents, check_request, check_server
 from oven_controller.stack.process_table import is_installed
 from oven_runs.home.run_folder import Home
-from oven_runs.server.embedded import binary
-from oven_runs.settings.agents import agent_specs, per_process
+from oven_runs.server.embedded import find_binary
+from oven_runs.settings.agents import agent_specs, agents_per_process
 
 
 def dry_run(request: Request, home: Home) -> list[str]:
@@ -29,13 +29,13 @@ def dry_run(request: Request, home: Home) -> list[str]:
         asyncio.run(check_server(request))
     fields = settings.model_dump(mode="json")
     prefix = "python -m oven_controller.stack.run_process"
-    processes = {"nats-server": f"not started: {settings.nats} is used" if settings.nats else binary()}
+    processes = {"nats-server": f"not started: {settings.nats} is used" if settings.nats else find_binary()}
     for number in range(1, settings.meshes + 1):
         processes["mesh" if number == 1 else f"mesh-{number}"] = f"{prefix} mesh"
     if settings.kg:
         graph_option = f" --large {settings.kg}" if isinstance(settings.kg, str) else ""
         processes["kg"] = f"{prefix} kg{graph_option}" if is_installed("kg") else "not started: it is not installed"
-    for pool in make_pools(agent_specs(settings), per_process(settings)):
+    for pool in make_pools(agent_specs(settings), agents_per_process(settings)):
         processes[pool.process] = f"{prefix} agent {' '.join(pool.arguments)}"
     for name in settings.committee.judges:
         processes[f"member-{name}"] = f"{prefix} member --name {name}"

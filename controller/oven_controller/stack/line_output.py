@@ -33,7 +33,7 @@ from oven_runs.log.run_summary import (
     training_signal,
     verdict_text,
 )
-from oven_runs.settings.resolution import Resolved
+from oven_runs.settings.resolution import ResolvedSettings
 
 PROGRESS_LINES = 24
 """Number of progress lines in a run with a known number of steps."""
@@ -44,7 +44,7 @@ STOP_REASON = "asked to stop"
 """The reason with which agents leave when the stack ends. One line counts these agents."""
 
 
-def first_line(resolved: Resolved) -> str:
+def first_line(resolved: ResolvedSettings) -> str:
     """Return the first line of a run. It says so if the run is a drill."""
     start = resolved.start
     if start is None:
@@ -249,7 +249,7 @@ class LinePrinter:
         duration_s = (view.last_time - self._start).total_seconds() if view.last_time else 0.0
         lines = [f"{end} at step {view.step} after {duration_s:.1f} s; {view.observations} observations"]
         if name := view.target():
-            at_start, at_end = view.first[name], view.metrics[name]
+            at_start, at_end = view.first_values[name], view.metrics[name]
             if view.ended is None:
                 lines.append(f"{name} {at_start:.3f} at the start, {at_end:.3f} last; the end was not logged")
             else:

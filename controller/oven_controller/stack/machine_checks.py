@@ -26,7 +26,7 @@ from oven_core.security.credentials import Credentials
 from oven_llm.sandbox.probe import probe
 from oven_runs.home.run_folder import Home
 from oven_runs.server import embedded as servers
-from oven_runs.settings.judge_providers import packaged
+from oven_runs.settings.judge_providers import packaged_catalogue
 
 if TYPE_CHECKING:
     import psutil
@@ -41,7 +41,7 @@ DISTRIBUTION = "oven-controller"
 _REQUIREMENT = re.compile(r"(?P<name>[\w.-]+)\s*(\[[^]]*\])?(?P<required>.*)")
 COMMAND_S = 2.0
 """Timeout in seconds for commands such as nvidia-smi."""
-KEY_VARIABLES = tuple(entry.key_env for entry in packaged().values() if entry.key_env)
+KEY_VARIABLES = tuple(entry.key_env for entry in packaged_catalogue().values() if entry.key_env)
 """Default environment variables for the providers' API keys."""
 NEEDED_FOR = {
     "learner": "training here",
@@ -283,7 +283,7 @@ def _command_output(*command: str) -> str:
 def check_server() -> Check:
     """Start the real server on a free port with a temporary store, and connect to it."""
     try:
-        binary = servers.binary()
+        binary = servers.find_binary()
     except OvenError:
         return server_result(None, "", None, "")
     version_line = _command_output(binary, "--version").removeprefix("nats-server: ")

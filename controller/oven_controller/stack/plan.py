@@ -14,7 +14,7 @@ from oven_core.security import tls
 from oven_runs.home import relaunch
 from oven_runs.home.run_folder import RunFolder
 from oven_runs.process.child import Child
-from oven_runs.settings.agent_options import arguments
+from oven_runs.settings.agent_options import option_arguments
 from oven_runs.settings.agents import AgentSpec
 
 LEARNER_ENVIRONMENT = {
@@ -71,7 +71,7 @@ class Pool:
     @property
     def arguments(self) -> list[str]:
         """The command-line arguments of the process."""
-        options = [part for spec in self.agents for part in arguments(spec.name, spec.options)]
+        options = [part for spec in self.agents for part in option_arguments(spec.name, spec.options)]
         names = [part for name in self.names for part in ("--name", name)]
         return [*(spec.target for spec in self.agents), *names, *options]
 
@@ -86,13 +86,13 @@ def make_pools(specs: Sequence[AgentSpec], size: int | None) -> list[Pool]:
     if size == 1:
         return [Pool(spec.name, (spec,)) for spec in specs]
     if size is None:
-        installed = tuple(spec for spec in specs if spec.installed and not spec.alone)
+        installed = tuple(spec for spec in specs if spec.is_installed and not spec.needs_own_process)
         groups = [installed] if len(installed) > 1 else []
         single_pools = [Pool(spec.name, (spec,)) for spec in specs if not groups or spec not in installed]
     else:
-        sharing_specs = [spec for spec in specs if not spec.alone]
+        sharing_specs = [spec for spec in specs if not spec.needs_own_process]
         groups = [tuple(sharing_specs[start : start + size]) for start in range(0, len(sharing_specs), size)]
-        single_pools = [Pool(spec.name, (spec,)) for spec in specs if spec.alone]
+        single_pools = [Pool(spec.name, (spec,)) for spec in specs if spec.needs_own_process]
     shared_pools = [Pool(f"agents-{number}", group) for number, group in enumerate(groups, 1)]
     keys = {pool.key for pool in shared_pools}
     for spec in specs:
@@ -123,7 +123,8 @@ class Plan:
 
     def joining_agent(self, spec: AgentSpec, name: str, *, shadow: bool = False) -> Service:
         """Return the process of an agent that joins the stack's own agents."""
-        command = [spec.target, "--name", name, *arguments(name, spec.options), *(["--shadow"] if shadow else [])]
+        command = [spec.target, "--name", name, *option_arguments(name, spec.options)]
+        command += ["--shadow"] if shadow else []
         return self._agent(f"agent-{name}", command, name)
 
     def _agent(self, process: str, arguments: Sequence[str], key: str) -> Service:

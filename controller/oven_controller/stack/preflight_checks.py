@@ -21,10 +21,10 @@ from oven_core.security.credentials import Credentials
 from oven_runs.home import probe_set
 from oven_runs.home.run_folder import IMPORTED, Home, RunFolder
 from oven_runs.server import embedded as servers
-from oven_runs.settings.agents import AgentSpec, agent_specs, per_process
+from oven_runs.settings.agents import AgentSpec, agent_specs, agents_per_process
 from oven_runs.settings.committee_members import check_keys
-from oven_runs.settings.model import ATTACHED, Settings
-from oven_runs.settings.resolution import Resolved
+from oven_runs.settings.resolution import ResolvedSettings
+from oven_runs.settings.run_settings import ATTACHED, Settings
 
 GRAPH_FILE = "graph.json"
 """A file in the folder of every large graph. The prior service checks the folder's other files."""
@@ -36,7 +36,7 @@ LOAD_S = 60.0
 class Request:
     """A request to `up` from the command line."""
 
-    resolved: Resolved
+    resolved: ResolvedSettings
     run: str | None = None
     resume: bool = False
     learner: bool = True
@@ -71,7 +71,7 @@ def check_request(request: Request, home: Home) -> None:
             _credentials(settings, name)
         if settings.tls_ca:
             tls.trust_file(settings.tls_ca)
-    make_pools(agent_specs(settings), per_process(settings))
+    make_pools(agent_specs(settings), agents_per_process(settings))
     check_keys(settings.committee)
     resolve(settings.notify, os.environ, home.find(request.run).path if request.resume else None)
     if settings.committee.frontier.model:
@@ -124,7 +124,7 @@ def load_agents(specs: Sequence[AgentSpec], mode: str) -> str:
     try:
         result = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=LOAD_S)
     except subprocess.TimeoutExpired as error:
-        files = ", ".join(spec.target for spec in specs if not spec.installed) or "the agents"
+        files = ", ".join(spec.target for spec in specs if not spec.is_installed) or "the agents"
         raise ConfigError(
             f"importing {files} took longer than {LOAD_S:g} s; importing a file must not block"
         ) from error
@@ -151,7 +151,7 @@ def _key_names(request: Request) -> list[str]:
     """Return the names of the keys that the stack's processes need."""
     settings = request.resolved.settings
     learner = ["learner"] if request.learner or request.command else []
-    agents = [pool.key for pool in make_pools(agent_specs(settings), per_process(settings))]
+    agents = [pool.key for pool in make_pools(agent_specs(settings), agents_per_process(settings))]
     return ["admin", "mesh", "history", *learner, *agents, *settings.committee.judges]
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from oven_core.terminal_text import clean
 from oven_runs.process.child import describe_exit, short_path
-from oven_runs.process.terminal import Foreground
+from oven_runs.process.terminal import ForegroundProcess
 
 GRACE_S = 5.0
 MAX_HELD_LINES = 200
@@ -25,7 +25,7 @@ class Screen:
         self._log = log
         self._held_lines: list[str] = []
         self._dropped_lines = 0
-        self._monitor: Foreground | None = None
+        self._monitor: ForegroundProcess | None = None
         self._close_task: asyncio.Task[None] | None = None
 
     def __call__(self, line: str) -> None:
@@ -43,7 +43,7 @@ class Screen:
     async def open(self, command: Sequence[str], env: Mapping[str, str], on_closed: Callable[[], str]) -> None:
         """Open the monitor in the terminal. `on_closed` returns the line to print when it is closed. Raises
         ProcessError."""
-        self._monitor = monitor = await Foreground.start(command, env)
+        self._monitor = monitor = await ForegroundProcess.start(command, env)
         self._close_task = asyncio.create_task(self._wait_until_closed(monitor, on_closed), name="monitor")
 
     @property
@@ -62,7 +62,7 @@ class Screen:
             await self._monitor.end(GRACE_S)
         await self.wait_closed()
 
-    async def _wait_until_closed(self, monitor: Foreground, on_closed: Callable[[], str]) -> None:
+    async def _wait_until_closed(self, monitor: ForegroundProcess, on_closed: Callable[[], str]) -> None:
         code = await monitor.wait()
         self._monitor = None
         if self._dropped_lines:

@@ -38,7 +38,7 @@ from oven_runs.home.run_folder import Home, RunFolder, Status
 from oven_runs.process import signals, terminal
 from oven_runs.process.child import Child, describe_exit, short_path
 from oven_runs.server import embedded as servers
-from oven_runs.settings.agents import agent_names, agent_specs, per_process
+from oven_runs.settings.agents import agent_names, agent_specs, agents_per_process
 
 ROLES = ("admin", "learner", "mesh", "history", "kg", "operator", "monitor")
 """Roles with one key each. Agents and committee members have one key per name."""
@@ -208,7 +208,7 @@ class _Stack:
                 relaunches = LearnerRelaunch(self.folder.path, self._resume_command(), self.out)
                 await self._start_processes(processes, bus, plan)
                 await self._wait_for_learner(processes.learner)
-                while not self.stop.is_set() and (resume_from := relaunches.again()) is not None:
+                while not self.stop.is_set() and (resume_from := relaunches.next_checkpoint()) is not None:
                     await self._start_learner(processes, plan, resume_from)
                     await self._wait_for_learner(processes.learner)
                 code = self._learner_exit_code(processes.learner)
@@ -272,7 +272,7 @@ class _Stack:
         return f"oven-controller up --resume --run {self.folder.run}"
 
     def _pools(self) -> list[Pool]:
-        return make_pools(agent_specs(self.settings), per_process(self.settings))
+        return make_pools(agent_specs(self.settings), agents_per_process(self.settings))
 
     async def _add_graph_rules(self, processes: Processes, bus: Bus) -> None:
         """Add the prior service's rules to the run's before the learner reads them. The run works without them."""

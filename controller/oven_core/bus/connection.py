@@ -49,14 +49,14 @@ class Bus(LogClient):
         name: str,
         signer: Signer | None = None,
         url: str = "",
-        changed: Callable[[], object] | None = None,
+        on_change: Callable[[], object] | None = None,
     ) -> None:
         super().__init__(client, signer)
         self.name = name
         self.errors: list[str] = []
         """The newest errors of nats-py and the server, at most 50."""
         self._url = url
-        self._changed = changed or (lambda: None)
+        self._on_change = on_change or (lambda: None)
         self._connected_once = False
         self._no_server = False  # whether the last attempt found no server, so that waiting longer is useless
         self._refusal: BusError | None = None  # an error that another attempt cannot fix
@@ -72,13 +72,13 @@ class Bus(LogClient):
         *,
         name: str = "",
         timeout_s: float = CONNECT_S,
-        changed: Callable[[], object] | None = None,
+        on_change: Callable[[], object] | None = None,
         trust: ssl.SSLContext | None = None,
         inbox: str = "",
     ) -> AsyncIterator[Bus]:
         """Connect for the duration of a block.
 
-        `url` is one server, or the servers of a cluster separated by commas. `changed` is called when the connection
+        `url` is one server, or the servers of a cluster separated by commas. `on_change` is called when the connection
         is lost, restored, or closed for good. `trust` has the trusted authorities: by default those in OVEN_TLS_CA, or
         else the system's. `inbox` is the prefix for answers to requests, by default one for the name.
 
@@ -86,7 +86,7 @@ class Bus(LogClient):
         server answers.
         """
         bus = await cls.open(
-            url, credentials, name=name, timeout_s=timeout_s, changed=changed, trust=trust, inbox=inbox
+            url, credentials, name=name, timeout_s=timeout_s, on_change=on_change, trust=trust, inbox=inbox
         )
         try:
             yield bus
@@ -101,14 +101,14 @@ class Bus(LogClient):
         *,
         name: str = "",
         timeout_s: float = CONNECT_S,
-        changed: Callable[[], object] | None = None,
+        on_change: Callable[[], object] | None = None,
         reconnect: bool = True,
         trust: ssl.SSLContext | None = None,
         inbox: str = "",
     ) -> Bus:
         """Connect like `connect`, but leave closing to the caller. `reconnect`: restore a lost connection."""
         user = credentials.name if credentials else name or "anonymous"
-        bus = cls(BusClient(), user, Signer(credentials) if credentials else None, url, changed)
+        bus = cls(BusClient(), user, Signer(credentials) if credentials else None, url, on_change)
         options: dict[str, Any] = {
             "servers": [server.strip() for server in url.split(",")],
             "name": name or user,
@@ -130,9 +130,8 @@ class Bus(LogClient):
         if (context := trust or tls.from_environment()) is not None:
             options["tls"] = context
         await bus._first_connection(options, timeout_s)
-        bus.client.options["allow_reconnect"] = (
-            reconnect  # set only now, because the first connection may on_message several attempts
-        )
+        # Set only now, because the first connection may take several attempts.
+        bus.client.options["allow_reconnect"] = reconnect
         if reconnect:  # otherwise the caller watches it
             bus._watch_task = asyncio.create_task(watchdog.watch(bus.client), name=f"watch-{user}")
         return bus
@@ -140,25 +139,25 @@ class Bus(LogClient):
     async def _first_connection(self, options: Mapping[str, Any], timeout_s: float) -> None:
         """Connect for the first time. Raises RefusedError or BusError, and then leaves nothing open."""
         loop = asyncio.get_running_loop()
-        connecting = asyncio.create_task(self.client.connect(**options))
+        connect_task = asyncio.create_task(self.client.connect(**options))
         start, limit_s = loop.time(), timeout_s
         try:
             # After a refusal nats-py would retry forever, silently.
-            while not connecting.done() and self._refusal is None and loop.time() < start + limit_s:
-                await asyncio.wait({connecting}, timeout=0.05)
+            while not connect_task.done() and self._refusal is None and loop.time() < start + limit_s:
+                await asyncio.wait({connect_task}, timeout=0.05)
                 limit_s = min(timeout_s, CONNECT_S) if self._no_server else timeout_s
         except asyncio.CancelledError:
-            await end(connecting, within_s=CLOSE_TIMEOUT_S, again_s=CANCEL_INTERVAL_S)
+            await end(connect_task, limit_s=CLOSE_TIMEOUT_S, interval_s=CANCEL_INTERVAL_S)
             await self.abort()
             raise
-        failure = connecting.exception() if connecting.done() else None
-        if connecting.done() and failure is None:
+        failure = connect_task.exception() if connect_task.done() else None
+        if connect_task.done() and failure is None:
             self._connected_once = True
             return
         cause = reason(failure) if failure else (self.errors[-1] if self.errors else "no answer")
         if self._refusal is None and isinstance(failure, Exception):
             self._refusal = permanent_error(failure, self._url, self.name)
-        await end(connecting, within_s=CLOSE_TIMEOUT_S, again_s=CANCEL_INTERVAL_S)
+        await end(connect_task, limit_s=CLOSE_TIMEOUT_S, interval_s=CANCEL_INTERVAL_S)
         await self.abort()
         raise self._refusal or BusError(
             f"no NATS server answers at {self._url} within {limit_s:g} s ({cause}); "
@@ -186,14 +185,14 @@ class Bus(LogClient):
 
     async def _on_loss(self) -> None:  # called before the reconnection, so no message arrives before the count
         self.losses += 1
-        self._changed()
+        self._on_change()
 
     async def _on_return(self) -> None:
-        self._changed()
+        self._on_change()
 
     async def _on_close(self) -> None:
         self.closed.set()
-        self._changed()
+        self._on_change()
 
     async def close(self) -> None:
         """Flush and close, without waiting for an unreachable server."""
@@ -225,19 +224,19 @@ class Bus(LogClient):
         """
         client = self.client
         for _ in range(2):
-            closing = asyncio.create_task(client.close())
-            await asyncio.wait({closing}, timeout=CLOSE_TIMEOUT_S)
-            if not closing.done():
+            close_task = asyncio.create_task(client.close())
+            await asyncio.wait({close_task}, timeout=CLOSE_TIMEOUT_S)
+            if not close_task.done():
                 watchdog.abort(client)
-            tasks = [closing, *client.background_tasks()]
-            others = (task for task in tasks if task is not asyncio.current_task())
-            await end(*others, within_s=CLOSE_TIMEOUT_S, again_s=CANCEL_INTERVAL_S)
+            tasks = [close_task, *client.background_tasks()]
+            other_tasks = (task for task in tasks if task is not asyncio.current_task())
+            await end(*other_tasks, limit_s=CLOSE_TIMEOUT_S, interval_s=CANCEL_INTERVAL_S)
             if client.is_closed and all(task.done() for task in client.background_tasks()):
                 break
         self.closed.set()
 
     @property
-    def connected(self) -> bool:
+    def is_connected(self) -> bool:
         """Whether the client is connected now. A lost connection is re-established."""
         return self.client.is_connected
 

@@ -27,8 +27,8 @@ POLL_S = 0.5
 MAX_SILENCE_S = 3.0
 """Maximum seconds without events and heartbeats, after which a reader creates a new consumer."""
 HEAD_CHECK_HEARTBEATS = 5
-"""Number of heartbeats (one per second) without an event after which a reader checks the length of the log. After as
-many again, it creates a new consumer if it has still not reached that length."""
+"""Number of heartbeats (one per second) without an event after which a reader checks the length of the log. If it
+has not reached that length after the same number again, it creates a new consumer."""
 
 
 class ReadQueue:
@@ -100,9 +100,9 @@ class LogReader:
         The reader uses a push consumer without acknowledgements. It continues with a new one after the last event in
         four cases: the consumer's count has a gap, the connection was lost, neither an event nor a heartbeat came for
         three seconds, or only heartbeats arrive although the log has more events. (A consumer can stop in a cluster
-        whose leader is lost or half cut off, nats-server issue 5679.) So no event is skipped or repeated.
+        whose leader is lost or partly cut off, nats-server issue 5679.) So no event is skipped or repeated.
         """
-        last, stalled = after, _StalledConsumer(partial(self.head, run), filtered=bool(subjects))
+        last, stall_detector = after, _StallDetector(partial(self.head, run), filtered=bool(subjects))
         while until is None or last < until:
             await self._wait_until_connected()
             inbox, losses = self.client.new_inbox(), self.losses
@@ -113,7 +113,7 @@ class LogReader:
                 if until is not None and not waiting:
                     return  # no event matches the filter, so no message will arrive
                 expected = 1
-                stalled.reset()
+                stall_detector.reset()
                 while until is None or last < until:
                     message = await self._next_message(queue, losses)
                     if message is None:
@@ -121,10 +121,10 @@ class LogReader:
                     if not message.reply.startswith("$JS.ACK."):
                         # A heartbeat has the count of deliveries, which reveals that the last ones were lost.
                         delivered = int((message.headers or {}).get("Nats-Last-Consumer", 0))
-                        if delivered >= expected or await stalled.after_heartbeat(last):
+                        if delivered >= expected or await stall_detector.on_heartbeat(last):
                             break
                         continue
-                    stalled.reset()
+                    stall_detector.reset()
                     meta = delivery(message.reply)
                     if meta.sequence.consumer != expected:
                         break
@@ -177,24 +177,24 @@ class LogReader:
         return str(info.name), info.num_pending or 0
 
 
-class _StalledConsumer:
-    """A check for a consumer that sends only heartbeats although the log has unread events."""
+class _StallDetector:
+    """Detects a consumer that sends only heartbeats although the log has unread events."""
 
     def __init__(self, head: Callable[[], Awaitable[int]], *, filtered: bool) -> None:
         self._read_head, self._filtered = head, filtered
-        self._heartbeats = self._head = self._head_of_retry = 0
+        self._heartbeats = self._head = self._retried_head = 0
 
     def reset(self) -> None:
         """Restart the count, after a new consumer or an event."""
         self._heartbeats = self._head = 0
 
-    async def after_heartbeat(self, last: int) -> bool:
-        """Return whether the consumer has stopped after delivering sequence `last`."""
+    async def on_heartbeat(self, last: int) -> bool:
+        """Count a heartbeat, and return whether the consumer has stopped after delivering sequence `last`."""
         self._heartbeats += 1
         if self._heartbeats % HEAD_CHECK_HEARTBEATS == 0:
-            if self._head > max(last, self._head_of_retry):
+            if self._head > max(last, self._retried_head):
                 # Perhaps no event up to the head matches the filter, so one new consumer is enough.
-                self._head_of_retry = self._head if self._filtered else 0
+                self._retried_head = self._head if self._filtered else 0
                 return True
             with contextlib.suppress(BusError):
                 self._head = await self._read_head()

@@ -35,7 +35,7 @@ def allow_websockets() -> None:
     try:
         import aiohttp
     except ImportError as error:
-        raise ConfigError("an address with ws:// or wss:// needs the package aiohttp: pip install aiohttp") from error
+        raise ConfigError("ws:// and wss:// addresses need aiohttp; run `pip install aiohttp`") from error
     transport.aiohttp = aiohttp
 
 
@@ -44,8 +44,6 @@ _REFUSALS = ("authorization violation", "authentication expired", "authenticatio
 WRITE_AHEAD_BYTES = 64 << 10
 """Bytes in the socket's buffer above which nats-py's flusher takes over, because it waits for a slow server."""
 _NO_RESPONDERS = b"NATS/1.0 503"
-
-
 _TLS_EOF = "returning true from eof_received() has no effect when using ssl"
 
 
@@ -85,10 +83,10 @@ class BusClient(Client):
         super().__init__()
         self._ack_inbox = ""
         self._ack_sid = 0
-        self._count = 0
+        self._request_count = 0
         self._pending_acks: dict[bytes, asyncio.Future[bytes]] = {}
-        self._inline: dict[int, Callable[[InlineMessage], object]] = {}
-        self._writing = False
+        self._inline_callbacks: dict[int, Callable[[InlineMessage], object]] = {}
+        self._is_write_scheduled = False
 
     async def subscribe_inline(self, subject: str, on_message: Callable[[InlineMessage], object]) -> Subscription:
         """Subscribe. The reader calls `on_message` directly, so it must be quick and must not raise."""
@@ -97,7 +95,7 @@ class BusClient(Client):
             on_message(InlineMessage(message.subject, message.reply, message.data, message.headers))
 
         subscription = await self.subscribe(subject, cb=on_early_message)
-        self._inline[subscription._id] = on_message
+        self._inline_callbacks[subscription._id] = on_message
         return subscription
 
     async def request_ack(self, subject: str, data: bytes, headers: dict[str, str], timeout_s: float) -> bytes:
@@ -110,8 +108,8 @@ class BusClient(Client):
         if not self._ack_inbox:
             self._ack_inbox = self.new_inbox()
             self._ack_sid = (await self.subscribe(f"{self._ack_inbox}.*"))._id
-        self._count += 1
-        inbox = f"{self._ack_inbox}.{self._count}"
+        self._request_count += 1
+        inbox = f"{self._ack_inbox}.{self._request_count}"
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[bytes] = loop.create_future()
         self._pending_acks[inbox.encode()] = answer
@@ -158,8 +156,8 @@ class BusClient(Client):
         if force_flush or self._writable_transport() is None:
             with preserve_cancellation():
                 return await super()._flush_pending(force_flush)
-        if not self._writing:
-            self._writing = True
+        if not self._is_write_scheduled:
+            self._is_write_scheduled = True
             asyncio.get_running_loop().call_soon(self._write)
         return None
 
@@ -176,14 +174,14 @@ class BusClient(Client):
         return transport if buffer_size <= WRITE_AHEAD_BYTES else None
 
     def _write(self) -> None:
-        self._writing = False
+        self._is_write_scheduled = False
         transport = self._writable_transport()
         if transport is not None and self._pending:
             pending, self._pending, self._pending_data_size = self._pending, [], 0
             transport.writelines(pending)  # type: ignore[no-untyped-call]
 
     async def _process_msg(self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes) -> None:
-        if (on_message := self._inline.get(sid)) is not None:
+        if (on_message := self._inline_callbacks.get(sid)) is not None:
             self.stats["in_msgs"] += 1
             self.stats["in_bytes"] += len(data)
             parsed = await self._process_headers(headers) if headers else None
@@ -202,7 +200,7 @@ class BusClient(Client):
         return None
 
     def _remove_sub(self, sid: int, max_msgs: int = 0) -> None:
-        self._inline.pop(sid, None)
+        self._inline_callbacks.pop(sid, None)
         super()._remove_sub(sid, max_msgs)
 
     async def _process_info(self, info: dict[str, Any], initial_connection: bool = False) -> None:

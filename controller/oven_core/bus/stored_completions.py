@@ -15,6 +15,8 @@ from oven_core.protocol.names import Subjects, completions_stream
 
 BATCH_BYTES = 512 * 1024
 """Maximum size of a batch in bytes: half of the server's payload limit. One group is at most half of that."""
+NO_STREAM = 10059
+"""The server's error code for a missing stream."""
 
 
 async def stored_batch(bus: Bus, run: str, after: int, limit: int) -> CompletionsBatch:
@@ -44,10 +46,6 @@ async def stored_batch(bus: Bus, run: str, after: int, limit: int) -> Completion
     except (TimeoutError, NatsError, OSError) as error:
         raise BusError(f"the sampled completions of run {run!r} cannot be read: {reason(error)}") from error
     return CompletionsBatch(groups=tuple(groups), head=state.last_seq)
-
-
-NO_STREAM = 10059
-"""The server's error code for a missing stream."""
 
 
 def read_group(data: bytes) -> SampledGroup | None:

@@ -32,9 +32,9 @@ async def watch(client: Client) -> None:
     writer, received, ping = _writer(client), _received_count(client), _Ping()
     while not client.is_closed:
         await asyncio.sleep(CHECK_INTERVAL_S)
-        if (current := _writer(client)) is not writer:
-            writer, silent_checks, ping = current, 0, _Ping()
-        elif client.is_connected and (ping.answered or _received_count(client) != received):
+        if (current_writer := _writer(client)) is not writer:
+            writer, silent_checks, ping = current_writer, 0, _Ping()
+        elif client.is_connected and (ping.is_answered or _received_count(client) != received):
             silent_checks = 0
         else:
             silent_checks += 1
@@ -79,12 +79,12 @@ class _Ping:
             await client._send_ping(self._pong)
 
     @property
-    def answered(self) -> bool:
+    def is_answered(self) -> bool:
         return self._sending is None or self._pong.done()
 
     @property
     def is_pending(self) -> bool:
-        return not self.answered
+        return not self.is_answered
 
 
 def _writer(client: Client) -> Any:

@@ -29,7 +29,7 @@ class Fault:
 
 
 def rounded(value: float) -> float:
-    """Round to the nine significant digits that messages carry, so that comparisons use what was written."""
+    """Round to the nine significant digits of messages, so that comparisons use the values that were sent."""
     return float(f"{value:.9g}")
 
 
@@ -52,16 +52,16 @@ def coerce(spec: ActuatorSpec, value: Value) -> Value | Fault:
     if spec.kind == "scalar":
         scalar = number(value)
         if scalar is None:
-            return Fault("type", f"but a finite number is required: propose one{_range(spec)}")
+            return Fault("type", f"but a finite number is required: propose one{_range_text(spec)}")
         if spec.scale == "log" and scalar <= 0:
-            return Fault("type", f"whose scale is logarithmic: propose a number above 0{_range(spec)}")
+            return Fault("type", f"whose scale is logarithmic: propose a number above 0{_range_text(spec)}")
         return rounded(scalar)
     if spec.kind == "choice":
         if not isinstance(value, str) or value not in spec.choices:
             return Fault("type", f"whose choices are {_format_names(spec.choices)}: propose one of them")
         return value
     if spec.kind == "simplex":
-        return _simplex(spec, shares(value))
+        return _normalise_simplex(spec, shares(value))
     if value is None:
         return None
     argument = number(value)
@@ -70,7 +70,7 @@ def coerce(spec: ActuatorSpec, value: Value) -> Value | Fault:
     return rounded(argument)
 
 
-def _simplex(spec: ActuatorSpec, proposed: dict[str, float]) -> Value | Fault:
+def _normalise_simplex(spec: ActuatorSpec, proposed: dict[str, float]) -> Value | Fault:
     remedy = f"propose shares of 0 or more for {_format_names(spec.choices)} that sum to 1"
     if not spec.choices or set(proposed) != set(spec.choices):
         return Fault("type", f"whose components are {_format_names(spec.choices)}: {remedy}")
@@ -83,7 +83,7 @@ def _simplex(spec: ActuatorSpec, proposed: dict[str, float]) -> Value | Fault:
 
 
 def check_bounds(spec: ActuatorSpec, value: Value) -> Fault | None:
-    """Return the fault of a well-shaped value outside the announced bounds; None if it is inside."""
+    """Return the fault of a value of the right kind outside the announced bounds; None if it is inside."""
     scalar = number(value)
     parts = {"": scalar} if scalar is not None else shares(value)
     for name, part in parts.items():
@@ -136,7 +136,7 @@ def clip(text: str, size: int) -> str:
     return data[: size - 3].decode(errors="ignore").rstrip() + "…"
 
 
-def _range(spec: ActuatorSpec) -> str:
+def _range_text(spec: ActuatorSpec) -> str:
     return "" if spec.low is None and spec.high is None else f", bounds {bounds(spec)}"
 
 

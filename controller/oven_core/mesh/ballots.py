@@ -14,7 +14,7 @@ _CHANGEABLE_FIELDS = {"value": None, "choices": (), "low": None, "high": None, "
 
 
 @dataclass(frozen=True, slots=True)
-class Cast:
+class CastVote:
     """An agent's newest vote on a ballot.
 
     `value` is the agent's proposal, or the opening proposal if it voted `for`.
@@ -26,10 +26,10 @@ class Cast:
 
 @dataclass(slots=True)
 class Ballot:
-    """An open ballot. `casts` includes votes of shadow agents, because the tally decides whose votes count."""
+    """An open ballot. `votes` includes votes of shadow agents, because the tally decides whose votes count."""
 
     opened: BallotOpened
-    casts: dict[str, Cast] = field(default_factory=dict)
+    votes: dict[str, CastVote] = field(default_factory=dict)
 
     def add_vote(self, name: str, vote: Vote, value: Value, is_shadow: bool = False) -> bool:
         """Store the newest vote of an agent.
@@ -40,7 +40,7 @@ class Ballot:
             return False
         if vote.stance == "for":
             value = self.opened.proposal
-        self.casts[name] = Cast(vote, value if vote.stance in ("propose", "for") else None)
+        self.votes[name] = CastVote(vote, value if vote.stance in ("propose", "for") else None)
         return True
 
     def misfit_reason(self, old: ActuatorSpec, spec: ActuatorSpec) -> str:
@@ -50,7 +50,7 @@ class Ballot:
         """
         if spec.model_copy(update=_CHANGEABLE_FIELDS) != old.model_copy(update=_CHANGEABLE_FIELDS):
             return f"changing {spec.name} now has a different meaning"
-        votes_for = [cast.value for cast in self.casts.values() if cast.vote.stance in ("propose", "for")]
+        votes_for = [cast.value for cast in self.votes.values() if cast.vote.stance in ("propose", "for")]
         for value in (self.opened.proposal, *votes_for):
             fitted = coerce(spec, value)
             fault = fitted if isinstance(fitted, Fault) else check_bounds(spec, fitted)
@@ -63,12 +63,12 @@ class Ballot:
         return tick >= self.opened.closes_at_tick
 
     def is_complete(self, state: State, newcomers: bool = True) -> bool:
-        """Return whether no eligible agent may still vote without having voted.
+        """Return whether every eligible agent that may still vote has voted.
 
         If `newcomers` is False, only agents that are trusted with this actuator are awaited.
         """
         return all(
-            name in self.casts or not self.may_still_vote(state, name)
+            name in self.votes or not self.may_still_vote(state, name)
             for name in self.opened.eligible
             if newcomers or self.is_trusted(state, name)
         )
@@ -82,7 +82,7 @@ class Ballot:
         return self.opened.opened_by == name or self.is_trusted(state, name)
 
     def may_still_vote(self, state: State, name: str) -> bool:
-        """Return whether the agent's vote counts, and the agent has not finished the tick or not seen this ballot."""
+        """Return whether the agent's vote counts, and it still has to finish the tick or see this ballot."""
         agent = state.agents.get(name)
         if agent is None or not agent.is_live or state.is_shadow(name):
             return False

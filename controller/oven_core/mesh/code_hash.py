@@ -14,12 +14,12 @@ FILES = ("security/signing.py",)
 
 @cache
 def mesh_code_hash() -> str:
-    """Return the SHA-256, in hex, of the installed deciding sources. Other modules may differ between replicas."""
+    """Return the SHA-256, in hex, of the files that determine decisions. Other modules may differ between replicas."""
     return hash_package(Path(__file__).parent.parent)
 
 
 def hash_package(package: Path) -> str:
-    """Return the hash of the deciding sources in the folder `package`."""
+    """Return the hash of the files that determine decisions in the folder `package`."""
     digest = hashlib.sha256()
     for path in deciding_files(package):
         digest.update(path.relative_to(package).as_posix().encode() + b"\0")

@@ -95,20 +95,20 @@ def make_forecast(state: State, ballot: Ballot, spec: ActuatorSpec, lines: Seque
     their change was not made. The horizon is at least `rules.outcome_ticks`, so that harm has time to show."""
     before = state.effective.get(spec.name)
     votes = [
-        WeightedVote(line.agent, ballot.casts[line.agent].value, line.weight, line)
+        WeightedVote(line.agent, ballot.votes[line.agent].value, line.weight, line)
         for line in lines
         if line.stance in ("propose", "for")
     ]
     _, side = heaviest_side(group_by_side(spec, before, votes))
-    proposers = [cast.line for cast in side if cast.line.stance == "propose" and not cast.line.shadow]
+    proposers = [vote.line for vote in side if vote.line.stance == "propose" and not vote.line.shadow]
     lead = max(proposers, key=lambda line: (line.weight, line.agent), default=None)
-    vote = ballot.casts[lead.agent].vote if lead else None
+    vote = ballot.votes[lead.agent].vote if lead else None
     metric = judging_metric(state, spec.name, vote.target if vote else "")
     if metric is None:
         return None
     promised = vote is not None and vote.target == metric.name and math.isfinite(vote.expected_change)
     min_horizon = state.rules.outcome_ticks
-    stakeholders = {cast.agent for cast in side} | {line.agent for line in lines if line.stance == "against"}
+    stakeholders = {vote.agent for vote in side} | {line.agent for line in lines if line.stance == "against"}
     return Forecast(
         target=metric.name,
         sign=1 if metric.better == "up" else -1,
@@ -119,7 +119,7 @@ def make_forecast(state: State, ballot: Ballot, spec: ActuatorSpec, lines: Seque
 
 
 def _stake(ballot: Ballot, line: TallyLine, target: str) -> Stake:
-    vote = ballot.casts[line.agent].vote
+    vote = ballot.votes[line.agent].vote
     promised = vote.stance != "against" and vote.target == target and math.isfinite(vote.expected_change)
     assert line.stance in ("propose", "for", "against")
     return Stake(

@@ -127,9 +127,9 @@ def _limit_shares(
     shift = variation(value, before) if before else 0.0
     if shift <= max_shift:
         return value, ""
-    part = max_shift / shift
+    fraction = max_shift / shift
     limited: dict[str, float] = {
-        name: rounded(before[name] + part * (share - before[name])) for name, share in value.items()
+        name: rounded(before[name] + fraction * (share - before[name])) for name, share in value.items()
     }
     if check_bounds(spec, limited) is not None:
         return value, ""
@@ -164,9 +164,9 @@ def _check_autonomy(state: State, spec: ActuatorSpec, value: Value) -> str:
 
 
 def _check_no_change(state: State, spec: ActuatorSpec, before: Value, value: Value) -> str:
-    for flight in state.changes_in_flight():
-        if flight.decision.actuator == spec.name and flight.decision.value == value:
-            return f"already in flight: decision {flight.decision.id} has no receipt yet"
+    for pending in state.changes_in_flight():
+        if pending.decision.actuator == spec.name and pending.decision.value == value:
+            return f"already in flight: decision {pending.decision.id} has no receipt yet"
     if spec.kind == "action" or before is None:
         return ""
     min_change = state.rules.least_change
@@ -209,13 +209,13 @@ def _check_cooldown(state: State, spec: ActuatorSpec) -> str:
     last = state.decided_tick.get(spec.name)
     if last is None or state.tick - last >= state.rules.cooldown_ticks:
         return ""
-    elapsed, required = state.tick - last, state.rules.cooldown_ticks
-    return f"cooling down: {elapsed} ticks since the last change of {spec.name}, {required} required"
+    elapsed_ticks, required_ticks = state.tick - last, state.rules.cooldown_ticks
+    return f"cooling down: {elapsed_ticks} ticks since the last change of {spec.name}, {required_ticks} required"
 
 
-def _check_budget(state: State, spec: ActuatorSpec, uncounted: int = 0) -> str:
-    """Check the budget. `uncounted`: changes adopted together with this one that are not counted yet."""
-    if state.adopted + uncounted < state.rules.max_interventions or not spec.intervenes:
+def _check_budget(state: State, spec: ActuatorSpec, uncounted_changes: int = 0) -> str:
+    """Check the budget. `uncounted_changes`: changes adopted together with this one that are not counted yet."""
+    if state.adopted + uncounted_changes < state.rules.max_interventions or not spec.intervenes:
         return ""
     return f"{BUDGET_SPENT}: {state.adopted} of {state.rules.max_interventions} interventions used"
 
@@ -224,16 +224,16 @@ def check_contradictions(state: State, spec: ActuatorSpec, direction: str, adopt
     """Return how this change contradicts one in flight, or one adopted together with it; empty if it does not."""
     change = change_name(spec.name, direction)
     contradictions = [
-        (own, opposed)
+        (side, opposite)
         for pair in state.rules.contradictions
-        for own, opposed in (pair, pair[::-1])
-        if covers(own, change)
+        for side, opposite in (pair, pair[::-1])
+        if covers(side, change)
     ]
-    for _, opposed in contradictions:
-        if any(covers(opposed, adopted) for adopted in adopted_with):
-            return f"contradiction: {opposed} is part of the same plan"
-    for flight in state.changes_in_flight():
-        for own, opposed in contradictions:
-            if covers(opposed, flight.change):
-                return f"contradiction: {opposed} is in flight (decision {flight.decision.id}), {own} must wait"
+    for _, opposite in contradictions:
+        if any(covers(opposite, adopted) for adopted in adopted_with):
+            return f"contradiction: {opposite} is part of the same plan"
+    for pending in state.changes_in_flight():
+        for side, opposite in contradictions:
+            if covers(opposite, pending.change):
+                return f"contradiction: {opposite} is in flight (decision {pending.decision.id}), {side} must wait"
     return ""

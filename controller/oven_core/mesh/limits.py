@@ -41,7 +41,7 @@ class _Rollback:
     """The step at which the rollback happened."""
     restored_step: float
     """The step that it restored."""
-    harm: bool = False
+    did_harm: bool = False
 
 
 @dataclass(slots=True)
@@ -49,20 +49,20 @@ class RollbackLimits:
     """The rollbacks of one training, which decide whether another rollback may be adopted."""
 
     _rollbacks: list[_Rollback] = field(default_factory=list)
-    _best: tuple[float, int] | None = None
+    _peak: tuple[float, int] | None = None
     """The best held-out reading (higher is better) and its tick."""
     _offsets: list[tuple[int, int]] = field(default_factory=list)
     """(tick, step − tick) for every tick at which the difference changed."""
-    _furthest: float = 0.0
+    _furthest_step: float = 0.0
     """The highest step since the newest rollback."""
 
     def observe(self, tick: int, step: int, reading: float | None) -> None:
         """Record an observation. `reading` is the main held-out metric, with its sign set so that higher is better."""
         if not self._offsets or self._offsets[-1][1] != step - tick:
             self._offsets.append((tick, step - tick))
-        self._furthest = max(self._furthest, float(step))
-        if reading is not None and is_sound(reading) and (self._best is None or reading > self._best[0]):
-            self._best = reading, tick
+        self._furthest_step = max(self._furthest_step, float(step))
+        if reading is not None and is_sound(reading) and (self._peak is None or reading > self._peak[0]):
+            self._peak = reading, tick
 
     def add(self, receipt: Receipt) -> None:
         """Record an applied rollback, whose receipt has the steps before and after."""
@@ -70,35 +70,35 @@ class RollbackLimits:
         if not isinstance(before, int | float) or not isinstance(after, int | float):
             return  # the receipt does not state steps
         self._rollbacks.append(_Rollback(receipt.decision_id, receipt.tick, float(before), float(after)))
-        self._furthest = float(after)
+        self._furthest_step = float(after)
 
     def record_harm(self, decision: str) -> None:
         """Record that the outcome of this rollback was harm."""
         for rollback in self._rollbacks:
-            rollback.harm |= rollback.decision == decision
+            rollback.did_harm |= rollback.decision == decision
 
     def refusal_reason(self, tick: int) -> str:
         """Return why the run may not go back to `tick` now; empty if it may."""
         step = self._step_at(tick)
-        counted = [back for back in self._rollbacks if back.restored_step <= step and self._is_counted(back)]
-        progress = "no held-out reading has improved since" if self._best else "the run has got no further since"
-        harm = next((rollback for rollback in counted if rollback.harm), None)
+        rollbacks = [back for back in self._rollbacks if back.restored_step <= step and self._is_counted(back)]
+        progress = "no held-out reading has improved since" if self._peak else "the run has got no further since"
+        harm = next((rollback for rollback in rollbacks if rollback.did_harm), None)
         if harm is not None:
             return f"the rollback of tick {harm.tick} to step {harm.restored_step:.0f} did harm, and {progress}"
-        if len(counted) < MAX_ROLLBACKS:
+        if len(rollbacks) < MAX_ROLLBACKS:
             return ""
-        ticks = " and ".join(str(rollback.tick) for rollback in counted[-MAX_ROLLBACKS:])
+        ticks = " and ".join(str(rollback.tick) for rollback in rollbacks[-MAX_ROLLBACKS:])
         return (
-            f"too many rollbacks: those of ticks {ticks} went back to step {counted[-1].restored_step:.0f}, and "
+            f"too many rollbacks: those of ticks {ticks} went back to step {rollbacks[-1].restored_step:.0f}, and "
             f"{progress}; the limit is {MAX_ROLLBACKS}"
         )
 
     def _is_counted(self, rollback: _Rollback) -> bool:
-        if self._best is not None:
-            return rollback.tick > self._best[1]
+        if self._peak is not None:
+            return rollback.tick > self._peak[1]
         if rollback is not self._rollbacks[-1]:
             return True
-        return self._furthest <= rollback.left_step + (rollback.left_step - rollback.restored_step)
+        return self._furthest_step <= rollback.left_step + (rollback.left_step - rollback.restored_step)
 
     def _step_at(self, tick: int) -> int:
         """Return the step of the observation at `tick`, or of the one before it."""
@@ -138,7 +138,7 @@ class VoteLimits:
 
     _tick: int = -1
     _votes: Counter[str] = field(default_factory=Counter)
-    _failed: dict[tuple[str, str], _FailedBallots] = field(default_factory=dict)
+    _failed_ballots: dict[tuple[str, str], _FailedBallots] = field(default_factory=dict)
     _newest_changes: dict[str, _NewestChange] = field(default_factory=dict)
 
     def exceeds_limit(self, agent: str, tick: int, rules: Rules) -> bool:
@@ -150,45 +150,45 @@ class VoteLimits:
 
     def wait_reason(self, agent: str, newcomer: bool, vote: Vote, tick: int, rules: Rules) -> str:
         """Return why the agent may not open this ballot now; empty if it may."""
-        failed = self._failed.get((agent, "" if newcomer else vote.actuator))
+        failed = self._failed_ballots.get((agent, "" if newcomer else vote.actuator))
         if failed is None:
             return ""
-        wait = rules.cooldown_ticks * min(2 ** (failed.count - 1), MAX_COOLDOWNS)
-        if tick < failed.tick + wait:
-            fate = "failed at the vote" if failed.argument is not None else "became advice that no person approved"
-            return f"its last {failed.count} {fate}; it may open the next one at tick {failed.tick + wait}"
+        wait_ticks = rules.cooldown_ticks * min(2 ** (failed.count - 1), MAX_COOLDOWNS)
+        if tick < failed.tick + wait_ticks:
+            result = "failed at the vote" if failed.argument is not None else "became advice that no person approved"
+            return f"its last {failed.count} {result}; it may open the next one at tick {failed.tick + wait_ticks}"
         if failed.argument == _argument(vote) and tick < failed.tick + REPEAT_COOLDOWNS * rules.cooldown_ticks:
             return f"the same proposal, with the same reasons, failed at tick {failed.tick}"
         return ""
 
-    def add_failed(self, agent: str, newcomer: bool, vote: Vote, tick: int) -> None:
+    def record_failure(self, agent: str, newcomer: bool, vote: Vote, tick: int) -> None:
         """Record that the agent's ballot failed at the vote."""
         self._add_wait(agent, "" if newcomer else vote.actuator, tick, _argument(vote))
 
-    def add_advised(self, newcomer: str, tick: int) -> None:
+    def record_advice(self, newcomer: str, tick: int) -> None:
         """Record that a newcomer's ballot became advice. The next one waits longer until a person approves it."""
         self._add_wait(newcomer, "", tick, None)
 
     def _add_wait(self, agent: str, actuator: str, tick: int, argument: _Argument | None) -> None:
-        before = self._failed.get((agent, actuator))
+        before = self._failed_ballots.get((agent, actuator))
         count = before.count if before else 0
         if before is None or before.tick != tick:  # the parts of a plan close together and count once
             count = min(count, 30) + 1
-        self._failed[agent, actuator] = _FailedBallots(count, tick, argument)
+        self._failed_ballots[agent, actuator] = _FailedBallots(count, tick, argument)
 
-    def add_passed(self, agent: str, actuator: str) -> None:
+    def record_success(self, agent: str, actuator: str) -> None:
         """Record that the agent's ballot passed the vote, or that a person approved its advice."""
-        self._failed.pop((agent, actuator), None)
-        self._failed.pop((agent, ""), None)
+        self._failed_ballots.pop((agent, actuator), None)
+        self._failed_ballots.pop((agent, ""), None)
 
     def add_change(self, decision: Decision, spec: ActuatorSpec | None, rules: Rules) -> None:
         """Record a change that the agents' votes adopted."""
         if spec is None or spec.kind not in ("scalar", "choice"):
             return
         new_direction, last = direction(decision.before, decision.value), self._newest_changes.get(spec.name)
-        quick = last is not None and decision.tick - last.tick <= REVERSAL_WINDOWS * rules.outcome_ticks
-        reversals = last.reversals if last is not None and quick else 0
-        if last is not None and quick and _reverses(spec, last, new_direction, decision.value):
+        is_quick = last is not None and decision.tick - last.tick <= REVERSAL_WINDOWS * rules.outcome_ticks
+        reversals = last.reversals if last is not None and is_quick else 0
+        if last is not None and is_quick and _reverses(spec, last, new_direction, decision.value):
             reversals += 1
         self._newest_changes[spec.name] = _NewestChange(decision.tick, new_direction, decision.before, reversals)
 

@@ -25,7 +25,7 @@ class Adoption:
     spec: ActuatorSpec
     value: Value
     reason: str
-    advised: Decision | None = None
+    advice: Decision | None = None
     """The advice that the operator approved."""
 
 
@@ -44,7 +44,7 @@ class Reply:
 def respond(state: State, ballots: Mapping[str, Ballot], name: str, command: OperatorCommand) -> Reply | None:
     """Return the reply to a command of operator `name`, and apply it to `state`; None if the learner answers it.
 
-    `ballots` has the open ballot of each actuator. Never raises, whatever the command contains.
+    `ballots` maps each actuator to its open ballot. Never raises, whatever the command contains.
     """
     if command.action in LEARNER_ACTIONS:
         return None
@@ -58,22 +58,22 @@ def respond(state: State, ballots: Mapping[str, Ballot], name: str, command: Ope
         case "veto":
             return _veto(state, ballots, operator, command)
         case "set":
-            return _set(state, ballots, operator, command)
+            return _set_value(state, ballots, operator, command)
         case "autonomy":
-            return _autonomy(state, command)
+            return _set_autonomy(state, command)
         case "trust" | "distrust":
-            return _trust(state, command)
-    return _mute(state, command.agent, command.action == "mute")
+            return _change_trust(state, command)
+    return _change_mute(state, command.agent, command.action == "mute")
 
 
-def advice(decision_id: str, ticks: int) -> str:
+def approval_hint(decision_id: str, ticks: int) -> str:
     """Return the part of an advised decision's reason that explains how to approve it."""
     return f"advised: approve with `oven-controller approve {decision_id}` within {ticks} ticks"
 
 
 def _approve(state: State, operator: str, command: OperatorCommand) -> Reply:
     """Approve advice. The guardrails are checked again, because the run may have changed since the vote."""
-    advised = _advised(state, command)
+    advised = _find_advice(state, command)
     if advised is None:
         return Reply(False, _not_found_reason(state, command, "approve"))
     decision = f"decision {advised.id} ({_change(advised.actuator, advised.value)})"
@@ -98,21 +98,21 @@ def _approve(state: State, operator: str, command: OperatorCommand) -> Reply:
 
 def _veto(state: State, ballots: Mapping[str, Ballot], operator: str, command: OperatorCommand) -> Reply:
     target = command.subject_id or command.actuator
-    vetoed = _with_reason(f"vetoed by {operator}", command.reason)
+    veto_text = _with_reason(f"vetoed by {operator}", command.reason)
     for actuator, ballot in ballots.items():
         if target in (ballot.opened.id, actuator):
             answer = f"ballot {ballot.opened.id} on {actuator} is rejected"
-            return Reply(True, answer, closed_actuator=actuator, close_reason=vetoed)
-    advised = _advised(state, command)
+            return Reply(True, answer, closed_actuator=actuator, close_reason=veto_text)
+    advised = _find_advice(state, command)
     if advised is None:
         remedy = "; use `oven-controller set` to change the value" if target in state.close_reasons else ""
         return Reply(False, _not_found_reason(state, command, "veto") + remedy)
     del state.advised[advised.actuator]
-    state.close_reasons[advised.id] = f"was {vetoed}"
+    state.close_reasons[advised.id] = f"was {veto_text}"
     return Reply(True, f"decision {advised.id} ({_change(advised.actuator, advised.value)}) can no longer be approved")
 
 
-def _set(state: State, ballots: Mapping[str, Ballot], operator: str, command: OperatorCommand) -> Reply:
+def _set_value(state: State, ballots: Mapping[str, Ballot], operator: str, command: OperatorCommand) -> Reply:
     spec = state.specs.get(command.actuator)
     if spec is None:
         return Reply(False, _unknown_actuator(state, command.actuator))
@@ -121,22 +121,19 @@ def _set(state: State, ballots: Mapping[str, Ballot], operator: str, command: Op
         return Reply(False, f"{show(command.value)} cannot be set for {spec.name}, {value.problem}")
     before = state.effective.get(spec.name)
     new_direction = direction(before, value)
-    overridden = "; ".join(
-        note
-        for note in (check_requirements(state, spec, new_direction), check_contradictions(state, spec, new_direction))
-        if note
-    )
-    done = f"{'ran' if spec.kind == 'action' else 'set'} {_change(spec.name, value)}"
-    current = f", now {show(before)}" if before is not None else ""
-    reason = f"{operator} {done}{current}" + (f" (overrides {overridden})" if overridden else "")
-    answer = done + (f", although {overridden}" if overridden else "")
+    violations = check_requirements(state, spec, new_direction), check_contradictions(state, spec, new_direction)
+    overridden = "; ".join(violation for violation in violations if violation)
+    change_text = f"{'ran' if spec.kind == 'action' else 'set'} {_change(spec.name, value)}"
+    before_text = f", now {show(before)}" if before is not None else ""
+    reason = f"{operator} {change_text}{before_text}" + (f" (overrides {overridden})" if overridden else "")
+    answer = change_text + (f", although {overridden}" if overridden else "")
     adoption = Adoption(spec, value, _with_reason(reason, command.reason))
     state.vote_limits.thaw(spec.name)
     closed_actuator = spec.name if spec.name in ballots else ""
     return Reply(True, answer, adoption, closed_actuator, f"{operator} set it")
 
 
-def _autonomy(state: State, command: OperatorCommand) -> Reply:
+def _set_autonomy(state: State, command: OperatorCommand) -> Reply:
     level, actuator = command.autonomy, command.actuator
     if level is None:
         return Reply(False, "autonomy needs a level: observe, advise or auto")
@@ -150,14 +147,14 @@ def _autonomy(state: State, command: OperatorCommand) -> Reply:
     return Reply(True, f"autonomy for {actuator or 'all actuators'} is now {level}")
 
 
-def _trust(state: State, command: OperatorCommand) -> Reply:
+def _change_trust(state: State, command: OperatorCommand) -> Reply:
     """Grant or withdraw trust. It survives restarts of the agent, because a name belongs to the holder of its key."""
     agent, actuators = command.agent, command.actuators
     if agent not in state.agents:
         return Reply(False, f"{_unknown_agent(state, agent)}; start it before you trust it")
-    unknown = next((name for name in actuators if name not in state.specs and name != ALL), None)
-    if unknown is not None:
-        return Reply(False, _unknown_actuator(state, unknown))
+    unknown_name = next((name for name in actuators if name not in state.specs and name != ALL), None)
+    if unknown_name is not None:
+        return Reply(False, _unknown_actuator(state, unknown_name))
     state.trust.set(agent, actuators, command.action == "trust")
     scope = _format_names(actuators) if actuators and ALL not in actuators else "all actuators"
     if command.action == "trust":
@@ -167,7 +164,7 @@ def _trust(state: State, command: OperatorCommand) -> Reply:
     return Reply(True, f"agent {agent} is on probation with {scope}: its votes have no weight and cannot veto")
 
 
-def _mute(state: State, agent: str, mute: bool) -> Reply:
+def _change_mute(state: State, agent: str, mute: bool) -> Reply:
     if agent not in state.agents and agent not in state.muted:
         return Reply(False, _unknown_agent(state, agent))
     if mute:
@@ -183,7 +180,7 @@ def _mute(state: State, agent: str, mute: bool) -> Reply:
     return Reply(False, f"agent {agent} is still a shadow: {cause}")
 
 
-def _advised(state: State, command: OperatorCommand) -> Decision | None:
+def _find_advice(state: State, command: OperatorCommand) -> Decision | None:
     target = command.subject_id or command.actuator
     return next((advised for advised in state.advised.values() if target in (advised.id, advised.actuator)), None)
 

@@ -75,16 +75,16 @@ class Outcomes:
 
     def start(self, metrics: tuple[MetricSpec, ...]) -> list[Outcome]:
         """Start a new incarnation of the learner. Earlier measurements belong to another process."""
-        closed = self.end("the learner restarted")
+        closed_outcomes = self.end("the learner restarted")
         self._measured, self._change_ticks, self._rollback = Measurements(directed_metrics(metrics)), {}, None
         self._harm = HarmWatch(self._state.rules.outcome_samples)
-        return closed
+        return closed_outcomes
 
     def end(self, reason: str) -> list[Outcome]:
         """Close all windows, because nothing more will be measured."""
-        closed = [self._scoring.unscored_outcome(window, (), reason) for window in self._open.values()]
+        closed_outcomes = [self._scoring.unscored_outcome(window, (), reason) for window in self._open.values()]
         self._open.clear()
-        return closed
+        return closed_outcomes
 
     def attach_forecast(self, decision: Decision, forecast: Forecast | None) -> Decision:
         """Return the decision with the forecast that judges it. An approval inherits the forecast of its advice."""
@@ -128,23 +128,23 @@ class Outcomes:
         changed_metrics = {""} if spec.moves_weights else set()
         if decision is not None and forecast is not None:
             changed_metrics.add(forecast.target)
-            closed = self._open_window(decision, forecast, tick)
+            closed_outcomes = self._open_window(decision, forecast, tick)
         else:
-            closed = self._close_disturbed(receipt.actuator, "", receipt.decision_id, tick, in_plan=False)
-        for metric in changed_metrics | {outcome.target for outcome in closed}:
+            closed_outcomes = self._close_disturbed(receipt.actuator, "", receipt.decision_id, tick, in_plan=False)
+        for metric in changed_metrics | {outcome.target for outcome in closed_outcomes}:
             self._add_change_tick(metric, tick)
-        return closed
+        return closed_outcomes
 
     def add_veto(self, ballot: Ballot, lines: Sequence[TallyLine]) -> None:
         """Record a vetoed ballot. Agents that voted against it with weight supported the unchanged state."""
-        against: dict[str, Stance] = {
+        opponents: dict[str, Stance] = {
             line.agent: "against" for line in lines if line.stance == "against" and line.weight > 0
         }
-        opening = ballot.casts.get(ballot.opened.opened_by)
+        opening = ballot.votes.get(ballot.opened.opened_by)
         metric = judging_metric(self._state, ballot.opened.actuator, opening.vote.target if opening else "")
         if metric is not None:
             sign, horizon = 1 if metric.better == "up" else -1, self._state.rules.outcome_ticks
-            self._watch_harm(Forecast(metric.name, sign, 0.0, horizon, ()), against, self._state.tick)
+            self._watch_harm(Forecast(metric.name, sign, 0.0, horizon, ()), opponents, self._state.tick)
 
     def _watch_harm(self, forecast: Forecast, agents: Mapping[str, Stance], tick: int) -> None:
         """Watch the metric that judges a change, and the main held-out metric."""
@@ -199,14 +199,14 @@ class Outcomes:
         )
 
     def _open_window(self, decision: Decision, forecast: Forecast, tick: int) -> list[Outcome]:
-        closed = self._close_disturbed(decision.actuator, forecast.target, decision.id, tick, in_plan=True)
+        closed_outcomes = self._close_disturbed(decision.actuator, forecast.target, decision.id, tick, in_plan=True)
         self._open[decision.id] = Window(decision, forecast, tick)
         for id, window in self._open.items():
             if window.from_tick == tick:
-                self._open[id] = self._with_past(window)
-        return closed
+                self._open[id] = self._with_earlier_measurements(window)
+        return closed_outcomes
 
-    def _with_past(self, window: Window) -> Window:
+    def _with_earlier_measurements(self, window: Window) -> Window:
         """Return the window with the measurements from before the change."""
         tick, name, horizon_start = window.from_tick, window.target, window.from_tick - window.forecast.horizon
         rollback = self._rollback if self._rollback is not None and self._rollback.tick == tick else None
@@ -248,13 +248,13 @@ class Outcomes:
         With `in_plan`, changes of other actuators at the same tick may belong to the same plan.
         """
         all_metrics = self._state.spec(actuator).moves_weights
-        disturbed = [
+        windows = [
             window
             for window in self._open.values()
             if (all_metrics or window.target == target or window.decision.actuator == actuator)
             and (not in_plan or window.from_tick != tick or window.decision.actuator == actuator)
         ]
-        return [self._close(window, f"confounded by {actuator} (decision {decision_id})") for window in disturbed]
+        return [self._close(window, f"confounded by {actuator} (decision {decision_id})") for window in windows]
 
     def _is_due(self, window: Window) -> bool:
         elapsed = self._state.tick - window.from_tick
@@ -264,8 +264,8 @@ class Outcomes:
         elif elapsed < window.forecast.horizon:
             return False
         after = self._measurements_after(window)
-        enough = sum(map(is_sound, after)) >= self._state.rules.outcome_samples or not all(map(is_sound, after[-1:]))
-        return enough or elapsed >= window.patience
+        has_diverged, sound_count = bool(after) and not is_sound(after[-1]), sum(map(is_sound, after))
+        return has_diverged or elapsed >= window.patience or sound_count >= self._state.rules.outcome_samples
 
     def _measurements_after(self, window: Window) -> list[float]:
         """Return the measurements after the change: those of the window's second half, or all if it was cut short.
@@ -278,8 +278,8 @@ class Outcomes:
                 window.target, *window.repeated_steps, since=tick, until_tick=self._state.tick
             )
         elapsed, horizon = self._state.tick - window.from_tick, window.forecast.horizon
-        settling = min(elapsed, horizon) // 2 if 2 * elapsed >= horizon else 0
-        return self._measured.at_ticks(window.target, window.from_tick + settling, self._state.tick)
+        settling_ticks = min(elapsed, horizon) // 2 if 2 * elapsed >= horizon else 0
+        return self._measured.at_ticks(window.target, window.from_tick + settling_ticks, self._state.tick)
 
     def _close(self, window: Window, interruption: str = "") -> Outcome:
         """Remove the window and return its outcome. `interruption`: why it closes early; empty if it does not."""
@@ -291,29 +291,29 @@ class Outcomes:
         if window.was_unsound and len(after) >= min_samples and is_sound(values[-1]) and not is_early:
             return self._scoring.scored_outcome(window, after, None, f"{window.target} is finite again{suffix}", 1.0)
         if len(window.before) < (1 if window.few_discarded else min_samples):
-            few = f"only {len(window.before)} measurements of {window.target} before it, {min_samples} required"
-            return self._scoring.unscored_outcome(window, after, few + suffix)
+            reason = f"only {len(window.before)} measurements of {window.target} before it, {min_samples} required"
+            return self._scoring.unscored_outcome(window, after, reason + suffix)
         if values and not is_sound(values[-1]):
             not_finite = f"{window.target} is no longer finite"
             if is_early and window.was_unsound:
                 return self._scoring.unscored_outcome(window, after, not_finite + suffix)
             return self._scoring.scored_outcome(window, after, None, not_finite + suffix)
         if len(after) < min_samples:
-            few = f"only {len(after)} measurements of {window.target} after it, {min_samples} required"
-            return self._scoring.unscored_outcome(window, after, few + suffix)
+            reason = f"only {len(after)} measurements of {window.target} after it, {min_samples} required"
+            return self._scoring.unscored_outcome(window, after, reason + suffix)
         change = effect(window.before, after, window.forecast.sign, window.baseline)
         if (is_early or window.few_discarded) and not is_clearly_worse(change.gain, change.noise):
             if is_early:
-                void = f"{interruption} before half of its {window.forecast.horizon} ticks"
+                reason = f"{interruption} before half of its {window.forecast.horizon} ticks"
             else:
-                void = f"it discarded fewer than {min_samples} measurements of {window.target}{suffix}"
-            return self._scoring.unscored_outcome(window, after, void)
+                reason = f"it discarded fewer than {min_samples} measurements of {window.target}{suffix}"
+            return self._scoring.unscored_outcome(window, after, reason)
         figures = f"{window.target} {change.before:.4g} → {change.after:.4g}"
         reason = f"{figures}, a gain of {change.gain:.3g} ± {change.noise:.2g}{suffix}"
         return self._scoring.scored_outcome(window, after, change, reason)
 
     def _is_early(self, window: Window) -> bool:
-        """Return whether less than half of the horizon has passed, or less than half of the steps was repeated."""
+        """Return whether less than half of the horizon has passed, or fewer than half of the steps were repeated."""
         if window.repeated_steps is not None:
             return 2 * self._step < sum(window.repeated_steps)
         return 2 * (self._state.tick - window.from_tick) < window.forecast.horizon

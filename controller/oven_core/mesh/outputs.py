@@ -10,7 +10,7 @@ from oven_core.protocol.events import Event
 from oven_core.protocol.messages import Message, StepClosed
 from oven_core.protocol.subjects import kinds_by
 
-OUTPUTS = kinds_by("mesh")
+OUTPUT_KINDS = kinds_by("mesh")
 """The kinds of subjects that the mesh itself writes."""
 
 

@@ -67,8 +67,8 @@ def is_complete(ballots: Mapping[str, Ballot], actuator: str, state: State, newc
     awaited."""
     ballot = ballots[actuator]
     return ballot.is_complete(state, newcomers) and not any(
-        part not in ballots or name not in ballots[part].casts
-        for name, cast in ballot.casts.items()
+        part not in ballots or name not in ballots[part].votes
+        for name, cast in ballot.votes.items()
         if newcomers or ballot.may_link(state, name)
         for part in other_parts(cast.vote)
         if ballot.may_still_vote(state, name)
@@ -77,7 +77,7 @@ def is_complete(ballots: Mapping[str, Ballot], actuator: str, state: State, newc
 
 def _directly_linked(ballots: Mapping[str, Ballot], actuator: str, state: State) -> Iterator[str]:
     """Yield the actuators of other open ballots that proposals link to this one."""
-    for name, cast in ballots[actuator].casts.items():
+    for name, cast in ballots[actuator].votes.items():
         for part in other_parts(cast.vote):
             if part in ballots and ballots[actuator].may_link(state, name) and ballots[part].may_link(state, name):
                 yield part
@@ -85,8 +85,8 @@ def _directly_linked(ballots: Mapping[str, Ballot], actuator: str, state: State)
 
 def settle(ballots: Sequence[Ballot], rule: BallotRule) -> list[tuple[Ballot, BallotResult]]:
     """Return the results of ballots that close together. Proposals are removed until every one that counts belongs to a
-    whole plan. Removing one can break another plan, so the rule is applied again until none breaks."""
-    excluded: dict[str, frozenset[str]] = {ballot.opened.actuator: frozenset() for ballot in ballots}
+    complete plan. Removing one can break another plan, so the rule is applied again until none breaks."""
+    excluded_agents: dict[str, frozenset[str]] = {ballot.opened.actuator: frozenset() for ballot in ballots}
     initial: dict[str, BallotResult] = {}  # results before any plan broke
     break_reasons: dict[str, str] = {}  # actuator → why the first plan with a part on its ballot broke
     while True:
@@ -94,22 +94,22 @@ def settle(ballots: Sequence[Ballot], rule: BallotRule) -> list[tuple[Ballot, Ba
         adopted_changes: list[str] = []
         for ballot in ballots:
             name = ballot.opened.actuator
-            results[name] = rule(ballot, excluded[name], tuple(adopted_changes))
+            results[name] = rule(ballot, excluded_agents[name], tuple(adopted_changes))
             if results[name].verdict != "rejected":
                 adopted_changes.append(change_name(name, results[name].direction))
         initial = initial or results
-        broken = [
+        broken_proposals = [
             (ballot, agent, reason)
             for ballot in ballots
-            for agent, cast in ballot.casts.items()
-            if agent not in excluded[ballot.opened.actuator]
+            for agent, cast in ballot.votes.items()
+            if agent not in excluded_agents[ballot.opened.actuator]
             and (reason := _break_reason(agent, cast.vote, ballots, results))
         ]
-        if not broken:
+        if not broken_proposals:
             break
-        for ballot, agent, reason in broken:
+        for ballot, agent, reason in broken_proposals:
             name = ballot.opened.actuator
-            excluded[name] |= {agent}
+            excluded_agents[name] |= {agent}
             break_reasons.setdefault(name, reason)
     if any(result.verdict == "advised" and not result.newcomers for result in results.values()):
         # A person approves the whole plan, so that no part of it is applied before the others.
@@ -128,11 +128,11 @@ def _break_reason(agent: str, vote: Vote, ballots: Sequence[Ballot], results: Ma
     """Return why the rest of the plan cannot be adopted; empty if it can."""
     by_actuator = {ballot.opened.actuator: ballot for ballot in ballots}
     for part in other_parts(vote):
-        if part not in results or agent not in by_actuator[part].casts:
+        if part not in results or agent not in by_actuator[part].votes:
             return f"{agent} did not also propose {clip(part, 120)}"
         if results[part].verdict == "rejected":
             return f"{part} is rejected ({clip(results[part].note, 200)})"
-        if direction(results[part].before, by_actuator[part].casts[agent].value) != results[part].direction:
+        if direction(results[part].before, by_actuator[part].votes[agent].value) != results[part].direction:
             return f"{part} moves in the other direction"
     return ""
 

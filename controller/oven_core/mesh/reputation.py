@@ -18,12 +18,12 @@ agreeing with good agents is cheap and should not pay for an agent's own harm.
    1997).
 4. **Fixed share** (Herbster & Warmuth 1998, "Tracking the best expert") as forgetting: for every known agent r ← r +
    share · (1 − r), so that an agent that was wrong in another phase of training regains influence. Then r is clipped to
-   0..most.
+   0..`reputation_most`.
 
 A bound follows from arithmetic alone. The merit of supporting a decision without success (y = 0) is −min(1, 2p²): −½ at
 even odds, −1 from p = 0.71 on. Each such outcome multiplies the reputation by 1 − rate · min(1, 2p²) before the share.
-So the reputation falls below `least_reputation` within N(p) of them (docs/deciding.md has the table). From then on the
-agent's votes count for no quorum and no veto.
+So the reputation falls below `least_reputation` within N(p) such outcomes (see the table in docs/deciding.md). After
+that, the agent's votes count for no quorum and no veto.
 """
 
 from __future__ import annotations

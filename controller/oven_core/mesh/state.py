@@ -47,14 +47,14 @@ class Agent:
     version: str = ""
     shadow: bool = False  # whether it joined as a shadow
     is_live: bool = True
-    cannot_fire: str = ""  # the reason why it cannot
+    cannot_fire: str = ""  # the reason why it cannot fire; empty if it can
     last_tick: int = 0  # tick of its newest message
     done_tick: int = -1
     seen_ballot: str = ""  # id of the newest ballot that it has seen
 
 
 @dataclass(frozen=True, slots=True)
-class InFlight:
+class PendingChange:
     """An adopted decision without a receipt yet."""
 
     decision: Decision
@@ -69,7 +69,7 @@ def held_out(metrics: Iterable[MetricSpec]) -> MetricSpec | None:
 
 
 class NumberSet:
-    """A set of integers from 0. The learner's numbers arrive in order, so few are stored."""
+    """A set of non-negative integers. The learner's numbers arrive in order, so few are stored."""
 
     def __init__(self) -> None:
         self._next = 0  # all numbers below it are in the set
@@ -141,13 +141,13 @@ class State:
     mesh_code: str = ""
     training: str = ""
     max_steps: int | None = None
-    step: int = 0  # of the newest observation
+    step: int = 0  # step of the newest observation
     reputations: dict[str, float] = field(default_factory=dict)
     specs: dict[str, ActuatorSpec] = field(default_factory=dict)
     metrics: tuple[MetricSpec, ...] = ()
     effective: dict[str, Value] = field(default_factory=dict)
     agents: dict[str, Agent] = field(default_factory=dict)
-    in_flight: dict[str, InFlight] = field(default_factory=dict)  # by decision id
+    in_flight: dict[str, PendingChange] = field(default_factory=dict)  # by decision id
     adopted: int = 0  # changes that count against the budget, without those that operators set
     decided_tick: dict[str, int] = field(default_factory=dict)  # actuator → start of its cool-down
     advised: dict[str, Decision] = field(default_factory=dict)  # actuator → its newest advice that can be approved
@@ -170,7 +170,7 @@ class State:
     def is_new(self, message: LearnerMessage) -> bool:
         """Return whether a learner's message counts: it is not a repetition, and is from the current incarnation.
 
-        A message of an earlier incarnation is about a process that is gone, settings included.
+        A message of an earlier incarnation describes a process that has ended, and its settings.
         """
         if isinstance(message, RunStarted) and message.incarnation > self.incarnation:
             self.incarnation, self._numbers = message.incarnation, NumberSet()
@@ -234,8 +234,8 @@ class State:
 
     def apply_receipt(self, receipt: Receipt) -> None:
         """Remove the receipt's decision from those in flight, and store the value that was read back."""
-        flight = self.in_flight.pop(receipt.decision_id, None)
-        if receipt.decision_id and flight is None:
+        pending = self.in_flight.pop(receipt.decision_id, None)
+        if receipt.decision_id and pending is None:
             self.counters["receipt.not_in_flight"] += 1
         if receipt.actuator == ROLLBACK and receipt.status == "applied":
             self.rollback_limits.add(receipt)
@@ -261,7 +261,7 @@ class State:
             agent.done_tick, agent.seen_ballot = status.tick, status.seen
 
     def apply_decision(self, decision: Decision) -> None:
-        """Store a decision. A change starts the cool-down and ends older advice; an adopted one is in flight."""
+        """Store a decision. A change starts the cool-down and replaces older advice; an adopted one is in flight."""
         if decision.verdict == "rejected":
             return
         actuator = decision.actuator
@@ -278,7 +278,7 @@ class State:
             return
         if not decision.command:
             self.vote_limits.add_change(decision, self.specs.get(actuator), self.rules)
-        self.in_flight[decision.id] = InFlight(decision, change_between(actuator, decision.before, decision.value))
+        self.in_flight[decision.id] = PendingChange(decision, change_between(actuator, decision.before, decision.value))
         if self.spec(actuator).intervenes:
             self.adopted += not decision.command or bool(decision.approves)
         change = f"{actuator}, {show(decision.before)} → {show(decision.value)}"
@@ -306,7 +306,7 @@ class State:
             agent.is_live, agent.last_tick = True, self.tick
         return agent
 
-    def drop_silent(self) -> None:
+    def mark_silent_agents(self) -> None:
         """Mark agents as not live if they were silent for too long."""
         for agent in self.agents.values():
             if agent.is_live and self.tick - agent.last_tick > self.rules.silent_ticks:
@@ -341,6 +341,6 @@ class State:
         """Return the autonomy that an operator set for the actuator, or else the one in the rules."""
         return self.autonomy.get(actuator) or self.autonomy.get("") or self.rules.autonomy_for(actuator)
 
-    def changes_in_flight(self) -> list[InFlight]:
+    def changes_in_flight(self) -> list[PendingChange]:
         """Return the adopted decisions without a receipt that have not lapsed."""
-        return [flight for flight in self.in_flight.values() if self.tick <= flight.decision.expires_at_tick]
+        return [pending for pending in self.in_flight.values() if self.tick <= pending.decision.expires_at_tick]

@@ -4,9 +4,9 @@ The state changes only on inputs: messages of the learner, the agents and the op
 back from the log, are only removed from `pending`. So a replica that has replayed the whole log knows exactly which
 outputs are not published yet.
 
-An observation is handled in this order. The tick advances. Due ballots close at the new tick, so that `apply_at_tick`
-is later. Agents that were silent for too long are marked as not live. Ballots that were waiting only for those agents
-close. In lockstep, the tick may close.
+An observation is handled in this order. The tick advances. Due ballots close at the new tick, from which
+`apply_at_tick` is counted. Agents that were silent for too long are marked as not live. Ballots that were waiting only
+for those agents close. In lockstep, the tick may close.
 
 Lockstep waits for the live agents whose votes count, and never for a shadow. A shadow's votes change nothing. So the
 run stays repeatable, and a shadow that hangs delays nothing.
@@ -22,7 +22,7 @@ from oven_core.mesh.actuator_values import clip, direction
 from oven_core.mesh.ballots import Ballot, Refusal, bounded_value, opening_refusal, proposed_value
 from oven_core.mesh.forecast import Forecast, make_forecast, refuse_unjudged
 from oven_core.mesh.outcomes import Outcomes
-from oven_core.mesh.outputs import OUTPUTS, Output, ReadBack
+from oven_core.mesh.outputs import OUTPUT_KINDS, Output, ReadBack
 from oven_core.mesh.state import State
 from oven_core.protocol import names
 from oven_core.protocol.announcements import ActuatorAnnounced
@@ -89,7 +89,7 @@ class Mesh:
             # The mesh's own subjects are included, because a server can be made to write an acknowledgement there.
             for fault in {"malformed", event.body.fault}:
                 self.state.counters[f"{fault}.{clip(kind, 40)}"] += 1
-        elif kind in OUTPUTS:
+        elif kind in OUTPUT_KINDS:
             if self.repeats(event):
                 self.state.counters[f"repeated.{kind}"] += 1
             else:
@@ -131,7 +131,7 @@ class Mesh:
             self._publish(self.outcomes.observe(body))
             self._publish(self.outcomes.harm_outcomes(self._next_id))
             self._close_ready()
-            state.drop_silent()
+            state.mark_silent_agents()
         elif isinstance(body, Receipt):
             state.apply_receipt(body)
             self._publish(self.outcomes.apply_receipt(body))
@@ -222,13 +222,13 @@ class Mesh:
 
     def _adopt(self, adoption: operator_commands.Adoption, command: str) -> Decision:
         """Adopt an operator's value or approval. An approval includes the votes and the forecast of the advice."""
-        advised, fields = adoption.advised, dict[str, Any]()
+        advised, fields = adoption.advice, dict[str, Any]()
         if advised is not None:
             fields = {"approves": advised.id, "target": advised.target, "horizon": advised.horizon}
             fields["expected_change"] = advised.expected_change
             for line in advised.tally:
                 if line.stance == "propose":
-                    self.state.vote_limits.add_passed(line.agent, advised.actuator)
+                    self.state.vote_limits.record_success(line.agent, advised.actuator)
         lines = advised.tally if advised is not None else ()
         return self._decide(
             "", adoption.spec.name, "adopted", adoption.value, adoption.reason, lines, command=command, **fields
@@ -337,12 +337,12 @@ class Mesh:
         state, opener = self.state, ballot.opened.opened_by
         actuator = ballot.opened.actuator
         if result.passed and result.newcomers:
-            state.vote_limits.add_advised(opener, state.tick)
+            state.vote_limits.record_advice(opener, state.tick)
         elif result.passed:
-            state.vote_limits.add_passed(opener, actuator)
-        elif opener in ballot.casts:
+            state.vote_limits.record_success(opener, actuator)
+        elif opener in ballot.votes:
             newcomer = not state.trust.is_trusted(opener, actuator)
-            state.vote_limits.add_failed(opener, newcomer, ballot.casts[opener].vote, state.tick)
+            state.vote_limits.record_failure(opener, newcomer, ballot.votes[opener].vote, state.tick)
         if result.veto:
             self.outcomes.add_veto(ballot, result.lines)
 
@@ -369,7 +369,7 @@ class Mesh:
         forecast: Forecast | None = None,
         **fields: Any,
     ) -> Decision:
-        """Create, store and emit a decision. `fields`: its optional fields."""
+        """Create, store and emit a decision. `fields` are its optional fields."""
         state, decision_id = self.state, self._next_id()
         spec = state.specs.get(actuator)
         apply_at = state.tick + state.rules.apply_delay_ticks
@@ -377,7 +377,7 @@ class Mesh:
         expires_at = apply_at + max(state.rules.expire_ticks, expire_ticks)
         if verdict == "advised":
             ticks = max(state.rules.approve_ticks, state.pace.ticks(state.rules.approve_minutes))
-            reason = f"{reason}; {operator_commands.advice(decision_id, ticks)}"
+            reason = f"{reason}; {operator_commands.approval_hint(decision_id, ticks)}"
             expires_at = state.tick + ticks
         decision = Decision(
             id=decision_id,

@@ -62,59 +62,58 @@ def count_votes(
     newcomers = not has_trusted_support and any(line.newcomer and line.stance in ("propose", "for") for line in lines)
     if newcomers:
         lines = tuple(_as_trusted(line) if line.agent not in excluded_agents else line for line in lines)
-    counted = [line for line in lines if not line.shadow and line.agent not in excluded_agents]
+    counted_lines = [line for line in lines if not line.shadow and line.agent not in excluded_agents]
     votes = [
         WeightedVote(
             line.agent,
-            ballot.casts[line.agent].value,
+            ballot.votes[line.agent].value,
             line.weight,
             line,
             line.weight > 0 and line.stance == "propose" and standing(line.agent).specialist,
         )
-        for line in counted
+        for line in counted_lines
         if line.stance in ("propose", "for")
     ]
-    against = [line for line in counted if line.stance == "against"]
-    opening = ballot.opened.proposal
+    against = [line for line in counted_lines if line.stance == "against"]
+    proposal = ballot.opened.proposal
 
-    def rejected(reason: str, value: Value = opening, veto: str = "") -> Tally:
+    def reject(reason: str, value: Value = proposal, veto: str = "") -> Tally:
         return Tally(False, value, direction(before, value), lines, reason, veto=veto)
 
     confident_against = [line for line in against if line.confidence >= rules.veto_confidence and line.weight > 0]
     vetoes = [line for line in confident_against if _reputable(line, rules)]
     veto = max(vetoes, key=lambda line: (line.confidence, line.agent), default=None)
     if not votes:
-        return rejected(f"no agent supports it any longer: {_summary(ballot, before, lines, against)}")
+        return reject(f"no agent supports it any longer: {_summary(ballot, before, lines, against)}")
     sides = group_by_side(spec, before, votes)
     name, side = heaviest_side(sides)
-    summary = _summary(ballot, before, [vote.line for vote in side], against, [v.line for v in votes if v not in side])
+    winners, others = [vote.line for vote in side], [vote.line for vote in votes if vote not in side]
+    summary = _summary(ballot, before, winners, against, others)
     if veto is not None:
-        because = f" because {clip(veto.rationale, 300)}" if veto.rationale else ""
+        veto_reason = f" because {clip(veto.rationale, 300)}" if veto.rationale else ""
         confidence = f"confidence {veto.confidence:.3g} (a veto needs {rules.veto_confidence:.3g})"
-        return rejected(f"{summary}; vetoed by {veto.agent} at {confidence}{because}", veto=veto.agent)
-    low_reputation = [
-        line for line in (*(vote.line for vote in side), *confident_against) if not _reputable(line, rules)
-    ]
+        return reject(f"{summary}; vetoed by {veto.agent} at {confidence}{veto_reason}", veto=veto.agent)
+    low_reputation = [line for line in (*winners, *confident_against) if not _reputable(line, rules)]
     summary += _low_reputation_text(low_reputation, rules)
     total = math.fsum([vote.weight for vote in votes] + [line.weight for line in against])
     share = math.fsum(vote.weight for vote in side) / total if total > 0 else 0.0
     if total <= 0:
-        return rejected(f"{summary}; no vote has weight: every confidence or reputation is 0")
+        return reject(f"{summary}; no vote has weight: every confidence or reputation is 0")
     if name == "away" or share < rules.majority - TIE:
-        sizes = f"the largest side has {share:.3g} of the total weight {total:.3g}, {rules.majority:.3g} required"
-        return rejected(f"{summary}; split: {sizes}")
+        shares_text = f"the largest side has {share:.3g} of the total weight {total:.3g}, {rules.majority:.3g} required"
+        return reject(f"{summary}; split: {shares_text}")
     value = merge_values(spec, side)
-    agreeing = [vote for vote in side if _agrees(vote.line, rules)]
-    highest = max((vote.line.confidence for vote in agreeing if vote.specialist), default=None)
-    by_specialist = highest is not None and highest >= rules.specialist_confidence
-    if not by_specialist and len(agreeing) < rules.agreeing:
-        specialist = "no specialist" if highest is None else f"a specialist at confidence {highest:.3g}"
+    agreeing_votes = [vote for vote in side if _agrees(vote.line, rules)]
+    top_confidence = max((vote.line.confidence for vote in agreeing_votes if vote.specialist), default=None)
+    by_specialist = top_confidence is not None and top_confidence >= rules.specialist_confidence
+    if not by_specialist and len(agreeing_votes) < rules.agreeing:
+        specialist = "no specialist" if top_confidence is None else f"a specialist at confidence {top_confidence:.3g}"
         required = f"a specialist at {rules.specialist_confidence:.3g} or {rules.agreeing} agreeing agents required"
-        return rejected(f"{summary}; no quorum: {len(agreeing)} in favour, {specialist}; {required}", value)
+        return reject(f"{summary}; no quorum: {len(agreeing_votes)} in favour, {specialist}; {required}", value)
     quorum = (
         f"specialist quorum {rules.specialist_confidence:.3g}"
         if by_specialist
-        else f"{len(agreeing)} agree, {rules.agreeing} required"
+        else f"{len(agreeing_votes)} agree, {rules.agreeing} required"
     )
     return Tally(True, value, direction(before, value), lines, f"{summary}; {quorum}", newcomers)
 
@@ -122,14 +121,14 @@ def count_votes(
 def tally_lines(ballot: Ballot, standing: Callable[[str], Standing]) -> tuple[TallyLine, ...]:
     """Return a line per eligible agent, in the ballot's order, then at most `MAX_SHADOW_LINES` of shadow voters."""
     eligible = [agent for agent in ballot.opened.eligible if not standing(agent).shadow]
-    shadows = sorted(agent for agent in ballot.casts if agent not in eligible)[:MAX_SHADOW_LINES]
+    shadows = sorted(agent for agent in ballot.votes if agent not in eligible)[:MAX_SHADOW_LINES]
     rationale_bytes = max(60, 6000 // max(1, len(eligible) + len(shadows)))
     lines = []
     for agent in (*eligible, *shadows):
         agent_standing = standing(agent)
         reputation = agent_standing.reputation
         reputation = rounded(reputation) if math.isfinite(reputation) and reputation > 0 else 0.0
-        cast = ballot.casts.get(agent)
+        cast = ballot.votes.get(agent)
         if cast is None:
             lines.append(
                 TallyLine(agent=agent, stance="silent", reputation=reputation, newcomer=agent_standing.newcomer)

@@ -4,7 +4,7 @@ An agent without a grant is a newcomer. Its votes appear in the tally without we
 ballot, but a vote that agrees with a trusted agent can complete a quorum. A change that only newcomers support is
 advised, so that a person can try it. After `rules.trusted_after` good outcomes of ballots that it opened itself on an
 actuator, an agent is trusted there as if it had a grant. Agreeing with others earns reputation but no trust. Clear harm
-takes earned trust away (oven_core.mesh.harm).
+revokes earned trust (oven_core.mesh.harm).
 """
 
 from __future__ import annotations
@@ -71,8 +71,8 @@ class Trust:
         speciality."""
         if not self.is_trusted(agent, actuator):
             return False
-        by_name = self._by_operators.get((agent, actuator), False) or actuator in self.rules.trusted.get(agent, ())
-        return by_name or actuator in declared
+        is_named = self._by_operators.get((agent, actuator), False) or actuator in self.rules.trusted.get(agent, ())
+        return is_named or actuator in declared
 
     def grants(self, agent: str) -> tuple[str, ...]:
         """Return the actuators in the agent's grants, sorted, or only `ALL` if it is trusted with all of them."""

@@ -100,10 +100,10 @@ def weighted_median(pairs: Sequence[tuple[float, float]], scale: str = "linear",
     weights_so_far: list[float] = []
     for index, (value, weight) in enumerate(ordered):
         weights_so_far.append(weight)
-        twice = 2 * math.fsum(weights_so_far)
-        if abs(twice - total) <= TIE * total and not lower and index + 1 < len(ordered):
+        twice_the_weight = 2 * math.fsum(weights_so_far)
+        if abs(twice_the_weight - total) <= TIE * total and not lower and index + 1 < len(ordered):
             next_value = ordered[index + 1][0]
             return math.sqrt(value) * math.sqrt(next_value) if scale == "log" else value / 2 + next_value / 2
-        if twice >= total * (1 - TIE):
+        if twice_the_weight >= total * (1 - TIE):
             return value
     raise ValueError("a weighted median needs at least one value with a weight above 0")

@@ -65,19 +65,19 @@ def asyncapi() -> dict[str, Any]:
 
 def _models() -> dict[str, type[Message]]:
     """Return every message that has its own subject, by name."""
-    logged = [model for subject in SUBJECTS for model in subject.carries]
+    logged = [model for subject in SUBJECTS for model in subject.message_types]
     requests = [model for request in REQUESTS for model in (request.request_type, request.reply_type)]
     return {
-        model.__name__: model for model in (*logged, *(unlogged.carries for unlogged in UNLOGGED_SUBJECTS), *requests)
+        model.__name__: model for model in (*logged, *(entry.message_type for entry in UNLOGGED_SUBJECTS), *requests)
     }
 
 
 def _channels() -> dict[str, Any]:
     channels = {}
     for subject in SUBJECTS:
-        channels[subject.kind] = _channel(subject.address("{run}", f"{{{subject.last}}}"), subject.carries)
+        channels[subject.kind] = _channel(subject.address("{run}", f"{{{subject.last_token}}}"), subject.message_types)
     for unlogged in UNLOGGED_SUBJECTS:
-        channels[unlogged.kind] = _channel(unlogged.pattern("{run}"), (unlogged.carries,))
+        channels[unlogged.kind] = _channel(unlogged.pattern("{run}"), (unlogged.message_type,))
     for request in REQUESTS:
         channels[request.name] = _channel(request.address, (request.request_type,))
         channels[f"{request.name}.reply"] = {"address": None, "messages": _message_references((request.reply_type,))}
@@ -103,7 +103,7 @@ def _message(name: str) -> dict[str, Any]:
         "summary": " ".join((model.__doc__ or "").split()),
         "payload": {"$ref": f"#/components/schemas/{name}"},
     }
-    subject = next((subject for subject in SUBJECTS if model in subject.carries), None)
+    subject = next((subject for subject in SUBJECTS if model in subject.message_types), None)
     headers: dict[str, Any] = {}
     if subject is not None:
         headers["traceparent"] = {"type": "string", "description": "W3C trace context, if there is one"}

@@ -12,17 +12,17 @@ from pydantic_core import from_json
 
 from oven_core.protocol.messages import LogMessage, Message, RunStarted
 from oven_core.protocol.subjects import BY_KIND, REQUESTS, SUBJECTS
-from oven_core.removed_names import removed_from_logs
+from oven_core.removed_names import removed_content_message
 
 
-def _any_of(models: Iterable[type[Message]]) -> TypeAdapter[Any]:
-    """Return an adapter for any of the models, distinguished by `type`."""
-    union: Any = Annotated[reduce(or_, models), Field(discriminator="type")]
+def _adapter(message_types: Iterable[type[Message]]) -> TypeAdapter[Any]:
+    """Return an adapter for any of the message types, distinguished by `type`."""
+    union: Any = Annotated[reduce(or_, message_types), Field(discriminator="type")]
     return TypeAdapter(union)
 
 
-_LOGGED: Final[TypeAdapter[LogMessage]] = _any_of(model for subject in SUBJECTS for model in subject.carries)
-_REQUESTS: Final = _any_of(model for request in REQUESTS for model in (request.request_type, request.reply_type))
+_LOG_ADAPTER: Final[TypeAdapter[LogMessage]] = _adapter(type_ for row in SUBJECTS for type_ in row.message_types)
+_REQUEST_ADAPTER: Final = _adapter(type_ for row in REQUESTS for type_ in (row.request_type, row.reply_type))
 
 Fault: TypeAlias = Literal["malformed", "version", "removed", "misplaced", "unsigned", "signature"]
 """The reason why an entry of the log does not count: it is not a message, has another version, needs a removed
@@ -43,20 +43,20 @@ class Malformed(BaseModel):
 def decode(subject_kind: str, data: bytes) -> LogMessage | Malformed:
     """Return the message in `data`, or the reason why it is not valid. All replicas get the same result."""
     if subject_kind in _TRIAL_SUBJECTS:
-        return Malformed(reason=removed_from_logs("trials"), fault="removed")
+        return Malformed(reason=removed_content_message("trials"), fault="removed")
     try:
-        body = _LOGGED.validate_json(data)
+        body = _LOG_ADAPTER.validate_json(data)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False, include_context=False)[0]
         path = ".".join(str(part) for part in first["loc"]) or "body"
         fault: Fault = "version" if first["loc"][-1:] == ("v",) else "malformed"
         return Malformed(reason=f"{path}: {first['msg']}", fault=fault)
     subject = BY_KIND.get(subject_kind)
-    if subject is None or not isinstance(body, subject.carries):
+    if subject is None or not isinstance(body, subject.message_types):
         reason = f"a {body.type} does not belong on the subject {subject_kind!r}"
         return Malformed(reason=reason, fault="misplaced")
     if isinstance(body, RunStarted) and (content := _removed_content(data)):
-        return Malformed(reason=removed_from_logs(content), fault="removed")
+        return Malformed(reason=removed_content_message(content), fault="removed")
     return body
 
 
@@ -74,9 +74,9 @@ def _removed_content(run_started: bytes) -> str:
 
 def json_schema() -> dict[str, Any]:
     """Return the JSON Schema of all messages in the log, by class name under `$defs`."""
-    return _LOGGED.json_schema()
+    return _LOG_ADAPTER.json_schema()
 
 
 def service_schema() -> dict[str, Any]:
     """Return the JSON Schema of requests and answers."""
-    return _REQUESTS.json_schema()
+    return _REQUEST_ADAPTER.json_schema()

@@ -18,8 +18,7 @@ from oven_core.protocol.messages import LogMessage
 MESSAGE_ID, SIGNATURE = "Nats-Msg-Id", "Oven-Signature"
 _DATA = ', "data": '
 
-
-UNKNOWN = datetime.min.replace(tzinfo=UTC)
+UNKNOWN_TIME = datetime.min.replace(tzinfo=UTC)
 """The time of an event that was received live. Only the log has the time at which it was stored."""
 
 
@@ -119,7 +118,7 @@ class Event:
             signature=entry["signature"],
         )
 
-    def logged(self) -> LoggedEvent:
+    def to_logged(self) -> LoggedEvent:
         """Return the event in the form of a `history` reply."""
         try:
             body = self.data.decode()

@@ -157,7 +157,7 @@ class Horizon(BaseModel):
     )
 
     @property
-    def known(self) -> bool:
+    def is_known(self) -> bool:
         """Whether the run has an end, without which `progress` means nothing."""
         return self.max_steps is not None or self.seconds is not None
 

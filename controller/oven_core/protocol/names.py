@@ -33,58 +33,58 @@ class Subjects:
         self.all = f"{base}.>"
 
     def history_of(self, replica: str) -> str:
-        """Requests for history that only this replica answers, to check that it is running."""
+        """Return the subject of history requests that only this replica answers, to check that it is running."""
         return f"{self.history}.{replica}"
 
     def agent(self, name: str) -> str:
-        """Statuses from an agent (AgentStatus)."""
+        """Return the subject of statuses from an agent (AgentStatus)."""
         return f"{self.base}.agent.{name}"
 
     def vote(self, name: str) -> str:
-        """Votes from an agent."""
+        """Return the subject of votes from an agent."""
         return f"{self.base}.vote.{name}"
 
     def alert(self, name: str) -> str:
-        """Alerts from an agent about symptoms."""
+        """Return the subject of alerts from an agent about symptoms."""
         return f"{self.base}.alert.{name}"
 
     def ballot(self, ballot_id: str) -> str:
-        """The opening of the ballot with this id."""
+        """Return the subject of the opening of the ballot with this id."""
         return f"{self.base}.ballot.{ballot_id}"
 
     def decision(self, decision_id: str) -> str:
-        """The decision with this id."""
+        """Return the subject of the decision with this id."""
         return f"{self.base}.decision.{decision_id}"
 
     def step(self, tick: int | str) -> str:
-        """The end of this tick, in lockstep."""
+        """Return the subject of the end of this tick, in lockstep."""
         return f"{self.base}.step.{tick}"
 
     def outcome(self, decision_id: str) -> str:
-        """The outcome of this decision."""
+        """Return the subject of the outcome of this decision."""
         return f"{self.base}.outcome.{decision_id}"
 
     def answer(self, answer_id: str) -> str:
-        """The mesh's answer with this id to a command."""
+        """Return the subject of the mesh's answer with this id to a command."""
         return f"{self.base}.answer.{answer_id}"
 
     def operator(self, name: str) -> str:
-        """Commands from an operator."""
+        """Return the subject of commands from an operator."""
         return f"{self.base}.operator.{name}"
 
 
 def reward(member: str) -> str:
-    """Requests for scores to a remote committee member."""
+    """Return the subject of requests for scores to a remote committee member."""
     return f"oven.reward.{checked('member', member)}"
 
 
 def probe(member: str) -> str:
-    """Requests to a remote committee member to test another model."""
+    """Return the subject of requests to a remote committee member to test another model."""
     return f"oven.probe.{checked('member', member)}"
 
 
 def kg(endpoint: str) -> str:
-    """Requests to an endpoint of the knowledge graph's service: diagnose, judge, info."""
+    """Return the subject of requests to an endpoint of the knowledge graph's service: diagnose, judge, info."""
     return f"oven.kg.{endpoint}"
 
 

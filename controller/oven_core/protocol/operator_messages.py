@@ -11,9 +11,9 @@ from oven_core.protocol.messages import LogMessage, Value
 from oven_core.protocol.operator_actions import ACTIONS
 from oven_core.protocol.rules import Autonomy
 
-JUDGES: Final = ("offer", "add", "remove")
+JUDGE_ACTIONS: Final = ("offer", "add", "remove")
 """The actions that change the members of a reward committee."""
-LEARNER_ACTIONS: Final = (*(action.name for action in ACTIONS.values() if action.answer == "receipt"), *JUDGES)
+LEARNER_ACTIONS: Final = (*(action.name for action in ACTIONS.values() if action.answer == "receipt"), *JUDGE_ACTIONS)
 """The actions that the learner handles. The mesh handles the others."""
 
 

@@ -2,8 +2,8 @@
 
 An agent's name is in its subjects, so the server itself stops it from voting under another name. Agents, monitors and
 operators have no access to the JetStream API, because it would let them bypass subject permissions (with a reply
-subject or a consumer's deliver subject). They catch up by requests to `history`, which never answers to an inbox of
-the learner or the mesh.
+subject or a consumer's deliver subject). They catch up by sending requests to `history`, which never answers to an
+inbox of the learner or the mesh.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def permissions(
         "operator": [*_named_subjects(run, "operator", [name]), subjects.history, subjects.stored_completions],
         "monitor": [subjects.history, subjects.stored_completions, "oven.kg.*"],
     }
-    agent_readable = [subject.pattern(run) for subject in SUBJECTS if subject.agents]
+    agent_readable = [subject.pattern(run) for subject in SUBJECTS if subject.agents_may_read]
     subscribe: dict[Role, list[str]] = {
         "admin": [">"],
         "learner": [inbox, f"{kg_inbox(name)}.>"],

@@ -119,7 +119,7 @@ class Rules(BaseModel):
     autonomy: Autonomy = Field(default="auto", description="autonomy for actuators that are not in `autonomy_of`")
     autonomy_of: dict[str, Autonomy] = Field(default_factory=dict, description="autonomy per actuator")
 
-    def trusting(self, agents: Iterable[str]) -> Rules:
+    def with_grants_for(self, agents: Iterable[str]) -> Rules:
         """Return these rules with a grant for all actuators for each of `agents` that has no grant."""
         grants = {name: (ALL,) for name in agents}
         return self.model_copy(update={"trusted": {**grants, **self.trusted}})

@@ -56,13 +56,13 @@ class Subject:
     """A kind of subject of the log, `oven.<run>.<kind>` or `oven.<run>.<kind>.<last>`."""
 
     kind: str
-    carries: tuple[type[LogMessage], ...]
+    message_types: tuple[type[LogMessage], ...]
     writer: Writer
     """The role that writes it. Learner, mesh and operators sign. Agents do not, because the server ties them to their
     names; their messages go to the votes stream."""
-    last: str = ""
+    last_token: str = ""
     """The meaning of the last token: the writer's name, or the message's id or tick; empty if there is none."""
-    agents: bool = False
+    agents_may_read: bool = False
     """Whether agents may subscribe. Operators and monitors may subscribe to everything."""
 
     @property
@@ -72,26 +72,26 @@ class Subject:
 
     def pattern(self, run: str) -> str:
         """Return the pattern of all subjects of the kind in one run."""
-        return f"oven.{run}.{self.kind}" + (".*" if self.last else "")
+        return f"oven.{run}.{self.kind}" + (".*" if self.last_token else "")
 
     def address(self, run: str, last: str) -> str:
         """Return one subject of the kind."""
-        return f"oven.{run}.{self.kind}" + (f".{last}" if self.last else "")
+        return f"oven.{run}.{self.kind}" + (f".{last}" if self.last_token else "")
 
 
 SUBJECTS: Final = (
-    Subject("run", (RunStarted, RunEnded, ActuatorAnnounced, PromptsInjected), "learner", agents=True),
-    Subject("observation", (Observation,), "learner", agents=True),
-    Subject("agent", (AgentStatus,), "agent", last="agent", agents=True),
-    Subject("vote", (Vote,), "agent", last="agent"),
-    Subject("alert", (Alert,), "agent", last="agent", agents=True),
-    Subject("ballot", (BallotOpened,), "mesh", last="id", agents=True),
-    Subject("decision", (Decision,), "mesh", last="id", agents=True),
-    Subject("receipt", (Receipt,), "learner", agents=True),
-    Subject("outcome", (Outcome,), "mesh", last="id", agents=True),
-    Subject("operator", (OperatorCommand, OperatorKey), "operator", last="operator"),
-    Subject("answer", (CommandAnswer,), "mesh", last="id"),
-    Subject("step", (StepClosed,), "mesh", last="tick"),
+    Subject("run", (RunStarted, RunEnded, ActuatorAnnounced, PromptsInjected), "learner", agents_may_read=True),
+    Subject("observation", (Observation,), "learner", agents_may_read=True),
+    Subject("agent", (AgentStatus,), "agent", last_token="agent", agents_may_read=True),
+    Subject("vote", (Vote,), "agent", last_token="agent"),
+    Subject("alert", (Alert,), "agent", last_token="agent", agents_may_read=True),
+    Subject("ballot", (BallotOpened,), "mesh", last_token="id", agents_may_read=True),
+    Subject("decision", (Decision,), "mesh", last_token="id", agents_may_read=True),
+    Subject("receipt", (Receipt,), "learner", agents_may_read=True),
+    Subject("outcome", (Outcome,), "mesh", last_token="id", agents_may_read=True),
+    Subject("operator", (OperatorCommand, OperatorKey), "operator", last_token="operator"),
+    Subject("answer", (CommandAnswer,), "mesh", last_token="id"),
+    Subject("step", (StepClosed,), "mesh", last_token="tick"),
 )
 BY_KIND: Final = {subject.kind: subject for subject in SUBJECTS}
 UNSIGNED: Final = tuple(subject.kind for subject in SUBJECTS if not subject.signed)
@@ -100,7 +100,7 @@ SIGNERS: Final[dict[str, str]] = {
 }
 """Kind → role that signs it. Operators sign with the key named at the end of the subject."""
 
-_KIND_OF: Final = {model: subject.kind for subject in SUBJECTS for model in subject.carries}
+_KIND_OF: Final = {model: subject.kind for subject in SUBJECTS for model in subject.message_types}
 
 
 def learner_subject(run: str, message: LearnerMessage) -> str:
@@ -138,7 +138,7 @@ class UnloggedSubject:
     """A kind of subject outside the log, `oven.<run>.<kind>`. The mesh does not read it, and replays do not have it."""
 
     kind: str
-    carries: type[Message]
+    message_type: type[Message]
     writer: Writer
     """The role that writes it. Operators and monitors may subscribe, and agents whose key allows it."""
 

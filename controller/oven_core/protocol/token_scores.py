@@ -48,7 +48,7 @@ def encode(scores: Mapping[int, float], size: int, sha: str) -> bytes:
     return blob
 
 
-def tokens_in(blob: bytes) -> int:
+def token_count(blob: bytes) -> int:
     """Return the number of tokens in an encoded prior."""
     return int(_HEADER.unpack_from(blob)[4])
 
@@ -69,11 +69,11 @@ def decode(blob: bytes, size: int, sha: str) -> dict[int, float]:
     stream = _BitReader(blob[_HEADER.size :])
     ids, last = [], -1
     for _ in range(count):
-        last += 1 + (stream.unary() << rice | stream.bits(rice))
+        last += 1 + (stream.read_unary() << rice | stream.read_bits(rice))
         if last >= size:
             raise ConfigError(f"the token prior is damaged: it contains token {last} of {size}")
         ids.append(last)
-    return {id_: low + (high - low) * stream.bits(4) / MAX_LEVEL for id_ in ids}
+    return {id_: low + (high - low) * stream.read_bits(4) / MAX_LEVEL for id_ in ids}
 
 
 def _pack(scores: Mapping[int, float], size: int, sha: str) -> bytes:
@@ -98,14 +98,14 @@ class _BitReader:
         self._bits = "".join(f"{byte:08b}" for byte in data)
         self._position = 0
 
-    def unary(self) -> int:
+    def read_unary(self) -> int:
         end = self._bits.find("0", self._position)
         if end < 0:
             raise ConfigError("the token prior is damaged: it is truncated")
         count, self._position = end - self._position, end + 1
         return count
 
-    def bits(self, count: int) -> int:
+    def read_bits(self, count: int) -> int:
         if self._position + count > len(self._bits):
             raise ConfigError("the token prior is damaged: it is truncated")
         digits = self._bits[self._position : self._position + count]

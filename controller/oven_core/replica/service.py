@@ -26,7 +26,7 @@ from oven_core.bus.stored_completions import stored_batch
 from oven_core.cancellation import end, on_termination
 from oven_core.errors import BusError, DivergedError
 from oven_core.mesh.code_hash import mesh_code_hash
-from oven_core.mesh.outputs import OUTPUTS, Output
+from oven_core.mesh.outputs import OUTPUT_KINDS, Output
 from oven_core.mesh.state_machine import Mesh
 from oven_core.protocol.codec import Malformed
 from oven_core.protocol.completion_messages import CompletionsRequest
@@ -71,11 +71,11 @@ async def _run_until_signal(url: str, run: str, replica: str) -> None:
     ):
         await serve_history(service_bus, run, replica)
         await serve_completions(service_bus, run)
-        serving = asyncio.create_task(serve(bus, run, os.environ.get("OVEN_LEARNER_KEY")))
-        tasks = {serving, asyncio.create_task(stop.wait()), asyncio.create_task(service_bus.closed.wait())}
+        serve_task = asyncio.create_task(serve(bus, run, os.environ.get("OVEN_LEARNER_KEY")))
+        tasks = {serve_task, asyncio.create_task(stop.wait()), asyncio.create_task(service_bus.closed.wait())}
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        if serving.done():
-            serving.result()
+        if serve_task.done():
+            serve_task.result()
         await end(*tasks)
         if service_bus.closed.is_set():
             raise BusError(f"the history service lost its connection for good: {service_bus.errors[-1:]}")
@@ -101,7 +101,7 @@ class _Replica:
         self._bus, self._run = bus, run
         self._mesh, self._traces, self._keyring = Mesh(run), _Traces(), Keyring(pin)
         self._outbox: asyncio.Queue[Output] = asyncio.Queue()
-        self._forged: dict[str, int] = {}  # subject with forged messages → sequence of the last one
+        self._forged: dict[str, int] = {}  # subject → sequence of its last forged message
 
     async def follow(self) -> None:
         mesh = self._mesh
@@ -110,11 +110,11 @@ class _Replica:
         if caught_up:
             log.info("replayed 0 events; the log is still empty")
         may_publish = True
-        async for logged in self._bus.read(self._run):
-            event = self._keyring.verify(logged)
+        async for logged_event in self._bus.read(self._run):
+            event = self._keyring.verify(logged_event)
             outputs = mesh.step(event)
             self._traces.add_event(event, outputs)
-            if isinstance(event.body, Malformed) and kind(event.subject) in OUTPUTS:
+            if isinstance(event.body, Malformed) and kind(event.subject) in OUTPUT_KINDS:
                 log.error("event %d on %s is ignored: %s", event.seq, event.subject, event.body.reason)
                 self._forged[event.subject] = event.seq
                 if event.subject in mesh.pending:  # the forgery came first, and the log refused the real output
@@ -123,7 +123,7 @@ class _Replica:
                 log.error("%s", mesh.divergence)
                 raise DivergedError(mesh.divergence)
             if isinstance(event.body, RunStarted):
-                may_publish = _same_code(event.body) and _has_mesh_key(self._bus, event.body)
+                may_publish = _has_same_code(event.body) and _has_mesh_key(self._bus, event.body)
             if not caught_up:
                 if event.seq < head:
                     continue
@@ -147,22 +147,22 @@ class _Replica:
                     publishing.create_task(_publish(self._bus, output, self._traces, after_sequence))
 
 
-def _same_code(started: RunStarted) -> bool:
-    if started.mesh_code and started.mesh_code != mesh_code_hash():
+def _has_same_code(run_started: RunStarted) -> bool:
+    if run_started.mesh_code and run_started.mesh_code != mesh_code_hash():
         log.error(
-            "this replica's code (%s) is not what the run was started with (%s), so it publishes nothing; install the "
-            "versions in RunStarted: %s",
+            "this replica's code (%s) differs from the code that started the run (%s), so it publishes nothing; "
+            "install the versions in RunStarted: %s",
             mesh_code_hash()[:12],
-            started.mesh_code[:12],
-            started.versions,
+            run_started.mesh_code[:12],
+            run_started.versions,
         )
         return False
     return True
 
 
-def _has_mesh_key(bus: Bus, started: RunStarted) -> bool:
+def _has_mesh_key(bus: Bus, run_started: RunStarted) -> bool:
     """Return whether this replica signs with the run's key for the mesh. Otherwise it would retry forever."""
-    if started.keys and (bus.signer is None or started.keys.get(MESH) != bus.signer.public):
+    if run_started.keys and (bus.signer is None or run_started.keys.get(MESH) != bus.signer.public):
         log.error(
             "this replica's key is not the run's key for the mesh, so it publishes nothing; use the mesh.nk that "
             "belongs to the keys.json of the run"
@@ -176,19 +176,19 @@ async def _publish(bus: Bus, output: Output, traces: _Traces, after_sequence: in
 
     Another replica's copy is just as good. If its bytes differ, the mesh notices when it reads them back.
     """
-    span, retried = traces.span(output.message), False
-    context = span.traceparent or traces.context(output.message)
+    span, may_be_logged = traces.open_span(output.message), False
+    context = span.traceparent or traces.context_of(output.message)
     while True:
         try:
             await bus.append(output.subject, output.data, once=True, after_sequence=after_sequence, traceparent=context)
             span.end()
             return
         except AlreadyLoggedError:
-            if retried:  # the copy may be ours; otherwise another replica decided first, and this span is not sent
+            if may_be_logged:  # the copy may be ours; otherwise another replica was first, and the span is not sent
                 span.end()
             return
         except BusError as error:
-            retried = True
+            may_be_logged = True
             log.warning("%s; retrying", error)
             await asyncio.sleep(RETRY_S)
 
@@ -203,19 +203,19 @@ class _Traces:
         self._contexts = tracing.Contexts()
 
     def add_event(self, event: Event, outputs: list[Output]) -> None:
-        """Link the outputs that an event caused to its trace, also while replaying the log."""
+        """Link the outputs that an event caused to its trace, even while replaying the log."""
         for output in outputs if event.traceparent else ():
             if isinstance(output.message, BallotOpened | Decision):
                 self._contexts.add(output.message.id, event.traceparent)
 
-    def context(self, message: Message) -> str:
+    def context_of(self, message: Message) -> str:
         if isinstance(message, BallotOpened):
             return self._contexts.get(message.id)
         # A decision without a ballot refuses a vote, and continues the vote's trace.
         return self._contexts.get(message.ballot or message.id) if isinstance(message, Decision) else ""
 
-    def span(self, message: Message) -> Span:
-        """Open a span for the tally of a decision."""
+    def open_span(self, message: Message) -> Span:
+        """Open a span for the tally of a decision; do nothing for other messages."""
         if not isinstance(message, Decision):
             return tracing.OFF
         attributes: dict[str, Attribute] = {
@@ -225,19 +225,19 @@ class _Traces:
             "oven.decision_id": message.id,
             "oven.verdict": message.verdict,
         }
-        opened_ns = self._contexts.since_ns(message.ballot)
-        return tracing.span("tally", self.context(message), attributes, kind="consumer", began_ns=opened_ns)
+        opened_ns = self._contexts.stored_ns(message.ballot)
+        return tracing.span("tally", self.context_of(message), attributes, kind="consumer", began_ns=opened_ns)
 
 
 async def serve_history(bus: Bus, run: str, replica: str = "mesh") -> None:
-    """Answer requests for past events until the connection closes. One replica answers, or the one that is named."""
+    """Answer requests for past events until the connection closes. Any replica answers, or the one that is named."""
 
     async def read(data: bytes) -> HistoryBatch:
         request = HistoryRequest.model_validate_json(data)
         head, size, events = await bus.head(run), 0, list[LoggedEvent]()
         if request.after < head:
             async for event in bus.read(run, after=request.after, until=min(head, request.after + request.limit)):
-                entry = event.logged()
+                entry = event.to_logged()
                 size += len(entry.model_dump_json())
                 if events and size > REPLY_BYTES:
                     break
@@ -251,7 +251,7 @@ async def serve_history(bus: Bus, run: str, replica: str = "mesh") -> None:
 
 
 async def serve_completions(bus: Bus, run: str) -> None:
-    """Answer requests for stored completions until the connection closes. One replica answers each request."""
+    """Answer requests for stored completions until the connection closes. Any replica answers, once per request."""
 
     async def read(data: bytes) -> Message:
         request = CompletionsRequest.model_validate_json(data)

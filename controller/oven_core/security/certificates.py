@@ -26,7 +26,7 @@ except ImportError as error:
         "--tls-cert FILE --tls-key FILE"
     ) from error
 
-DAYS = 825
+SERVER_DAYS = 825
 """Validity of the server's certificate in days. Some clients refuse a longer validity."""
 AUTHORITY_DAYS = 3650
 """Validity of the authority's certificate in days."""
@@ -35,23 +35,23 @@ AUTHORITY_DAYS = 3650
 def create_certificate(folder: Path, hosts: Sequence[str]) -> tuple[Certificate, Path]:
     """Create a server certificate for `hosts` (names or addresses), and return it with the authority's certificate. In
     `folder`, every user may read `ca.pem` and `server.pem`. Only the owner may read `ca.key` and `server.key` (mode
-    0600). An existing authority is used again, so that clients still trust it. Raises ConfigError."""
-    authority, authority_key = _authority(folder)
+    0600). An existing authority is reused, so that clients still trust it. Raises ConfigError."""
+    authority, authority_key = _load_or_create_authority(folder)
     key = ec.generate_private_key(ec.SECP256R1())
-    names = [_name(host) for host in hosts]
-    issued = (
-        _builder(_subject(hosts[0]), authority.subject, key, DAYS)
+    names = [_general_name(host) for host in hosts]
+    certificate = (
+        _certificate_builder(_subject(hosts[0]), authority.subject, key, SERVER_DAYS)
         .add_extension(x509.SubjectAlternativeName(names), critical=False)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(x509.ExtendedKeyUsage([x509.OID_SERVER_AUTH]), critical=False)
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(authority_key.public_key()), critical=False)
         .sign(authority_key, hashes.SHA256())
     )
-    _save(folder / "server", issued, key)
+    _save(folder / "server", certificate, key)
     return Certificate(folder / "server.pem", folder / "server.key"), folder / "ca.pem"
 
 
-def _authority(folder: Path) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
+def _load_or_create_authority(folder: Path) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
     if (folder / "ca.pem").exists():
         existing_key = load_pem_private_key((folder / "ca.key").read_bytes(), None)
         assert isinstance(existing_key, ec.EllipticCurvePrivateKey)
@@ -61,7 +61,7 @@ def _authority(folder: Path) -> tuple[x509.Certificate, ec.EllipticCurvePrivateK
         False, False, False, False, False, key_cert_sign=True, crl_sign=True, encipher_only=False, decipher_only=False
     )
     authority = (
-        _builder(subject, subject, key, AUTHORITY_DAYS)
+        _certificate_builder(subject, subject, key, AUTHORITY_DAYS)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(key_usage, critical=True)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
@@ -71,7 +71,7 @@ def _authority(folder: Path) -> tuple[x509.Certificate, ec.EllipticCurvePrivateK
     return authority, key
 
 
-def _builder(
+def _certificate_builder(
     subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey, days: int
 ) -> x509.CertificateBuilder:
     now = datetime.now(UTC)
@@ -86,7 +86,7 @@ def _builder(
     )
 
 
-def _name(host: str) -> x509.GeneralName:
+def _general_name(host: str) -> x509.GeneralName:
     try:
         return x509.IPAddress(ipaddress.ip_address(host))
     except ValueError:

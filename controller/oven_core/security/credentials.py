@@ -30,19 +30,19 @@ class Credentials:
 
     @classmethod
     def new(cls, name: str) -> Credentials:
-        """Return a new random key."""
+        """Create a random key."""
         return cls(name, bytes(nkeys.encode_seed(os.urandom(32), nkeys.PREFIX_BYTE_USER)))
 
     @classmethod
     def load(cls, path: Path) -> Credentials:
         """Read a `.nk` file, whose stem is the role's name.
 
-        Raises ConfigError for a file without a seed, or one that others may read, because a key must be secret.
+        Raises ConfigError for a file without a seed, or one that other users can read, because a key must be secret.
         """
         seed = read_file(path, "the credentials").strip()
         mode = stat.S_IMODE(path.stat().st_mode)
         if mode & 0o077:
-            raise ConfigError(f"{path} has mode {mode:04o}: others may use this key; `chmod 600 {path}` fixes it")
+            raise ConfigError(f"{path} has mode {mode:04o}: other users can read this key; run `chmod 600 {path}`")
         try:
             nkeys.from_seed(bytearray(seed))
         except Exception as error:

@@ -1,7 +1,7 @@
 """A person's credential file, with everything needed to reach one run from another machine.
 
-It has the run and its address, the person's private key, the public keys that verify the log, and the authority of the
-server's certificate. `creds add NAME --operator` or `--read-only` writes it, with mode 0600.
+It contains the run and its address, the person's private key, the public keys that verify the log, and the authority of
+the server's certificate. `creds add NAME --operator` or `--read-only` writes it, with mode 0600.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from oven_core.protocol import names
 from oven_core.security.credentials import Credentials, write_secret
 from oven_core.security.signing import public_key
 
-FILE_BYTES: Final = 256 << 10
+MAX_FILE_BYTES: Final = 256 << 10
 """Maximum bytes of the file. A certificate authority with its chain has a few kilobytes, and a public key 50 bytes."""
 PersonRole = Literal["operator", "monitor"]
-"""The role of a person: an operator commands and reads, and a monitor only reads."""
+"""The role of a person: an operator sends commands and reads, and a monitor only reads."""
 
 
 class PersonFile(BaseModel):
@@ -34,7 +34,7 @@ class PersonFile(BaseModel):
     run: str
     name: str
     role: PersonRole
-    url: str = Field(description="the server's address; empty: the user gives it")
+    url: str = Field(description="the server's address; empty: the user provides it")
     seed: str = Field(repr=False)
     keys: dict[str, str] = Field(default_factory=dict, description="signer → public key; empty: the run is unsigned")
     tls_ca: str = Field(default="", description="PEM of the authority to trust; empty: the system's authorities")
@@ -73,14 +73,14 @@ class PersonFile(BaseModel):
 def load(path: Path) -> PersonFile | Credentials:
     """Read the file given by --creds: a person's credential file or an nkey seed (`.nk`).
 
-    Raises ConfigError for any other file, and for one that others may read.
+    Raises ConfigError for any other file, and for one that other users can read.
     """
-    data = read_file(path, "the credentials", FILE_BYTES).strip()
+    data = read_file(path, "the credentials", MAX_FILE_BYTES).strip()
     if not data.startswith(b"{"):
         return Credentials.load(path)
     mode = stat.S_IMODE(path.stat().st_mode)
     if mode & 0o077:
-        raise ConfigError(f"{path} has mode {mode:04o}: others may use this key; `chmod 600 {path}` fixes it")
+        raise ConfigError(f"{path} has mode {mode:04o}: other users can read this key; run `chmod 600 {path}`")
     try:
         return PersonFile.model_validate_json(data)
     except ValidationError as error:

@@ -105,18 +105,18 @@ class Keyring:
     def _verify_start(self, event: Event, body: RunStarted) -> Malformed | None:
         if not body.keys:
             if self._learner:
-                return _unsigned("it has no keys, but this run is signed")
+                return _unsigned_fault("it has no keys, but this run is signed")
             if self.keys is None:
                 self.keys, self._incarnation = {}, body.incarnation
             return None
         try:
             keys = {name: public_key(text) for name, text in body.keys.items()}
         except ValueError as error:
-            return _wrong(f"it has an invalid key: {error}")
+            return _signature_fault(f"it has an invalid key: {error}")
         if LEARNER not in keys:
-            return _wrong("it has keys, but not the learner's key")
+            return _signature_fault("it has keys, but not the learner's key")
         if self._learner and body.keys[LEARNER] != self._learner:
-            return _wrong("its learner's key is not that of this run")
+            return _signature_fault("its learner key is not the learner key of this run")
         if fault := _check_signature(LEARNER, keys[LEARNER], event):
             return fault
         self._learner = body.keys[LEARNER]
@@ -126,14 +126,14 @@ class Keyring:
 
     def _verify_signer(self, event: Event, kind: str) -> Malformed | None:
         if self.keys is None:
-            return _unsigned("it precedes RunStarted, which has the keys")
+            return _unsigned_fault("it precedes RunStarted, which has the keys")
         if not self.keys:
             return None
         name = SIGNERS.get(kind, event.author)
         if kind not in SIGNERS and (kind != "operator" or name in (LEARNER, MESH)):
-            return _unsigned(f"{name!r} does not sign on subjects of the kind {kind!r}")
+            return _unsigned_fault(f"{name!r} does not sign on subjects of the kind {kind!r}")
         if name not in self._verify_keys:
-            return _unsigned(f"RunStarted has no key for {name!r}")
+            return _unsigned_fault(f"RunStarted has no key for {name!r}")
         changed_key = event.body if isinstance(event.body, OperatorKey) else None
         fault = _check_signature(name, self._verify_keys[name], event, self._check or changed_key is not None)
         return fault if fault or changed_key is None else self._change_key(name, changed_key)
@@ -141,13 +141,13 @@ class Keyring:
     def _change_key(self, signer: str, body: OperatorKey) -> Malformed | None:
         """Add or revoke a person's key."""
         if signer != OPERATOR:
-            return _unsigned(f"only {OPERATOR!r} may add and revoke keys, but {signer!r} signed it")
+            return _unsigned_fault(f"only {OPERATOR!r} may add and revoke keys, but {signer!r} signed it")
         if body.name in (LEARNER, MESH, OPERATOR) or not names.NAME.fullmatch(body.name):
-            return _unsigned(f"the key of {body.name!r} cannot be added or revoked")
+            return _unsigned_fault(f"the key of {body.name!r} cannot be added or revoked")
         try:
             key = public_key(body.key) if body.key else None
         except ValueError as error:
-            return _wrong(f"it has an invalid key: {error}")
+            return _signature_fault(f"it has an invalid key: {error}")
         keys, verify_keys = dict(self.keys or {}), dict(self._verify_keys)
         if key is None:
             keys.pop(body.name, None)
@@ -182,9 +182,9 @@ def load_keys(path: Path) -> dict[str, str]:
 
 def _check_signature(name: str, key: VerifyKey, event: Event, check: bool = True) -> Malformed | None:
     if not event.signature:
-        return _unsigned(f"it is not signed, but {name!r} must sign it")
+        return _unsigned_fault(f"it is not signed, but {name!r} must sign it")
     if check and not _is_valid(key, event):
-        return _wrong(f"its signature is not one by {name!r} for this subject, message id and body")
+        return _signature_fault(f"its signature by {name!r} does not match its subject, message id and body")
     return None
 
 
@@ -199,9 +199,9 @@ def _is_valid(key: VerifyKey, event: Event) -> bool:
     return True
 
 
-def _unsigned(reason: str) -> Malformed:
+def _unsigned_fault(reason: str) -> Malformed:
     return Malformed(reason=reason, fault="unsigned")
 
 
-def _wrong(reason: str) -> Malformed:
+def _signature_fault(reason: str) -> Malformed:
     return Malformed(reason=reason, fault="signature")

@@ -66,28 +66,28 @@ class Tracing:
         """Open a span (`tracing.span`)."""
         root = Context()  # the current context belongs to another trace
         context = _W3C.extract({HEADER: parent}, context=root) if parent else root
-        inner = self._tracer.start_span(name, context, _KINDS[kind], attributes, start_time=began_ns)
-        return _OpenSpan(self, inner, ended_ns)
+        otel_span = self._tracer.start_span(name, context, _KINDS[kind], attributes, start_time=began_ns)
+        return _OpenSpan(self, otel_span, ended_ns)
 
-    def end(self, inner: trace.Span, ended_ns: int | None) -> None:
+    def end(self, otel_span: trace.Span, ended_ns: int | None) -> None:
         """End a span and count it."""
         with self._lock:
-            self._ended_count += inner.get_span_context().trace_flags.sampled
+            self._ended_count += otel_span.get_span_context().trace_flags.sampled
         with _quiet():
-            inner.end(ended_ns)
+            otel_span.end(ended_ns)
 
     def flush(self, limit_s: float) -> None:
         """Send the finished spans within the limit."""
-        self._within(limit_s, self._provider.force_flush)
+        self._run_within(limit_s, self._provider.force_flush)
 
     def close(self, limit_s: float) -> None:
         """Send the finished spans within the limit, and warn about lost ones."""
         self.flush(limit_s)
-        self._within(0.0, self._provider.shutdown)
-        if lost := self._ended_count - self._exporter.delivered:
-            log.warning("%d of %d spans did not reach %s", lost, self._ended_count, self._exporter.url)
+        self._run_within(0.0, self._provider.shutdown)
+        if lost_count := self._ended_count - self._exporter.delivered_count:
+            log.warning("%d of %d spans did not reach %s", lost_count, self._ended_count, self._exporter.url)
 
-    def _within(self, limit_s: float, call: Callable[[], object]) -> None:
+    def _run_within(self, limit_s: float, call: Callable[[], object]) -> None:
         """Run an SDK call in a thread until the limit, because it blocks while the exporter retries."""
 
         def run() -> None:
@@ -97,17 +97,17 @@ class Tracing:
         thread = threading.Thread(target=run, name="oven-telemetry", daemon=True)
         thread.start()
         deadline = time.monotonic() + limit_s
-        while thread.is_alive() and not self._exporter.failing and (rest := deadline - time.monotonic()) > 0:
-            thread.join(min(POLL_S, rest))
+        while thread.is_alive() and not self._exporter.is_failing and (remaining_s := deadline - time.monotonic()) > 0:
+            thread.join(min(POLL_S, remaining_s))
 
 
 class _OpenSpan(Span):
-    __slots__ = ("_ended_ns", "_inner", "_traceparent", "_tracing")
+    __slots__ = ("_ended_ns", "_otel_span", "_traceparent", "_tracing")
 
-    def __init__(self, tracing: Tracing, inner: trace.Span, ended_ns: int | None) -> None:
+    def __init__(self, tracing: Tracing, otel_span: trace.Span, ended_ns: int | None) -> None:
         carrier: dict[str, str] = {}
-        _W3C.inject(carrier, trace.set_span_in_context(inner, Context()))
-        self._tracing, self._inner, self._ended_ns = tracing, inner, ended_ns
+        _W3C.inject(carrier, trace.set_span_in_context(otel_span, Context()))
+        self._tracing, self._otel_span, self._ended_ns = tracing, otel_span, ended_ns
         self._traceparent = carrier.get(HEADER, "")  # absent with OTEL_SDK_DISABLED
 
     @property
@@ -115,17 +115,17 @@ class _OpenSpan(Span):
         return self._traceparent
 
     def set_attributes(self, attributes: Mapping[str, Attribute]) -> None:
-        self._inner.set_attributes(attributes)
+        self._otel_span.set_attributes(attributes)
 
     def event(self, name: str, attributes: Mapping[str, Attribute], at_ns: int) -> None:
-        self._inner.add_event(name, attributes, at_ns)
+        self._otel_span.add_event(name, attributes, at_ns)
 
     def end(self, error_type: str = "") -> None:
         """End the span. Only the type of an error is recorded, because its message may quote data."""
         if error_type:
-            self._inner.set_attribute("error.type", error_type)
-            self._inner.set_status(trace.StatusCode.ERROR)
-        self._tracing.end(self._inner, self._ended_ns)
+            self._otel_span.set_attribute("error.type", error_type)
+            self._otel_span.set_status(trace.StatusCode.ERROR)
+        self._tracing.end(self._otel_span, self._ended_ns)
 
 
 class _ReportingExporter(SpanExporter):
@@ -133,10 +133,10 @@ class _ReportingExporter(SpanExporter):
 
     def __init__(self, exporter: SpanExporter, url: str) -> None:
         self.url = url
-        self.delivered = 0
-        self.failing = False
+        self.delivered_count = 0
+        self.is_failing = False
         self._exporter = exporter
-        self._reported = False
+        self._has_reported = False
         for name in _NOISY_LOGGERS:
             logging.getLogger(name).addFilter(_drop_own_records)
 
@@ -149,17 +149,17 @@ class _ReportingExporter(SpanExporter):
             # Its text may contain the exporter's credentials.
             result, cause = SpanExportResult.FAILURE, f" ({type(error).__name__})"
         if result is SpanExportResult.SUCCESS:
-            self.delivered += len(spans)
-            self.failing = False
+            self.delivered_count += len(spans)
+            self.is_failing = False
         else:
             self._report_failure(cause)
         return result
 
     def _report_failure(self, cause: str = "") -> None:
-        """Warn after the first failed attempt, and note the failure, so that nothing waits for the collector."""
-        self.failing = True
-        if not self._reported:
-            self._reported = True
+        """Warn after the first failed attempt, and record the failure, so that nothing waits for the collector."""
+        self.is_failing = True
+        if not self._has_reported:
+            self._has_reported = True
             log.warning("the collector at %s does not accept traces%s; the run continues without them", self.url, cause)
 
     def shutdown(self) -> None:
@@ -183,12 +183,12 @@ _thread_state = threading.local()
 @contextmanager
 def _quiet(on_failure: Callable[[], object] | None = None) -> Iterator[None]:
     """Suppress OpenTelemetry's log records on this thread within the block, and call `on_failure` for warnings."""
-    before = getattr(_thread_state, "on_failure", None)
-    _thread_state.on_failure = on_failure or before or (lambda: None)
+    previous = getattr(_thread_state, "on_failure", None)
+    _thread_state.on_failure = on_failure or previous or (lambda: None)
     try:
         yield
     finally:
-        _thread_state.on_failure = before
+        _thread_state.on_failure = previous
 
 
 def _drop_own_records(record: logging.LogRecord) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Literal, Self
 
 HEADER = "traceparent"
-"""The message header that carries a trace context (W3C Trace Context)."""
+"""The message header with the trace context (W3C Trace Context)."""
 Kind = Literal["internal", "client", "producer", "consumer"]
 Attribute = str | bool | int | float | tuple[str, ...]
 
@@ -21,14 +21,14 @@ class Span:
 
     @property
     def traceparent(self) -> str:
-        """Return the context for the next message's header; empty while telemetry is off."""
+        """The context for the next message's header; empty while telemetry is off."""
         return ""
 
     def set_attributes(self, attributes: Mapping[str, Attribute]) -> None:
-        """Add attributes, never a text that a person or a model wrote: spans leave the machine."""
+        """Add attributes. Spans leave the machine, so these must not contain text that a person or a model wrote."""
 
     def event(self, name: str, attributes: Mapping[str, Attribute], at_ns: int) -> None:
-        """Add an event at a Unix time. Its attributes must not contain such texts either."""
+        """Add an event at a Unix time. The same applies to its attributes."""
 
     def end(self, error_type: str = "") -> None:
         """End the span. A span that never ends is never sent."""
@@ -36,5 +36,5 @@ class Span:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        self.end(kind.__name__ if kind else "")
+    def __exit__(self, error_type: type[BaseException] | None, *_: object) -> None:
+        self.end(error_type.__name__ if error_type else "")

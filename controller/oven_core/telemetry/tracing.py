@@ -1,6 +1,6 @@
 """Tracing with OpenTelemetry. It is off unless OVEN_OTLP names a collector.
 
-One step's observe → votes → tally → apply is one trace. Its context is in the header `traceparent` of each message (W3C
+Each step is one trace: observe → votes → tally → apply. Its context is in the header `traceparent` of each message (W3C
 Trace Context), never in a body, so the log has the same bytes with and without tracing.
 
 While tracing is off, OpenTelemetry is not imported and every span is `OFF`. While it is on, a separate thread sends
@@ -46,19 +46,19 @@ def start(process: str, run: str, exporter: SpanExporter | None = None) -> None:
     shutdown()
     if exporter is None and not url.startswith(("http://", "https://")):
         raise ConfigError(
-            f"{VARIABLE}={url!r} is not an address of a collector; OTLP over HTTP has one such as http://localhost:4318"
+            f"{VARIABLE}={url!r} is not a collector's address; use one for OTLP over HTTP, for example http://localhost:4318"
         )
     try:
         from oven_core.telemetry import otlp
     except ImportError as error:
         raise ConfigError(
             f"traces should go to {url}, but OpenTelemetry is not installed ({error.name}): "
-            '`pip install "oven-controller[otel]"`, or leave out --otlp'
+            '`pip install "oven-controller[otel]"`, or omit --otlp'
         ) from error
     _active = otlp.Tracing(process, run, exporter or otlp.collector(url), url)
 
 
-def on() -> bool:
+def is_on() -> bool:
     """Return whether tracing is on."""
     return _active is not None
 
@@ -72,7 +72,7 @@ def span(
     began_ns: int | None = None,
     ended_ns: int | None = None,
 ) -> Span:
-    """Open a span below the context `parent` (empty: the root of a new trace). It starts now and ends with `end`,
+    """Open a span under the context `parent` (empty: the root of a new trace). It starts now and ends with `end`,
     unless `began_ns` and `ended_ns` (Unix time) describe a past interval that was measured where no span may be
     opened."""
     if _active is None:
@@ -99,9 +99,9 @@ def flush(limit_s: float = FLUSH_S) -> None:
 def shutdown(limit_s: float = FLUSH_S) -> None:
     """Send the finished spans and turn tracing off."""
     global _active
-    ending, _active = _active, None
-    if ending is not None:
-        ending.close(limit_s)
+    tracing, _active = _active, None
+    if tracing is not None:
+        tracing.close(limit_s)
 
 
 class Contexts:
@@ -123,7 +123,7 @@ class Contexts:
         entry = self._by_key.get(key)
         return entry[0] if entry else ""
 
-    def since_ns(self, key: str) -> int | None:
+    def stored_ns(self, key: str) -> int | None:
         """Return when the context was stored, in Unix time."""
         entry = self._by_key.get(key)
         return entry[1] if entry else None

@@ -61,21 +61,21 @@ class BriefLog:
         full_from = log.size() - FULL_BYTES
         for line in lines:
             head = _FREQUENT.match(line)
-            if head is not None and int(head[1]) == log.seq + 1 and head[2] == self._run and self._hold(head, line):
+            if head is not None and int(head[1]) == log.seq + 1 and head[2] == self._run and self._keep(head, line):
                 log.advance(line, log.seq + 1)
                 if log.offset < full_from:
                     continue
                 break
-            yield from self._released(self._observations)
+            yield from self._release(self._observations)
             event = log.read(line)
             if isinstance(event.body, RunStarted):  # its keys do not verify earlier events
-                yield from self._released(self._latest)
+                yield from self._release(self._latest)
             yield event
-        yield from self._released(self._observations, self._latest)
+        yield from self._release(self._observations, self._latest)
         for line in lines:
             yield log.read(line)
 
-    def _hold(self, head: re.Match[bytes], line: bytes) -> bool:
+    def _keep(self, head: re.Match[bytes], line: bytes) -> bool:
         """Keep the line until it is superseded. Return False if it has to be read now."""
         subject, kind = head[3], head[4]
         if kind == b"Observation":
@@ -95,10 +95,10 @@ class BriefLog:
             return False
         return True
 
-    def _released(self, *held: dict[bytes, bytes]) -> Iterator[Event]:
+    def _release(self, *kept_lines: dict[bytes, bytes]) -> Iterator[Event]:
         """Yield the events of the kept lines in order, and forget the lines."""
-        events = [self._log.decode(line) for lines in held for line in lines.values()]
-        for lines in held:
+        events = [self._log.decode(line) for lines in kept_lines for line in lines.values()]
+        for lines in kept_lines:
             lines.clear()
         yield from sorted(events, key=lambda event: event.seq)
 

@@ -19,7 +19,7 @@ from oven_core.bus.connection import Bus
 from oven_core.bus.log_client import AlreadyLoggedError
 from oven_core.errors import BusError, ConfigError, ProcessError
 from oven_core.mesh.code_hash import mesh_code_hash
-from oven_core.mesh.outputs import OUTPUTS, Output
+from oven_core.mesh.outputs import OUTPUT_KINDS, Output
 from oven_core.mesh.state_machine import Mesh
 from oven_core.protocol.codec import Malformed
 from oven_core.protocol.events import Event
@@ -39,8 +39,7 @@ Report = Callable[[str], object]
 
 async def recover(folder: RunFolder, report: Report) -> None:
     """Complete the log.jsonl of a run that is down. Raises ConfigError if there is no log, ProcessError if the disk is
-    full.
-    """
+    full."""
     if folder.has_complete_log():
         return
     try:
@@ -223,7 +222,7 @@ def _missing_outputs(events: Iterable[Event], folder: RunFolder) -> tuple[list[t
     for raw in events:
         event = keyring.verify(raw)
         mesh.step(event)
-        if isinstance(event.body, Malformed) and kind(event.subject) in OUTPUTS:
+        if isinstance(event.body, Malformed) and kind(event.subject) in OUTPUT_KINDS:
             forged[event.subject] = event.seq
         elif isinstance(event.body, RunStarted):
             version = event.body.mesh_code

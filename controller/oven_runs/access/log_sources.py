@@ -67,15 +67,15 @@ class LogFile:
         offset: int = 0,
         seq: int = 0,
         growing: bool = False,
-        each: Callable[[bytes], object] | None = None,
+        on_line: Callable[[bytes], object] | None = None,
     ) -> None:
         """Start reading after byte `offset` and event `seq`. `growing` means that the file is still being written, so
-        an incomplete last line is ignored. `each` is called with every line."""
+        an incomplete last line is ignored. `on_line` is called with every line."""
         self.offset = offset
         """Bytes read so far, up to the end of a line."""
         self.seq = seq
         """Sequence of the last event read."""
-        self._folder, self._growing, self._each = folder, growing, each
+        self._folder, self._growing, self._on_line = folder, growing, on_line
         self.line = seq
         """Number of lines read."""
         self._tick: int | None = None
@@ -83,8 +83,8 @@ class LogFile:
     def __iter__(self) -> Iterator[Event]:
         for line in self.lines():
             event = self.read(line)
-            if self._each is not None:
-                self._each(line)
+            if self._on_line is not None:
+                self._on_line(line)
             yield event
 
     def size(self) -> int:
@@ -123,7 +123,7 @@ class LogFile:
             event = Event.from_line(line.decode())
         except (ValueError, KeyError, TypeError) as error:
             cut_off = not line.endswith(b"\n") and line.startswith(b"{")
-            raise self._error("the file is cut off within it" if cut_off else reason(error)) from error
+            raise self._error("the line is cut off" if cut_off else reason(error)) from error
         if not event.subject.startswith(f"oven.{self._folder.run}."):
             run = self._folder.run
             raise self._error(f"the event's subject is {event.subject}, so this is not the log of run {run!r}")

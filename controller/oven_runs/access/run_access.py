@@ -51,7 +51,7 @@ class RunAccess(ABC):
 
     run: str
     """The run's name."""
-    by: str
+    user: str
     """The user name that the log records for commands given through this access."""
 
     @property
@@ -74,7 +74,7 @@ class RunAccess(ABC):
 
     @abstractmethod
     def is_over(self, ended: bool) -> bool:
-        """Whether there is no point in reconnecting. `ended` says whether the log ends with a RunEnded."""
+        """Whether the run is over, so that reconnecting is pointless. `ended`: whether the log ends with a RunEnded."""
 
     @abstractmethod
     def connect(self, role: Role) -> AbstractAsyncContextManager[Bus]:
@@ -165,7 +165,7 @@ class RunAccess(ABC):
             nonlocal last_seq, ended
             for event in map(keyring.verify, await history(bus, self.run, last_seq)):
                 yield event
-                last_seq, ended = event.seq, ends(event, ended)
+                last_seq, ended = event.seq, is_ended_after(event, ended)
             on_poll()
 
         def is_over() -> bool:
@@ -201,7 +201,7 @@ class RunAccess(ABC):
                         if is_lost:
                             report(f"run {self.run!r} can be read again")
                             is_lost = False
-                        if not bus.connected:
+                        if not bus.is_connected:
                             break
                         with contextlib.suppress(TimeoutError):
                             async with asyncio.timeout(POLL_S):
@@ -218,6 +218,6 @@ class RunAccess(ABC):
                 await asyncio.sleep(RETRY_S)
 
 
-def ends(event: Event, ended: bool) -> bool:
+def is_ended_after(event: Event, ended: bool) -> bool:
     """Whether the log ends with a RunEnded after this event. `ended` says whether it did before the event."""
     return isinstance(event.body, RunEnded) or (ended and not isinstance(event.body, RunStarted))

@@ -1,4 +1,4 @@
-"""Exchange of prompts between the agent `author` and the learner, through two files in the run's folder.
+"""Exchange prompts between the agent `author` and the learner through two files in the run's folder.
 
 The learner writes `topics.json`: the topics that it trains on, with a few of their prompts. The author appends to
 `prompts.jsonl`, one `AuthoredPrompt` per line, and the learner reads it between two steps. The text of a prompt is only
@@ -58,7 +58,7 @@ class Topic(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore")
 
     name: str = Field(min_length=1, max_length=200)
-    prompts: int = Field(ge=0, description="of the learner's own data")
+    prompts: int = Field(ge=0, description="number of the learner's own prompts")
     examples: tuple[str, ...] = Field(default=(), max_length=16)
 
 
@@ -127,19 +127,19 @@ def read_prompts(run_folder: Path, offset: int) -> Batch:
     """Read the complete lines after `offset`, at most READ_BYTES. Raises ConfigError, and OSError without a file."""
     path = run_folder / FOLDER / PROMPTS
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)  # a pipe in its place must not block
-    about = os.fstat(descriptor)
-    if not stat.S_ISREG(about.st_mode):
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode):
         os.close(descriptor)
         raise ConfigError(f"{path} is not a regular file: remove it")
     with os.fdopen(descriptor, "rb") as file:
-        if about.st_size <= offset:
+        if status.st_size <= offset:
             return Batch((), 0, 0, offset)
         file.seek(offset)
         data = file.read(READ_BYTES)
-    whole = data.rfind(b"\n") + 1
-    if not whole:  # one line fills the whole read: skip this part, and the next read skips its end
+    complete = data.rfind(b"\n") + 1
+    if not complete:  # one line fills the whole read: skip this part, and the next read skips its end
         return Batch((), 0, int(len(data) == READ_BYTES), offset + (READ_BYTES if len(data) == READ_BYTES else 0))
-    return _parsed(data[:whole], offset + whole)
+    return _parsed(data[:complete], offset + complete)
 
 
 def _parsed(data: bytes, offset: int) -> Batch:
@@ -152,8 +152,9 @@ def _parsed(data: bytes, offset: int) -> Batch:
             try:
                 prompts.append(AuthoredPrompt.model_validate_json(line))
             except ValidationError as error:
-                long = any(e["type"] == "string_too_long" and e["loc"] == ("prompt",) for e in error.errors())
-                too_long, malformed = too_long + long, malformed + (not long)
+                is_long = any(e["type"] == "string_too_long" and e["loc"] == ("prompt",) for e in error.errors())
+                too_long += is_long
+                malformed += not is_long
     return Batch(tuple(prompts), malformed, too_long, offset)
 
 

@@ -19,7 +19,7 @@ class JudgeState(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
-    time: str = Field(description="of the test, RFC 3339, UTC")
+    time: str = Field(description="time of the test, RFC 3339, UTC")
     provider: str
     model: str
     can_judge: bool

@@ -55,17 +55,17 @@ class SpooledMessage:
     @classmethod
     def read(cls, line: bytes) -> SpooledMessage | None:
         """Parse a line; None if it was cut off or altered."""
-        front, separator, data = line.partition(_DATA)
+        head_text, separator, data = line.partition(_DATA)
         if not separator or not data.endswith(b"}\n"):
             return None
         try:
-            head = json.loads(front + b"}")
+            head = json.loads(head_text + b"}")
             message = cls(str(head["subject"]), data[:-2], str(head["id"]), str(head["signature"]))
             return message if head["check"] == message._checksum() else None
         except (ValueError, KeyError, TypeError):
             return None
 
-    def order(self) -> tuple[int, ...]:
+    def sort_key(self) -> tuple[int, ...]:
         """Return the sort key among the learner's messages, from the id."""
         try:
             return tuple(int(number) for number in self.message_id.split("-")[:2])
@@ -127,7 +127,7 @@ class Spool:
 
     @classmethod
     def lock(cls, folder: Path, run: str, *, create: bool = False, wait_s: float = 1.0) -> Spool | None:
-        """Lock the file. Return None if another process holds it for longer than `wait_s`, or if there is no file and
+        """Lock the file. Return None if another process keeps it locked for `wait_s`, or if there is no file and
         `create` is false. Raises ConfigError if the file belongs to another run, OSError if it cannot be created."""
         deadline = time.monotonic() + wait_s
         while True:
@@ -174,9 +174,9 @@ class Spool:
         with contextlib.suppress(OSError):
             os.ftruncate(self._descriptor, offset)
             os.fsync(self._descriptor)
-        before = len(self.content.messages)
+        previous_count = len(self.content.messages)
         self.content = SpoolContent(expected[:written], len(expected) - written + lost)
-        return max(0, written - before)
+        return max(0, written - previous_count)
 
     def remove(self) -> None:
         """Remove the file, because the log has its messages. Raises OSError."""
@@ -234,7 +234,7 @@ def permanently_lost(folder: Path, run: str) -> int:
 
 
 async def append_missing(bus: Bus, run: str, messages: Iterable[SpooledMessage]) -> int:
-    """Append the messages that the log of `run` does not have, in order. Returns their number. Raises BusError."""
+    """Append the messages that the log of `run` does not have, in order. Return their number. Raises BusError."""
     messages = tuple(messages)
     missing_ids = {message.message_id for message in messages}
     head = await bus.head(run)
@@ -262,11 +262,11 @@ def _read(path: Path, run: str) -> SpoolContent:
             ) from error
         if owner != run:
             raise ConfigError(
-                f"{path} holds messages of run {owner!r}, but this is run {run!r}: move it to that run's folder, "
+                f"{path} contains messages of run {owner!r}, but this is run {run!r}: move it to that run's folder, "
                 f"where `oven-controller log {owner}` appends them, or remove it"
             )
         messages = [message for line in file if (message := SpooledMessage.read(line)) is not None]
-    messages.sort(key=SpooledMessage.order)
+    messages.sort(key=SpooledMessage.sort_key)
     if number is None:
         return SpoolContent(tuple(messages), unknown=not messages)
     return SpoolContent(tuple(messages), lost=max(lost, number - len(messages)))

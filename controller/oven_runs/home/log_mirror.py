@@ -48,7 +48,7 @@ class Mirror:
             return
         line = event.line().encode() + b"\n"
         try:
-            if self._existing is not None and self._exists(event.seq, line):
+            if self._existing is not None and self._is_in_file(event.seq, line):
                 return
         except OSError as error:
             self._fail(error)
@@ -93,7 +93,7 @@ class Mirror:
             os.close(self._file)
             self._file = -1
 
-    def _exists(self, seq: int, line: bytes) -> bool:
+    def _is_in_file(self, seq: int, line: bytes) -> bool:
         """Whether the existing file has this line. Later lines are written after its end or its first difference."""
         assert self._existing is not None
         for existing in self._existing:

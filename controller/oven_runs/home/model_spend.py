@@ -67,8 +67,8 @@ class Spend:
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
-    """The reason why a call is refused."""
+class Refusal:
+    """The refusal of a call, with its reason."""
 
     cap: str
     """The cap's setting and how much of it is used, as a sentence."""
@@ -121,7 +121,7 @@ class ModelSpend:
         """Whether any cap is set."""
         return bool(self._caps)
 
-    def hold(self, account: str, max_cost: Spend) -> int | Refused:
+    def reserve(self, account: str, max_cost: Spend) -> int | Refusal:
         """Reserve a call's maximum cost and return the reservation's number for `book`. Raises sqlite3.Error."""
         with self._transaction():
             if refusal := self._refusal(account, max_cost):
@@ -131,32 +131,32 @@ class ModelSpend:
         assert number is not None
         return number
 
-    def book(self, held: int, cost: Spend) -> None:
+    def book(self, reservation: int, cost: Spend) -> None:
         """Replace a reservation by the call's real cost, which is zero if it was not billed. Raises sqlite3.Error."""
         with self._transaction():
-            row = self._file.execute("DELETE FROM held WHERE id = ? RETURNING account", (held,)).fetchone()
+            row = self._file.execute("DELETE FROM held WHERE id = ? RETURNING account", (reservation,)).fetchone()
             if row is not None:
                 self._book(cost, row[0])
 
     def spent(self, scope: str = "") -> dict[str, Spend]:
-        """Return the spending of each account within `scope`, without running calls. Raises sqlite3.Error."""
+        """Return the spending of each account within `scope`, excluding running calls. Raises sqlite3.Error."""
         with self._lock:
             return _spent(self._file, scope)
 
     def close(self) -> None:
         self._file.close()
 
-    def _refusal(self, account: str, max_cost: Spend) -> Refused | None:
+    def _refusal(self, account: str, max_cost: Spend) -> Refusal | None:
         caps = [cap for cap in self._caps if cap.applies_to(account)]
         if not caps:
             return None
-        booked, held = _by_account(self._file, "spent"), _by_account(self._file, "held")
+        booked, reservations = _by_account(self._file, "spent"), _by_account(self._file, "held")
         for cap in caps:
             spent = sum((spend for name, spend in booked.items() if cap.applies_to(name)), Spend())
-            reserved = sum((spend for name, spend in held.items() if cap.applies_to(name)), Spend())
+            reserved = sum((spend for name, spend in reservations.items() if cap.applies_to(name)), Spend())
             for final, used in ((True, spent), (False, spent + reserved)):
                 if exceeded_limit := _exceeded_limit(cap, used, max_cost):
-                    return Refused(exceeded_limit, final)
+                    return Refusal(exceeded_limit, final)
         return None
 
     def _book(self, cost: Spend, account: str) -> None:
@@ -198,7 +198,7 @@ def open_database(path: Path | None, tables: str) -> sqlite3.Connection:
 
 
 def read_spend(run: Path, scope: str = "") -> dict[str, Spend]:
-    """Return the spending of each account within `scope` in the run's folder, without running calls; empty without a
+    """Return the spending of each account within `scope` in the run's folder, excluding running calls; empty without a
     file. Raises ConfigError if the file cannot be read."""
     path = run / NAME
     if not path.exists():

@@ -68,13 +68,13 @@ class ProbeSet(BaseModel):
     lacks: str = Field(default="", description="what is missing, as a sentence for people")
 
 
-def key(provider: str, base_url: str, model: str, prompts: Sequence[str]) -> str:
+def key_of(provider: str, base_url: str, model: str, prompts: Sequence[str]) -> str:
     """Return the set's name on disk."""
     return hashlib.sha256(json.dumps([provider, base_url, model, *prompts]).encode()).hexdigest()[:16]
 
 
-def path(run_folder: Path, key: str) -> Path:
-    """Return the set's file."""
+def path_of(run_folder: Path, key: str) -> Path:
+    """Return the path of the set's file."""
     return run_folder / FOLDER / f"{key}.json"
 
 
@@ -110,14 +110,14 @@ def _prompt(file: Path, number: int, line: str) -> str:
 
 def write(run_folder: Path, key: str, probe_set: ProbeSet) -> None:
     """Save a set. Raises OSError."""
-    file = path(run_folder, key)
+    file = path_of(run_folder, key)
     file.parent.mkdir(exist_ok=True)
     write_atomic(file, probe_set.model_dump_json() + "\n", private=True)
 
 
 def read(run_folder: Path, key: str) -> ProbeSet | None:
     """Return the set, or None if it has not been fetched yet. Raises ConfigError for a damaged file."""
-    file = path(run_folder, key)
+    file = path_of(run_folder, key)
     if not file.exists():
         return None
     try:

@@ -37,9 +37,9 @@ class Relaunch(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
-    checkpoint: str = Field(description="its folder, or `start`")
+    checkpoint: str = Field(description="folder of the checkpoint, or `start`")
     training: str = Field(description="the script's training that it belongs to (RunStarted.training)")
-    step: int = Field(ge=0, description="of the checkpoint")
+    step: int = Field(ge=0, description="step of the checkpoint")
     reached: int = Field(ge=0, description="the step at which the rollback was decided")
     trained: int = Field(ge=0, description="gradient steps so far, including those undone by rollbacks")
     reason: str = Field(description="one sentence")
@@ -68,22 +68,22 @@ def read(folder: Path) -> Relaunch | None:
         ) from error
 
 
-def done(folder: Path) -> None:
+def remove(folder: Path) -> None:
     """Remove the request."""
     with contextlib.suppress(OSError):
         path_in(folder).unlink(missing_ok=True)
 
 
 class LearnerRelaunch:
-    """Counts the learner's restarts in one stack. Call `again` each time the learner exits."""
+    """Counts the learner's restarts in one stack. Call `next_checkpoint` each time the learner exits."""
 
     def __init__(self, folder: Path, resume_command: str, report: Callable[[str], None]) -> None:
         """`resume_command` is the command that continues the run later. `report` receives lines for the user."""
         self._folder, self._resume_command, self._report = folder, resume_command, report
-        self._training, self._in_a_row, self._furthest = "", 0, -1
-        self._handled = self._read()  # from an earlier stack; the first learner continues from it
+        self._training, self._restarts_in_a_row, self._max_reached = "", 0, -1
+        self._handled = self._read()  # a request to an earlier stack, which the first learner carries out
 
-    def again(self) -> str | None:
+    def next_checkpoint(self) -> str | None:
         """Return the checkpoint to continue from, as in RESUME_FROM; None if the learner did not request a restart. A
         request that was handled before does not count again."""
         request = self._read()
@@ -91,12 +91,12 @@ class LearnerRelaunch:
             return None
         self._handled = request
         if request.training != self._training:
-            self._training, self._furthest = request.training, -1
-        self._in_a_row = 1 if request.reached > self._furthest else self._in_a_row + 1
-        self._furthest = max(self._furthest, request.reached)
-        if self._in_a_row > MAX_RESTARTS:
+            self._training, self._max_reached = request.training, -1
+        self._restarts_in_a_row = 1 if request.reached > self._max_reached else self._restarts_in_a_row + 1
+        self._max_reached = max(self._max_reached, request.reached)
+        if self._restarts_in_a_row > MAX_RESTARTS:
             self._report(
-                f"{MAX_RESTARTS} rollbacks in a row got no further than step {self._furthest}: the learner "
+                f"{MAX_RESTARTS} rollbacks in a row got no further than step {self._max_reached}: the learner "
                 f"is not restarted. When you have found the cause, `{self._resume_command}` continues from "
                 f"{request.checkpoint}"
             )

@@ -129,7 +129,7 @@ class RunFolder:
             write_atomic(self.config, (json.dumps(settings, indent=1) + "\n").encode())
 
     def status(self) -> Status:
-        """Whether the run is up, or how it ended. Raises ConfigError."""
+        """Return "running" if the run is up, or how it ended. Raises ConfigError."""
         if self.is_locked():
             return "running"
         return self.info().ended or "interrupted"
@@ -143,10 +143,8 @@ class RunFolder:
     def missing_messages(self) -> str:
         """Return a sentence about messages of the learner that are known to be missing from the log; empty if there are
         none. Raises ConfigError if the spool belongs to another run."""
-        spooled, lost = (
-            learner_spool.read_spool(self.path, self.run),
-            learner_spool.permanently_lost(self.path, self.run),
-        )
+        spooled = learner_spool.read_spool(self.path, self.run)
+        lost = learner_spool.permanently_lost(self.path, self.run)
         sentences = []
         if not spooled.empty:
             sentences.append(f"the log lacks {spooled.summary()}; see {self.path / learner_spool.NAME}")

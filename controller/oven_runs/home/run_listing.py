@@ -5,7 +5,7 @@ from __future__ import annotations
 from pydantic import BaseModel, ConfigDict, Field
 
 from oven_core.security import tls
-from oven_runs.home.run_folder import Home, Skip, ignore
+from oven_runs.home.run_folder import Home, RunFolder, Skip, ignore
 
 
 class ListedRun(BaseModel):
@@ -25,17 +25,18 @@ class ListedRun(BaseModel):
 
 def listed_runs(home: Home, skip: Skip = ignore) -> list[ListedRun]:
     """Return every run of the home, newest first. `skip` is passed to Home.runs."""
-    return [
-        ListedRun(
-            run=folder.run,
-            status=folder.status(),
-            recipe=info.recipe,
-            start=info.start,
-            drill=info.drill,
-            created=info.created,
-            url=tls.redact(info.url),
-            folder=str(folder.path),
-        )
-        for folder in home.runs(skip)
-        for info in (folder.info(),)
-    ]
+    return [_listed_run(folder) for folder in home.runs(skip)]
+
+
+def _listed_run(folder: RunFolder) -> ListedRun:
+    info = folder.info()
+    return ListedRun(
+        run=folder.run,
+        status=folder.status(),
+        recipe=info.recipe,
+        start=info.start,
+        drill=info.drill,
+        created=info.created,
+        url=tls.redact(info.url),
+        folder=str(folder.path),
+    )

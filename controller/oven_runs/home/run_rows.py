@@ -37,7 +37,7 @@ PACE_OBSERVATIONS: Final = 20
 CACHE: Final = "run-rows.json"
 NO_START: Final = "its log does not contain the start of a run"
 _TYPE: Final = re.compile(rb'"type": "(Vote|StepClosed|AgentStatus)"')
-_HEAD: Final = 600
+_HEAD_BYTES: Final = 600
 """Number of bytes within which a line's type appears. The identity and signature before it have at most 256 each."""
 
 
@@ -50,9 +50,9 @@ class LogDigest:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._identity: tuple[int, int] | None = None
-        self._begin()
+        self._reset()
 
-    def _begin(self) -> None:
+    def _reset(self) -> None:
         self.summary = RunSummary()
         """Summary of the lines that were not skipped."""
         self.complete = False
@@ -68,7 +68,7 @@ class LogDigest:
         with self._path.open("rb", buffering=0) as file:
             stat = os.fstat(file.fileno())
             if (stat.st_dev, stat.st_ino) != self._identity or stat.st_size < self._offset:
-                self._begin()
+                self._reset()
                 self._identity = stat.st_dev, stat.st_ino
             file.seek(self._offset)
             data = file.read(SLICE_BYTES)
@@ -76,13 +76,13 @@ class LogDigest:
         if not end and len(data) == SLICE_BYTES:
             end = len(data)  # no valid line is this long
         for line in data[:end].splitlines():
-            if not _TYPE.search(line, 0, _HEAD):
-                self._take(line)
+            if not _TYPE.search(line, 0, _HEAD_BYTES):
+                self._add_line(line)
         self._offset += end
         self.complete = self._offset >= stat.st_size or len(data) < SLICE_BYTES
         return not self.complete
 
-    def _take(self, line: bytes) -> None:
+    def _add_line(self, line: bytes) -> None:
         try:
             event = Event.from_line(line.decode())
         except (ValueError, KeyError, TypeError):
@@ -105,7 +105,7 @@ class _CachedRow(BaseModel):
 
 
 class _Cache(BaseModel):
-    format: Literal[2] = 2
+    format: Literal[3] = 3
     runs: dict[str, _CachedRow] = {}
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from itertools import takewhile
 
 from oven_core.mesh.actuator_values import show
-from oven_core.mesh.outputs import OUTPUTS, Output
+from oven_core.mesh.outputs import OUTPUT_KINDS, Output
 from oven_core.mesh.state_machine import Mesh
 from oven_core.protocol import names
 from oven_core.protocol.codec import Malformed
@@ -98,7 +98,7 @@ class OpenLoop:
         self._mesh.current_seq, self._mesh.ids_issued = event.seq, 0
         if isinstance(event.body, Malformed):
             return None, self._step(event)
-        if names.kind(event.subject) in OUTPUTS:
+        if names.kind(event.subject) in OUTPUT_KINDS:
             self._record_output(event.seq, event.body)
             return None, []
         body = self._translate(event.body)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from oven_core.errors import ConfigError
-from oven_core.mesh.outputs import OUTPUTS, Output
+from oven_core.mesh.outputs import OUTPUT_KINDS, Output
 from oven_core.mesh.state_machine import Mesh
 from oven_core.protocol import names
 from oven_core.protocol.codec import Malformed
@@ -72,7 +72,7 @@ class Replay:
         report.events += 1
         report.by_kind[kind] += 1
         check_version(event)
-        if kind in OUTPUTS and not isinstance(event.body, Malformed) and not self.mesh.repeats(event):
+        if kind in OUTPUT_KINDS and not isinstance(event.body, Malformed) and not self.mesh.repeats(event):
             number, output = self._unmatched.pop(event.subject, (0, None))
             self._last_logged = max(self._last_logged, number)
             self._compare(event, output)

@@ -74,7 +74,7 @@ class RunSummary:
     observations: int = 0
     progress: float = 0.0
     metrics: dict[str, float] = field(default_factory=dict)
-    first: dict[str, float] = field(default_factory=dict)
+    first_values: dict[str, float] = field(default_factory=dict)
     """Each metric's first value in this training."""
     unchanged_readings: dict[str, int] = field(default_factory=dict)
     """For each metric, the number of readings in which it kept its first value; 0 once the value has changed."""
@@ -131,20 +131,20 @@ class RunSummary:
                 self.judge_usd += body.metrics.get("committee/cost_usd", 0.0)
                 self._measure(body.metrics)
             case AgentStatus() as body:
-                self._take_status(event.author, body)
+                self._add_status(event.author, body)
             case Vote() as body:
                 agent = self.agents.setdefault(event.author, AgentView(live=True))
                 agent.last_vote, agent.last_tick = body, self.tick
                 agent.proposals += body.stance == "propose"
                 agent.against += body.stance == "against"
             case Decision() as body:
-                self._take_decision(body)
+                self._add_decision(body)
             case Receipt() as body:
-                self._take_receipt(body)
+                self._add_receipt(body)
             case Outcome() as body:
                 self.outcomes += body.scored
             case OperatorCommand() | CommandAnswer() as body:
-                self._take_command(event.author, body)
+                self._add_command(event.author, body)
             case Malformed():
                 self.malformed += 1
             case ActuatorAnnounced() | PromptsInjected() as body:
@@ -183,7 +183,8 @@ class RunSummary:
 
     def _start(self, started: RunStarted) -> None:
         if self.started is not None and self.started.training != started.training:
-            self.metrics, self.first, self.unchanged_readings = {}, {}, {}  # they belong to other weights and data
+            # The old values belong to other weights and data.
+            self.metrics, self.first_values, self.unchanged_readings = {}, {}, {}
         self.started, self.ended, self.held, self.ended_with = started, None, "", ""
         self.step, self.tick = started.step, max(self.tick, started.tick)
         self.knobs = {spec.name: spec.value for spec in started.actuators}
@@ -200,7 +201,7 @@ class RunSummary:
         if started is not self.started:
             self.started, self.knobs = started, {**self.knobs, body.actuator.name: body.actuator.value}
 
-    def _take_status(self, author: str, status: AgentStatus) -> None:
+    def _add_status(self, author: str, status: AgentStatus) -> None:
         agent = self.agents.setdefault(author, AgentView())
         agent.live, agent.last_tick = status.state != "left", max(self.tick, status.tick)
         if status.state == "cannot_fire":
@@ -209,7 +210,7 @@ class RunSummary:
             agent.cannot_fire, agent.joined_as_shadow = "", status.shadow
             self._update_shadows()
 
-    def _take_decision(self, decision: Decision) -> None:
+    def _add_decision(self, decision: Decision) -> None:
         self.adopted += decision.verdict == "adopted"
         verdict = verdict_text(decision.verdict, decision.reason)
         self.would_set += verdict == "would set"
@@ -226,9 +227,9 @@ class RunSummary:
             for line in decision.tally:
                 self.agents[line.agent].backed += line.stance in ("propose", "for") and not line.shadow
 
-    def _take_receipt(self, receipt: Receipt) -> None:
+    def _add_receipt(self, receipt: Receipt) -> None:
         if not receipt.decision_id:
-            self._take_other_receipt(receipt)
+            self._add_other_receipt(receipt)
             return
         self.receipts[receipt.status] = self.receipts.get(receipt.status, 0) + 1
         if receipt.status in ("applied", "noop"):
@@ -236,7 +237,7 @@ class RunSummary:
         if receipt.actuator == "run.hold" and receipt.status == "applied":
             self.held = "a decision holds the run"
 
-    def _take_other_receipt(self, receipt: Receipt) -> None:
+    def _add_other_receipt(self, receipt: Receipt) -> None:
         """Handle a receipt without a decision: for a command, or from the learner about its last weights."""
         if receipt.actuator == BEST:
             self.ended_with = receipt.reason
@@ -248,13 +249,13 @@ class RunSummary:
         else:
             self.held = f"{name}: {receipt.reason}" if name else receipt.reason
 
-    def _take_command(self, author: str, body: OperatorCommand | CommandAnswer) -> None:
+    def _add_command(self, author: str, body: OperatorCommand | CommandAnswer) -> None:
         if isinstance(body, CommandAnswer):
-            self._take_answer(body)
+            self._add_answer(body)
         else:
             self.commands.setdefault(body.id, (author, body))
 
-    def _take_answer(self, answer: CommandAnswer) -> None:
+    def _add_answer(self, answer: CommandAnswer) -> None:
         _, command = self.commands.pop(answer.command, ("", None))
         if command is None or not answer.done:
             return
@@ -282,7 +283,7 @@ class RunSummary:
     def _measure(self, metrics: dict[str, float]) -> None:
         self.metrics.update(metrics)
         for name, value in metrics.items():
-            if self.first.setdefault(name, value) != value:
+            if self.first_values.setdefault(name, value) != value:
                 self.unchanged_readings[name] = 0
             elif self.unchanged_readings.get(name) != 0:
                 self.unchanged_readings[name] = self.unchanged_readings.get(name, 0) + 1

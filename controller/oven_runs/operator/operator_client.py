@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from oven_core.bus.connection import Bus
 from oven_core.errors import BusError, ConfigError, RefusedError
 from oven_core.protocol import names
-from oven_core.protocol.events import UNKNOWN, Event
+from oven_core.protocol.events import UNKNOWN_TIME, Event
 from oven_core.protocol.messages import Observation, RunStarted
 from oven_core.protocol.operator_messages import OperatorCommand
 from oven_core.security.signing import Keyring
@@ -38,10 +38,10 @@ MIN_WAIT_S: Final = 5.0
 """Minimum wait in seconds. If steps take milliseconds, two of them are too short for the mesh."""
 SETTLE_S: Final = 1.0
 """Seconds to wait after the last boundary, because receipts and observations use different subjects."""
-STILL_S: Final = 60.0
-"""Maximum seconds to wait for a step to end. No step ends if the run is held or stuck, or the learner is gone."""
-LONG_STEPS: Final = 3.0
-"""Maximum wait as a multiple of the newest step's length, if that is longer than STILL_S."""
+MAX_STEP_WAIT_S: Final = 60.0
+"""Maximum seconds to wait for a step to end. No step ends while the run is held or stuck, or without a learner."""
+MAX_STEP_LENGTHS: Final = 3.0
+"""Multiple of the newest step's length to wait for, if that is longer than MAX_STEP_WAIT_S."""
 
 
 class ReceiptWait:
@@ -52,11 +52,11 @@ class ReceiptWait:
         self._start = self._last_boundary = now
         self._limit_s = limit_s
         self._tick: int | None = None
-        self._max_wait_s = STILL_S
+        self._max_wait_s = MAX_STEP_WAIT_S
         self.boundaries = 0
         """Step boundaries since the command was logged."""
 
-    def boundary(self, tick: int, now: float) -> None:
+    def record_boundary(self, tick: int, now: float) -> None:
         """Record that the learner reported a step. Repeats of the same step count once."""
         if tick != self._tick:
             self._tick, self._last_boundary = tick, now
@@ -64,7 +64,7 @@ class ReceiptWait:
 
     def set_pace(self, step_s: float) -> None:
         """Record how long the newest step took."""
-        self._max_wait_s = max(STILL_S, LONG_STEPS * step_s)
+        self._max_wait_s = max(MAX_STEP_WAIT_S, MAX_STEP_LENGTHS * step_s)
 
     @property
     def deadline(self) -> float:
@@ -79,7 +79,7 @@ class ReceiptWait:
     def waits_for_step(self) -> bool:
         return self._limit_s is None and self.boundaries < BOUNDARIES
 
-    def waited(self) -> str:
+    def describe_wait(self) -> str:
         """Return the length of the wait as a phrase that completes a sentence."""
         if self._limit_s is not None:
             return f"within {self._limit_s:g} s"
@@ -106,7 +106,7 @@ class OperatorClient:
 
     def __init__(self, bus: Bus, access: RunAccess, keyring: Keyring) -> None:
         self.bus = bus
-        self._run, self._by, self._up, self._keyring = access.run, access.by, access.is_up, keyring
+        self._run, self._user, self._is_up, self._keyring = access.run, access.user, access.is_up, keyring
         self._pending: dict[str, _Pending] = {}
         self._started = False
 
@@ -117,8 +117,8 @@ class OperatorClient:
         subjects = names.Subjects(access.run)
         async with access.connect("operator") as bus:
             client = cls(bus, access, await access.live_keyring(bus))
-            settled = (subjects.decision("*"), subjects.answer("*"), subjects.receipt, subjects.run)
-            for subject in (*settled, subjects.observation):
+            result_subjects = (subjects.decision("*"), subjects.answer("*"), subjects.receipt, subjects.run)
+            for subject in (*result_subjects, subjects.observation):
                 await bus.subscribe(subject, client._on_message)
             await bus.flush()
             yield client
@@ -126,12 +126,12 @@ class OperatorClient:
     async def _on_message(self, message: Msg) -> None:
         if not self._pending:
             return
-        event = Event.from_message(0, message.subject, message.data, UNKNOWN, message.headers)
+        event = Event.from_message(0, message.subject, message.data, UNKNOWN_TIME, message.headers)
         body = self._keyring.verify(event).body
         for pending in list(self._pending.values()):
             if isinstance(body, Observation):
                 if pending.result.logged:
-                    pending.wait.boundary(body.tick, _now())
+                    pending.wait.record_boundary(body.tick, _now())
             elif pending.result.feed(body):
                 pending.on_change(pending.result)
             pending.message_received.set()
@@ -142,29 +142,29 @@ class OperatorClient:
         limit_s: float | None = None,
         *,
         result: CommandResult | None = None,
-        changed: Callable[[CommandResult], object] = lambda _: None,
-        ended: Callable[[], bool] = lambda: False,
+        on_change: Callable[[CommandResult], object] = lambda _: None,
+        has_ended: Callable[[], bool] = lambda: False,
     ) -> CommandResult:
         """Log the command and wait for its result, until the limit (see ReceiptWait) or until the run ends.
 
-        `result`, if passed, is filled in. `changed` is called after every change to it. `ended` is a further check for
+        `result`, if passed, is filled in. `on_change` is called after every change to it. `has_ended` also checks for
         the run's end, in addition to its log and folder. Raises ConfigError before the training has started, and
         BusError if the command does not get into the log in time.
         """
         await self._check_started()
         result = result if result is not None else CommandResult(self._run, command)
-        pending = self._pending[command.id] = _Pending(result, ReceiptWait(_now(), limit_s), changed)
+        pending = self._pending[command.id] = _Pending(result, ReceiptWait(_now(), limit_s), on_change)
         try:
             result.logged = await self._log(command, limit_s if limit_s is not None else LOG_TIMEOUT_S)
-            changed(result)
-            await self._wait(pending, ended)
+            on_change(result)
+            await self._wait(pending, has_ended)
             if not result.is_final:  # messages may have been missed while the connection was lost
                 with contextlib.suppress(BusError, TimeoutError):
                     async with asyncio.timeout(HISTORY_TIMEOUT_S):
                         for event in await history(self.bus, self._run, result.logged):
                             result.feed(self._keyring.verify(event).body)
-            result.waited = pending.wait.waited()
-            changed(result)
+            result.waited = pending.wait.describe_wait()
+            on_change(result)
         finally:
             del self._pending[command.id]
         return result
@@ -180,17 +180,17 @@ class OperatorClient:
                 if self._started:
                     return
             raise ConfigError(
-                f"run {self._run!r} has not started training yet, so a command has no effect; try again when "
+                f"run {self._run!r} has not started training yet, so a command would have no effect; try again when "
                 f"`oven-controller status {self._run}` shows a step"
             )
 
-    async def _wait(self, pending: _Pending, ended: Callable[[], bool]) -> None:
+    async def _wait(self, pending: _Pending, has_ended: Callable[[], bool]) -> None:
         """Wait until the result is final, the run ended, or the deadline passed. If no step ends, look up once how long
         earlier steps took."""
         is_pace_known, result = False, pending.result
         while not (result.is_final or result.run_ended):
             pending.message_received.clear()
-            if ended() or not self._up():
+            if has_ended() or not self._is_up():
                 result.run_ended = True
                 return
             remaining_s = pending.wait.deadline - _now()
@@ -216,7 +216,7 @@ class OperatorClient:
     async def _log(self, command: OperatorCommand, limit_s: float) -> int:
         """Append the command and return its sequence. Raises BusError, or RefusedError if the key is not allowed to."""
         cause, deadline = "no answer", _now() + limit_s
-        subject = names.Subjects(self._run).operator(self._by)
+        subject = names.Subjects(self._run).operator(self._user)
         while _now() < deadline:
             try:
                 async with asyncio.timeout_at(deadline):
@@ -241,19 +241,19 @@ def new_command(action: str, **fields: Any) -> OperatorCommand:
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         name = str(first["loc"][0])
-        raise ConfigError(f"{name} {str(fields.get(name))[:80]!r} cannot be sent: {first['msg']}") from error
+        raise ConfigError(f"{name} {str(fields.get(name))[:80]!r} is invalid: {first['msg']}") from error
 
 
 async def execute_command(
     access: RunAccess,
     command: OperatorCommand,
     limit_s: float | None = None,
-    ended: Callable[[], bool] = lambda: False,
+    has_ended: Callable[[], bool] = lambda: False,
 ) -> CommandResult:
     """Send one command over its own connection and wait for its result, as `carry_out` does. Raises RefusedError if the
     key may not send commands, BusError if the command does not get into the log in time."""
     async with OperatorClient.connect(access) as client:
-        return await client.carry_out(command, limit_s, ended=ended)
+        return await client.carry_out(command, limit_s, has_ended=has_ended)
 
 
 def _now() -> float:

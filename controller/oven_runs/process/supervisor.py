@@ -66,7 +66,7 @@ class SupervisedProcess:
         the name and pid after each restart."""
         self.name = process.name
         self.child = child
-        self.given_up = False
+        self.has_given_up = False
         self._process = process
         self._report = report
         self._record_pid = record_pid
@@ -93,10 +93,10 @@ class SupervisedProcess:
         loop, failures = asyncio.get_running_loop(), 0
         ready_since: float | None = loop.time()
         while await self._unless_ending(self.child.wait()):
-            died = loop.time()
+            death_time = loop.time()
             code = self.child.returncode or 0
             self.child.close()
-            running_s = died - ready_since if ready_since is not None else 0.0
+            running_s = death_time - ready_since if ready_since is not None else 0.0
             failures = self._policy.count_failure(failures, running_s)
             delay = self._report_death(failures, code)
             if delay is None or not await self._unless_ending(asyncio.sleep(delay)):
@@ -106,9 +106,9 @@ class SupervisedProcess:
             try:
                 if not await self._restart():
                     continue
-                if await self._unless_ending(_ready_or_dead(ready, self.child)) and _succeeded(ready):
+                if await self._unless_ending(_ready_or_dead(ready, self.child)) and _has_succeeded(ready):
                     ready_since = loop.time()
-                    self._report(f"{self.name} is back after {ready_since - died:.1f} s (pid {self.child.pid})")
+                    self._report(f"{self.name} is back after {ready_since - death_time:.1f} s (pid {self.child.pid})")
             finally:
                 await end(ready)
 
@@ -127,13 +127,13 @@ class SupervisedProcess:
         effect = self._process.effect_of_absence()
         log_hint = f"see {short_path(self.child.log)}"
         if code == WRONG_SETTING:
-            self.given_up = True
+            self.has_given_up = True
             self._report(f"{death}; it is not restarted: {effect}; {log_hint}")
             return None
         delay = self._policy.delay_s(failures)
         repeats = f", {failures} times in a row" if failures > 1 else ""
         if delay is None:
-            self.given_up = True
+            self.has_given_up = True
             self._report(f"{death}{repeats}; giving up on it: {effect}; {log_hint}")
         else:
             self._report(f"{death}{repeats}: {effect} until it is back; restarting it in {delay:g} s; {log_hint}")
@@ -149,7 +149,7 @@ class SupervisedProcess:
             await end(waiting, ending)
 
 
-def _succeeded(ready: asyncio.Future[None]) -> bool:
+def _has_succeeded(ready: asyncio.Future[None]) -> bool:
     return ready.done() and not ready.cancelled() and ready.exception() is None
 
 

@@ -34,7 +34,7 @@ def has_terminal() -> bool:
         return False
 
 
-class Foreground:
+class ForegroundProcess:
     """A running child process that owns the terminal. `wait` restores the terminal, no matter how the child ends."""
 
     def __init__(self, process: asyncio.subprocess.Process, pipe: int, modes: list[Any] | None) -> None:
@@ -43,7 +43,7 @@ class Foreground:
         self._modes = modes
 
     @classmethod
-    async def start(cls, command: Sequence[str], env: Mapping[str, str]) -> Foreground:
+    async def start(cls, command: Sequence[str], env: Mapping[str, str]) -> ForegroundProcess:
         """Start the child as the leader of a process group, with this process's streams. Raises ProcessError."""
         reader, writer = os.pipe()
         environment = {**os.environ, **env, PARENT_FD: str(reader)}

@@ -41,12 +41,12 @@ def write_confs(folder: ServerFolder, nodes: Sequence[Node]) -> list[Path]:
     password = secrets.token_urlsafe(24)
     paths = []
     for number, node in enumerate(nodes, 1):
-        home = folder.folder / f"node-{number}"
+        node_folder = folder.folder / f"node-{number}"
         others = [f"{peer.host}:{peer.route_port}" for peer in nodes if peer is not node]
         conf = base | {
             "server_name": f"{base['server_name']}-{number}",
             "listen": f"{node.host}:{node.port}",
-            "jetstream": base["jetstream"] | {"store_dir": str(home / "store")},
+            "jetstream": base["jetstream"] | {"store_dir": str(node_folder / "store")},
             "cluster": {
                 "name": base["server_name"],
                 "listen": f"{node.host}:{node.route_port}",
@@ -54,8 +54,8 @@ def write_confs(folder: ServerFolder, nodes: Sequence[Node]) -> list[Path]:
                 "routes": [f"nats://node:{password}@{address}" for address in node.routes or others],
             },
         }
-        home.mkdir(parents=True, exist_ok=True)
-        path = home / "nats.conf"
+        node_folder.mkdir(parents=True, exist_ok=True)
+        path = node_folder / "nats.conf"
         save_conf(path, conf)
         paths.append(path)
     return paths

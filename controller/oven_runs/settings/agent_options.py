@@ -1,6 +1,7 @@
-"""Options of an agent. Each numeric class attribute with a docstring is an option that a run can set.
+"""Find the options of agents and check their values.
 
-The attribute `CUT` is the option `cut`. This module imports no agents; callers pass the class.
+Each numeric class attribute with a docstring is an option that a run can set: the attribute `CUT` is the option `cut`.
+This module does not import agents. Callers pass the class.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ class Option:
     default: Number
     meaning: str
     """The first sentence of the attribute's docstring."""
-    least: float = -math.inf
-    most: float = math.inf
+    minimum: float = -math.inf
+    maximum: float = math.inf
 
     @property
     def attribute(self) -> str:
@@ -42,30 +43,30 @@ class Option:
         """Return why this finite value is invalid for the option; empty if it is valid."""
         if isinstance(self.default, int) and not isinstance(value, int):
             return "it must be a whole number"
-        if not self.least <= value <= self.most:
-            return f"it must be between {self.least:g} and {self.most:g}"
-        if self.least == -math.inf and self.default > 0 >= value:
+        if not self.minimum <= value <= self.maximum:
+            return f"it must be between {self.minimum:g} and {self.maximum:g}"
+        if self.minimum == -math.inf and self.default > 0 >= value:
             return "it must be above 0"
-        if self.most == math.inf and self.default < 0 <= value:
+        if self.maximum == math.inf and self.default < 0 <= value:
             return "it must be below 0"
         return ""
 
 
 def options_of(agent: type) -> dict[str, Option]:
     """Return the options of an agent's class by name, in source order. The class attribute `options` may set bounds:
-    {name: (least, most)}. Without bounds an option keeps the sign of its default."""
+    {name: (minimum, maximum)}. Without bounds an option keeps the sign of its default."""
     bounds = getattr(agent, "options", {})
     bounds = bounds if isinstance(bounds, Mapping) else {}
     options = {}
     for attribute, text in _docstrings(agent).items():
         name, default = attribute.lower(), getattr(agent, attribute, None)
-        if _tunable(attribute, default):
-            least, most = bounds.get(name, (-math.inf, math.inf))
-            options[name] = Option(name, default, text, least, most)  # type: ignore[arg-type]
+        if _is_tunable(attribute, default):
+            minimum, maximum = bounds.get(name, (-math.inf, math.inf))
+            options[name] = Option(name, default, text, minimum, maximum)  # type: ignore[arg-type]
     return options
 
 
-def sections(agent: type) -> dict[str, str]:
+def docstring_sections(agent: type) -> dict[str, str]:
     """Return the sections of an agent class's docstring by heading, each as one line."""
     texts = {}
     for paragraph in (inspect.getdoc(agent) or "").split("\n\n"):
@@ -75,45 +76,45 @@ def sections(agent: type) -> dict[str, str]:
     return texts
 
 
-def described(name: str, agent: type) -> dict[str, Any]:
-    """Return an agent's options and the sections of its docstring as JSON values, for `agent list`."""
+def describe_agent(name: str, agent: type) -> dict[str, Any]:
+    """Describe an agent's options and the sections of its docstring as JSON values, for `agent list`."""
     options = [
         {
             "name": option.name,
             "default": option.default,
             "meaning": option.meaning,
-            "least": None if math.isinf(option.least) else option.least,
-            "most": None if math.isinf(option.most) else option.most,
+            "least": None if math.isinf(option.minimum) else option.minimum,
+            "most": None if math.isinf(option.maximum) else option.maximum,
         }
         for option in options_of(agent).values()
     ]
-    return {"name": name, "sections": sections(agent), "options": options}
+    return {"name": name, "sections": docstring_sections(agent), "options": options}
 
 
-def checked(name: str, agent: type, values: Mapping[str, Any]) -> dict[str, Number]:
-    """Check options of the agent `name`. Return values by attribute. Raises UnknownNameError or ConfigError."""
+def checked_options(name: str, agent: type, values: Mapping[str, Any]) -> dict[str, Number]:
+    """Check options of the agent `name`. Return their values by attribute. Raises UnknownNameError or ConfigError."""
     if not values:
         return {}
-    known, attributes = options_of(agent), {}
-    for key, value in numbers(name, values).items():
-        if key not in known:
-            if _tunable(key.upper(), getattr(agent, key.upper(), None)):
+    known_options, attributes = options_of(agent), {}
+    for key, value in numeric_options(name, values).items():
+        if key not in known_options:
+            if _is_tunable(key.upper(), getattr(agent, key.upper(), None)):
                 raise ConfigError(f"agent {name!r}: {key.upper()} is not an option because it has no docstring")
-            if not known:
+            if not known_options:
                 raise ConfigError(f"agent {name!r} has no options: none of its numeric attributes has a docstring")
-            raise UnknownNameError(f"option of agent {name!r}", key, known)
-        option = known[key]
+            raise UnknownNameError(f"option of agent {name!r}", key, known_options)
+        option = known_options[key]
         if problem := option.problem(value):
             raise ConfigError(f"agent {name!r}: option {key} = {value!r}: {problem} (default {option.default!r})")
         attributes[option.attribute] = value if isinstance(option.default, int) else float(value)
     return attributes
 
 
-def numbers(name: str, values: Mapping[str, Any]) -> dict[str, Number]:
+def numeric_options(name: str, values: Mapping[str, Any]) -> dict[str, Number]:
     """Return the values by lower-case name. Raises ConfigError for duplicates and non-finite or non-numeric values."""
     options: dict[str, Number] = {}
     for key, value in values.items():
-        option, number = str(key).lower(), _number(value)
+        option, number = str(key).lower(), _to_number(value)
         if option in options:
             raise ConfigError(f"agent {name!r}: option {option} is set twice")
         if number is None:
@@ -122,24 +123,24 @@ def numbers(name: str, values: Mapping[str, Any]) -> dict[str, Number]:
     return options
 
 
-def assigned(text: str) -> tuple[str, str]:
+def parse_assignment(text: str) -> tuple[str, str]:
     """Split a NAME=VALUE text from the command line. Raises ConfigError."""
     name, separator, value = text.partition("=")
     if not separator or not name.strip():
-        raise ConfigError(f"--option {text!r} has no name and value; write e.g. --option cut=4")
+        raise ConfigError(f"--option {text!r} must have the form NAME=VALUE, e.g. --option cut=4")
     return name.strip(), value.strip()
 
 
-def arguments(name: str, options: Iterable[tuple[str, Number]]) -> list[str]:
+def option_arguments(name: str, options: Iterable[tuple[str, Number]]) -> list[str]:
     """Return the command-line arguments that pass the options of the agent `name` to its process."""
     return [part for option, value in options for part in ("--option", f"{name}.{option}={value!r}")]
 
 
-def _number(value: object) -> Number | None:
+def _to_number(value: object) -> Number | None:
     if isinstance(value, str):  # YAML reads 1e-3 as text
-        for kind in (int, float):
+        for number_type in (int, float):
             with contextlib.suppress(ValueError):
-                return _number(kind(value))
+                return _to_number(number_type(value))
         return None
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
@@ -149,9 +150,9 @@ def _number(value: object) -> Number | None:
         return None
 
 
-def _tunable(attribute: str, value: object) -> bool:
-    upper = attribute.isupper() and not attribute.startswith("_")
-    return upper and isinstance(value, int | float) and not isinstance(value, bool)
+def _is_tunable(attribute: str, value: object) -> bool:
+    is_constant = attribute.isupper() and not attribute.startswith("_")
+    return is_constant and isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _docstrings(agent: type) -> dict[str, str]:
@@ -163,11 +164,12 @@ def _docstrings(agent: type) -> dict[str, str]:
         except (OSError, TypeError, KeyError, SyntaxError):
             continue
         body = next((n.body for n in ast.walk(tree) if isinstance(n, ast.ClassDef) and n.name == base.__name__), [])
-        docstrings.update(_documented(body))
+        docstrings.update(_documented_names(body))
     return docstrings
 
 
-def _documented(body: list[ast.stmt]) -> Iterator[tuple[str, str]]:
+def _documented_names(body: list[ast.stmt]) -> Iterator[tuple[str, str]]:
+    """Yield each documented name in a class body with the first sentence of its docstring."""
     for statement, following in itertools.pairwise(body):
         match statement, following:
             case (ast.Assign() | ast.AnnAssign()) as assignment, ast.Expr(value=ast.Constant(value=str(text))):

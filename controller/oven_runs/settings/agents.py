@@ -12,9 +12,9 @@ from oven_core.errors import ConfigError, UnknownNameError
 from oven_core.protocol import names
 from oven_core.protocol.permissions import Role
 from oven_core.protocol.rules import ALL
-from oven_runs.settings.agent_options import Number, numbers
+from oven_runs.settings.agent_options import Number, numeric_options
 from oven_runs.settings.judge_providers import catalogue, endpoint_of
-from oven_runs.settings.model import AgentSettings, Settings
+from oven_runs.settings.run_settings import AgentSettings, Settings
 
 SUPERVISOR = "supervisor"
 """The installed agent that computes for seconds at a time. It has its own process and needs a configured model."""
@@ -33,11 +33,11 @@ class AgentSpec:
     options: tuple[tuple[str, Number], ...] = ()
 
     @property
-    def installed(self) -> bool:
+    def is_installed(self) -> bool:
         return not self.target.endswith(".py")
 
     @property
-    def alone(self) -> bool:
+    def needs_own_process(self) -> bool:
         """Whether the agent must not share its process with other agents."""
         return self.target == SUPERVISOR
 
@@ -58,26 +58,25 @@ def agent_names(settings: Settings) -> set[str]:
 
 def with_agent_rules(settings: Settings) -> Settings:
     """Copy the settings of single agents to the fields that the mesh reads: rules.shadow, rules.trusted and
-    agent_options.
-    Raises ConfigError for a grant to an agent that the run does not have."""
+    agent_options. Raises ConfigError if rules.trusted names an agent that the run does not have."""
     installed_names = plugins.find_plugins("agents")
     specs = [(agent_spec(entry), entry) for entry in selected_agents(settings)]
     entries = {spec.name: entry for spec, entry in specs if isinstance(entry, AgentSettings)}
     shadows = {name for name in {*settings.rules.shadow, *entries} if name not in entries or entries[name].shadow}
-    present = {spec.name for spec, _ in specs}
-    if settings.tuner.llm is not None and settings.tuner.shadow and TUNER in present:
+    run_names = {spec.name for spec, _ in specs}
+    if settings.tuner.llm is not None and settings.tuner.shadow and TUNER in run_names:
         shadows.add(TUNER)
-    if settings.supervisor.model is not None and settings.supervisor.shadow and SUPERVISOR in present:
+    if settings.supervisor.model is not None and settings.supervisor.shadow and SUPERVISOR in run_names:
         shadows.add(SUPERVISOR)
-    _check_models(settings, present)
-    installed = {spec.name: (ALL,) for spec, _ in specs if spec.installed and spec.name not in (TUNER, SUPERVISOR)}
+    _check_models(settings, run_names)
+    installed = {spec.name: (ALL,) for spec, _ in specs if spec.is_installed and spec.name not in (TUNER, SUPERVISOR)}
     specialities = {name: entry.speciality for name, entry in entries.items() if entry.speciality is not None}
-    granted = {
+    grants = {
         name: actuators
         for name, actuators in settings.rules.trusted.items()
-        if name in present or name not in installed_names
+        if name in run_names or name not in installed_names
     }
-    unknown = next((name for name in granted if name not in present), None)
+    unknown = next((name for name in grants if name not in run_names), None)
     if unknown is not None:
         raise ConfigError(
             f"rules.trusted names {unknown!r}, which is not an agent of this run; add it to `agents`, or trust an "
@@ -86,21 +85,20 @@ def with_agent_rules(settings: Settings) -> Settings:
     agents = settings.agents
     if agents is not None:
         agents = tuple(entry.name if isinstance(entry, AgentSettings) else entry for entry in agents)
-    trusted = {**installed, **granted, **specialities}
+    trusted = {**installed, **grants, **specialities}
     rules = settings.rules.model_copy(update={"shadow": tuple(sorted(shadows)), "trusted": trusted})
-    options = _options(settings.agent_options, entries, present, installed_names)
+    options = _merged_options(settings.agent_options, entries, run_names, installed_names)
     return settings.model_copy(update={"agents": agents, "rules": rules, "agent_options": options})
 
 
-def _check_models(settings: Settings, present: Collection[str]) -> None:
+def _check_models(settings: Settings, run_names: Collection[str]) -> None:
     """Check the models of agents that call one. Raises ConfigError for settings of an agent that is not in the run, an
-    unknown provider, a missing address, and a supervisor without a model.
-    """
+    unknown provider, a missing address, and a supervisor without a model."""
     known = catalogue(settings.committee.providers)
     supervisor = settings.supervisor
-    if SUPERVISOR in present and supervisor.model is None:
+    if SUPERVISOR in run_names and supervisor.model is None:
         raise ConfigError(
-            "the agent supervisor has no model: set supervisor.model, e.g. supervisor: {model: {provider: claude, "
+            "the agent `supervisor` has no model: set supervisor.model, e.g. supervisor: {model: {provider: claude, "
             "model: NAME}}, or remove it from `agents`"
         )
     for name, enabled, models in (
@@ -108,34 +106,35 @@ def _check_models(settings: Settings, present: Collection[str]) -> None:
         (AUTHOR, settings.author.llm is not None, {"llm": settings.author.llm}),
         (SUPERVISOR, supervisor.model is not None, {"model": supervisor.model, "worker": supervisor.worker}),
     ):
-        if enabled and name not in present:
+        if enabled and name not in run_names:
             raise ConfigError(f"{name} has settings but is not an agent of this run: add {name} to `agents`")
         for key, llm in models.items():
             if llm is not None:
                 endpoint_of(name, llm, known, f"{name}.{key}")
 
 
-def _options(
+def _merged_options(
     agent_options: Mapping[str, Mapping[str, Any]],
     entries: Mapping[str, AgentSettings],
-    present: Collection[str],
+    run_names: Collection[str],
     installed: Collection[str],
 ) -> dict[str, dict[str, Any]]:
-    """Return the options by agent. An agent's own entry overrides `agent_options`. Agents outside the run are omitted.
+    """Return the options by agent. The entry of an agent overrides `agent_options`. Agents outside the run are omitted.
     Raises UnknownNameError for an agent that does not exist, ConfigError for a value that is not a number."""
     options: dict[str, dict[str, Any]] = {}
     for name in dict.fromkeys([*agent_options, *entries]):
-        if name not in present and name not in installed:
-            raise UnknownNameError("agent of this run", name, present)
-        own = numbers(name, entries[name].options) if name in entries else {}
-        merged = {**numbers(name, agent_options.get(name, {})), **own}
-        if merged and name in present:
+        if name not in run_names and name not in installed:
+            raise UnknownNameError("agent of this run", name, run_names)
+        entry_options = numeric_options(name, entries[name].options) if name in entries else {}
+        merged = {**numeric_options(name, agent_options.get(name, {})), **entry_options}
+        if merged and name in run_names:
             options[name] = dict(sorted(merged.items()))
     return options
 
 
-def per_process(settings: Settings) -> int | None:
-    """Return how many agents share a process; None for the default. On a user's server each agent has its own key."""
+def agents_per_process(settings: Settings) -> int | None:
+    """Return how many agents share a process; None for the default. On a user's own server, each agent gets a process,
+    because it has its own key there."""
     return 1 if settings.nats and settings.agents_per_process is None else settings.agents_per_process
 
 
@@ -157,7 +156,7 @@ def agent_specs(settings: Settings) -> list[AgentSpec]:
     """Return the run's agents with their options. Raises ConfigError for a name conflict: a name is a key on the bus,
     so agents, committee members and the stack's roles share one namespace."""
     specs = [agent_spec(agent) for agent in selected_agents(settings)]
-    options = {name: tuple(numbers(name, values).items()) for name, values in settings.agent_options.items()}
+    options = {name: tuple(numeric_options(name, values).items()) for name, values in settings.agent_options.items()}
     specs = [replace(spec, options=options.get(spec.name, ())) for spec in specs]
     owners = {role: "a role of the stack" for role in get_args(Role)}
     for spec in specs:

@@ -37,7 +37,7 @@ class BudgetSettings(BaseModel):
 MemberKind: TypeAlias = Literal["llm", "rule", "verifier"]
 Role: TypeAlias = Literal["critic", "adversary", "specialist", "style", "informativeness"]
 
-MOST_LOGPROBS = 20
+MAX_LOGPROBS = 20
 """Maximum alternatives per token that any provider offers: the limit of OpenAI and DeepSeek."""
 
 
@@ -75,7 +75,7 @@ class MemberSettings(BaseModel):
         description="environment variable with the key; empty: the provider's usual one, or no key with a base_url",
     )
     budget: BudgetSettings = Field(
-        default=BudgetSettings(), description="what this member may spend: {usd: …, tokens: …, calls: …}"
+        default=BudgetSettings(), description="spending limits of this member: {usd: …, tokens: …, calls: …}"
     )
     logprobs: bool = Field(
         default=False, description="request log-probabilities of the tokens, if the model offers them"
@@ -83,12 +83,12 @@ class MemberSettings(BaseModel):
     top_logprobs: int = Field(
         default=5,
         ge=1,
-        le=MOST_LOGPROBS,
+        le=MAX_LOGPROBS,
         description="alternatives per token, with `logprobs`; fewer if the model offers fewer",
     )
 
     @model_validator(mode="after")
-    def _fits_its_kind(self) -> Self:
+    def _check_kind(self) -> Self:
         needed = {"llm": ("provider", "model"), "rule": ("rule",), "verifier": ()}[self.kind]
         allowed = {*needed, "kind", *_OPTIONAL[self.kind]}
         for name, field in type(self).model_fields.items():
@@ -96,9 +96,9 @@ class MemberSettings(BaseModel):
             if name in needed and not value:
                 raise ValueError(f"a member of the kind {self.kind} needs `{name}`")
             if name not in allowed and value != field.default:
-                raise ValueError(f"`{name}` has no meaning for a member of the kind {self.kind}; leave it out")
+                raise ValueError(f"`{name}` has no meaning for a member of the kind {self.kind}; remove it")
         if self.domain and self.role != "specialist":
-            raise ValueError(f"`domain` is for the role specialist, and this one is {self.role}; leave it out")
+            raise ValueError(f"`domain` is only for the role specialist, but the role is {self.role}; remove it")
         return self
 
 
@@ -112,8 +112,7 @@ _OPTIONAL: dict[MemberKind, tuple[str, ...]] = {
 
 class FrontierSettings(BaseModel):
     """The frontier calibrator. A frontier model answers fixed prompts once, and every few steps the policy is compared
-    with its answers. The comparison never affects a reward or a loss.
-    """
+    with its answers. The comparison never affects a reward or a loss."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -123,9 +122,9 @@ class FrontierSettings(BaseModel):
     key_env: Variable = Field(default="", description="environment variable with the key, as for a member")
     prompts: str = Field(default="", description="file with one prompt per line, or .jsonl with `prompt`")
     top_logprobs: int = Field(
-        default=MOST_LOGPROBS,
+        default=MAX_LOGPROBS,
         ge=1,
-        le=MOST_LOGPROBS,
+        le=MAX_LOGPROBS,
         description="alternatives per token; fewer if the model offers fewer",
     )
     max_tokens: int = Field(default=256, ge=1, le=1024, description="token limit of an answer")
@@ -140,7 +139,9 @@ class FrontierSettings(BaseModel):
     def _check_complete(self) -> Self:
         missing = [name for name in ("provider", "model", "prompts") if not getattr(self, name)]
         if 0 < len(missing) < 3:
-            raise ValueError(f"the calibrator lacks {', '.join(missing)}; give provider, model and prompts, or none")
+            raise ValueError(
+                f"the calibrator lacks {', '.join(missing)}; set provider, model and prompts, or none of them"
+            )
         return self
 
     @property
@@ -212,10 +213,10 @@ class CommitteeSettings(BaseModel):
     cache: bool = Field(default=True, description="reuse a judge's scores of a group that it has scored in this run")
 
     @model_validator(mode="after")
-    def _caution_is_read(self) -> Self:
+    def _check_caution(self) -> Self:
         if self.rule != "cautious" and self.caution != type(self).model_fields["caution"].default:
             raise ValueError(
-                f"only the rule cautious reads caution; set rule: cautious, or leave it out: rule is {self.rule}"
+                f"caution only affects the rule cautious, but rule is {self.rule}; set rule: cautious, or remove it"
             )
         return self
 

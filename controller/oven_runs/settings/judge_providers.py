@@ -19,7 +19,7 @@ from typing import Any, Final, Literal, TypeAlias
 from pydantic import BaseModel, ConfigDict, Field
 
 from oven_core.errors import ConfigError, UnknownNameError
-from oven_runs.settings.committee_settings import MOST_LOGPROBS, MemberSettings
+from oven_runs.settings.committee_settings import MAX_LOGPROBS, MemberSettings
 from oven_runs.settings.language_models import Address, ModelSettings, Variable
 from oven_runs.settings.layers import Layer, merge, read_text, read_yaml, validated
 from oven_runs.settings.strict_yaml import key_lines, load_yaml
@@ -56,23 +56,22 @@ class ModelException(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
 
     schema_mode: SchemaMode | None = Field(default=None, alias="schema")
-    top_logprobs: int | None = Field(default=None, ge=0, le=MOST_LOGPROBS)
+    top_logprobs: int | None = Field(default=None, ge=0, le=MAX_LOGPROBS)
     limit_as: Literal["max_tokens", "max_completion_tokens"] | None = None
     price: Price | None = None
 
 
 class ProviderEntry(BaseModel):
     """A provider. `models` maps a model's name, or a pattern with * and ?, to exceptions. A name takes precedence over
-    a pattern, and a longer pattern over a shorter one.
-    """
+    a pattern, and a longer pattern over a shorter one."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
 
-    wire: Wire = Field(description="its wire format")
-    base_url: Address = Field(default="", description="address of the API; empty: a member has to name it")
+    wire: Wire = Field(description="wire format of its API")
+    base_url: Address = Field(default="", description="address of the API; empty: a member must set it")
     key_env: Variable = Field(default="", description="environment variable with the key; empty: none is sent")
     schema_mode: SchemaMode = Field(default="strict", alias="schema")
-    top_logprobs: int = Field(default=0, ge=0, le=MOST_LOGPROBS, description="maximum alternatives per token; 0: none")
+    top_logprobs: int = Field(default=0, ge=0, le=MAX_LOGPROBS, description="maximum alternatives per token; 0: none")
     limit_as: Literal["max_tokens", "max_completion_tokens"] = Field(
         default="max_completion_tokens", description="name of the token limit in the wire format openai"
     )
@@ -108,7 +107,7 @@ class ModelEndpoint:
 
 
 @cache
-def packaged() -> Catalogue:
+def packaged_catalogue() -> Catalogue:
     """Return the packaged catalogue."""
     return _entries(_packaged_values(), [])
 
@@ -116,26 +115,25 @@ def packaged() -> Catalogue:
 def catalogue(overlay: str | Path = "") -> Catalogue:
     """Return the packaged catalogue, merged with the user's file. Raises ConfigError for an unreadable or invalid file.
     If an entry moves a provider to another address without naming a key, the provider's key is dropped. A key is never
-    sent to another address unless the user says so."""
+    sent to another address unless the user asks for it."""
     if not overlay:
-        return packaged()
+        return packaged_catalogue()
     path = Path(overlay)
-    own = read_yaml(path)
+    user_entries = read_yaml(path)
     values = _packaged_values()
-    for name, entry in own.items():
+    for name, entry in user_entries.items():
         if isinstance(entry, Mapping) and "base_url" in entry and "key_env" not in entry and name in values:
             values[name] = {key: value for key, value in values[name].items() if key != "key_env"}
-    merge(values, own)
-    return _entries(values, [Layer(str(path), own, "file", key_lines(read_text(path)))])
+    merge(values, user_entries)
+    return _entries(values, [Layer(str(path), user_entries, "file", key_lines(read_text(path)))])
 
 
 def endpoint_of(
     name: str, member: MemberSettings | ModelSettings, providers: Catalogue, setting: str = ""
 ) -> ModelEndpoint:
     """Return the model of the committee member `name`. For any other model, `setting` is the name of its setting.
-    Raises ConfigError for an unknown provider or a missing address.
-    """
-    owner, setting = _named(name, setting)
+    Raises ConfigError for an unknown provider or a missing address."""
+    owner, setting = _owner_and_setting(name, setting)
     if member.provider not in providers:
         raise ConfigError(f"{owner}: {UnknownNameError('provider', member.provider, providers)}")
     entry = providers[member.provider]
@@ -165,7 +163,7 @@ def key_of(name: str, endpoint: ModelEndpoint, environ: Mapping[str, str] = os.e
     """Return the key for a model, named as in `endpoint_of`. Raises ConfigError, which never contains the key."""
     if not endpoint.key_env:
         return NO_KEY
-    owner, setting = _named(name, setting)
+    owner, setting = _owner_and_setting(name, setting)
     key = environ.get(endpoint.key_env, "").strip()
     if not key:
         raise ConfigError(
@@ -192,12 +190,14 @@ def _entries(values: Mapping[str, Any], layers: list[Layer]) -> Catalogue:
         if not isinstance(entry, Mapping):
             raise ConfigError(f"{source}: {name} is {str(entry)[:40]!r}; a provider is written as `key: value` lines")
         if "wire" not in entry:
-            raise ConfigError(f"{source}: the provider {name} is new here and needs `wire`: openai or anthropic")
+            raise ConfigError(
+                f"{source}: the provider {name} is not in {PACKAGED}, so it needs `wire`: openai or anthropic"
+            )
         entries[name] = validated(ProviderEntry, entry, f"{name}.", layers, None)
     return entries
 
 
-def _named(name: str, setting: str) -> tuple[str, str]:
+def _owner_and_setting(name: str, setting: str) -> tuple[str, str]:
     """Return the names of a model's owner and its setting for error messages."""
     if setting == CALIBRATOR:
         return "the frontier calibrator", setting

@@ -8,21 +8,21 @@ from typing import Annotated, TypeAlias
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 
-def _name_of_variable(value: str) -> str:
+def _check_variable_name(value: str) -> str:
     if value and not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", value):
-        raise ValueError("it should be the name of an environment variable, and not the key itself")
+        raise ValueError("it should be the name of an environment variable, not the key itself")
     return value
 
 
-def _without_secrets(value: str) -> str:
+def _check_address(value: str) -> str:
     if value and not re.fullmatch(r"https?://[^@?#\s]+", value):
         raise ValueError("it should be an address, http:// or https://, without a user, a password or a query")
     return value
 
 
-Variable: TypeAlias = Annotated[str, AfterValidator(_name_of_variable)]
+Variable: TypeAlias = Annotated[str, AfterValidator(_check_variable_name)]
 """The name of an environment variable with a secret; empty for none."""
-Address: TypeAlias = Annotated[str, AfterValidator(_without_secrets)]
+Address: TypeAlias = Annotated[str, AfterValidator(_check_address)]
 """The address of an API; empty for the provider's default."""
 
 
@@ -55,7 +55,7 @@ class TunerSettings(BaseModel):
     shadow: bool = Field(default=True, description="log and score its votes without counting them")
     every: int = Field(default=20, ge=1, description="minimum ticks between two questions")
     expires: int = Field(default=10, ge=1, description="ticks after which an answer is too old for a vote")
-    calls: int = Field(default=50, ge=1, le=10_000, description="maximum billed calls per run, resumed or not")
+    calls: int = Field(default=50, ge=1, le=10_000, description="maximum billed calls per run, including its resumes")
     deadline_s: float = Field(default=60.0, gt=0, le=600, description="seconds that an answer may take")
 
 
@@ -77,7 +77,7 @@ class AuthorSettings(BaseModel):
     examples: int = Field(
         default=2, ge=0, le=8, description="training prompts that the model sees per topic; 0: only the names"
     )
-    calls: int = Field(default=50, ge=1, le=10_000, description="maximum billed calls per run, resumed or not")
+    calls: int = Field(default=50, ge=1, le=10_000, description="maximum billed calls per run, including its resumes")
     deadline_s: float = Field(default=60.0, gt=0, le=600, description="seconds that an answer may take")
 
 
@@ -101,7 +101,7 @@ class SupervisorSettings(BaseModel):
     shadow: bool = Field(default=True, description="log and score its votes without counting them")
     every: int = Field(default=20, ge=1, description="minimum ticks between two diagnoses")
     expires: int = Field(default=20, ge=1, description="ticks after which an answer is too old for a vote")
-    diagnoses: int = Field(default=10, ge=1, le=1000, description="maximum diagnoses per run, resumed or not")
+    diagnoses: int = Field(default=10, ge=1, le=1000, description="maximum diagnoses per run, including its resumes")
     usd: float | None = Field(
         default=None,
         gt=0,

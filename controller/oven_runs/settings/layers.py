@@ -13,9 +13,9 @@ from pydantic import BaseModel, ValidationError
 
 from oven_core.errors import ConfigError
 from oven_core.files import read_file
-from oven_core.removed_names import removal
+from oven_core.removed_names import removal_message
 from oven_core.security.tls import redact
-from oven_runs.settings.model import dotted_names
+from oven_runs.settings.run_settings import dotted_names
 from oven_runs.settings.strict_yaml import load_yaml, place_of, problem_of
 
 _Model = TypeVar("_Model", bound=BaseModel)
@@ -118,23 +118,23 @@ def read_text(path: Path, called: str = "--config") -> str:
         raise ConfigError(f"{path} is not UTF-8 text ({error.reason} at byte {error.start})") from error
 
 
-def from_set(text: str) -> Layer:
+def layer_from_set(text: str) -> Layer:
     """Return the layer of `--set KEY=VALUE`. Raises ConfigError."""
     key, separator, raw = text.partition("=")
     if not separator or not key.strip():
-        raise ConfigError(f"--set {text!r} has no key and value; write e.g. --set rules.window_ticks=5")
-    return Layer(f"--set {key.strip()}", _nested(key.strip(), raw, f"--set {text}"), "set")
+        raise ConfigError(f"--set {text!r} must have the form KEY=VALUE, e.g. --set rules.window_ticks=5")
+    return Layer(f"--set {key.strip()}", _nested_values(key.strip(), raw, f"--set {text}"), "set")
 
 
-def from_environment(environ: Mapping[str, str]) -> Iterator[Layer]:
+def layers_from_environment(environ: Mapping[str, str]) -> Iterator[Layer]:
     """Yield a layer for each variable OVEN_SET_…. Raises ConfigError."""
     for variable in sorted(environ):
         if variable.startswith(ENVIRONMENT):
             key = variable.removeprefix(ENVIRONMENT).lower().replace("__", ".")
-            yield Layer(variable, _nested(key, environ[variable], variable), "environment")
+            yield Layer(variable, _nested_values(key, environ[variable], variable), "environment")
 
 
-def _nested(key: str, raw: str, source: str) -> dict[str, Any]:
+def _nested_values(key: str, raw: str, source: str) -> dict[str, Any]:
     try:
         value = load_yaml(raw)
     except yaml.YAMLError as error:
@@ -144,22 +144,22 @@ def _nested(key: str, raw: str, source: str) -> dict[str, Any]:
         raise ConfigError(f"{source}: the value is not YAML: {problem_of(error)}") from error
     parts = key.split(".")
     if parts[:2] == ["rules", "autonomy_of"] and len(parts) > 2:
-        parts = [*parts[:2], ".".join(parts[2:])]  # an actuator's name contains dots
+        parts = [*parts[:2], ".".join(parts[2:])]  # an actuator's name may contain dots
     for part in reversed(parts):
         value = {part: value}
     assert isinstance(value, dict)
     return value
 
 
-def merge(into: dict[str, Any], values: Mapping[str, Any]) -> None:
-    """Merge `values` into a mapping. Mappings are merged key by key, other values are replaced."""
+def merge(target: dict[str, Any], values: Mapping[str, Any]) -> None:
+    """Merge `values` into `target`. Mappings are merged key by key, other values are replaced."""
     for key, value in values.items():
         if isinstance(value, Mapping):
-            existing = into.get(key)
-            into[key] = dict(existing) if isinstance(existing, Mapping) else {}
-            merge(into[key], value)
+            existing = target.get(key)
+            target[key] = dict(existing) if isinstance(existing, Mapping) else {}
+            merge(target[key], value)
         else:
-            into[key] = value
+            target[key] = value
 
 
 def validated(
@@ -184,8 +184,8 @@ def validated(
         name = prefix + ".".join(parts)
         source = layer_of(name.split("."), layers).source
         if problem["type"] == "extra_forbidden":
-            hint = nearest(name, _entry_settings(model, parts, prefix) or known_names)
-            lines.append(removal("setting", name) or f"there is no setting {name!r} ({source}); {hint}")
+            hint = name_hint(name, _entry_settings(model, parts, prefix) or known_names)
+            lines.append(removal_message("setting", name) or f"there is no setting {name!r} ({source}); {hint}")
         else:
             message = str(problem["msg"]).removeprefix("Value error, ").replace("Input should be", "it should be")
             value = problem["input"]
@@ -211,13 +211,13 @@ def _entry_settings(model: type[BaseModel], parts: Sequence[str], prefix: str) -
     return [prefix + ".".join([*parts[:-1], name]) for name in inner.model_fields]
 
 
-def nearest(name: str, known: Sequence[str]) -> str:
+def name_hint(name: str, known: Sequence[str]) -> str:
     """Return a hint with similar settings. Compare the last part of the name first, and then the whole name."""
     leaves: dict[str, list[str]] = {}
     for full in known:
         leaves.setdefault(full.rsplit(".", 1)[-1], []).append(full)
-    close = difflib.get_close_matches(name.rsplit(".", 1)[-1], leaves, n=3, cutoff=0.7)
-    similar = [full for leaf in close for full in leaves[leaf]]
+    similar_leaves = difflib.get_close_matches(name.rsplit(".", 1)[-1], leaves, n=3, cutoff=0.7)
+    similar = [full for leaf in similar_leaves for full in leaves[leaf]]
     similar = similar or difflib.get_close_matches(name, known, n=3, cutoff=0.6)
     if similar:
         return "did you mean " + " or ".join(repr(full) for full in similar[:3]) + "?"

@@ -37,10 +37,9 @@ def is_reference(url: str) -> bool:
     return _REFERENCE.fullmatch(url) is not None
 
 
-def shown(url: str) -> str:
+def safe_address(url: str) -> str:
     """Return the part of an address that is safe to show: a webhook's server, or a whole reference. For other services,
-    return only the scheme, because the host may be a token.
-    """
+    return only the scheme, because the host may be a token."""
     if is_reference(url):
         return url
     scheme, _, rest = url.partition("://")
@@ -72,7 +71,7 @@ class RecipientSettings(BaseModel):
 
     @field_validator("url")
     @classmethod
-    def _is_address(cls, value: str) -> str:
+    def _check_address(cls, value: str) -> str:
         if is_reference(value):
             return value
         if value.startswith(VARIABLE_PREFIX):
@@ -93,10 +92,10 @@ class RecipientSettings(BaseModel):
 
     @field_validator("headers")
     @classmethod
-    def _are_headers(cls, value: dict[str, str]) -> dict[str, str]:
+    def _check_headers(cls, value: dict[str, str]) -> dict[str, str]:
         for name, variable in value.items():
             if not _HEADER.fullmatch(name):
-                raise ValueError("a header's name has letters, digits and hyphens, e.g. Authorization")
+                raise ValueError("a header's name must consist of letters, digits and hyphens, e.g. Authorization")
             if name.lower() in _OWN_HEADERS:
                 raise ValueError(f"every message sets the header {name} itself; remove it")
             if not variable:
@@ -104,7 +103,7 @@ class RecipientSettings(BaseModel):
         return value
 
     @model_validator(mode="after")
-    def _fits_its_scheme(self) -> RecipientSettings:
+    def _check_scheme(self) -> RecipientSettings:
         if self.headers and not is_reference(self.url):
             scheme = self.url.partition("://")[0].lower()
             if scheme not in WEB_SCHEMES:
@@ -112,8 +111,8 @@ class RecipientSettings(BaseModel):
         return self
 
     @field_serializer("url")
-    def _without_secret(self, url: str) -> str:
-        return shown(url)
+    def _serialize_url(self, url: str) -> str:
+        return safe_address(url)
 
 
 class NotifySettings(BaseModel):
@@ -127,15 +126,18 @@ class NotifySettings(BaseModel):
     on: tuple[Kind, ...] = Field(
         default=KINDS,
         description="advice: it waits for a person (again before it lapses); applied: a change took effect or failed; "
-        "rollback; held; died: the learner failed or fell silent; ended; budget: one is spent; judge: one is away; "
-        "alert: an agent sees a symptom, or it is gone",
+        "rollback; held; died: the learner failed or stopped responding; ended; budget: a budget is used up; "
+        "judge: a judge is unavailable; alert: an agent raised or cleared a symptom",
     )
     severity: Severity = Field(default="info", description="lowest severity to send")
-    plain: bool = Field(default=False, description="allow other machines without TLS, where others can read along")
+    plain: bool = Field(
+        default=False,
+        description="allow connections to other machines without TLS, although others could read the messages",
+    )
 
     @field_validator("to", mode="before")
     @classmethod
-    def _addresses(cls, value: Any) -> Any:
+    def _split_addresses(cls, value: Any) -> Any:
         entries = [value] if isinstance(value, str | dict) else value
         if not isinstance(entries, list | tuple):
             return entries
@@ -143,5 +145,5 @@ class NotifySettings(BaseModel):
 
     @field_validator("on", mode="before")
     @classmethod
-    def _kinds(cls, value: Any) -> Any:
+    def _split_kinds(cls, value: Any) -> Any:
         return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value

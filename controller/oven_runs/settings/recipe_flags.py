@@ -16,7 +16,7 @@ from oven_runs.settings.layers import Layer
 from oven_runs.settings.strict_yaml import load_yaml, problem_of
 
 
-def dashed(arguments: Sequence[str]) -> list[str]:
+def with_dashes(arguments: Sequence[str]) -> list[str]:
     """Replace underscores in the flags of a command line by dashes: `--kl_penalty=.05` → `--kl-penalty=.05`."""
     dashed_arguments = []
     for argument in arguments:
@@ -32,20 +32,20 @@ def flag(name: str) -> str:
 
 def is_switch(field: FieldInfo) -> bool:
     """Whether a setting is boolean. Its flag then has no value: `--initial-eval`, `--no-initial-eval`."""
-    return _types(field.annotation) <= {bool}
+    return _accepted_types(field.annotation) <= {bool}
 
 
 def flag_layers(model: type[BaseModel], values: Mapping[str, str | bool]) -> list[Layer]:
     """Return one layer for each setting of `model` in `values`, so that an error names its flag. Commas separate list
     items. Raises ConfigError for invalid YAML."""
     return [
-        Layer(flag(name), {"recipe_options": {name: _value(name, value, model.model_fields[name])}}, "flag")
+        Layer(flag(name), {"recipe_options": {name: _parse_value(name, value, model.model_fields[name])}}, "flag")
         for name, value in values.items()
     ]
 
 
-def _value(name: str, value: str | bool, field: FieldInfo) -> Any:
-    accepted = _types(field.annotation)
+def _parse_value(name: str, value: str | bool, field: FieldInfo) -> Any:
+    accepted = _accepted_types(field.annotation)
     if isinstance(value, bool) or (accepted & {str, Path} and value not in ("null", "none")):
         return value
     is_list = accepted & {tuple, list} and not value.startswith("[")
@@ -55,13 +55,13 @@ def _value(name: str, value: str | bool, field: FieldInfo) -> Any:
         raise ConfigError(f"{flag(name)} {value}: the value is not YAML: {problem_of(error)}") from error
 
 
-def _types(annotation: Any) -> set[Any]:
+def _accepted_types(annotation: Any) -> set[Any]:
     """Return the plain types that a value may have, without None."""
     origin = get_origin(annotation)
     if origin in (Union, types.UnionType):
-        return set().union(*(_types(member) for member in get_args(annotation))) - {type(None)}
+        return set().union(*(_accepted_types(member) for member in get_args(annotation))) - {type(None)}
     if origin is Annotated:
-        return _types(get_args(annotation)[0])
+        return _accepted_types(get_args(annotation)[0])
     if origin is Literal:
         return {type(value) for value in get_args(annotation)}
     return {origin or annotation}

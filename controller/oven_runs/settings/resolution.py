@@ -22,16 +22,16 @@ from oven_runs.settings.completions import with_checked_redaction
 from oven_runs.settings.layers import (
     Layer,
     Origin,
-    from_environment,
-    from_set,
+    layer_from_set,
+    layers_from_environment,
     merge,
     origins,
     read_text,
     read_yaml,
     validated,
 )
-from oven_runs.settings.model import ATTACHED, Settings
 from oven_runs.settings.notifications import NotifySettings
+from oven_runs.settings.run_settings import ATTACHED, Settings
 from oven_runs.settings.strict_yaml import key_lines
 
 DEFAULT_RECIPE = "grpo"
@@ -59,7 +59,7 @@ class Recipe(Protocol):
 
 
 @dataclass(frozen=True)
-class Resolved:
+class ResolvedSettings:
     """Validated settings, with the source of each value."""
 
     settings: Settings
@@ -84,21 +84,21 @@ def resolve(
     recipe_flags: Sequence[Layer] = (),
     environ: Mapping[str, str] | None = None,
     attached: bool = False,
-    earlier: Mapping[str, Any] | None = None,
-) -> Resolved:
+    earlier_settings: Mapping[str, Any] | None = None,
+) -> ResolvedSettings:
     """Merge the layers and check every value. Raises ConfigError or UnknownNameError, with the value and the remedy.
 
     `attached`: the training script is the user's own, so there is no recipe, and autonomy begins at `observe`.
-    `earlier`: the settings of the run that is resumed. `recipe_flags`: layers from flags for the recipe's own settings
-    (oven_runs.settings.recipe_flags).
+    `earlier_settings`: the settings of the run that is resumed. `recipe_flags`: layers from flags for the recipe's own
+    settings (oven_runs.settings.recipe_flags).
     """
     layers: list[Layer] = []
     if attached:
         layers.append(Layer("default", {"recipe": ATTACHED, "rules": {"autonomy": "observe"}}, "default"))
-    layers += _layers(config, sets, environ or {}, earlier)
+    layers += _layers(config, sets, environ or {}, earlier_settings)
     used_flags = {key: value for key, value in (flags or {}).items() if value is not None}
     layers += [Layer("command line", used_flags, "flag"), *recipe_flags]
-    merged = _merged(layers)
+    merged = _merge_layers(layers)
     recipe = None if attached else _recipe(merged.get("recipe", DEFAULT_RECIPE))
     options_model = recipe.settings_model if recipe else None
     settings = with_agent_rules(validated(Settings, merged, "", layers, options_model))
@@ -119,7 +119,7 @@ def resolve(
             raise ConfigError("`recipe` has no meaning for your own script; remove it, or use `up --recipe`")
         if settings.recipe_options:
             raise ConfigError("`recipe_options` has no meaning for your own script; remove it")
-        return Resolved(settings, None, layers=tuple(layers))
+        return ResolvedSettings(settings, None, layers=tuple(layers))
     assert options_model is not None
     options = validated(options_model, settings.recipe_options, "recipe_options.", layers, None)
     try:
@@ -128,11 +128,11 @@ def resolve(
         owners = [name for name in plugins.find_plugins("recipes") if _has_start(name, settings.start)]
         hint = f" ({settings.start} is a start of --recipe {' or '.join(owners)})" if owners else ""
         raise ConfigError(f"--start {settings.start}: {error}{hint}") from error
-    # Only the options that were set: the recipe's own defaults may depend on the others.
-    chosen = options.model_dump(mode="json", exclude_unset=True)
+    # Save only the options that were set, because the recipe's defaults for the others may depend on them.
+    chosen_options = options.model_dump(mode="json", exclude_unset=True)
     agents = tuple(agent_spec(agent).target for agent in selected_agents(settings))
-    update = {"start": start.name, "recipe_options": chosen, "agents": agents}
-    return Resolved(settings.model_copy(update=update), start, options, tuple(layers))
+    update = {"start": start.name, "recipe_options": chosen_options, "agents": agents}
+    return ResolvedSettings(settings.model_copy(update=update), start, options, tuple(layers))
 
 
 def named_recipe(
@@ -141,31 +141,31 @@ def named_recipe(
     config: Path | None,
     sets: Sequence[str],
     environ: Mapping[str, str],
-    earlier: Mapping[str, Any] | None,
+    earlier_settings: Mapping[str, Any] | None,
 ) -> tuple[str, type[BaseModel]] | None:
-    """Return a recipe's name and its settings; None for a user's script. Raises ConfigError, UnknownNameError."""
-    name = str(recipe or _merged(_layers(config, sets, environ, earlier)).get("recipe", DEFAULT_RECIPE))
+    """Return a recipe's name and settings model; None for a user's script. Raises ConfigError or UnknownNameError."""
+    name = str(recipe or _merge_layers(_layers(config, sets, environ, earlier_settings)).get("recipe", DEFAULT_RECIPE))
     return None if name == ATTACHED else (name, _recipe(name).settings_model)
 
 
 def _layers(
-    config: Path | None, sets: Sequence[str], environ: Mapping[str, str], earlier: Mapping[str, Any] | None
+    config: Path | None, sets: Sequence[str], environ: Mapping[str, str], earlier_settings: Mapping[str, Any] | None
 ) -> list[Layer]:
-    """Return the layers below the flags, the weakest first."""
-    layers = [Layer("the run's config.json", dict(earlier), "run")] if earlier else []
+    """Return the layers below the flags, lowest precedence first."""
+    layers = [Layer("the run's config.json", dict(earlier_settings), "run")] if earlier_settings else []
     if config is not None:
         layers.append(Layer(str(config), read_yaml(config), "file", key_lines(read_text(config))))
-    return [*layers, *from_environment(environ), *(from_set(text) for text in sets)]
+    return [*layers, *layers_from_environment(environ), *(layer_from_set(text) for text in sets)]
 
 
-def _merged(layers: Sequence[Layer]) -> dict[str, Any]:
+def _merge_layers(layers: Sequence[Layer]) -> dict[str, Any]:
     merged: dict[str, Any] = {}
     for layer in layers:
         merge(merged, layer.values)
     return merged
 
 
-def rules_in(path: Path) -> dict[str, Any]:
+def read_rules(path: Path) -> dict[str, Any]:
     """Return the checked `rules` of a settings file. Raises ConfigError, also if there are none."""
     values = read_yaml(path)
     if not values.get("rules"):
@@ -173,9 +173,9 @@ def rules_in(path: Path) -> dict[str, Any]:
     return _checked_rules([Layer(str(path), {"rules": values["rules"]}, "file")])
 
 
-def rules_set(sets: Sequence[str]) -> dict[str, Any]:
+def rules_from_sets(sets: Sequence[str]) -> dict[str, Any]:
     """Return the checked rules of `--set rules.KEY=VALUE`. Raises ConfigError, also for other settings."""
-    layers = [from_set(text) for text in sets]
+    layers = [layer_from_set(text) for text in sets]
     for layer in layers:
         if set(layer.values) != {"rules"}:
             raise ConfigError(
@@ -185,7 +185,7 @@ def rules_set(sets: Sequence[str]) -> dict[str, Any]:
 
 
 def _checked_rules(layers: Sequence[Layer]) -> dict[str, Any]:
-    settings = validated(Settings, _merged(layers), "", layers, None)
+    settings = validated(Settings, _merge_layers(layers), "", layers, None)
     return settings.rules.model_dump(mode="json", exclude_unset=True)
 
 
@@ -193,13 +193,13 @@ def notify_settings(
     *, config: Path | None = None, sets: Sequence[str] = (), environ: Mapping[str, str], urls: Sequence[str] = ()
 ) -> NotifySettings:
     """Return the checked `notify` settings of all layers. `urls` replace their addresses. Raises ConfigError."""
-    set_layers = [from_set(text) for text in sets]
-    if foreign := next((layer for layer in set_layers if set(layer.values) != {"notify"}), None):
-        raise ConfigError(f"{foreign.source}: only notify can be set here, e.g. notify.severity=warning")
+    set_layers = [layer_from_set(text) for text in sets]
+    if unrelated := next((layer for layer in set_layers if set(layer.values) != {"notify"}), None):
+        raise ConfigError(f"{unrelated.source}: only notify can be set here, e.g. notify.severity=warning")
     sources = _layers(config, (), environ, None)
     layers = [Layer(s.source, {"notify": s.values["notify"]}, s.kind) for s in sources if "notify" in s.values]
     layers += [*set_layers, *([Layer("command line", {"notify": {"to": list(urls)}}, "flag")] if urls else [])]
-    return validated(Settings, _merged(layers), "", layers, None).notify
+    return validated(Settings, _merge_layers(layers), "", layers, None).notify
 
 
 def with_rules(rules: Rules, changes: Mapping[str, Any]) -> Rules:

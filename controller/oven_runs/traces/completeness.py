@@ -45,7 +45,7 @@ class Completeness:
         return self.traces > 0 and self.whole_traces == self.traces and not self.traces_lacking and not self.bad_lines
 
     def plain(self) -> dict[str, Any]:
-        """Return the counts for JSON."""
+        """Return the counts as JSON values."""
         return {**vars(self), "whole": self.whole}
 
     def _count(self, counter: Counter[str], kind: str, example: str, count: int = 1) -> None:
@@ -66,31 +66,32 @@ class Completeness:
             problems.append("another trace has the same id")
         for problem in problems:
             self._count(self.traces_lacking, problem, trace.id)
-        if isinstance(lost := trace.meta.get(LOST_BEFORE), int) and lost > 0:
-            self._count(self.traces_lacking, "traces before it are lost", f"{trace.id}: {lost}", lost)
-        if isinstance(unparsed := trace.meta.get(UNPARSED), list):
-            for number in unparsed:
+        if isinstance(lost_count := trace.meta.get(LOST_BEFORE), int) and lost_count > 0:
+            self._count(self.traces_lacking, "traces before it are lost", f"{trace.id}: {lost_count}", lost_count)
+        if isinstance(unparsed_steps := trace.meta.get(UNPARSED), list):
+            for number in unparsed_steps:
                 self._count(self.unusable_actions, "call_not_parsed", f"{trace.id}, step {number}")
-        whole_steps = sum(self._add_steps(trace))
-        self.whole_traces += (
-            bool(trace.steps) and whole_steps == len(trace.steps) and not problems and trace.ended != "truncated"
-        )
+        whole_steps = self._add_steps(trace)
+        has_whole_steps = bool(trace.steps) and whole_steps == len(trace.steps)
+        self.whole_traces += has_whole_steps and not problems and trace.ended != "truncated"
 
-    def _add_steps(self, trace: Trace) -> Iterator[bool]:
-        """Count the steps. Yield for each step whether it is whole."""
-        recorded = True  # whether everything before the step was recorded
+    def _add_steps(self, trace: Trace) -> int:
+        """Count the steps of a trace. Return the number of whole steps."""
+        whole_steps = 0
+        is_recorded = True  # whether everything before the step was recorded
         tools = {tool.name: tool for tool in trace.tools}
         for number, (step, state) in enumerate(zip(trace.steps, trace.states(), strict=True)):
-            recorded = recorded or step.state is not None
-            problems = list(_step_problems(trace, step, state, recorded))
+            is_recorded = is_recorded or step.state is not None
+            problems = list(_step_problems(trace, step, state, is_recorded))
             for problem in problems:
                 self._count(self.steps_lacking, problem, f"{trace.id}, step {number}")
             if kind := _unusable(step.action, tools):
                 self._count(self.unusable_actions, kind, f"{trace.id}, step {number}")
-            recorded = recorded and step.result is not None
+            is_recorded = is_recorded and step.result is not None
             self.steps += 1
-            self.whole_steps += not problems
-            yield not problems
+            whole_steps += not problems
+        self.whole_steps += whole_steps
+        return whole_steps
 
 
 def check(traces: Iterable[Trace | BadLine]) -> Completeness:
@@ -119,10 +120,10 @@ def _trace_problems(trace: Trace) -> Iterator[str]:
         yield "its sampled tokens are not assigned to steps"
 
 
-def _step_problems(trace: Trace, step: TraceStep, state: Sequence[Message], recorded: bool) -> Iterator[str]:
+def _step_problems(trace: Trace, step: TraceStep, state: Sequence[Message], is_recorded: bool) -> Iterator[str]:
     if not state:
         yield "state: empty"
-    elif not recorded:
+    elif not is_recorded:
         yield "state: an earlier result is missing"
     if step.action.role != "assistant":
         yield f"action: a message of the role {step.action.role}"

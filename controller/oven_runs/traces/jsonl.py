@@ -34,7 +34,7 @@ class BadLine:
     detail: str
 
 
-def rows(path: Path) -> Iterator[tuple[int, dict[str, Any] | BadLine]]:
+def read_rows(path: Path) -> Iterator[tuple[int, dict[str, Any] | BadLine]]:
     """Yield each line's number and JSON object, and skip blank lines. Raises ConfigError if the file cannot be read or
     is empty."""
     if not path.is_file():
@@ -45,7 +45,7 @@ def rows(path: Path) -> Iterator[tuple[int, dict[str, Any] | BadLine]]:
         raise ConfigError(f"cannot read {path}: {reason(error)}") from error
     with file:
         if not file.peek(1):
-            raise ConfigError(f"{path} is empty: it has no trace; is its writer still running?")
+            raise ConfigError(f"{path} is empty and contains no traces; is its writer still running?")
         number = 0
         while text := file.readline(LINE_BYTES + 1):
             number += 1
@@ -54,10 +54,10 @@ def rows(path: Path) -> Iterator[tuple[int, dict[str, Any] | BadLine]]:
                     text = file.readline(LINE_BYTES)
                 yield number, BadLine(number, "too_long", f"more than {LINE_BYTES >> 20} MiB")
             elif text.strip():
-                yield number, _row(text, number)
+                yield number, _parse_line(text, number)
 
 
-def _row(text: bytes, number: int) -> dict[str, Any] | BadLine:
+def _parse_line(text: bytes, number: int) -> dict[str, Any] | BadLine:
     try:
         row = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -69,7 +69,7 @@ def _row(text: bytes, number: int) -> dict[str, Any] | BadLine:
     return row
 
 
-def parsed(row: dict[str, Any], number: int = 0) -> Trace | BadLine:
+def parse_row(row: dict[str, Any], number: int = 0) -> Trace | BadLine:
     """Parse the JSON object of a line. Return the trace, or a BadLine with the reason why it is not a trace."""
     if (version := row.get("version")) != VERSION:
         return BadLine(number, "foreign_version", f"version {version!r}, but this program reads version {VERSION}")
@@ -81,14 +81,14 @@ def parsed(row: dict[str, Any], number: int = 0) -> Trace | BadLine:
 
 def read(path: Path) -> Iterator[Trace]:
     """Yield each trace of `path`. Raises ConfigError at the first bad line."""
-    for number, row in rows(path):
-        trace = row if isinstance(row, BadLine) else parsed(row, number)
+    for number, row in read_rows(path):
+        trace = row if isinstance(row, BadLine) else parse_row(row, number)
         if isinstance(trace, BadLine):
-            raise ConfigError(refusal(path, trace))
+            raise ConfigError(bad_line_error(path, trace))
         yield trace
 
 
-def refusal(path: Path, bad: BadLine) -> str:
+def bad_line_error(path: Path, bad: BadLine) -> str:
     """Return the error message for a file with a bad line."""
     remedies: dict[Fault, str] = {
         "cut": "remove that line, or let its writer resume",
@@ -98,31 +98,30 @@ def refusal(path: Path, bad: BadLine) -> str:
     return clean(f"{path}, line {bad.number}: {bad.fault.replace('_', ' ')}: {bad.detail}; {remedy}")
 
 
-def as_row(trace: Trace) -> dict[str, Any]:
+def to_row(trace: Trace) -> dict[str, Any]:
     """Return a trace as a JSON object: its kind and version, then every field that differs from its default."""
     return {"kind": trace.kind, "version": trace.version, **trace.model_dump(mode="json", exclude_defaults=True)}
 
 
-def line(trace: Trace) -> bytes:
+def to_line(trace: Trace) -> bytes:
     """Return the trace as one line of a file."""
-    return json.dumps(as_row(trace), ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
+    return json.dumps(to_row(trace), ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
 
 
 def write(path: Path, traces: Iterable[Trace]) -> None:
     """Replace the file with these traces. If it raises OSError, the old file remains."""
     with atomic_file(path) as out:
-        out.writelines(map(line, traces))
+        out.writelines(map(to_line, traces))
 
 
 def append(path: Path, trace: Trace) -> None:
     """Append a trace in one write, after removing the unfinished line of a killed writer. Wait for other processes that
-    append, because their current line looks unfinished too. Raises OSError.
-    """
+    append, because their current line looks unfinished too. Raises OSError."""
     with path.open("ab+") as out:
         with contextlib.suppress(OSError):  # on a file system without locks, append without one
             fcntl.flock(out, fcntl.LOCK_EX)
         cut_unfinished(out)
-        out.write(line(trace))
+        out.write(to_line(trace))
 
 
 def cut_unfinished(out: BinaryIO) -> None:

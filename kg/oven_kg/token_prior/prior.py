@@ -14,7 +14,7 @@ from typing import Final, TypeAlias
 
 from oven_core.errors import ConfigError
 from oven_core.protocol.graph_requests import TokenPrior, TokenPriorRequest
-from oven_core.protocol.token_scores import encode, tokens_in, vocabulary_sha
+from oven_core.protocol.token_scores import encode, token_count, vocabulary_sha
 
 Encode: TypeAlias = Callable[[str], Sequence[int]]
 """A tokenizer that converts a text into tokens."""
@@ -50,7 +50,7 @@ def token_prior(sha: str, graph_scores: Callable[[Encode], dict[int, float]], re
     return TokenPrior(
         graph=sha,
         method=request.method,
-        tokens=tokens_in(blob),
+        tokens=token_count(blob),
         bytes=len(blob),
         blob=base64.b64encode(blob).decode(),
         ablation=ABLATION[request.method],

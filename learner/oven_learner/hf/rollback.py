@@ -16,7 +16,7 @@ from transformers import Trainer
 from oven_learner.hf.checkpoints import TrainerCheckpoints
 from oven_learner.optim import snapshot
 from oven_learner.optim.lr_scale import LearningRateScale
-from oven_learner.optim.snapshot import LoopSnapshot, copied
+from oven_learner.optim.snapshot import LoopSnapshot, copy_tensors
 from oven_learner.ranks import Ranks
 from oven_learner.rollback.disk_checkpoints import DiskCheckpoints
 from oven_learner.rollback.memory_snapshots import CREDIT_S, MAX_SNAPSHOTS, Snapshots
@@ -42,8 +42,8 @@ def snapshot_size(trainer: Trainer) -> int:
 
 
 def take_snapshot(trainer: Trainer) -> tuple[int, dict[str, Any]]:
-    """Return (step, state)."""
-    channels = {name: copied(module.state_dict()) for name, module in channel_modules(trainer).items()}
+    """Take a snapshot of the trainer. Return its step and state."""
+    channels = {name: copy_tensors(module.state_dict()) for name, module in channel_modules(trainer).items()}
     position = {"step": trainer.state.global_step, "epoch": trainer.state.epoch}
     return trainer.state.global_step, {**position, "channels": channels, **_loop_snapshot(trainer).take()}
 
@@ -60,15 +60,15 @@ def restore_snapshot(trainer: Trainer, state: dict[str, Any]) -> None:
         rates.write(scale)
     trainer.state.global_step, trainer.state.epoch = state["step"], state["epoch"]
     # The trainer's next log line divides the loss since the last line by the steps since then, so reset both.
-    private: Any = trainer
-    if hasattr(private, "_globalstep_last_logged"):
-        private._globalstep_last_logged = state["step"]
-    if isinstance(getattr(private, "_tr_loss", None), torch.Tensor):
-        private._tr_loss.zero_()
-    if hasattr(private, "_buffered_inputs"):
-        private._buffered_inputs = None  # TRL: completions of the abandoned policy
-    if hasattr(private, "_last_loaded_step"):
-        private._last_loaded_step = -1  # TRL: makes vLLM load the weights again
+    internals: Any = trainer
+    if hasattr(internals, "_globalstep_last_logged"):
+        internals._globalstep_last_logged = state["step"]
+    if isinstance(getattr(internals, "_tr_loss", None), torch.Tensor):
+        internals._tr_loss.zero_()
+    if hasattr(internals, "_buffered_inputs"):
+        internals._buffered_inputs = None  # TRL: completions of the abandoned policy
+    if hasattr(internals, "_last_loaded_step"):
+        internals._last_loaded_step = -1  # TRL: makes vLLM load the weights again
 
 
 def _loop_snapshot(trainer: Trainer) -> LoopSnapshot:
@@ -109,7 +109,7 @@ def choose_rollback(
             lambda: take_snapshot(trainer),
             lambda state: restore_snapshot(trainer, state),
             credit=math.inf if lockstep else CREDIT_S,
-            share=ranks.same,
+            broadcast=ranks.same,
         )
         if not resumable:
             return copies
@@ -125,7 +125,7 @@ def choose_rollback(
         request_save=request_save,
         progress=lambda: (trainer.state.global_step, trained_steps()),
         leader=ranks.leader,
-        share=ranks.same,
+        broadcast=ranks.same,
     )
     if copies is None:
         return disk

@@ -21,8 +21,8 @@ STATE_FILE = "channels.pt"
 
 
 @dataclass(frozen=True, slots=True)
-class Generated:
-    """A scored generation batch of one rank. Each field has one entry per completion, unless stated otherwise."""
+class Rollouts:
+    """The scored rollouts of one rank. Each field has one entry per completion, unless stated otherwise."""
 
     rows: Sequence[Mapping[str, Any]]
     """Rows of the dataset."""
@@ -36,7 +36,7 @@ class Generated:
     """Tools that were available when the row's prompt was rendered."""
     environments: Sequence[Any] | None
     """Environments of the rows after their rollouts."""
-    group: int
+    group_size: int
     """Completions per prompt. A prompt's completions are adjacent, also across ranks."""
 
 
@@ -98,7 +98,7 @@ class Channel(ABC):
         Checkpoints and rollback snapshots include it."""
         return None
 
-    def columns(self, generated: Generated) -> dict[str, Any]:
+    def columns(self, rollouts: Rollouts) -> dict[str, Any]:
         """Return additional batch columns, with one entry per row. The trainer passes them through unchanged."""
         return {}
 
@@ -108,6 +108,7 @@ class Channel(ABC):
 
     def announce(self, actuators: Actuators) -> None:
         """Register the weight as the actuator `channel.<name>`, from 0 to the maximum."""
+        moves_own_metric = self.input_kind != "completions"  # a Trainer's metric is the loss, which includes the term
         actuators.scalar(
             f"channel.{self.name}",
             lambda: self._weight,
@@ -115,11 +116,10 @@ class Channel(ABC):
             low=0.0,
             high=self._maximum,
             unit=f"× {self.unit}, in the loss",
-            moves_own_metric=self.input_kind
-            != "completions",  # a Trainer's metric is the loss, and the term is part of it
+            moves_own_metric=moves_own_metric,
         )
 
-    def announced(self) -> tuple[MetricSpec, ...]:
+    def metric_specs(self) -> tuple[MetricSpec, ...]:
         """Return the metrics that the trainer logs for this channel: the term, its weight and its gauges."""
         return (
             MetricSpec(name=f"channel/{self.name}", better="down", unit=self.unit),
@@ -176,8 +176,8 @@ def read_state(trainer: Any, checkpoint: str | None) -> dict[str, Any]:
     states: dict[str, Any] = torch.load(file, map_location="cpu", weights_only=True) if file.is_file() else {}
     if states.keys() != set(expected):
         raise ConfigError(
-            f"{checkpoint} has the state of {_listed(states)}, but this trainer has {_listed(expected)}; resume with "
-            "the channels of the checkpoint"
+            f"{checkpoint} has the state of {_format_names(states)}, but this trainer has {_format_names(expected)}; "
+            "resume with the channels of the checkpoint"
         )
     return states
 
@@ -195,5 +195,5 @@ def load_state(trainer: Any, states: dict[str, Any]) -> None:
                 ) from None
 
 
-def _listed(channels: Iterable[str]) -> str:
+def _format_names(channels: Iterable[str]) -> str:
     return ", ".join(f"channel.{name}" for name in channels) or "no channels"

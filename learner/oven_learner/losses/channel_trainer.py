@@ -10,7 +10,7 @@ from transformers import ProcessorMixin
 from trl.trainer.grpo_trainer import GRPOTrainer
 
 from oven_core.errors import ConfigError
-from oven_learner.losses.channel import Channel, Generated, check_channels, load_state, log_term, read_state, save_state
+from oven_learner.losses.channel import Channel, Rollouts, check_channels, load_state, log_term, read_state, save_state
 
 
 class ChannelTrainer(GRPOTrainer):
@@ -36,30 +36,30 @@ class ChannelTrainer(GRPOTrainer):
         return super().train(*args, **kwargs)
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
-        self._scored: tuple[Any, Any, Any] = (), (), None
+        self._scored_batch: tuple[Any, Any, Any] = (), (), None
         batch: dict[str, Any] = super()._generate_and_score_completions(inputs)
         if self.channels:
-            generated = self._generated(inputs)
+            rollouts = self._rollouts(inputs)
             for channel in self.channels:
-                batch.update(channel.columns(generated))
-        self._scored = (), (), None
+                batch.update(channel.columns(rollouts))
+        self._scored_batch = (), (), None
         return batch
 
     def _calculate_rewards(self, inputs: Any, prompts: Any, completions: Any, completion_ids_list: Any) -> Any:
         rewards = super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
-        self._scored = prompts, completion_ids_list, rewards
+        self._scored_batch = prompts, completion_ids_list, rewards
         return rewards
 
-    def _generated(self, rows: list[dict[str, Any]]) -> Generated:
-        prompts, completion_ids, by_function = self._scored  # by_function: (ranks · B, functions)
-        weights = self.reward_weights.to(by_function.device).unsqueeze(0)
-        rewards = (by_function * weights).nansum(dim=1).masked_fill(by_function.isnan().all(dim=1), float("nan"))
+    def _rollouts(self, rows: list[dict[str, Any]]) -> Rollouts:
+        prompts, completion_ids, scores = self._scored_batch  # scores: (ranks · B, functions)
+        weights = self.reward_weights.to(scores.device).unsqueeze(0)
+        rewards = (scores * weights).nansum(dim=1).masked_fill(scores.isnan().all(dim=1), float("nan"))
         tools = [self.tools or []] * len(rows)
         if self.environment_factories is not None:
             tools = [self._env_tools[name] for name in self._batch_environments]
         model: Any = self.model
-        group = (self.num_generations if model.training else self.num_generations_eval) or 1
-        return Generated(rows, prompts, completion_ids, rewards, tools, self.environments, group)
+        group_size = (self.num_generations if model.training else self.num_generations_eval) or 1
+        return Rollouts(rows, prompts, completion_ids, rewards, tools, self.environments, group_size)
 
     def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> Tensor:
         loss: Tensor = super()._compute_loss(model, inputs)  # type: ignore[no-untyped-call]

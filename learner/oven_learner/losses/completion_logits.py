@@ -35,7 +35,7 @@ def completion_logits(
     return logits[:, -length - 1 : -1]
 
 
-def padded(rows: Sequence[Sequence[int]], device: torch.device, *, pad_left: bool = False) -> tuple[Tensor, Tensor]:
+def pad_rows(rows: Sequence[Sequence[int]], device: torch.device, *, pad_left: bool = False) -> tuple[Tensor, Tensor]:
     """Return ids and mask, both (rows, longest row). Padding has the id 0, which every vocabulary contains."""
     side = "left" if pad_left else "right"
     ids = pad_sequence([torch.tensor(row, dtype=torch.long) for row in rows], batch_first=True, padding_side=side)

@@ -20,8 +20,8 @@ from torch import Tensor
 from torch.nn.functional import kl_div
 
 from oven_core.errors import ConfigError, TeacherRefusedError, reason
-from oven_learner.losses.channel import Channel, Generated, TermSum
-from oven_learner.losses.completion_logits import completion_logits, padded
+from oven_learner.losses.channel import Channel, Rollouts, TermSum
+from oven_learner.losses.completion_logits import completion_logits, pad_rows
 from oven_learner.teachers import checks
 from oven_learner.teachers.config import TeacherConfig
 from oven_learner.teachers.placement import choose_form, load_model, load_tokenizer, place_model, prepare_for_trainer
@@ -101,7 +101,7 @@ class Distillation(Channel):
                 f"channel.distill: temperature {temperature:g} is invalid; expected a finite number above 0"
             )
         if tokenizer is not None and teacher is None:
-            raise ConfigError("channel.distill: tokenizer= without a teacher; pass both teacher=… and tokenizer=…")
+            raise ConfigError("channel.distill: tokenizer= was passed without teacher=; pass both, or neither")
         if teacher is not None and beta in (0, 1):
             raise ConfigError(
                 f"channel.distill: beta {beta:g} does not work with a teacher's own tokenizer; when tokens are merged, "
@@ -126,16 +126,16 @@ class Distillation(Channel):
         self._cross_tokenizer = CrossTokenizer(
             trainer.processing_class, tokenizer, self.beta, temperature, trainer.accelerator.device
         )
-        first: dict[str, Any] = next(iter(trainer.train_dataset.take(1)), {})
-        if not isinstance(first.get("prompt"), str) and not self._cross_tokenizer.teacher.chat_template:
+        first_row: dict[str, Any] = next(iter(trainer.train_dataset.take(1)), {})
+        if not isinstance(first_row.get("prompt"), str) and not self._cross_tokenizer.teacher.chat_template:
             raise ConfigError(
                 "channel.distill: prompts are conversations, but the teacher's tokenizer has no chat template; use a "
                 "teacher with one, or prompts that are texts"
             )
 
-    def columns(self, generated: Generated) -> dict[str, Any]:
+    def columns(self, rollouts: Rollouts) -> dict[str, Any]:
         """Return the raw prompts if the teacher has its own tokenizer, or else nothing."""
-        return {PROMPTS: list(generated.prompts)} if self._cross_tokenizer is not None else {}
+        return {PROMPTS: list(rollouts.prompts)} if self._cross_tokenizer is not None else {}
 
     def check(self) -> None:
         """Raise ConfigError if there is no teacher."""
@@ -151,38 +151,38 @@ class Distillation(Channel):
         prompt = inputs["prompt_ids"], inputs["prompt_mask"]
         completion = inputs["completion_ids"], inputs["completion_mask"]
         mask = completion[1] if "tool_mask" not in inputs else completion[1] * inputs["tool_mask"]  # (B, C)
-        counted = mask.bool()
+        is_counted = mask.bool()
         if self._cross_tokenizer is not None:
             student_logits = completion_logits(trainer, model, prompt, completion)
-            return self._cross_tokenizer_sum(self._cross_tokenizer, student_logits, counted, inputs)
+            return self._cross_tokenizer_sum(self._cross_tokenizer, student_logits, is_counted, inputs)
         with torch.no_grad(), open_reference(trainer) as teacher:
-            teacher_logits = completion_logits(trainer, teacher, prompt, completion)[counted]  # (tokens, V or more)
-        student_logits = completion_logits(trainer, model, prompt, completion)[counted]  # (tokens, V)
+            teacher_logits = completion_logits(trainer, teacher, prompt, completion)[is_counted]  # (tokens, V or more)
+        student_logits = completion_logits(trainer, model, prompt, completion)[is_counted]  # (tokens, V)
         temperature = trainer.temperature if self._temperature is None else self._temperature
         divergences = generalized_jsd(
             student_logits, teacher_logits[:, : student_logits.size(-1)], self.beta, temperature
         )
-        return TermSum(divergences.sum(), counted.sum())
+        return TermSum(divergences.sum(), is_counted.sum())
 
     def _cross_tokenizer_sum(
-        self, cross_tokenizer: CrossTokenizer, student_logits: Tensor, counted: Tensor, inputs: dict[str, Any]
+        self, cross_tokenizer: CrossTokenizer, student_logits: Tensor, is_counted: Tensor, inputs: dict[str, Any]
     ) -> TermSum:
         """Return the sum for a teacher with another tokenizer. Means of completions are weighted by text tokens."""
         completions = []
-        for row, (ids, mask) in enumerate(zip(inputs["completion_ids"].tolist(), counted.tolist(), strict=True)):
+        for row, (ids, mask) in enumerate(zip(inputs["completion_ids"].tolist(), is_counted.tolist(), strict=True)):
             indices = [position for position, counts in enumerate(mask) if counts]
-            text, text_positions, ends = cross_tokenizer.text([ids[position] for position in indices])
-            tokens, teacher_ends = cross_tokenizer.read(text)
+            text, text_positions, ends = cross_tokenizer.decode([ids[position] for position in indices])
+            tokens, teacher_ends = cross_tokenizer.tokenize(text)
             if text_positions and tokens:
                 positions = [indices[position] for position in text_positions]
                 prompt = cross_tokenizer.prompt(inputs[PROMPTS][row])
                 completions.append(_Completion(row, positions, prompt, tokens, ends, teacher_ends))
         total = student_logits.sum() * 0.0
         if not completions:
-            return TermSum(total, counted.sum() * 0)
+            return TermSum(total, is_counted.sum() * 0)
         device = student_logits.device
-        teacher_prompts = padded([completion.prompt for completion in completions], device, pad_left=True)
-        teacher_tokens = padded([completion.tokens for completion in completions], device)
+        teacher_prompts = pad_rows([completion.prompt for completion in completions], device, pad_left=True)
+        teacher_tokens = pad_rows([completion.tokens for completion in completions], device)
         with torch.no_grad():
             # The logits have the shape (rows, T, W).
             teacher_logits = completion_logits(self._trainer, self._teacher, teacher_prompts, teacher_tokens)
@@ -219,13 +219,13 @@ def _load_teacher(trainer: Any, teacher: Any, tokenizer: Any, limit: int) -> tup
     if tokenizer is not None:
         config = config.model_copy(update={"tokenizer": tokenizer})
     form = choose_form(config, accelerator.device, limit)
-    own_tokenizer = load_tokenizer(config)
-    if own_tokenizer is None:
+    teacher_tokenizer = load_tokenizer(config)
+    if teacher_tokenizer is None:
         raise TeacherRefusedError("its folder has no tokenizer; pass one with Distillation(teacher=…, tokenizer=…)")
     model = load_model(config, form, accelerator.device)
     checks.check_own_weights(accelerator.unwrap_model(trainer.model), model)
     checks.check_size(model, 0, limit, form)
-    rows, last = checks.rows(model), max(own_tokenizer.get_vocab().values())
+    rows, last = checks.rows(model), max(teacher_tokenizer.get_vocab().values())
     if last >= rows:
         raise TeacherRefusedError(
             f"its tokenizer has ids up to {last:,}, but its vocabulary has {rows:,} rows; use its own tokenizer"
@@ -238,7 +238,7 @@ def _load_teacher(trainer: Any, teacher: Any, tokenizer: Any, limit: int) -> tup
         raise TeacherRefusedError(f"it failed on a probe of two tokens: {reason(error)}") from error
     if not bool(torch.isfinite(logits).all()):
         raise TeacherRefusedError("its logits for a probe of two tokens are not finite; check its weights")
-    return prepared_model, own_tokenizer
+    return prepared_model, teacher_tokenizer
 
 
 class CrossTokenizer:
@@ -255,7 +255,7 @@ class CrossTokenizer:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the API is experimental, but trl's minor version is pinned
             from trl.experimental.gold import gold_trainer
-        shared = self.student.get_vocab().keys() & self.teacher.get_vocab().keys()
+        shared_tokens = self.student.get_vocab().keys() & self.teacher.get_vocab().keys()
         uld_loss: Any = gold_trainer.ULDLoss
         self._loss = uld_loss(
             SimpleNamespace(
@@ -267,7 +267,7 @@ class CrossTokenizer:
                 uld_skip_teacher_eos=False,
                 use_extended_uld=True,
                 uld_token_merge_strategy="bayesian",  # the last distribution of a piece, given its earlier tokens
-                uld_use_hybrid_loss=bool(shared),
+                uld_use_hybrid_loss=bool(shared_tokens),
                 uld_hybrid_matched_weight=None,
                 uld_hybrid_unmatched_weight=None,
                 beta=beta,
@@ -276,17 +276,17 @@ class CrossTokenizer:
             teacher_tokenizer=self.teacher,
             device=device,
         )
-        self._special = set(self.student.all_special_ids)
+        self._special_ids = set(self.student.all_special_ids)
 
-    def text(self, ids: Sequence[int]) -> tuple[str, list[int], list[int]]:
+    def decode(self, ids: Sequence[int]) -> tuple[str, list[int], list[int]]:
         """Return the text of the student's tokens, the indices of its text tokens, and the end of each in UTF-8
         bytes."""
-        positions = [position for position, token in enumerate(ids) if token not in self._special]
+        positions = [position for position, token in enumerate(ids) if token not in self._special_ids]
         tokens = [ids[position] for position in positions]
-        text = self._decoded(tokens)
+        text = self._decode_tokens(tokens)
         return text, positions, self._ends(tokens, text)
 
-    def read(self, text: str) -> tuple[list[int], list[int]]:
+    def tokenize(self, text: str) -> tuple[list[int], list[int]]:
         """Return a completion's text in the teacher's tokens, and the end of each token in UTF-8 bytes."""
         encoded = self.teacher(text, add_special_tokens=False, return_offsets_mapping=True)
         return encoded["input_ids"], _byte_ends(text, encoded["offset_mapping"])
@@ -320,7 +320,7 @@ class CrossTokenizer:
         spans = torch.tensor([[[0, 0], *zip([0, *ends[:-1]], ends, strict=True)]], device=logits.device)
         return torch.cat([logits, logits[-1:]])[None], labels, ids, spans
 
-    def _decoded(self, tokens: Sequence[int]) -> str:
+    def _decode_tokens(self, tokens: Sequence[int]) -> str:
         return str(self.student.decode(tokens, skip_special_tokens=False, clean_up_tokenization_spaces=False))
 
     def _ends(self, tokens: Sequence[int], text: str) -> list[int]:
@@ -332,7 +332,7 @@ class CrossTokenizer:
             if encoded["input_ids"] == list(tokens):
                 return _byte_ends(text, encoded["offset_mapping"])
         text_length = len(text.encode())
-        lengths = (len(self._decoded(tokens[:count]).encode()) for count in range(1, len(tokens)))
+        lengths = (len(self._decode_tokens(tokens[:count]).encode()) for count in range(1, len(tokens)))
         # Half a character decodes to a replacement character, which can be longer than the character.
         return [*(min(text_length, length) for length in accumulate(lengths, max)), text_length]
 

@@ -17,8 +17,8 @@ from transformers import TrainerCallback
 
 from oven_core.errors import ConfigError
 from oven_core.protocol.messages import MetricSpec
-from oven_learner.losses.channel import Channel, Generated, TermSum
-from oven_learner.losses.completion_logits import completion_logits, padded
+from oven_learner.losses.channel import Channel, Rollouts, TermSum
+from oven_learner.losses.completion_logits import completion_logits, pad_rows
 
 HINTED = "oven_hinted"
 """Key in TRL's batch for the prompts with hints. Each row has the tokens of its prompt, or None."""
@@ -51,52 +51,52 @@ class Hints:
         if not self.sibling and self.feedback is None and self.template is None:
             raise ConfigError("channel.sdpo has no source of hints; set sibling=True, a feedback column, or a template")
 
-    def prompts(self, generated: Generated, decode: Callable[[Sequence[int]], str], rank: int) -> list[Any]:
+    def prompts(self, rollouts: Rollouts, decode: Callable[[Sequence[int]], str], rank: int) -> list[Any]:
         """Return the prompt of each row with hints, as a text or a conversation, or None for a row without hints. With
         `sibling` and several ranks this is a collective, because a group may span two ranks."""
-        all_completions = gather_object([list(ids) for ids in generated.completion_ids]) if self.sibling else []
+        all_completions = gather_object([list(ids) for ids in rollouts.completion_ids]) if self.sibling else []
         hinted_prompts: list[Any] = []
-        for row, prompt in enumerate(generated.prompts):
-            position = rank * len(generated.rows) + row
-            sibling_hint = self._sibling_hint(generated, all_completions, position, decode)
-            hints = sibling_hint + self._feedback_hint(generated, row) + self._template_hint(generated, row, decode)
+        for row, prompt in enumerate(rollouts.prompts):
+            position = rank * len(rollouts.rows) + row
+            sibling_hint = self._sibling_hint(rollouts, all_completions, position, decode)
+            hints = sibling_hint + self._feedback_hint(rollouts, row) + self._template_hint(rollouts, row, decode)
             hinted_prompts.append(_add_hints(prompt, hints) if hints else None)
         return hinted_prompts
 
     def _sibling_hint(
-        self, generated: Generated, all_completions: Sequence[Sequence[int]], position: int, decode: Callable[..., str]
+        self, rollouts: Rollouts, all_completions: Sequence[Sequence[int]], position: int, decode: Callable[..., str]
     ) -> str:
         if not self.sibling:
             return ""
-        first = position // generated.group * generated.group
-        rewards = generated.rewards[first : first + generated.group].tolist()
+        first = position // rollouts.group_size * rollouts.group_size
+        rewards = rollouts.rewards[first : first + rollouts.group_size].tolist()
         for sibling, reward in enumerate(rewards, start=first):
             if sibling != position and reward >= self.success:
                 return SOLUTION.format(solution=decode(all_completions[sibling]))
         return ""
 
-    def _feedback_hint(self, generated: Generated, row: int) -> str:
+    def _feedback_hint(self, rollouts: Rollouts, row: int) -> str:
         if self.feedback is None:
             return ""
-        feedback = generated.rows[row].get(self.feedback)
-        if feedback is None and generated.environments is not None:
-            feedback = getattr(generated.environments[row], self.feedback, None)
+        feedback = rollouts.rows[row].get(self.feedback)
+        if feedback is None and rollouts.environments is not None:
+            feedback = getattr(rollouts.environments[row], self.feedback, None)
         if feedback is not None and not isinstance(feedback, str):
             raise ConfigError(
                 f"channel.sdpo: feedback {self.feedback!r} is a {type(feedback).__name__}; expected a text or None"
             )
         return FEEDBACK.format(feedback=feedback) if feedback and feedback.strip() else ""
 
-    def _template_hint(self, generated: Generated, row: int, decode: Callable[..., str]) -> str:
+    def _template_hint(self, rollouts: Rollouts, row: int, decode: Callable[..., str]) -> str:
         if self.template is None:
             return ""
         if callable(self.template):
-            return self.template(generated.rows[row], decode(generated.completion_ids[row])) or ""
+            return self.template(rollouts.rows[row], decode(rollouts.completion_ids[row])) or ""
         try:
-            return self.template.format_map(generated.rows[row])
+            return self.template.format_map(rollouts.rows[row])
         except (KeyError, IndexError) as error:
             raise ConfigError(
-                f"channel.sdpo: the template uses {error}, but the row only has {', '.join(generated.rows[row])}; use "
+                f"channel.sdpo: the template uses {error}, but the row only has {', '.join(rollouts.rows[row])}; use "
                 "these columns"
             ) from None
 
@@ -117,7 +117,7 @@ def _add_hints(prompt: Any, hints: str) -> Any:
 
 class MovingAverage(nn.Module):
     """The moving average of a model's trainable parameters, θ' ← (1 − rate)·θ' + rate·θ, in float32 buffers. For a
-    model with an adapter only the adapter is copied. Memory: 4 bytes per trainable parameter."""
+    model with an adapter only the adapter is copied. The buffers use 4 bytes per trainable parameter."""
 
     def __init__(self, model: nn.Module, rate: float) -> None:
         super().__init__()
@@ -180,8 +180,8 @@ class SelfDistillation(Channel):
     name = "sdpo"
     unit = "nats per token, policy to its hinted self"
     gauges: ClassVar[tuple[MetricSpec, ...]] = (
-        MetricSpec(name="accuracy", better="up", unit="share of tokens whose most probable one is the hinted policy's"),
-        MetricSpec(name="margin", unit="nats per token that the hint adds to what was sampled"),
+        MetricSpec(name="accuracy", better="up", unit="share of tokens with the same top prediction with hints"),
+        MetricSpec(name="margin", unit="nats per token that hints add to the sampled tokens"),
         MetricSpec(name="hinted", unit="share of completions"),
     )
 
@@ -241,7 +241,7 @@ class SelfDistillation(Channel):
         average: nn.Module | None = self._average
         return average
 
-    def columns(self, generated: Generated) -> dict[str, Any]:
+    def columns(self, rollouts: Rollouts) -> dict[str, Any]:
         """Return the tokens of prompts with hints, or nothing while the channel is off."""
         if not self.weight:
             return {}
@@ -251,10 +251,10 @@ class SelfDistillation(Channel):
         def decode(ids: Sequence[int]) -> str:
             return str(tokenizer.decode(ids, skip_special_tokens=True))
 
-        prompts = self.hints.prompts(generated, decode, trainer.accelerator.process_index)
+        prompts = self.hints.prompts(rollouts, decode, trainer.accelerator.process_index)
         window = getattr(self._policy.config, "max_position_embeddings", None) or math.inf
         prompt_tokens: list[list[int] | None] = []
-        for prompt, tools, completion in zip(prompts, generated.tools, generated.completion_ids, strict=True):
+        for prompt, tools, completion in zip(prompts, rollouts.tools, rollouts.completion_ids, strict=True):
             tokens = None if prompt is None else self._tokens(prompt, tools)
             fits = tokens is not None and len(tokens) + len(completion) <= window
             prompt_tokens.append(tokens if fits else None)
@@ -272,22 +272,22 @@ class SelfDistillation(Channel):
         )
         mask = inputs["completion_mask"]  # (B, C)
         mask = mask if "tool_mask" not in inputs else mask * inputs["tool_mask"]
-        counted = mask[rows].bool()  # (b, C), b <= B
-        if not counted.any():
+        is_counted = mask[rows].bool()  # (b, C), b <= B
+        if not is_counted.any():
             zero = torch.zeros((), device=device)
             return TermSum(zero, zero, {"hinted": hinted_share})
         completion = inputs["completion_ids"][rows], inputs["completion_mask"][rows]
-        hinted_prompts = padded([tokens for tokens in prompt_tokens if tokens is not None], device, pad_left=True)
-        hinted_logits = self._hinted_logits(hinted_prompts, completion)[counted]  # (tokens, V)
+        hinted_prompts = pad_rows([tokens for tokens in prompt_tokens if tokens is not None], device, pad_left=True)
+        hinted_logits = self._hinted_logits(hinted_prompts, completion)[is_counted]  # (tokens, V)
         prompt = inputs["prompt_ids"][rows], inputs["prompt_mask"][rows]
         # Bypass DDP's forward: it broadcasts buffers, and other ranks may have no hints in this batch.
         policy = trainer.accelerator.unwrap_model(model)
-        logits = completion_logits(trainer, policy, prompt, completion)[counted].float() / trainer.temperature
-        tokens = completion[0][counted]
-        old_logps = inputs["old_per_token_logps"][rows][counted] if "old_per_token_logps" in inputs else None
+        logits = completion_logits(trainer, policy, prompt, completion)[is_counted].float() / trainer.temperature
+        tokens = completion[0][is_counted]
+        old_logps = inputs["old_per_token_logps"][rows][is_counted] if "old_per_token_logps" in inputs else None
         divergences = self.divergence(logits, hinted_logits, tokens, old_logps)
         with torch.no_grad():
-            count = counted.sum()
+            count = is_counted.sum()
             matches = (logits.argmax(-1) == hinted_logits.argmax(-1)).float().sum()
             margins = _log_probability(hinted_logits, tokens) - _log_probability(logits, tokens)
         gauges = {"accuracy": (matches, count), "margin": (margins.sum(), count), "hinted": hinted_share}

@@ -10,8 +10,8 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from oven_core.errors import ConfigError
-from oven_learner.losses.channel import Channel, Generated, TermSum
-from oven_learner.losses.completion_logits import completion_logits, padded
+from oven_learner.losses.channel import Channel, Rollouts, TermSum
+from oven_learner.losses.completion_logits import completion_logits, pad_rows
 
 REFERENCES = "oven_reference"
 """Key in TRL's batch for the references. Each row has a text or None."""
@@ -49,9 +49,9 @@ class Supervised(Channel):
         for row in trainer.train_dataset.take(1) if names is None else trainer.train_dataset.select(range(1)):
             self._text(row)
 
-    def columns(self, generated: Generated) -> dict[str, Any]:
+    def columns(self, rollouts: Rollouts) -> dict[str, Any]:
         """Return the reference of each row, a text or None."""
-        return {REFERENCES: [self._text(row) for row in generated.rows]}
+        return {REFERENCES: [self._text(row) for row in rollouts.rows]}
 
     def tally(self, model: Any, inputs: dict[str, Any]) -> TermSum:
         """Return the negative log-likelihood summed over the tokens of the references, and the number of tokens."""
@@ -67,7 +67,7 @@ class Supervised(Channel):
         rows = torch.tensor(list(repeats), device=device)  # (b,), b <= B
         tokenizer = trainer.processing_class
         texts = [tokenizer.encode(inputs[REFERENCES][row], add_special_tokens=False) for row in repeats]
-        ids, mask = padded([[*text, tokenizer.eos_token_id] for text in texts], device)  # (b, C) each
+        ids, mask = pad_rows([[*text, tokenizer.eos_token_id] for text in texts], device)  # (b, C) each
         prompt = inputs["prompt_ids"][rows], inputs["prompt_mask"][rows]
         logits = completion_logits(trainer, model, prompt, (ids, mask))  # (b, C, V)
         labels = ids.masked_fill(mask == 0, IGNORED)

@@ -51,7 +51,7 @@ class MultiToken(Channel):
 
     name = "mtp"
     input_kind = "hidden"
-    unit = "nats per token, of the one after the next"
+    unit = "nats per token, for the token after the next one"
     _head: Head | None = None
 
     def bind(self, trainer: Any) -> None:

@@ -14,8 +14,8 @@ from oven_core.errors import ConfigError
 from oven_learner.losses.channel import Channel, check_channels, load_state, log_term, read_state, save_state
 
 LOGITS, HIDDEN = "oven_logits", "oven_hidden"
-"""Keys in a channel's batch for the model's logits (B, T, V) and its last hidden states (B, T, H), both with their
-gradient."""
+"""Keys in a channel's batch for the model's logits (B, T, V) and its last hidden states (B, T, H). Both have
+gradients."""
 IGNORED = -100
 """Label of tokens that do not count, the default `ignore_index` of cross_entropy and transformers."""
 
@@ -58,17 +58,17 @@ class TextChannels:
         self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Any:
         """Return the trainer's own loss plus the active channels, or the trainer's loss alone in evaluation."""
-        own_loss: Any = super().compute_loss  # type: ignore[misc]
+        base_loss: Any = super().compute_loss  # type: ignore[misc]
         active = [channel for channel in self.channels if channel.weight]
         if not active or not model.training:
-            return own_loss(model, inputs, return_outputs, num_items_in_batch=num_items_in_batch)
+            return base_loss(model, inputs, return_outputs, num_items_in_batch=num_items_in_batch)
         needs_hidden = any(channel.input_kind == "hidden" for channel in active)
         extra_outputs = {"output_hidden_states": True} if needs_hidden else {}
         outputs: Any = None
         if self._has_fused_loss:
-            loss = own_loss(model, {**inputs}, num_items_in_batch=num_items_in_batch)
+            loss = base_loss(model, {**inputs}, num_items_in_batch=num_items_in_batch)
         else:
-            loss, outputs = own_loss(model, {**inputs, **extra_outputs}, True, num_items_in_batch=num_items_in_batch)
+            loss, outputs = base_loss(model, {**inputs, **extra_outputs}, True, num_items_in_batch=num_items_in_batch)
         if not _is_differentiable(outputs, loss, hidden=needs_hidden):
             outputs = model(**{name: value for name, value in inputs.items() if name != "labels"}, **extra_outputs)
         batch = {**inputs, LOGITS: outputs.logits}

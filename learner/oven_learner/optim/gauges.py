@@ -18,7 +18,7 @@ log = logging.getLogger("oven.learner")
 ALIGNMENT = MetricSpec(name="optim/grad_momentum_cos", unit="cosine, −1 to 1")
 WEIGHT_NORM = MetricSpec(name="optim/weight_norm", unit="norm of all weights that train")
 UPDATE_RATIO = MetricSpec(name="optim/update_ratio", unit="norm of the update over norm of the weights")
-ALL = (ALIGNMENT, WEIGHT_NORM, UPDATE_RATIO)
+ALL_GAUGES = (ALIGNMENT, WEIGHT_NORM, UPDATE_RATIO)
 ABSENT_IF_NAN = frozenset({ALIGNMENT.name, UPDATE_RATIO.name})
 """Gauges for which NaN means that there was nothing to measure. Other gauges show a NaN in weights or gradients."""
 ADAM_LIKE = ("Adam", "AdamW", "NAdam", "RAdam", "Adamax", "Lion", "Adafactor", "RMSprop")
@@ -29,7 +29,7 @@ MOMENTUM_RANGE = (0.8, 0.95)
 are mostly noise, the cosine with a mean of decay β grows as √((1 + β)/(1 − β)), and agents know its size for Adam."""
 MEAN_DECAY = 0.9
 """Decay of RunningMean."""
-COPY_BYTES = 128 * 1024 * 1024
+MAX_COPY_BYTES = 128 * 1024 * 1024
 """Maximum bytes of a copy of the weights for a gauge. There may be two: a mean, and the weights before the step."""
 QUANTIZED = "8bit"
 """Part of the names of optimizers whose state contains codes and scales (bitsandbytes) instead of numbers."""
@@ -39,24 +39,24 @@ class OptimizerGauges:
     """The gauges of one optimizer. Every number stays on its device. A gauge is omitted on ranks that do not publish,
     and where its value would be misleading. A gauge that raises an error is disabled with a warning."""
 
-    def __init__(self, optimizer: Any, model: torch.nn.Module | None, *, published: bool, sharding: str = "") -> None:
+    def __init__(self, optimizer: Any, model: torch.nn.Module | None, *, publishes: bool, sharding: str = "") -> None:
         """`model` is the model that owns the weights, to find out how much of it is trained. `sharding` says how the
         gradients are sharded, for example "FSDP2 shards the gradients". It is empty if they are not."""
-        self._optimizer = unwrapped(optimizer)
+        self._optimizer = unwrap_optimizer(optimizer)
         self._steps_before: torch.Tensor | None = None
         self._mean_key = gradient_mean_key(self._optimizer)
         self._mean: RunningMean | None = None
         self._copies: update_norm.Copies | None = None
         self.unmeasured = self._reasons(model, sharding)
-        """Gauge → why it is not measured."""
-        self._enabled_names = {spec.name for spec in ALL if published and spec.name not in self.unmeasured}
+        """Gauge → the reason why it is not measured."""
+        self._enabled_names = {spec.name for spec in ALL_GAUGES if publishes and spec.name not in self.unmeasured}
         if ALIGNMENT.name in self._enabled_names and self._mean_key is None:
             self._mean = RunningMean()
         if UPDATE_RATIO.name in self._enabled_names and not update_norm.is_supported(self._optimizer):
             self._copies = update_norm.Copies()
 
-    def announced(self) -> tuple[MetricSpec, ...]:
-        return tuple(spec for spec in ALL if spec.name in self._enabled_names)
+    def metric_specs(self) -> tuple[MetricSpec, ...]:
+        return tuple(spec for spec in ALL_GAUGES if spec.name in self._enabled_names)
 
     def before_step(self) -> dict[str, torch.Tensor]:
         """Return the gauges that are measured before `optimizer.step`. Call it after clipping."""
@@ -83,11 +83,11 @@ class OptimizerGauges:
 
     def _reasons(self, model: torch.nn.Module | None, sharding: str) -> dict[str, str]:
         """Return the reason for each gauge that cannot be measured."""
-        if any(isinstance(parameter, DTensor) for parameter in update_norm.trained(self._optimizer)):
+        if any(isinstance(parameter, DTensor) for parameter in update_norm.trained_parameters(self._optimizer)):
             sharding = sharding or "FSDP2 shards the gradients"
         if sharding:  # the cosine of one rank's shard would be misleading
-            return dict.fromkeys((spec.name for spec in ALL), f"needs unsharded gradients, but {sharding}")
-        name, limit = type(self._optimizer).__name__, f"{COPY_BYTES >> 20} MiB"
+            return dict.fromkeys((spec.name for spec in ALL_GAUGES), f"needs unsharded gradients, but {sharding}")
+        name, limit = type(self._optimizer).__name__, f"{MAX_COPY_BYTES >> 20} MiB"
         reasons = {}
         fits = _copy_fits(self._optimizer)
         if self._mean_key is None and not fits:
@@ -192,10 +192,10 @@ def _is_mostly_trained(model: torch.nn.Module) -> bool:
     """Whether at least half of the weights are trained. An adapter starts at 0, so a step that is long relative to the
     adapter is short relative to the model."""
     sizes = [(parameter.numel(), parameter.requires_grad) for parameter in model.parameters()]
-    return 2 * sum(size for size, trained in sizes if trained) >= sum(size for size, _ in sizes)
+    return 2 * sum(size for size, is_trained in sizes if is_trained) >= sum(size for size, _ in sizes)
 
 
-def unwrapped(optimizer: Any) -> Any:
+def unwrap_optimizer(optimizer: Any) -> Any:
     """Return the optimizer without accelerate's wrapper."""
     return getattr(optimizer, "optimizer", optimizer)
 
@@ -217,8 +217,8 @@ def gradient_mean_key(optimizer: Any) -> str | None:
 
 
 def _copy_fits(optimizer: Any) -> bool:
-    """Whether a copy of the trained weights stays below COPY_BYTES."""
-    return sum(p.numel() * p.element_size() for p in update_norm.trained(optimizer)) <= COPY_BYTES
+    """Whether a copy of the trained weights stays below MAX_COPY_BYTES."""
+    return sum(p.numel() * p.element_size() for p in update_norm.trained_parameters(optimizer)) <= MAX_COPY_BYTES
 
 
 class RunningMean:
@@ -235,7 +235,7 @@ class RunningMean:
     def add(self, optimizer: Any) -> None:
         """Add the gradients that the next step uses, unless a gradient scaler skips the step."""
         found_inf = getattr(optimizer, "found_inf", None)
-        for parameter in update_norm.trained(optimizer):
+        for parameter in update_norm.trained_parameters(optimizer):
             gradient, mean = parameter.grad, self._means.get(parameter)
             if gradient is None:
                 continue

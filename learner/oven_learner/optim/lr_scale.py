@@ -52,29 +52,29 @@ class LearningRateScale:
         scale = self.read()
         scaled_rates = [expected, *self._last_rates()]
         for index, (group, rate) in enumerate(zip(self.optimizer.param_groups, self.rates(), strict=True)):
-            if any(equal(rates[index : index + 1], [rate]) for rates in scaled_rates if index < len(rates)):
+            if any(rates_equal(rates[index : index + 1], [rate]) for rates in scaled_rates if index < len(rates)):
                 group["lr"] /= scale
         self._rescale(1.0, GROUP_KEYS[1:])
 
     @property
-    def scheduled(self) -> bool:
-        """Whether a known scheduler sets the rates."""
+    def has_scheduler(self) -> bool:
+        """Whether the optimizer has a known scheduler."""
         return bool(self._schedulers)
 
     def rates(self) -> list[float]:
         """Return the learning rate of each parameter group in the next optimizer step."""
         return [float(group["lr"]) for group in self.optimizer.param_groups]
 
-    def as_scheduled(self, rates: list[float]) -> bool:
+    def match_schedule(self, rates: list[float]) -> bool:
         """Whether a known scheduler has set these rates. Also true if no scheduler reports its rates."""
         last_rates = self._last_rates()
-        return self.scheduled and (not last_rates or any(equal(set_rates, rates) for set_rates in last_rates))
+        return self.has_scheduler and (not last_rates or any(rates_equal(known, rates) for known in last_rates))
 
     @property
     def has_unknown_scheduler(self) -> bool:
         """Whether the optimizer has a torch scheduler that was not passed to this object. It may multiply the current
         rates, and these would then keep the scale."""
-        return not self.scheduled and any("initial_lr" in group for group in self.optimizer.param_groups)
+        return not self.has_scheduler and any("initial_lr" in group for group in self.optimizer.param_groups)
 
     def _last_rates(self) -> list[list[float]]:
         """Return the latest rates of each known scheduler that reports them."""
@@ -115,7 +115,7 @@ class LearningRateScale:
         return None
 
 
-def equal(rates: list[float], other_rates: list[float]) -> bool:
+def rates_equal(rates: list[float], other_rates: list[float]) -> bool:
     """Whether the rates are equal up to rounding. Groups that are only in one list are ignored."""
     return all(math.isclose(*pair, rel_tol=1e-9) for pair in zip(rates, other_rates, strict=False))
 

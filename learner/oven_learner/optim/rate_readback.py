@@ -13,7 +13,7 @@ from typing import Any
 
 from oven_core.errors import reason
 from oven_learner.actuators import Actuators
-from oven_learner.optim.lr_scale import LearningRateScale, equal
+from oven_learner.optim.lr_scale import LearningRateScale, rates_equal
 
 log = logging.getLogger("oven.learner")
 
@@ -33,7 +33,7 @@ class _Change:
     before: float
     checks: int
     """Steps that still have to use the new rate."""
-    used: bool = False
+    is_used: bool = False
     verdict: str | None = None
 
 
@@ -42,7 +42,7 @@ class RateReadback:
 
     def __init__(self, scale: LearningRateScale, remedy: str = LOOP_REMEDY) -> None:
         self.scale, self._remedy = scale, remedy
-        self.used = math.nan
+        self.used_rate = math.nan
         """Learning rate of the last step."""
         self._expected = scale.rates()
         self._unscaled_rates: list[float] = []  # the last step's rates, without the scale
@@ -50,7 +50,7 @@ class RateReadback:
         self._foreign_steps = self._undone_changes = 0
         self._change: _Change | None = None
         self._undone_setting: tuple[float, float, str] | None = None
-        self._warned = False
+        self._has_warned = False
         self._hooks: list[Any] = []
         if hasattr(scale.optimizer, "register_step_pre_hook"):
             self._hooks = [
@@ -77,7 +77,7 @@ class RateReadback:
         """Factor for a loop that sets the rate itself. It is 1 with a scheduler, whose rates already contain the
         scale."""
         self._loop_read_scale = self._loop_knows_scale = True
-        return 1.0 if self.scale.scheduled else self.scale.read()
+        return 1.0 if self.scale.has_scheduler else self.scale.read()
 
     def read(self) -> float:
         return self.scale.read()
@@ -96,28 +96,28 @@ class RateReadback:
         try:
             self._check(self.scale.rates())
         except Exception as error:  # for example, an optimizer with other groups than torch's
-            if not self._warned:
+            if not self._has_warned:
                 log.warning("the learning rate cannot be read back: %s", reason(error))
-            self._warned = True
+            self._has_warned = True
 
     # The methods below implement `Proof`.
 
     @property
     def is_certain(self) -> bool:
-        return self.scale.scheduled and not self._foreign_steps and not self._undone_changes
+        return self.scale.has_scheduler and not self._foreign_steps and not self._undone_changes
 
     def refusal(self) -> str:
         unknown_scheduler = self.scale.has_unknown_scheduler and not self._loop_knows_scale
         if max(self._foreign_steps, self._undone_changes) < MAX_CONFLICTS and not unknown_scheduler:
             return ""
-        return f"your loop sets the rate itself (the last step used {self.used:g}): {self._remedy}"
+        return f"your loop sets the rate itself (the last step used {self.used_rate:g}): {self._remedy}"
 
     def begin(self, before: Any) -> None:
-        """Start to watch a change. Several changes between two steps count as one, because only the last is used."""
+        """Start to check a change. Several changes between two steps count as one, because only the last is used."""
         change = self._change
-        if change is not None and change.verdict is None and not change.used:
+        if change is not None and change.verdict is None and not change.is_used:
             before = change.before
-        self._change = _Change(float(before), checks=1 if self.scale.scheduled else 2)
+        self._change = _Change(float(before), checks=1 if self.scale.has_scheduler else 2)
 
     def verdict(self, *, ended: bool = False) -> str | None:
         if not self._hooks and not ended:  # the optimizer does not support hooks
@@ -125,11 +125,11 @@ class RateReadback:
         change = self._change
         if change is None:
             return ""
-        return "" if ended and change.verdict is None and change.used else change.verdict
+        return "" if ended and change.verdict is None and change.is_used else change.verdict
 
-    def take_reverted(self) -> tuple[float, float, str] | None:
-        undone_setting, self._undone_setting = self._undone_setting, None
-        return undone_setting
+    def take_undone_change(self) -> tuple[float, float, str] | None:
+        undone_change, self._undone_setting = self._undone_setting, None
+        return undone_change
 
     def close(self) -> None:
         for hook in self._hooks:
@@ -139,10 +139,10 @@ class RateReadback:
     def _check(self, rates: list[float]) -> None:
         change, expected = self._change, self._expected
         open_change = change if change is not None and change.verdict is None else None
-        if equal(expected, rates) or self.scale.as_scheduled(rates) or self._is_multiplied(rates, open_change):
+        if rates_equal(expected, rates) or self.scale.match_schedule(rates) or self._is_multiplied(rates, open_change):
             self._foreign_steps = 0
-            if open_change is not None and (rates[0] or self.scale.scheduled):  # a rate of 0 proves nothing
-                open_change.used = True
+            if open_change is not None and (rates[0] or self.scale.has_scheduler):  # a rate of 0 proves nothing
+                open_change.is_used = True
                 open_change.checks -= 1
                 open_change.verdict = None if open_change.checks else ""
         else:
@@ -150,12 +150,12 @@ class RateReadback:
             self._yield_to_loop(expected, rates, open_change)
             rates = self.scale.rates()
         self._expected, self._loop_read_scale = rates, False
-        self.used, self._unscaled_rates = rates[0], [rate / self.scale.read() for rate in rates]
+        self.used_rate, self._unscaled_rates = rates[0], [rate / self.scale.read() for rate in rates]
 
     def _is_multiplied(self, rates: list[float], change: _Change | None) -> bool:
         """Whether the loop has set the rates itself and multiplied them by the scale. After a change, each rate must be
         closer to the previous unscaled rate times the new scale than times the old scale."""
-        if not self._loop_read_scale or self.scale.scheduled:
+        if not self._loop_read_scale or self.scale.has_scheduler:
             return False
         if change is None:
             return True
@@ -170,7 +170,7 @@ class RateReadback:
         """Treat the rates as set by the loop, with a scale of 1. Groups that the loop did not set get their unscaled
         rate."""
         before = self.scale.read() if change is None else change.before
-        different_rates = [pair for pair in zip(expected, rates, strict=False) if not equal([pair[0]], [pair[1]])]
+        different_rates = [pair for pair in zip(expected, rates, strict=False) if not rates_equal([pair[0]], [pair[1]])]
         expected_rate, used_rate = different_rates[0] if different_rates else (expected[0], rates[0])
         verb = "it was" if change is None else "the run set"
         explanation = (
@@ -184,9 +184,9 @@ class RateReadback:
             self._undone_setting = (before, 1.0, explanation)
         if change is not None or before != 1:
             self._undone_changes += 1
-            if not self._warned:
+            if not self._has_warned:
                 log.warning("optimizer.lr_scale: %s", explanation)
-            self._warned = True
+            self._has_warned = True
 
 
 def before_update(optimizer: Any, callback: Callable[[bool], object]) -> Any:

@@ -22,7 +22,7 @@ def size(model: torch.nn.Module) -> int:
     return 3 * sum(p.numel() * p.element_size() for p in model.parameters() if p.requires_grad)
 
 
-def sharding(model: torch.nn.Module) -> str:
+def describe_sharding(model: torch.nn.Module) -> str:
     """Describe how the model is sharded, for example "FSDP2 shards it". Empty if it is not sharded."""
     if any(isinstance(parameter, DTensor) for parameter in model.parameters()):
         return "FSDP2 shards it"
@@ -33,11 +33,11 @@ def sharding(model: torch.nn.Module) -> str:
     return ""
 
 
-def best_fits(model: torch.nn.Module, snapshots: int) -> bool:
+def best_copies_fit(model: torch.nn.Module, snapshots: int) -> bool:
     """Whether copies of the best and the final weights fit into memory, in addition to the rollback snapshots. If the
     model is too large for rollback snapshots, the two copies may use the whole limit."""
-    for_rollback = snapshots * size(model)
-    return (for_rollback if for_rollback <= LIMIT_BYTES else 0) + 2 * size(model) // 3 <= LIMIT_BYTES
+    rollback_bytes = snapshots * size(model)
+    return (rollback_bytes if rollback_bytes <= LIMIT_BYTES else 0) + 2 * size(model) // 3 <= LIMIT_BYTES
 
 
 class WeightCopies:
@@ -75,8 +75,8 @@ class LoopSnapshot:
         """Return a copy of the state. Waits for the device before and after, so that the caller can time the copy."""
         self._wait()
         state = {
-            "model": copied(trained_state(self._model)),
-            "optimizer": copied(self._scale.optimizer.state_dict()),
+            "model": copy_tensors(trained_state(self._model)),
+            "optimizer": copy_tensors(self._scale.optimizer.state_dict()),
             "scheduler": copy.deepcopy(self._scheduler.state_dict()) if self._scheduler is not None else None,
         }
         self._wait()
@@ -86,7 +86,7 @@ class LoopSnapshot:
     def restore(self, state: dict[str, Any]) -> None:
         """Restore the state that `take` returned, with its learning rates. The caller restores the actuators."""
         self._model.load_state_dict(state["model"], strict=False)
-        self._scale.optimizer.load_state_dict(copied(state["optimizer"]))
+        self._scale.optimizer.load_state_dict(copy_tensors(state["optimizer"]))
         if self._scheduler is not None:
             self._scheduler.load_state_dict(copy.deepcopy(state["scheduler"]))
         self._on_restore()
@@ -107,6 +107,6 @@ def trained_state(model: torch.nn.Module) -> dict[str, Any]:
     return {key: value for key, value in state.items() if key not in frozen_keys}
 
 
-def copied(tree: Any) -> Any:
+def copy_tensors(tree: Any) -> Any:
     """Return a nested state with copies of its tensors. Other values are shared with the original."""
     return tree_map_only(torch.Tensor, lambda tensor: tensor.detach().clone(), tree)

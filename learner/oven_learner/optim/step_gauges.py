@@ -36,29 +36,29 @@ class StepGauges:
         publish: Publish,
         *,
         clip: Clip | None = None,
-        published: bool = True,
+        publishes: bool = True,
         unmeasured: str = "",
     ) -> None:
-        """`published`: whether this rank publishes. `unmeasured`: why the gradient norm is not measured; empty if it
-        is."""
+        """`publishes` is for this rank. `unmeasured` is the reason why the gradient norm is not measured, or empty."""
         self._rate, self._gauges, self._publish_metrics = rate, gauges, publish
-        self._clip, self._published = clip, published
+        self._clip, self._publishes = clip, publishes
         self._measures_norm = not unmeasured
         self.unmeasured = {**gauges.unmeasured, **({GRAD_NORM: unmeasured} if unmeasured else {})}
         self._readback = Readback(self._publish, ABSENT_IF_NAN)
         self._numbers: dict[str, torch.Tensor] = {}
         self._steps = 0
         self._optimizer = optimizer = rate.scale.optimizer
-        self._hooks = [before_update(optimizer, self._before), optimizer.register_step_post_hook(self._after)]
+        post_hook = optimizer.register_step_post_hook(self._after_update)
+        self._hooks = [before_update(optimizer, self._before_update), post_hook]
 
-    def announced(self) -> tuple[MetricSpec, ...]:
+    def metric_specs(self) -> tuple[MetricSpec, ...]:
         unit = "before clipping" if self._clip else "at the step, after any clipping by the loop"
         norm = (MetricSpec(name=GRAD_NORM, unit=unit),) if self._measures_norm else ()
-        return (*norm, RATE, *self._gauges.announced())
+        return (*norm, RATE, *self._gauges.metric_specs())
 
     def end_step(self, tick: int, step: int, metrics: Mapping[str, float]) -> None:
         """Publish the step. The loop's `metrics` replace gauges of the same name."""
-        rate = {RATE.name: self._rate.used} if self._steps else {}
+        rate = {RATE.name: self._rate.used_rate} if self._steps else {}
         self._steps = 0
         gauges = frozenset(self._readback.names) - metrics.keys()
         self._readback.end_step(tick, step, {**rate, **metrics}, gauges)
@@ -75,23 +75,23 @@ class StepGauges:
             hook.remove()
         self._hooks.clear()
 
-    def _before(self, first: bool) -> None:
+    def _before_update(self, is_first: bool) -> None:
         optimizer = self._optimizer
         norm = None
         if self._clip is not None:  # the user asked for clipping, so a failure is raised
             norm = self._clip.apply(optimizer)
         elif self._measures_norm:
             norm = self._measure_norm()
-        if self._published and first:
+        if self._publishes and is_first:
             self._numbers = {} if norm is None else {GRAD_NORM: norm}
             self._numbers |= self._gauges.before_step()
             found_inf = getattr(optimizer, "found_inf", None)
             if isinstance(found_inf, torch.Tensor):
                 self._numbers[SKIPPED] = found_inf
 
-    def _after(self, *_: Any) -> None:
+    def _after_update(self, *_: Any) -> None:
         self._steps += 1
-        if self._published:
+        if self._publishes:
             try:
                 self._readback.request(self._numbers | self._gauges.after_step())
             except Exception as error:
@@ -100,7 +100,7 @@ class StepGauges:
     def _measure_norm(self) -> torch.Tensor | None:
         """Return the gradient norm. If that raises an error, disable this gauge and return None."""
         try:
-            return gradient_norm(self._optimizer, update_norm.trained(self._optimizer))
+            return gradient_norm(self._optimizer, update_norm.trained_parameters(self._optimizer))
         except Exception as error:  # for example, sparse gradients
             self._measures_norm = False
             log.warning("%s is no longer measured: %s", GRAD_NORM, reason(error))

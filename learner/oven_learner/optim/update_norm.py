@@ -39,15 +39,15 @@ def step_count(optimizer: Any) -> torch.Tensor | None:
     return None
 
 
-def trained(optimizer: Any) -> list[torch.nn.Parameter]:
-    """Return the weights that the optimizer trains."""
+def trained_parameters(optimizer: Any) -> list[torch.nn.Parameter]:
+    """Return the parameters that the optimizer trains."""
     return [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad and p.numel()]
 
 
 @torch.no_grad()
 def weight_norm(optimizer: Any) -> torch.Tensor | None:
     """Return the norm of all trained weights together, on their device, in one pass."""
-    weights = trained(optimizer)
+    weights = trained_parameters(optimizer)
     return _norm(_norms(weights)) if weights else None
 
 
@@ -55,20 +55,20 @@ class Copies:
     """Copies of the weights before a step, for optimizers whose state does not determine the length of the step."""
 
     def __init__(self) -> None:
-        self._before: dict[torch.nn.Parameter, torch.Tensor] = {}
+        self._copies: dict[torch.nn.Parameter, torch.Tensor] = {}
 
     @torch.no_grad()
     def take(self, optimizer: Any) -> None:
-        for parameter in trained(optimizer):
-            if parameter in self._before:
-                self._before[parameter].copy_(parameter.detach())
+        for parameter in trained_parameters(optimizer):
+            if parameter in self._copies:
+                self._copies[parameter].copy_(parameter.detach())
             else:
-                self._before[parameter] = parameter.detach().clone()
+                self._copies[parameter] = parameter.detach().clone()
 
     @torch.no_grad()
     def distance(self, optimizer: Any) -> torch.Tensor | None:
         """Return the norm of the difference between the weights and their copies, or None without copies."""
-        pairs = [(p.detach(), self._before[p]) for p in trained(optimizer) if p in self._before]
+        pairs = [(p.detach(), self._copies[p]) for p in trained_parameters(optimizer) if p in self._copies]
         if not pairs:
             return None
         norms: list[torch.Tensor] = []

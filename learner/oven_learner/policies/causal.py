@@ -11,7 +11,7 @@ from torch import Tensor
 from transformers import GenerationConfig
 
 from oven_core.errors import ConfigError
-from oven_learner.losses.completion_logits import padded
+from oven_learner.losses.completion_logits import pad_rows
 from oven_learner.policies.policy import Policy, Samples, to_weights
 
 
@@ -59,14 +59,14 @@ class CausalPolicy(Policy):
             pad_token_id=pad,
         )
         with torch.no_grad():
-            texts_ids = self.model.generate(input_ids=ids, attention_mask=mask, generation_config=generation_config)
-        completions = texts_ids[:, ids.shape[1] :]
+            sequences = self.model.generate(input_ids=ids, attention_mask=mask, generation_config=generation_config)
+        completions = sequences[:, ids.shape[1] :]
         is_end = completions == end  # (B, T)
-        counted = (is_end.cumsum(-1) - is_end.int()) == 0  # up to and including the first end token
-        completions = completions.masked_fill(~counted, pad)
+        is_counted = (is_end.cumsum(-1) - is_end.int()) == 0  # up to and including the first end token
+        completions = completions.masked_fill(~is_counted, pad)
         texts = self.tokenizer.batch_decode(completions, skip_special_tokens=True)
         tensors = {"prompt_ids": ids, "prompt_mask": mask, "completion_ids": completions}
-        return Samples(tensors, counted.float(), texts)
+        return Samples(tensors, is_counted.float(), texts)
 
     def step_log_probs(self, samples: Samples, conditions: Sequence[Any]) -> Tensor:
         """Return the log-probability of each token at the sampling temperature, in float32 or better. The prompts come
@@ -95,4 +95,4 @@ class CausalPolicy(Policy):
             if not row:
                 raise ConfigError(f"the prompt {text!r} has no tokens")
             rows.append(row)
-        return padded(rows, to_weights(torch.zeros(()), self.model).device, pad_left=True)
+        return pad_rows(rows, to_weights(torch.zeros(()), self.model).device, pad_left=True)

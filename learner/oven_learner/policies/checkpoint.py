@@ -45,9 +45,8 @@ def save(trainer: Any, output: Path) -> Path:
     )
     checkpoint_record.finish(folder, record)
     complete = [path for path in checkpoint_record.in_folder(output) if not checkpoint_record.problem(path)]
-    for path in sorted(complete, key=lambda path: (path / checkpoint_record.RECORD).stat().st_mtime_ns)[
-        :-MAX_CHECKPOINTS
-    ]:
+    oldest_first = sorted(complete, key=lambda path: (path / checkpoint_record.RECORD).stat().st_mtime_ns)
+    for path in oldest_first[:-MAX_CHECKPOINTS]:
         shutil.rmtree(path, ignore_errors=True)
     return folder
 
@@ -85,7 +84,7 @@ def load(trainer: Any, folder: Path) -> None:
             target.load_state_dict(saved_state)
     if trainer.scoring.committee is not None and state.get("committee") is not None:
         trainer.scoring.committee.load_state_dict(state["committee"])
-    trainer.step, trainer.position, trainer.skipped = state["step"], state["position"], state["skipped"]
+    trainer.step, trainer.position, trainer.skipped_steps = state["step"], state["position"], state["skipped"]
     trainer.conditions = list(state["conditions"])
     trainer.beta, trainer.epsilon = state["beta"], (state["epsilon"][0], state["epsilon"][1])
     if state["teacher"]:
@@ -106,7 +105,7 @@ def state_of(trainer: Any) -> dict[str, Any]:
         "committee": trainer.scoring.committee.state_dict() if trainer.scoring.committee is not None else None,
         "step": trainer.step,
         "position": trainer.position,
-        "skipped": trainer.skipped,
+        "skipped": trainer.skipped_steps,
         "conditions": trainer.conditions,
         "beta": trainer.beta,
         "epsilon": list(trainer.epsilon),

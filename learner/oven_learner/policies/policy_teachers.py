@@ -55,21 +55,21 @@ class PolicyTeachers(NamedTeachers[Policy]):
     def _device(self) -> torch.device:
         return next(self._policy.parameters()).device
 
-    def _prepare(self, config: TeacherConfig, beside_training: bool) -> tuple[Policy, Form]:
-        teacher, held = self._loaded(config), self._loaded_bytes
+    def _prepare(self, config: TeacherConfig, during_training: bool) -> tuple[Policy, Form]:
+        teacher, loaded_bytes = self._load(config), self._loaded_bytes
         if not isinstance(teacher, Policy):
             raise TeacherRefusedError(
                 f"it is a {type(teacher).__name__}, but this trainer needs `step_log_probs`; pass a Policy as model=, "
                 "or the folder of a saved policy as model_name="
             )
         checks.check_own_weights(self._policy, teacher)
-        loaded = config.model_copy(update={"model": teacher, "model_name": None})
-        form = choose_form(loaded, self._device, self._limit - held, quantizable=False)
-        checks.check_size(teacher, held, self._limit, form)
+        loaded_config = config.model_copy(update={"model": teacher, "model_name": None})
+        form = choose_form(loaded_config, self._device, self._limit - loaded_bytes, quantizable=False)
+        checks.check_size(teacher, loaded_bytes, self._limit, form)
         place_model(teacher, self._device, form, self._offload_folder)
         return teacher, form
 
-    def _loaded(self, config: TeacherConfig) -> Any:
+    def _load(self, config: TeacherConfig) -> Any:
         if config.strategy == "quantized":
             # Measured with the teachers of the motion recipe: the log-density of a coordinate was off by 7 nats in 8
             # bits and by 49 nats in 4 bits, and a UNet was only 6 % smaller.

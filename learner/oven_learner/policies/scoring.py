@@ -69,10 +69,10 @@ class Scoring:
                 raise ConfigError("committee.ahead=1 requires a GRPOTrainer, but this is a PolicyTrainer; set it to 0")
             self.committee.group_size = group_size
 
-    def announced(self) -> tuple[MetricSpec, ...]:
+    def metric_specs(self) -> tuple[MetricSpec, ...]:
         """Return the metrics of each batch."""
         if self.committee is not None:
-            return (UNSCORED, INFINITE, *self.committee.announced())
+            return (UNSCORED, INFINITE, *self.committee.metric_specs())
         function_metrics = (MetricSpec(name=f"rewards/{name}/mean") for name in self._functions)
         return (UNSCORED, INFINITE, SKIPPED_GROUPS, SKIPPED_STEPS, *function_metrics)
 
@@ -83,7 +83,7 @@ class Scoring:
             metrics: dict[str, float] = {}
             values = self.committee(**arguments, log_metric=metrics.__setitem__)
             rewards = torch.tensor([math.nan if value is None else float(value) for value in values])
-            missing_reasons = dict(self.committee.last.abstained)
+            missing_reasons = dict(self.committee.last_outcome.abstentions)
         else:
             rewards, metrics, missing_reasons = self._sum_rewards(arguments, len(outputs))
         metrics |= {UNSCORED.name: float(rewards.isnan().sum()), INFINITE.name: float(rewards.isinf().sum())}
@@ -131,7 +131,7 @@ def publish_groups(
     step: int,
     prompts: Sequence[Any],
     outputs: Sequence[Any],
-    scored: BatchScores,
+    scores: BatchScores,
     advantages: Tensor | None,
     scored_rows: Sequence[int],
     scoring: Scoring,
@@ -139,7 +139,7 @@ def publish_groups(
     """Publish some groups of this step's batch if the sampling schedule requires it. `advantages` belong to
     `scored_rows`. They are None if no group was scored."""
     sampling = client.sampling if client is not None else None
-    if client is None or sampling is None or client.tick + 1 < sampling.schedule.next:
+    if client is None or sampling is None or client.tick + 1 < sampling.schedule.due_step:
         return
     try:
         tick, groups = client.tick + 1, len(prompts)
@@ -148,13 +148,13 @@ def publish_groups(
         for number in sampling.schedule.take(tick, groups):
             index = number % groups
             rows = range(index * size, (index + 1) * size)
-            rewards, texts = scored.rewards[rows.start : rows.stop].tolist(), [outputs[row] for row in rows]
+            rewards, texts = scores.rewards[rows.start : rows.stop].tolist(), [outputs[row] for row in rows]
             members = partial(_column_verdicts, scoring.columns, rows)
             if scoring.committee is not None:
                 members = partial(scoring.committee.evidence.group_verdicts, index)
             sample = partial(_sample, prompts[index], texts, rewards, members)
-            sampling.number += 1
-            position = (sampling.number, tick, step, index, groups)
+            sampling.sample_count += 1
+            position = (sampling.sample_count, tick, step, index, groups)
             group_advantages = [advantage_by_row.get(row, math.nan) for row in rows]
             client.show(partial(sampling.convert, client.position, position, group_advantages, sample))
     except Exception as error:  # the error's text is not logged, because it may quote a prompt

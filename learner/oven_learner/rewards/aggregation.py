@@ -187,5 +187,5 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def _spread(values: Sequence[float], mean: float) -> float:
-    """Return the population standard_score deviation."""
+    """Return the population standard deviation."""
     return math.sqrt(math.fsum((value - mean) ** 2 for value in values) / len(values))

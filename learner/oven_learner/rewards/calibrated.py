@@ -160,7 +160,7 @@ class CalibratedReward:
             }
         return metrics
 
-    def announced(self) -> tuple[MetricSpec, ...]:
+    def metric_specs(self) -> tuple[MetricSpec, ...]:
         """Return METRICS."""
         return METRICS
 

@@ -25,9 +25,9 @@ from oven_learner.rewards.group import (
     abstentions_of,
     batch_rewards,
     build_groups,
-    in_group_order,
     member_metrics,
     rule_verdict,
+    to_group_order,
 )
 from oven_learner.rewards.judge_watch import JudgeWatch
 from oven_learner.rewards.member_models import Answers, MemberClient, MemberModels
@@ -98,22 +98,22 @@ class Committee:
         """Number of completions per prompt, set by the attached trainer."""
         self.reference_columns: frozenset[str] = frozenset()
         """Columns that authored prompts lack, set by the trainer's PromptSource."""
-        self.last = BatchOutcome([])
+        self.last_outcome = BatchOutcome([])
         self.evidence = Evidence()
-        """The evidence behind `last`, on rank 0."""
+        """The evidence behind `last_outcome`, on rank 0."""
         self.rows = range(0)
-        """Rows of this rank in `last.rewards`."""
+        """Rows of this rank in `last_outcome.rewards`."""
         rule_named(rule)
         self._rule, self._caution, self._quorum = rule, caution, quorum
         self._reference, self._warn_no_reference = reference, bool(reference)
         self._seed, self._run = seed, run
         self._batches = 0
         self._warn_no_description = remote is not None  # whether to warn that judges have no description
-        self._silent: set[str] = set()
+        self._abstaining_names: set[str] = set()
         remotes = remote.members if remote else ()
         self.judges = MemberModels({name: remote.judges.get(name) for name in remotes} if remote else {})
         """Model of each remote member."""
-        self.watch = JudgeWatch(remotes, weigh=reliability)
+        self.watch = JudgeWatch(remotes, applies_reliability=reliability)
         self._saved_reliability: dict[str, Any] = {}
         self._saved_models: dict[str, str] = {}
         self.members = (*self.rules, *remotes)
@@ -220,14 +220,14 @@ class Committee:
         """Return the unmuted members with weight."""
         return [name for name, weight in self._weights.items() if weight > 0 and not self.judges.is_muted(name)]
 
-    def announced(self) -> tuple[MetricSpec, ...]:
+    def metric_specs(self) -> tuple[MetricSpec, ...]:
         """Return the metrics logged per batch."""
         return (
             *(MetricSpec(name=f"rewards/{name}/mean", unit="0 to 1, over scored groups") for name in self.members),
             *METRICS,
             *(COSTS if self.remote is not None else ()),
-            *self.watch.announced(),
-            *(self.shape.announced() if self.shape is not None else ()),
+            *self.watch.metric_specs(),
+            *(self.shape.metric_specs() if self.shape is not None else ()),
         )
 
     def __call__(
@@ -263,7 +263,7 @@ class Committee:
             outcome, evidence = self._judge(build_groups(parts, self.rules, self.group_size), step)
         outcome = ranks.from_leader(outcome)
         # Set together, because another batch may have been judged while this one waited.
-        self.rows, self.last, self.evidence = rows, outcome, evidence
+        self.rows, self.last_outcome, self.evidence = rows, outcome, evidence
         if log_metric is not None and self.rows.start == 0:
             for name, value in outcome.metrics.items():
                 log_metric(name, value)
@@ -283,7 +283,7 @@ class Committee:
             self.remote.close()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what was learnt about the judges, for checkpoints."""
+        """Return the reliability and models of the judges, for checkpoints."""
         judges = {member: self.judges.active(member) for member in self.judges.members}
         shape = {} if self.shape is None else {"shape": self.shape.state_dict()}
         return {"reliability": self.watch.reliability.state_dict(), "judges": judges, **shape}
@@ -339,7 +339,7 @@ class Committee:
             answers = self.wait_for_answers(partial(remote.ask, requests, self.judges.current(remote_voters)))
             for member in remote_voters:
                 for i, verdict in enumerate(answers[member]):
-                    verdicts[i][member] = in_group_order(verdict, requests[i], groups[i].completions)
+                    verdicts[i][member] = to_group_order(verdict, requests[i], groups[i].completions)
             reasons = [
                 {name: remote.take_reasons(name, request.group) for name in remote_voters} for request in requests
             ]
@@ -353,9 +353,9 @@ class Committee:
             caution=self._caution,
             shape=self.shape,
         )
-        metrics, abstained = member_metrics(self.members, self.judges.members, verdicts)
+        metrics, abstentions = member_metrics(self.members, self.judges.members, verdicts)
         for member in self.members:
-            self._log_silence(member, verdicts)
+            self._log_abstentions(member, verdicts)
         if remote is not None and remote_voters:
             swapped_names = {name for name in remote_voters if self.watch.generations.get(name) != generations[name]}
             for name in swapped_names:
@@ -369,23 +369,23 @@ class Committee:
                 requested_texts = [completion.text for completion in request.completions]
                 self.watch.add_group(requested_texts, group.completions, voter_verdicts, shares)
             metrics |= self.watch.metrics(remote.health)
-        for kind, count in outcome.abstained.items():
+        for kind, count in outcome.abstentions.items():
             metrics["committee/abstentions"] += count
             metrics[f"committee/abstain/{kind}"] = float(count)
-        outcome.abstained |= abstained
-        outcome.metrics |= metrics | {"committee/skipped_groups": float(outcome.skipped)}
+        outcome.abstentions |= abstentions
+        outcome.metrics |= metrics | {"committee/skipped_groups": float(outcome.skipped_groups)}
         return outcome, Evidence(groups, verdicts, dict(shares), requests, reasons)
 
-    def _log_silence(self, member: str, verdicts: Sequence[Mapping[str, Verdict]]) -> None:
+    def _log_abstentions(self, member: str, verdicts: Sequence[Mapping[str, Verdict]]) -> None:
         """Log when a member starts or stops abstaining, instead of at every step."""
         kinds, groups = abstentions_of(member, verdicts), sum(member in group_verdicts for group_verdicts in verdicts)
-        if kinds and member not in self._silent:
+        if kinds and member not in self._abstaining_names:
             summary = ", ".join(f"{kind} {count}" for kind, count in kinds.items())
             log.warning("committee member %s abstains on %d of %d groups: %s", member, kinds.total(), groups, summary)
-            self._silent.add(member)
-        elif not kinds and member in self._silent:
+            self._abstaining_names.add(member)
+        elif not kinds and member in self._abstaining_names:
             log.info("committee member %s scores again", member)
-            self._silent.discard(member)
+            self._abstaining_names.discard(member)
 
     def _request(self, remote: MemberClient, group: Group, index: int, step: int) -> ScoreRequest:
         """Build the request for a group. Equal completions are included once. Ids are sorted digests, so no answer can

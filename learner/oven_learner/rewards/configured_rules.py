@@ -10,5 +10,5 @@ from oven_learner.rewards.scores import RewardFunction
 def load_rule(name: str, rule: str) -> RewardFunction:
     """Load an entry point of the group oven.rewards, or a function given as FILE:FUNCTION. Raises ConfigError or
     UnknownNameError if it cannot be loaded."""
-    called = f"the rule of the committee member {name!r}"
-    return plugins.load_function("rewards", "rule", rule, called=called, module=f"oven_rule_{name}")
+    description = f"the rule of the committee member {name!r}"
+    return plugins.load_function("rewards", "rule", rule, description=description, module=f"oven_rule_{name}")

@@ -34,18 +34,18 @@ MAX_TOKENS = 256
 
 class DraftVerifier:
     """A rule that scores the similarity to the teacher's greedy draft, as (cos + 1) / 2 of their sentence vectors. It
-    abstains if the draft is empty. Before training it always abstains, because `drafts` is not set yet."""
+    abstains if the draft is empty. Before training it always abstains, because `get_drafts` is not set yet."""
 
     def __init__(self, encode: Encoder) -> None:
         self._encode = encode
-        self.drafts: Callable[[Sequence[Any]], list[str]] | None = None
+        self.get_drafts: Callable[[Sequence[Any]], list[str]] | None = None
         """A function that returns the teacher's answers to the given prompts, in the same order."""
 
     def __call__(self, prompts: Sequence[Any], completions: Sequence[Any], **_: Any) -> list[float | None]:
         """Score completions with TRL's reward signature."""
-        if self.drafts is None:
+        if self.get_drafts is None:
             return [None] * len(completions)
-        drafts = self.drafts(prompts)
+        drafts = self.get_drafts(prompts)
         answers = [text if isinstance(text, str) else str(text[-1]["content"]) for text in completions]
         vectors = self._encode([*drafts, *answers])
         cosines = torch.nn.functional.cosine_similarity(vectors[: len(drafts)], vectors[len(drafts) :])
@@ -54,7 +54,7 @@ class DraftVerifier:
 
 
 class TeacherDrafts:
-    """A cache of the open_teacher teacher's greedy answers."""
+    """A cache of the active teacher's greedy answers."""
 
     def __init__(
         self,
@@ -65,12 +65,8 @@ class TeacherDrafts:
     ) -> None:
         """`open_teacher` opens the active teacher, and yields its name and model. `device` is the device for its
         inputs, because its weights may be offloaded."""
-        self._open_teacher, self._tokenizer, self._device, self._max_tokens = (
-            open_teacher,
-            tokenizer,
-            device,
-            max_tokens,
-        )
+        self._open_teacher, self._tokenizer = open_teacher, tokenizer
+        self._device, self._max_tokens = device, max_tokens
         self._cache: OrderedDict[tuple[str, str], str] = OrderedDict()
 
     def __call__(self, prompts: Sequence[Any]) -> list[str]:

@@ -1,4 +1,4 @@
-"""Generation of the next completions in TRL's GRPOTrainer while judges score the current ones (`committee.ahead: 1`).
+"""Generates the next completions in TRL's GRPOTrainer while judges score the current ones (`committee.ahead: 1`).
 
 A step then takes as long as the slower of judging and of generating plus training, instead of their sum. The price is
 that the policy is one optimizer step newer than the completions that it trains on. TRL computes log-probabilities under
@@ -36,16 +36,16 @@ STEPS_AHEAD = MetricSpec(
 )
 SINGLE_VALUES = ("num_tokens",)
 """TRL metrics with a single value, instead of one per generation since the last log."""
-PENDING = ("_pending_metrics", "_pending_extra_logs")
+PENDING_ATTRIBUTES = ("_pending_metrics", "_pending_extra_logs")
 """Attributes in which TRL stores values that reward functions log, until the rewards arrive."""
 
 
-class _Dropped(BaseException):
+class _BatchDropped(BaseException):
     """Ends the thread of a batch that is no longer needed. Exception handlers of reward functions do not catch it."""
 
 
 class GenerationAhead:
-    """Generation ahead in all trainings of one trainer. Raises ConfigError for an unsupported trainer."""
+    """A wrapper that lets a trainer generate ahead. Raises ConfigError for an unsupported trainer."""
 
     def __init__(self, trainer: Any, committee: Committee) -> None:
         _check_support(trainer)
@@ -60,7 +60,7 @@ class GenerationAhead:
         """Rows of the first micro-batch of the next step."""
 
     def install(self) -> None:
-        """Wrap the trainer's methods. Call it before `UnscoredSkipping.install`, which wraps one of them again."""
+        """Wrap the trainer's methods. Call it before `UnscoredGroupSkipper.install`, which wraps one of them again."""
         self._trainer._generate_and_score_completions = self._take_batch
         self._trainer.get_batch_samples = self._fetch_batches
         self._trainer.oven_ahead = True  # the old policy's log-probabilities exist, so a clip has an effect
@@ -72,7 +72,7 @@ class GenerationAhead:
             self._next_batch.drop()
             self._next_batch = None
 
-    def take(self) -> dict[str, float]:
+    def take_metrics(self) -> dict[str, float]:
         """Return the metrics of the step that is ending."""
         value, self._steps_ahead = self._steps_ahead, None
         return {} if value is None else {STEPS_AHEAD.name: value}
@@ -169,7 +169,7 @@ class _Batch(threading.Thread):
         answer = ask()
         self._is_needed.wait()
         if self._is_dropped:
-            raise _Dropped
+            raise _BatchDropped
         return answer
 
     def finish(self) -> dict[str, Any]:
@@ -190,12 +190,12 @@ class _Batch(threading.Thread):
 
 
 def _metric_stores(trainer: Any) -> MetricStores:
-    return [trainer._metrics["train"], *(getattr(trainer, name) for name in PENDING)]
+    return [trainer._metrics["train"], *(getattr(trainer, name) for name in PENDING_ATTRIBUTES)]
 
 
 def _set_metric_stores(trainer: Any, stores: MetricStores) -> None:
     trainer._metrics["train"], *pending = stores
-    for name, store in zip(PENDING, pending, strict=True):
+    for name, store in zip(PENDING_ATTRIBUTES, pending, strict=True):
         setattr(trainer, name, store)
 
 

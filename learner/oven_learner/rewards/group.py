@@ -18,7 +18,7 @@ from oven_runs.log.committee_view import abstention_metric
 if TYPE_CHECKING:  # this module imports numpy, which rules and judges do not need
     from oven_learner.rewards.calibrated import CalibratedReward
 
-MAX_OWN_KINDS = 16
+MAX_CUSTOM_KINDS = 16
 """Maximum number of failure kinds from remote members per batch. Further kinds are counted together."""
 
 
@@ -32,7 +32,7 @@ class Group:
     reference: str = ""
     """An answer that is known to be right, or empty."""
     originals: tuple[str, ...] = ()
-    """The policy's own completions if members see changed ones, otherwise empty."""
+    """The policy's own completions if members see changed texts, otherwise empty."""
 
     @property
     def original_completions(self) -> tuple[str, ...]:
@@ -47,10 +47,10 @@ class BatchOutcome:
     rewards: list[float | None] = field(default_factory=list)
     """Reward of each row, over all ranks and in the order of the batch. None in groups without a quorum."""
     groups: int = 0
-    skipped: int = 0
+    skipped_groups: int = 0
     """Number of groups without a quorum."""
     metrics: dict[str, float] = field(default_factory=dict)
-    abstained: Counter[str] = field(default_factory=Counter)
+    abstentions: Counter[str] = field(default_factory=Counter)
     """Kind → number of abstentions, counted once per member and group."""
 
 
@@ -124,7 +124,7 @@ def rule_verdict(cells: Sequence[Cell]) -> Verdict:
     return tuple(scores)
 
 
-def in_group_order(verdict: Verdict, request: ScoreRequest, completions: Sequence[str]) -> Verdict:
+def to_group_order(verdict: Verdict, request: ScoreRequest, completions: Sequence[str]) -> Verdict:
     """Reorder scores from the order of the request to the order of the group."""
     if isinstance(verdict, Abstention):
         return verdict
@@ -144,7 +144,7 @@ def batch_rewards(
     shape: CalibratedReward | None = None,
 ) -> BatchOutcome:
     """Return the rewards of `groups`, computed from each member's verdicts. Members without a share are measured, but
-    do not vote. `weights` are the shares multiplied by reliability. `abstained` counts members that saw no difference
+    do not vote. `weights` are the shares multiplied by reliability. `abstentions` counts members that saw no difference
     in a group that was skipped for that reason."""
     outcome, agreements = BatchOutcome(groups=len(groups)), []
     shaped_groups: list[tuple[Sequence[str], Sequence[float], Sequence[float]]] = []
@@ -160,9 +160,10 @@ def batch_rewards(
             if merits is not None and rewards is not None:
                 shaped_groups.append((group.original_completions, merits, rewards))
         if rewards is None:
-            outcome.skipped += 1
+            outcome.skipped_groups += 1
             if len(voter_scores) >= quorum:
-                outcome.abstained[NO_DIFFERENCE] += sum(not sees_difference(values) for values in voter_scores.values())
+                undecided = [name for name, values in voter_scores.items() if not sees_difference(values)]
+                outcome.abstentions[NO_DIFFERENCE] += len(undecided)
         outcome.rewards += [None] * len(group.completions) if rewards is None else rewards
         correlation = agreement(voter_scores)
         if correlation is not None:
@@ -195,8 +196,8 @@ def member_metrics(
             metrics[f"rewards/{member}/mean"] = math.fsum(scores) / len(scores)
     kinds = sum(kinds_by_member.values(), Counter[str]())
     metrics["committee/abstentions"] = float(kinds.total())
-    own_kinds = [kind for kind in sorted(kinds) if kind not in KINDS]
-    for kind in own_kinds[MAX_OWN_KINDS:]:
+    custom_kinds = [kind for kind in sorted(kinds) if kind not in KINDS]
+    for kind in custom_kinds[MAX_CUSTOM_KINDS:]:
         kinds[OTHER] += kinds.pop(kind)
     metrics |= {f"committee/abstain/{kind}": float(count) for kind, count in kinds.items()}
     for judge in judges:

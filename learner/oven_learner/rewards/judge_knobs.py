@@ -1,4 +1,4 @@
-"""The actuators of a committee, which set its weights, the models of remote members, and which members it has."""
+"""The actuators of a committee, which set its weights, the models of remote members, and its membership."""
 
 from __future__ import annotations
 

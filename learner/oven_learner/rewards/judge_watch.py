@@ -60,7 +60,7 @@ class BiasTest:
         self.groups = 0
 
     def add_group(self, scores: Sequence[float], irrelevant_values: Sequence[float]) -> None:
-        """Add the scores of a group, and the values that they should not depend on. Constant ones are ignored."""
+        """Add the scores of a group, and the values that they should not depend on. Constant values are ignored."""
         group_correlation = correlation(scores, irrelevant_values)
         if group_correlation is not None:
             self._sum += group_correlation
@@ -73,7 +73,7 @@ class BiasTest:
         return self._sum / self.groups if self.groups else None
 
     @property
-    def alarm(self) -> bool:
+    def has_alarm(self) -> bool:
         """Whether the bias is significant and large enough to matter."""
         variance = self._variance + TUNING_VARIANCE
         log_e_value = self._sum**2 / (2 * variance) - 0.5 * math.log(variance / TUNING_VARIANCE)
@@ -92,19 +92,19 @@ def correlation(a: Sequence[float], b: Sequence[float]) -> float | None:
 
 
 class JudgeWatch:
-    """A monitor of the remote members `judges`. It always measures reliability, and `weigh` applies it to weights."""
+    """A monitor of the remote members `judges`. Reliability changes weights only if `applies_reliability`."""
 
-    def __init__(self, judges: Sequence[str], *, weigh: bool = True) -> None:
-        self._weigh = weigh
+    def __init__(self, judges: Sequence[str], *, applies_reliability: bool = True) -> None:
+        self._applies_reliability = applies_reliability
         self.reliability = Reliability(judges)
         self._evidence_of: dict[str, _JudgeEvidence] = {}
-        self._numbers = itertools.count()
+        self._generation_numbers = itertools.count()
         self._generations: dict[str, int] = {}
         self._reported: set[tuple[str, str]] = set()
         for judge in judges:
             self.begin(judge)
 
-    def announced(self) -> tuple[MetricSpec, ...]:
+    def metric_specs(self) -> tuple[MetricSpec, ...]:
         """Return the metrics of each judge."""
         return tuple(
             MetricSpec(
@@ -116,7 +116,7 @@ class JudgeWatch:
 
     def weights(self, weights: Mapping[str, float]) -> dict[str, float]:
         """Return the members' weights. The weights of judges are multiplied by their reliability."""
-        return self.reliability.weights(weights) if self._weigh else dict(weights)
+        return self.reliability.weights(weights) if self._applies_reliability else dict(weights)
 
     def add_group(
         self,
@@ -140,7 +140,7 @@ class JudgeWatch:
         for judge, evidence in self._evidence_of.items():
             verdict = verdicts.get(judge)
             if isinstance(verdict, Abstention) and verdict.kind == FOOLED:
-                self.reliability.failed_control(judge)
+                self.reliability.record_failed_control(judge)
             if judge in standard_scores:
                 others = [values for name, values in standard_scores.items() if name != judge]
                 evidence.add_group(standard_scores[judge], others, positions, lengths)
@@ -154,7 +154,7 @@ class JudgeWatch:
     def begin(self, judge: str) -> None:
         """Reset the evidence for a new judge, or for a name that another model takes over."""
         self._evidence_of[judge] = _JudgeEvidence()
-        self._generations[judge] = next(self._numbers)
+        self._generations[judge] = next(self._generation_numbers)
         self.reliability.begin(judge)
         self._reported = {(name, kind) for name, kind in self._reported if name != judge}
 
@@ -182,11 +182,11 @@ class JudgeWatch:
         length_message = f"favours a length more than the others do (correlation {length_bias:+.2f} beyond theirs)"
         findings = {
             "quarantine": (bool(values.get("quarantined")), "is in quarantine: it failed tests with known answers"),
-            "order": (evidence.order.alarm, order_message),
-            "length": (evidence.length.alarm, length_message),
+            "order": (evidence.order.has_alarm, order_message),
+            "length": (evidence.length.has_alarm, length_message),
             "reliability": (is_unreliable, "disagrees with the others; its weight is reduced"),
             f"change {changes:.0f}": (changes > 0, "scores old groups differently than before: its model has changed"),
-            "cut": (bool(values.get("cut_texts")), "saw long texts cut; committee.characters is the limit"),
+            "cut": (bool(values.get("cut_texts")), "reads long texts only up to committee.characters"),
         }
         for kind, (is_true, message) in findings.items():
             if is_true and (judge, kind) not in self._reported:
@@ -194,7 +194,7 @@ class JudgeWatch:
                 log.warning("committee member %s %s", judge, message)
             elif not is_true and (judge, kind) in self._reported:
                 self._reported.discard((judge, kind))
-                log.info("committee member %s: no longer true: it %s", judge, message)
+                log.info("committee member %s: resolved: it %s", judge, message)
 
 
 class _JudgeEvidence:

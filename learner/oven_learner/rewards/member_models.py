@@ -140,7 +140,7 @@ class MemberModels:
 
     def offer(self, member: str, model: JudgeSpec) -> str:
         """Add the model to the choices, and return its identity. It replaces a model with the same identity, because
-        the key may differ."""
+        its API key may differ."""
         entry = self._member(member)
         if model != entry.configured:  # requests do not need to name the configured model
             entry.models[model.identity] = model

@@ -73,7 +73,7 @@ class Reliability:
                 pairs = zip(standard_scores[name], standardise(consensus), strict=True)
                 self._record(name, math.fsum(x * y for x, y in pairs) / len(consensus))
 
-    def failed_control(self, member: str) -> None:
+    def record_failed_control(self, member: str) -> None:
         """Record that the judge was fooled by a known-bad answer, or scored a known-good one as wrong."""
         if member in self._sums:
             self._record(member, FAILED_CONTROL)

@@ -31,7 +31,7 @@ from oven_core.security.credentials import Credentials
 from oven_core.telemetry import tracing
 from oven_learner.rewards import scores
 from oven_learner.rewards.member_models import Answers, RequestedModel
-from oven_learner.rewards.scores import Abstention, Cost, Verdict, own_kind, to_verdict
+from oven_learner.rewards.scores import Abstention, Cost, Verdict, to_kind, to_verdict
 
 log = logging.getLogger("oven.learner")
 
@@ -63,13 +63,13 @@ class RemoteMembers:
         credentials: Credentials | None,
         *,
         deadline_s: float = 20.0,
-        absent_s: float = ABSENCE_TIMEOUT_S,
+        absence_timeout_s: float = ABSENCE_TIMEOUT_S,
         judges: Mapping[str, JudgeSpec] | None = None,
     ) -> None:
         self.members = tuple(members)
         self.judges = dict(judges or {})
         self.deadline_s = deadline_s
-        self._absent_s = absent_s
+        self._absence_timeout_s = absence_timeout_s
         self._url, self._credentials = url, credentials
         self._inbox = score_inbox(credentials.name if credentials else "learner")
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -155,7 +155,7 @@ class RemoteMembers:
             await bus.close()
 
     async def _probe(self, member: str, model: JudgeSpec, joins: bool) -> str:
-        bus = await self._connected(time.monotonic() + RECONNECT_TIMEOUT_S)
+        bus = await self._connect(time.monotonic() + RECONNECT_TIMEOUT_S)
         if bus is None:
             return "the learner has no connection to the bus"
         wait_until = time.monotonic() + JOIN_TIMEOUT_S
@@ -174,7 +174,7 @@ class RemoteMembers:
         except ValidationError:
             return f"the answer from the process of {member} is not a ProbeReply"
         if (reply.member, reply.judge) != (member, model.identity):
-            return f"the process of {member} answered for {reply.member} and {reply.judge}"
+            return f"the process of {member} answered as {reply.member} with the model {reply.judge}"
         if reply.failure:
             detail = f", {reply.detail}" if reply.detail else ""
             return f"{model.identity} returned no verdict: {reply.failure}{detail}"
@@ -184,7 +184,7 @@ class RemoteMembers:
         self, requests: Sequence[ScoreRequest], models: Mapping[str, RequestedModel], limit: float, verdicts: Answers
     ) -> None:
         """Send all requests to all members, and write the answers to `verdicts`."""
-        bus = await self._connected(min(limit, time.monotonic() + RECONNECT_TIMEOUT_S))
+        bus = await self._connect(min(limit, time.monotonic() + RECONNECT_TIMEOUT_S))
         if bus is None:
             for member in verdicts:
                 verdicts[member][:] = [Abstention(scores.BUS_DOWN)] * len(requests)
@@ -199,7 +199,9 @@ class RemoteMembers:
         async def ask_member(member: str, index: int) -> None:
             try:
                 async with slots[member]:
-                    verdicts[member][index] = await self._verdict(bus, member, member_requests[member][index], limit)
+                    verdicts[member][index] = await self._request_verdict(
+                        bus, member, member_requests[member][index], limit
+                    )
             except asyncio.CancelledError:
                 self.faults[scores.DEADLINE] += 1
                 raise
@@ -215,8 +217,8 @@ class RemoteMembers:
             self._lost_event.set()
             self._lost_event = asyncio.Event()
 
-    async def _connected(self, limit: float) -> Bus | None:
-        """Return the connection, or None if it cannot be opened by `limit`."""
+    async def _connect(self, limit: float) -> Bus | None:
+        """Connect if needed, and return the connection, or None if it cannot be opened by `limit`."""
         async with self._connect_lock:  # a probe and the committee's requests may run concurrently
             while self._bus is None or not self._bus.client.is_connected:
                 seconds_left = limit - time.monotonic()
@@ -229,29 +231,31 @@ class RemoteMembers:
                             self._credentials,
                             name="learner",
                             timeout_s=seconds_left,
-                            changed=self._on_connection_change,
+                            on_change=self._on_connection_change,
                         )
                         self._losses = self._bus.losses
                         continue
                 await asyncio.sleep(min(0.05, seconds_left))
             return self._bus
 
-    async def _verdict(self, bus: Bus, member: str, request: ScoreRequest, limit: float, retries: int = 1) -> Verdict:
+    async def _request_verdict(
+        self, bus: Bus, member: str, request: ScoreRequest, limit: float, retries: int = 1
+    ) -> Verdict:
         verdict = await self._ask_until_present(bus, member, request, limit)
         if isinstance(verdict, Abstention):
             self.faults[verdict.kind] += 1
             if retries and verdict.kind in RETRIED_KINDS:
-                return await self._verdict(bus, member, request, limit, retries - 1)
+                return await self._request_verdict(bus, member, request, limit, retries - 1)
         return verdict
 
     async def _ask_until_present(self, bus: Bus, member: str, request: ScoreRequest, limit: float) -> Verdict:
         """Ask until the member listens, or its absence timeout has passed. Ask again after a lost connection, because
         the request or the answer was lost with it."""
-        wait_until = min(limit, time.monotonic() + self._absent_s)
+        wait_until = min(limit, time.monotonic() + self._absence_timeout_s)
         while (seconds_left := limit - time.monotonic()) > 0:
             verdict = await self._ask_once(bus, member, request.model_copy(update={"deadline_s": seconds_left}))
             if verdict is None:
-                new_bus = await self._connected(min(limit, time.monotonic() + RECONNECT_TIMEOUT_S))
+                new_bus = await self._connect(min(limit, time.monotonic() + RECONNECT_TIMEOUT_S))
                 if new_bus is None:
                     return Abstention(scores.BUS_DOWN)
                 bus = new_bus
@@ -322,7 +326,7 @@ def read_reply(data: bytes, member: str, request: ScoreRequest) -> tuple[Verdict
     if reply.judge != (request.judge.identity if request.judge is not None else ""):
         return Abstention(scores.OTHER_JUDGE), cost, None
     if reply.failure:
-        return Abstention(own_kind(reply.failure)), cost, reply
+        return Abstention(to_kind(reply.failure)), cost, reply
     if reply.scores is None:
         return Abstention(scores.NOT_APPLICABLE), cost, reply
     if reply.group != request.group or set(reply.scores) != {completion.id for completion in request.completions}:

@@ -1,5 +1,5 @@
-"""The verdict of a member on a group, and the scoring by rules. A verdict is either scores in [0, 1] or an abstention
-with its reason. Rules are members with TRL's reward signature."""
+"""The verdict of a member on a group, and functions that score with rules. A verdict is either scores in [0, 1] or an
+abstention with its reason. Rules are members with TRL's reward signature."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ KINDS = {
     MALFORMED: "an answer that is not a ScoreReply of this member, or the wrong number of scores",
     OUT_OF_RANGE: "a score outside [0, 1], or NaN",
     WRONG_IDS: "scores for other completions or another group",
-    OTHER_JUDGE: "an answer by another model than the requested one",
+    OTHER_JUDGE: "an answer by a model other than the requested one",
     NO_RESPONDER: "no process listens on the member's subject",
     DEADLINE: "no answer in time",
     BUS_DOWN: "no connection to the bus",
     TOO_LARGE: "the group is larger than the bus accepts in a message",
     NO_DIFFERENCE: "equal scores for a group in which too few other members saw a difference",
-    OTHER: "a member's own reason that is not a plain word",
+    OTHER: "a member's own kind of failure that is not a plain word",
 }
 """Kind of an abstention → its explanation. Remote members also have their own kinds of failure (`rate_limit`, …)."""
 
@@ -83,7 +83,7 @@ def to_verdict(values: Iterable[object]) -> Verdict:
     return tuple(scores)
 
 
-def own_kind(failure: str) -> str:
+def to_kind(failure: str) -> str:
     """Return the member's own kind of failure if it is valid in a metric name, otherwise OTHER."""
     return failure if _PLAIN.match(failure) else OTHER
 

@@ -1,4 +1,4 @@
-"""Exclusion of unscored groups from the loss of TRL's GRPOTrainer, and of steps without scored groups.
+"""Excludes unscored groups from the loss of TRL's GRPOTrainer, and skips steps without scored groups.
 
 TRL gives a completion without a reward an advantage of 0. That stops its policy gradient, but it still counts in the
 loss's denominator and in the KL term. A step without any reward still changes the weights, by Adam's momentum and
@@ -30,7 +30,7 @@ import torch
 from oven_core.errors import ConfigError
 from oven_learner.rewards.committee import Committee
 
-SCORED, FACTOR = "oven_scored", "oven_raised"
+SCORED, FACTOR = "oven_scored", "oven_factor"
 """Keys in TRL's batch, present only if a group was skipped. They are the mask of scored rows, (B,) bool, and the factor
 on the loss, a scalar."""
 TOKEN_MEANS = ("dapo", "cispo", "vespo")
@@ -47,9 +47,9 @@ BATCH_PREFIXES = ("completions/", "committee/", "reward")
 """Prefixes of metrics that are measured before the loss and stay valid in a skipped step."""
 
 
-class UnscoredSkipping:
-    """Skipping of the unscored groups and steps of one trainer. Call `install` before `train()`, and `begin` once the
-    optimizer exists. Raises ConfigError for an unsupported trainer."""
+class UnscoredGroupSkipper:
+    """A wrapper that skips the unscored groups and steps of one trainer. Call `install` before `train()`, and `begin`
+    once the optimizer exists. Raises ConfigError for an unsupported trainer."""
 
     def __init__(self, trainer: Any, committee: Committee) -> None:
         if getattr(trainer, "reward_funcs", None) != [committee]:
@@ -73,7 +73,7 @@ class UnscoredSkipping:
         """Wrap the trainer's methods."""
         self._trainer._generate_and_score_completions = self._generate_batch
         self._trainer._compute_loss = self._compute_loss
-        logging.getLogger("trl.trainer.grpo_trainer").addFilter(_quotes_no_prompt)
+        logging.getLogger("trl.trainer.grpo_trainer").addFilter(_is_safe_to_log)
 
     def begin(self) -> None:
         """Start a training, after accelerate has wrapped the optimizer."""
@@ -89,7 +89,7 @@ class UnscoredSkipping:
             step.oven_skips = True  # type: ignore[attr-defined]
             optimizer.step = step
 
-    def take(self, step_metrics: dict[str, float]) -> tuple[dict[str, float], str]:
+    def end_step(self, step_metrics: dict[str, float]) -> tuple[dict[str, float], str]:
         """Return the valid metrics of a step at its end, and a reason to hold the run, or "". For a skipped step, loss,
         gradient norm and entropy are omitted."""
         valid_prefixes = BATCH_PREFIXES if self._is_skipped else ""
@@ -109,17 +109,17 @@ class UnscoredSkipping:
         trainer, training = self._trainer, self._trainer.model.training
         self._committee.group_size = trainer.num_generations if training else trainer.num_generations_eval
         batch: dict[str, Any] = self._generate(inputs)
-        outcome = self._committee.last
+        outcome = self._committee.last_outcome
         if training:
-            self._abstentions += outcome.abstained
-            if outcome.skipped:
-                self._exclude_unscored(batch, outcome.groups, outcome.skipped)
+            self._abstentions += outcome.abstentions
+            if outcome.skipped_groups:
+                self._exclude_unscored(batch, outcome.groups, outcome.skipped_groups)
         return batch
 
     def _exclude_unscored(self, batch: dict[str, Any], groups: int, skipped: int) -> None:
         """Mask the unscored rows of a batch, and reweight the others."""
-        trainer, outcome = self._trainer, self._committee.last
-        device = batch["completion_mask"].device  # of (B, C)
+        trainer, outcome = self._trainer, self._committee.last_outcome
+        device = batch["completion_mask"].device
         scored = torch.tensor([outcome.rewards[row] is not None for row in self._committee.rows], device=device)
         for name, neutral_value in NEUTRAL_VALUES.items():
             if name in batch:
@@ -175,6 +175,6 @@ class UnscoredSkipping:
         return bool(accelerator.reduce(torch.tensor(float(flag), device=accelerator.device), reduction="sum") > 0)
 
 
-def _quotes_no_prompt(record: logging.LogRecord) -> bool:
+def _is_safe_to_log(record: logging.LogRecord) -> bool:
     """Whether to log the record. TRL's warning about a row without a reward is dropped, because it quotes the row."""
     return "All reward functions returned None" not in str(record.msg)

@@ -135,11 +135,11 @@ def newest(output: Path, run: str, training: str, tick: int | None = None) -> tu
     return max(candidates, key=lambda entry: (entry[1].tick, entry[1].step), default=None)
 
 
-def abandon(output: Path, run: str, training: str, after_tick: int, reason: str) -> None:
+def abandon(output: Path, run: str, training: str, after_tick: int, cause: str) -> None:
     """Mark later checkpoints as abandoned, because a rollback to `after_tick` has discarded their steps."""
     for path, record in list(complete(output, run, training)):
         if record.tick > after_tick:
-            rewrite(path, record.model_copy(update={"abandoned": reason}))
+            rewrite(path, record.model_copy(update={"abandoned": cause}))
 
 
 def checkpoint_to_resume(output: Path, run: str, training: str) -> Path | None:
@@ -208,8 +208,8 @@ def _differences(saved: dict[str, tuple[int, ...]], current: dict[str, tuple[int
         for name in [*saved, *(name for name in current if name not in saved)]
         if saved.get(name) != current.get(name)
     ]
-    more = f", and {len(differences) - 3} more" if len(differences) > 3 else ""
-    return "; ".join(differences[:3]) + more
+    suffix = f", and {len(differences) - 3} more" if len(differences) > 3 else ""
+    return "; ".join(differences[:3]) + suffix
 
 
 def _shape(shape: tuple[int, ...] | None) -> str:

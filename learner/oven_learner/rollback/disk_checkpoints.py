@@ -29,20 +29,20 @@ FREE_SIZES = 1.5
 
 
 def seconds_to_write(size: int, folder: Path) -> float:
-    """Estimate the seconds to write `size` bytes to the folder, by writing a part. Infinite if this fails."""
+    """Estimate the seconds to write `size` bytes to the folder, by writing a part. Return infinity if this fails."""
     part = min(max(size, 1), PROBE_BYTES)
     file = folder / "oven.probe"
-    noise = os.urandom(min(part, 1024 * 1024))
+    chunk = os.urandom(min(part, 1024 * 1024))
     began = time.monotonic()
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with file.open("wb") as out:
-            for _ in range(0, part, len(noise)):
-                out.write(noise)
-            out.flush()
-            os.fsync(out.fileno())
+        with file.open("wb") as stream:
+            for _ in range(0, part, len(chunk)):
+                stream.write(chunk)
+            stream.flush()
+            os.fsync(stream.fileno())
     except OSError as error:
-        log.warning("no checkpoints for rollback: cannot write to %s (%s)", folder, error)
+        log.warning("checkpoints for rollback are disabled, because %s is not writable: %s", folder, error)
         return math.inf
     finally:
         with contextlib.suppress(OSError):
@@ -69,7 +69,7 @@ class DiskCheckpoints:
         progress: Callable[[], tuple[int, int]],
         leader: bool = True,
         clock: Callable[[], float] = time.monotonic,
-        share: Callable[[Any], Any] = lambda value: value,
+        broadcast: Callable[[Any], Any] = lambda value: value,
     ) -> None:
         """Args:
         training: number of the training in its script.
@@ -77,18 +77,18 @@ class DiskCheckpoints:
         fresh: whether the run started without a checkpoint, so that its script can start over.
         progress: function that returns (step, gradient steps so far).
         leader: whether this is rank 0, which reads and writes.
-        share: function that returns rank 0's argument on every rank.
+        broadcast: function that returns rank 0's argument on every rank.
         """
         self._output, self._run, self._training, self._run_folder = output, run, training, run_folder
         self._size, self._fresh = size, fresh
         self._request_save, self._progress = request_save, progress
-        self._leader, self._share = leader, share
+        self._leader, self._broadcast = leader, broadcast
         began = clock()
         self.budget = SnapshotTimeBudget(began, expected=seconds_to_write(size, output) if leader else 0.0)
-        self._schedule = SnapshotSchedule(self.budget, clock, share)
+        self._schedule = SnapshotSchedule(self.budget, clock, broadcast)
 
     def take_if_due(self, tick: int) -> None:
-        if self._schedule.is_due(tick) and self._share(self._has_space()):
+        if self._schedule.is_due(tick) and self._broadcast(self._has_space()):
             self._request_save()
 
     def take(self, tick: int) -> None:
@@ -98,9 +98,9 @@ class DiskCheckpoints:
         """Raise LookupError if there is no checkpoint. A new one could take minutes, too long before a risky change."""
         self._on_leader(lambda: self._choose(tick))
 
-    def saved(self, folder: Path, tick: int, began: float, ended: float, *, own: bool) -> None:
-        """Record that the trainer has saved a checkpoint. Called on every rank; rank 0 removes old ones."""
-        self.budget.charge(began, ended, own=own)
+    def on_saved(self, folder: Path, tick: int, began: float, ended: float, *, is_scheduled: bool) -> None:
+        """Record that the trainer has saved a checkpoint. Called on every rank. Rank 0 removes old ones."""
+        self.budget.charge(began, ended, is_scheduled=is_scheduled)
         self._schedule.on_snapshot(tick)
         record = checkpoint_record.read(folder)
         if record is not None:
@@ -142,7 +142,7 @@ class DiskCheckpoints:
             if self._leader:
                 checkpoint_record.abandon(self._output, self._run, self._training, after_tick, reason)
         except OSError as error:
-            log.warning("checkpoints of discarded steps could not be marked and still count: %s", error)
+            log.warning("checkpoints of discarded steps could not be marked and may still be used: %s", error)
 
     def _request_restart(self, tick: int) -> Snapshot:
         snapshot = self._choose(tick)
@@ -170,7 +170,7 @@ class DiskCheckpoints:
             outcome = function() if self._leader else None
         except Exception as error:
             outcome = error
-        outcome = self._share(outcome)
+        outcome = self._broadcast(outcome)
         if isinstance(outcome, Exception):
             raise outcome
         assert outcome is not None
@@ -180,10 +180,10 @@ class DiskCheckpoints:
         try:
             free = shutil.disk_usage(self._output).free
         except OSError as error:
-            log.warning("no checkpoint for rollback: %s", error)
+            log.warning("no checkpoint was saved for rollback: %s", error)
             return False
         if free < FREE_SIZES * self._size:
             sizes = free / 1e9, self._output, self._size / 1e9
-            log.warning("no checkpoint for rollback: %.3g GB are free in %s, but it needs %.3g GB", *sizes)
+            log.warning("no checkpoint was saved for rollback: %.3g GB are free in %s, but it needs %.3g GB", *sizes)
             return False
         return True

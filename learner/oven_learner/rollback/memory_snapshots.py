@@ -22,20 +22,20 @@ log = logging.getLogger("oven.learner")
 
 LEVELS, SNAPSHOTS_PER_LEVEL = 6, 3
 """Number of levels, and of snapshots per level. The newest three of every 1st, 2nd, 4th … 32nd snapshot are kept. So
-with one every EVERY_TICKS, for 300 ticks there is always one at most 1.8 times as far back as requested."""
+with one every INTERVAL_TICKS, for 300 ticks there is always one at most 1.8 times as far back as requested."""
 MAX_SNAPSHOTS = SNAPSHOTS_PER_LEVEL + 2 * (LEVELS - 1)
 """Maximum number of snapshots, in addition to the first one and the state before the last rollback."""
 CREDIT_S = 0.1
 """Seconds that may be spent at the start without waiting, so that a run that fails early can be rolled back."""
-EVERY_TICKS = 5
+INTERVAL_TICKS = 5
 """Minimum ticks between snapshots. They are further apart if a snapshot costs more than its share of these steps."""
-TOLERANCE = 2 * EVERY_TICKS
+TOLERANCE = 2 * INTERVAL_TICKS
 """Ticks by which a rollback may exceed its limit."""
 MAX_CLOCK_TICKS = 100
 """Maximum ticks between readings of the clock, because the first step of a run says little about the others."""
 SHARE = 0.02
 """Maximum share of wall time for snapshots in memory, and for scheduled checkpoints."""
-SAVED_SNAPSHOTS = 2.0
+MAX_SAVED_SNAPSHOTS = 2.0
 """Maximum savings of the budget, in snapshots, to avoid many snapshots after an hour on hold."""
 
 
@@ -52,25 +52,25 @@ class Snapshots:
         *,
         credit: float = CREDIT_S,
         clock: Callable[[], float] = time.monotonic,
-        share: Callable[[Any], Any] = lambda value: value,
+        broadcast: Callable[[Any], Any] = lambda value: value,
     ) -> None:
         """`take` returns (step, state) with copies that training cannot change, and `restore` restores a state.
-        `credit` is in seconds. With infinite credit, a snapshot is taken every EVERY_TICKS at any cost. `share` returns
-        rank 0's argument on every rank."""
+        `credit` is in seconds. With infinite credit, a snapshot is taken every INTERVAL_TICKS at any cost. `broadcast`
+        returns rank 0's argument on every rank."""
         self._take_state, self._restore_state = take, restore
         self.disk: Checkpoints | None = None
         """Checkpoints for a process that replaces a killed one, if there are any."""
         self.budget = SnapshotTimeBudget(clock(), credit=credit)
-        self._schedule = SnapshotSchedule(self.budget, clock, share)
+        self._schedule = SnapshotSchedule(self.budget, clock, broadcast)
         self._first: Snapshot | None = None
         self._recent: dict[int, Snapshot] = {}
         """Number → recent snapshot, in order."""
         self._before_rollback: Snapshot | None = None
         self._count = 0
 
-    def use_clock_of_leader(self, share: Callable[[Any], Any]) -> None:
-        """Use rank 0's clock on every rank. `share` returns rank 0's argument on every rank."""
-        self._schedule.share = share
+    def use_clock_of_leader(self, broadcast: Callable[[Any], Any]) -> None:
+        """Use rank 0's clock on every rank. `broadcast` returns rank 0's argument on every rank."""
+        self._schedule.broadcast = broadcast
 
     def take_if_due(self, tick: int) -> None:
         if self._first is None or self._schedule.is_due(tick):
@@ -123,14 +123,14 @@ class Snapshots:
     def restore(self, tick: int, now: int) -> Snapshot:
         """Restore the newest snapshot taken at or before `tick`, and drop later ones. A copy of the current state is
         kept until the next rollback. Raises LookupError if no snapshot is that old."""
-        old_enough = [snapshot for snapshot in self._all() if snapshot.tick <= tick]
-        if not old_enough:
+        candidates = [snapshot for snapshot in self._all() if snapshot.tick <= tick]
+        if not candidates:
             raise LookupError(
                 f"there is no snapshot from tick {tick} or before; the oldest is from tick "
                 f"{self._first.tick if self._first else '–'}"
             )
         self._before_rollback = self._copy_for_undo(now)
-        snapshot = self._go_to(old_enough[-1])
+        snapshot = self._go_to(candidates[-1])
         if self.disk is not None:
             self.disk.abandon(snapshot.tick, now)
         return snapshot
@@ -150,7 +150,7 @@ class Snapshots:
         """Restore the state before the last rollback, and drop snapshots taken since. Raises LookupError if there is no
         copy of that state."""
         if self._before_rollback is None:
-            raise LookupError("there is no rollback to undo: none since the start, already undone, or not copied")
+            raise LookupError("there is no rollback to undo, or the state before it could not be copied")
         snapshot, self._before_rollback = self._before_rollback, None
         self._go_to(snapshot)
         self._add(snapshot)
@@ -175,16 +175,16 @@ class SnapshotTimeBudget:
         self._balance = self._credit = credit
         self._accrued_until = now
 
-    def wait(self, now: float) -> float:
+    def seconds_until_due(self, now: float) -> float:
         """Return the seconds until a snapshot is due, or 0 if it is due."""
         self._accrue(now)
         return max(0.0, self.expected - self._balance) / SHARE
 
-    def charge(self, began: float, ended: float, *, own: bool = True) -> None:
-        """Charge a snapshot. One on request (not `own`) is free, but the next one is due a full interval later."""
+    def charge(self, began: float, ended: float, *, is_scheduled: bool = True) -> None:
+        """Charge a snapshot. One on request is free, but the next scheduled one is due a full interval later."""
         self._accrue(ended)
         cost = max(0.0, ended - began)
-        if own:
+        if is_scheduled:
             self.spent += cost
             self._balance -= cost
             self.copies += 1
@@ -193,7 +193,7 @@ class SnapshotTimeBudget:
         self.expected = max(cost, self.spent / self.copies if self.copies else 0.0)
 
     def _accrue(self, now: float) -> None:
-        max_balance = max(self._credit, self._balance, SAVED_SNAPSHOTS * self.expected)
+        max_balance = max(self._credit, self._balance, MAX_SAVED_SNAPSHOTS * self.expected)
         self._balance = min(max_balance, self._balance + SHARE * max(0.0, now - self._accrued_until))
         self._accrued_until = max(self._accrued_until, now)
 
@@ -206,11 +206,11 @@ class SnapshotSchedule:
         self,
         budget: SnapshotTimeBudget,
         clock: Callable[[], float] = time.monotonic,
-        share: Callable[[Any], Any] = lambda value: value,
+        broadcast: Callable[[Any], Any] = lambda value: value,
     ) -> None:
-        """`share` returns rank 0's argument on every rank (oven_learner.ranks)."""
+        """`broadcast` returns rank 0's argument on every rank (oven_learner.ranks)."""
         self.budget, self.clock = budget, clock
-        self.share = share
+        self.broadcast = broadcast
         self._start: tuple[int, float] | None = None
         """Tick and time of the first call."""
         self._next_tick = 0
@@ -222,14 +222,14 @@ class SnapshotSchedule:
             self._start = (tick, self.clock())
         if tick < self._next_tick:
             return False
-        wait_s = self.budget.wait(self.clock())
+        wait_s = self.budget.seconds_until_due(self.clock())
         ticks_passed, seconds_passed = tick - self._start[0], self.clock() - self._start[1]
         ticks = 1
         if ticks_passed and seconds_passed:
             ticks = math.ceil(min(MAX_CLOCK_TICKS, wait_s / (seconds_passed / ticks_passed)))
-        is_due, self._next_tick = self.share((wait_s == 0, tick + max(1 if wait_s else EVERY_TICKS, ticks)))
+        is_due, self._next_tick = self.broadcast((wait_s == 0, tick + max(1 if wait_s else INTERVAL_TICKS, ticks)))
         return bool(is_due)
 
     def on_snapshot(self, tick: int) -> None:
-        """Wait at least EVERY_TICKS until the next snapshot."""
-        self._next_tick = max(self._next_tick, tick + EVERY_TICKS)
+        """Wait at least INTERVAL_TICKS until the next snapshot."""
+        self._next_tick = max(self._next_tick, tick + INTERVAL_TICKS)

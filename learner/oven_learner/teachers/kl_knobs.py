@@ -22,7 +22,7 @@ def announce_anchor(
     trainer: Any,
     teachers: Teachers | None,
     beta_bounds: tuple[float, float],
-    client: Callable[[], Announcing | None] = lambda: None,
+    client: Callable[[], Announcer | None] = lambda: None,
 ) -> None:
     """Register both actuators if there is a reference model. With PEFT there always is one, the policy without its
     adapter. A change of β affects the next step's loss. Buffered reference log-probabilities stay valid for any β above
@@ -58,7 +58,7 @@ def announce_beta(
     )
 
 
-class Announcing(Protocol):
+class Announcer(Protocol):
     """The part of a training client that is needed to announce changed actuators."""
 
     actuators: Actuators
@@ -70,7 +70,7 @@ class Announcing(Protocol):
 def announce_teachers(
     actuators: Actuators,
     teachers: NamedTeachers[Any],
-    client: Callable[[], Announcing | None],
+    client: Callable[[], Announcer | None],
     uses_teacher: Callable[[], bool] = lambda: True,
 ) -> None:
     """Register `teacher.active` if two or more teachers are loaded and `uses_teacher()` is true for the loss. Refused

@@ -47,7 +47,7 @@ def tensors(model: nn.Module, *, buffers: bool = True) -> Iterator[Tensor]:
             yield from _extra_tensors(state)  # LLM.int8 moves its scales to the state in the first pass
 
 
-def own_bytes(model: nn.Module, *, buffers: bool = True) -> int:
+def memory_bytes(model: nn.Module, *, buffers: bool = True) -> int:
     """Return the model's bytes in memory. Shared storages count once, and offloaded tensors do not count."""
     storage_bytes: dict[tuple[torch.device, int], int] = {}
     for tensor in tensors(model, buffers=buffers):

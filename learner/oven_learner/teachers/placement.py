@@ -22,9 +22,9 @@ from oven_learner.teachers.config import TeacherConfig
 from oven_learner.teachers.memory import BITS, Footprint, Form
 
 
-def load_model(config: TeacherConfig, form: Form, device: torch.device, *, beside_training: bool = False) -> Any:
+def load_model(config: TeacherConfig, form: Form, device: torch.device, *, during_training: bool = False) -> Any:
     """Load the model on the CPU, in the dtype of its file. A quantized model is quantized during loading, on `device`.
-    A model in the config is returned unchanged. With `beside_training`, another thread is training. transformers
+    A model in the config is returned unchanged. `during_training` says that another thread is training. transformers
     changes the process's default dtype while it creates a model, which would affect a training step. So the model is
     then read in the current default dtype, which temporarily needs more memory. Raises TeacherRefusedError if loading
     fails, and ConfigError for a diffusion teacher, which cannot score tokens."""
@@ -38,7 +38,7 @@ def load_model(config: TeacherConfig, form: Form, device: torch.device, *, besid
     from transformers import AutoModelForCausalLM
 
     file_dtype, default_dtype = _load_config(config).dtype or torch.float32, torch.get_default_dtype()
-    options: dict[str, Any] = {"dtype": default_dtype if beside_training else "auto"}
+    options: dict[str, Any] = {"dtype": default_dtype if during_training else "auto"}
     if form in BITS:
         quantization_config = memory.bitsandbytes_config(BITS[form], file_dtype)
         options |= {"quantization_config": quantization_config, "device_map": {"": device}}
@@ -46,7 +46,7 @@ def load_model(config: TeacherConfig, form: Form, device: torch.device, *, besid
         model = AutoModelForCausalLM.from_pretrained(str(config.model_name), **options)
     except Exception as error:
         raise _load_error(config, error) from error
-    if beside_training and file_dtype != default_dtype:
+    if during_training and file_dtype != default_dtype:
         for parameter in model.parameters():
             if parameter.is_floating_point():
                 parameter.data = parameter.data.to(file_dtype)
@@ -106,10 +106,10 @@ def _load_error(config: TeacherConfig, error: Exception) -> TeacherRefusedError:
     return TeacherRefusedError(f"{problem}; use a folder written by `save_pretrained`")
 
 
-def offload(model: Any, device: torch.device, folder: Path | None = None, *, head_stays: bool = False) -> None:
+def offload(model: Any, device: torch.device, folder: Path | None = None, *, keep_head: bool = False) -> None:
     """Move the weights of `model` away from `device`. The model still runs on `device`. For a CPU, the weights are
     written to a new folder inside `folder`, or inside the system's folder for temporary files. The new folder is
-    deleted with the model, or at exit. `head_stays` keeps the output head in place, for a loss that reads its weights
+    deleted with the model, or at exit. `keep_head` keeps the output head in place, for a loss that reads its weights
     outside a pass. Raises TeacherRefusedError if the disk is full. The model is then unchanged."""
     if device.type == "cpu":
         disk_offload(model, str(_write_weights(model, folder)), execution_device=device, offload_buffers=True)
@@ -117,7 +117,7 @@ def offload(model: Any, device: torch.device, folder: Path | None = None, *, hea
         cpu_offload(model, execution_device=device, offload_buffers=True)
     if not hasattr(model, "get_output_embeddings"):
         return  # without a vocabulary there is no head
-    if head_stays:
+    if keep_head:
         remove_hook_from_module(model.get_output_embeddings())
     else:
         add_hook_to_module(model, _HeadInPlace(), append=True)
@@ -142,14 +142,14 @@ def _write_weights(model: Any, folder: Path | None) -> Path:
     """Write the weights in accelerate's format, and return the folder. accelerate itself writes to memory maps, where a
     full disk causes a SIGBUS instead of an OSError."""
     weights = model.state_dict()
-    needed = sum(tensor.numel() * tensor.element_size() for tensor in weights.values())
+    needed_bytes = sum(tensor.numel() * tensor.element_size() for tensor in weights.values())
     parent = Path(folder or tempfile.gettempdir())
     target: Path | None = None
     try:
         parent.mkdir(parents=True, exist_ok=True)
-        free = shutil.disk_usage(parent).free
-        if free < needed:
-            raise OSError(f"only {free:,} bytes are free")
+        free_bytes = shutil.disk_usage(parent).free
+        if free_bytes < needed_bytes:
+            raise OSError(f"only {free_bytes:,} bytes are free")
         target = Path(tempfile.mkdtemp(prefix="oven-teacher-", dir=parent))
         index: dict[str, dict[str, Any]] = {}
         for name, tensor in weights.items():
@@ -160,8 +160,8 @@ def _write_weights(model: Any, folder: Path | None) -> Path:
         if target is not None:
             shutil.rmtree(target, ignore_errors=True)
         raise TeacherRefusedError(
-            f"its {needed:,} bytes cannot be written to {parent}: {reason(error)}; free some space, or choose another "
-            "folder with `offload_folder=` or TMPDIR"
+            f"its {needed_bytes:,} bytes cannot be written to {parent}: {reason(error)}; free some space, or choose "
+            "another folder with `offload_folder=` or TMPDIR"
         ) from error
     weakref.finalize(model, shutil.rmtree, target, ignore_errors=True)
     return target
@@ -184,24 +184,24 @@ def choose_form(config: TeacherConfig, device: torch.device, bytes_left: int, *,
     if config.strategy != "hybrid":
         return config.strategy
     footprint = expected_footprint(config)
-    free = memory.free_bytes(device)
+    free_bytes = memory.free_bytes(device)
     if config.model is not None:
         # A model that is already on the device does not need its memory again.
-        free += sum(tensor.nbytes for tensor in config.model.parameters() if tensor.device == device)
-    available_bytes = min(bytes_left, int(memory.MAX_FREE_SHARE * free))
+        free_bytes += sum(tensor.nbytes for tensor in config.model.parameters() if tensor.device == device)
+    available_bytes = min(bytes_left, int(memory.MAX_FREE_SHARE * free_bytes))
     return memory.fastest_fitting_form(footprint, available_bytes, quantizable=quantizable and memory.can_quantize())
 
 
 def place_model(
-    model: torch.nn.Module, device: torch.device, form: Form, folder: Path | None, *, head_stays: bool = False
+    model: torch.nn.Module, device: torch.device, form: Form, folder: Path | None, *, keep_head: bool = False
 ) -> None:
-    """Freeze `model`, and convert its weights to the form. `folder` and `head_stays` are explained in `offload`."""
+    """Freeze `model`, and convert its weights to the form. `folder` and `keep_head` are explained in `offload`."""
     model.eval()
     model.requires_grad_(False)
     if form in BITS:
         memory.quantize(model, BITS[form], device)
     if form == "offload":
-        offload(model, device, folder, head_stays=head_stays)
+        offload(model, device, folder, keep_head=keep_head)
     elif getattr(model, "hf_device_map", None) is None:
         model.to(device)
     memory.release_freed_memory()

@@ -63,10 +63,10 @@ class NamedTeachers(ABC, Generic[Model]):
         self.add(config.name, config)
 
     def prepare(
-        self, name: str, teacher: Any, tokenizer: Any = None, *, beside_training: bool = False
+        self, name: str, teacher: Any, tokenizer: Any = None, *, during_training: bool = False
     ) -> Candidate[Model]:
         """Load the teacher and convert it to its form. This is the first and slower half of `add`. With
-        `beside_training`, another thread may run a training step, which is not affected."""
+        `during_training`, another thread may run a training step, which is not affected."""
         if not name:
             raise ConfigError("the teacher's name is empty; every teacher needs a name")
         self._check_unused(name)
@@ -74,7 +74,7 @@ class NamedTeachers(ABC, Generic[Model]):
         if not isinstance(config, TeacherConfig):
             config = TeacherConfig(name=name, model=teacher, tokenizer=tokenizer)
         try:
-            model, form = self._prepare(config, beside_training)
+            model, form = self._prepare(config, during_training)
             return Candidate(name, model, form, config)
         except TeacherRefusedError as error:
             self._reserve_name(name)
@@ -93,7 +93,7 @@ class NamedTeachers(ABC, Generic[Model]):
             self._order.remove(name)  # the test did not finish, so the name can be used again
             raise
         self._forms[name] = candidate.form
-        size = memory.own_bytes(candidate.model)  # type: ignore[arg-type]
+        size = memory.memory_bytes(candidate.model)  # type: ignore[arg-type]
         log.info("teacher %r is stored as %r and uses %s bytes", name, candidate.form, f"{size:,}")
         self.on_add()
 
@@ -136,7 +136,7 @@ class NamedTeachers(ABC, Generic[Model]):
         return self._models[name]
 
     @abstractmethod
-    def _prepare(self, config: TeacherConfig, beside_training: bool) -> tuple[Model, Form]:
+    def _prepare(self, config: TeacherConfig, during_training: bool) -> tuple[Model, Form]:
         """Load a teacher and convert it to its form, without changing the trainer."""
 
     @abstractmethod
@@ -147,7 +147,7 @@ class NamedTeachers(ABC, Generic[Model]):
     def _loaded_bytes(self) -> int:
         """Bytes of the loaded teachers."""
         loaded: Iterable[Any] = self._models.values()
-        return sum(memory.own_bytes(model, buffers=False) for model in loaded if model is not None)
+        return sum(memory.memory_bytes(model, buffers=False) for model in loaded if model is not None)
 
     def _reserve_name(self, name: str) -> None:
         with self._name_lock:  # two threads may have prepared the same teacher
@@ -165,7 +165,7 @@ class NamedTeachers(ABC, Generic[Model]):
 
 class Teachers(NamedTeachers[Any]):
     """The teachers of a TRL trainer's policy. They replace a GRPOTrainer's reference model, or a DistillationTrainer's
-    `teacher_model`. The trainer's original model is the first teacher, named `own`. With PEFT this is the policy
+    `teacher_model`. The trainer's original model is the first teacher, `initial_name`. With PEFT this is the policy
     without its adapter, unless the trainer has another model. A GRPOTrainer with a beta of 0 has no original model, so
     add teachers, `swap` to the first, and set `trainer.beta`. TRL then does not load its reference from disk. An
     attached GRPOTrainer publishes `kl/<teacher>` for inactive teachers every `kl_every` steps, or never if it is 0.
@@ -177,7 +177,7 @@ class Teachers(NamedTeachers[Any]):
         trainer: Any,
         *,
         limit_bytes: int = LIMIT_BYTES,
-        own: str = "initial",
+        initial_name: str = "initial",
         kl_every: int = 25,
         offload_folder: Path | str | None = None,
     ) -> None:
@@ -192,11 +192,11 @@ class Teachers(NamedTeachers[Any]):
         self._trainer = trainer
         self._is_distillation = hasattr(trainer, "teacher_model")
         if self._current_model is not None or (has_adapter(trainer) and not self._is_distillation):
-            self._models[own] = self._current_model  # TRL's None means the policy without its adapter
-            self._order.append(own)
+            self._models[initial_name] = self._current_model  # TRL's None means the policy without its adapter
+            self._order.append(initial_name)
 
     @property
-    def idle(self) -> Mapping[str, Any]:
+    def idle_models(self) -> Mapping[str, Any]:
         """Name of a loaded but inactive teacher → its model. None means the policy without its adapter."""
         return {name: model for name, model in self._models.items() if model is not self._current_model}
 
@@ -228,14 +228,14 @@ class Teachers(NamedTeachers[Any]):
     def _current_model(self) -> Any:
         return self._trainer.teacher_model if self._is_distillation else self._trainer.ref_model
 
-    def _prepare(self, config: TeacherConfig, beside_training: bool) -> tuple[Any, Form]:
-        trainer, device, held = self._trainer, self._trainer.accelerator.device, self._loaded_bytes
-        form = choose_form(config, device, self._limit - held)
+    def _prepare(self, config: TeacherConfig, during_training: bool) -> tuple[Any, Form]:
+        trainer, device, loaded_bytes = self._trainer, self._trainer.accelerator.device, self._loaded_bytes
+        form = choose_form(config, device, self._limit - loaded_bytes)
         tokenizer = load_tokenizer(config)
-        teacher = load_model(config, form, device, beside_training=beside_training)
+        teacher = load_model(config, form, device, during_training=during_training)
         policy = trainer.accelerator.unwrap_model(trainer.model)
         checks.check_own_weights(policy, teacher)
-        checks.check_size(teacher, held, self._limit, form)
+        checks.check_size(teacher, loaded_bytes, self._limit, form)
         checks.check_vocabulary(policy, teacher, trainer.processing_class, tokenizer, equal_rows=self._is_distillation)
         if not self._is_distillation:
             from trl.trainer.utils import add_fused_lm_head
@@ -243,7 +243,7 @@ class Teachers(NamedTeachers[Any]):
             add_fused_lm_head(
                 teacher, temperature=trainer.temperature, cast_lm_head_to_fp32=trainer.args.cast_lm_head_to_fp32
             )
-        place_model(teacher, device, form, self._offload_folder, head_stays=self._is_distillation)
+        place_model(teacher, device, form, self._offload_folder, keep_head=self._is_distillation)
         return teacher, form
 
     def _admit(self, candidate: Candidate[Any]) -> Any:

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from oven_core.errors import ConfigError
-from oven_learner.losses.completion_logits import padded
+from oven_learner.losses.completion_logits import pad_rows
 from oven_recipes.activations.injection import unchecked_passes
-from oven_recipes.activations.model_blocks import bare, block_at, body
+from oven_recipes.activations.model_blocks import block_at, body, unwrap_model
 
 MAX_TOKENS = 20
 """Maximum number of activations per text."""
@@ -46,7 +46,7 @@ def capture(
     counts = [tokens] * len(texts) if isinstance(tokens, int) else list(tokens)
     if len(counts) != len(texts) or not all(1 <= count <= MAX_TOKENS for count in counts):
         raise ConfigError(f"tokens={tokens} is invalid; expected 1 to {MAX_TOKENS}, as one number or one for each text")
-    watched = {layer: block_at(model, layer) for layer in layers}
+    blocks = {layer: block_at(model, layer) for layer in layers}
     ids = [tokenizer(text)["input_ids"] for text in texts]
     for number, text_ids in enumerate(ids):
         if len(text_ids) < 2:
@@ -59,7 +59,7 @@ def capture(
     with _evaluation_mode(model), unchecked_passes(), torch.no_grad():
         for start in range(0, len(order), rows):
             numbers = order[start : start + rows]
-            outputs = _outputs(model, [ids[number] for number in numbers], watched)
+            outputs = _outputs(model, [ids[number] for number in numbers], blocks)
             for row, number in enumerate(numbers):
                 length = len(ids[number])
                 first = max(1, length - counts[number])
@@ -71,21 +71,21 @@ def capture(
                             "bfloat16 or float32"
                         )
                     captured[number].append(Activation(texts[number], layer, vectors))
-    return [activation for of_text in captured for activation in of_text]
+    return [activation for text_activations in captured for activation in text_activations]
 
 
-def _outputs(model: Any, ids: Sequence[Sequence[int]], watched: dict[int, torch.nn.Module]) -> dict[int, Tensor]:
+def _outputs(model: Any, ids: Sequence[Sequence[int]], blocks: dict[int, torch.nn.Module]) -> dict[int, Tensor]:
     """Return the outputs of the blocks, each (B, T, d). Texts are padded on the right, so positions need no shift."""
-    batch, mask = padded(ids, bare(model).device)
+    batch, mask = pad_rows(ids, unwrap_model(model).device)
     outputs: dict[int, Tensor] = {}
 
-    def keep(layer: int) -> Any:
+    def make_hook(layer: int) -> Any:
         def hook(_module: Any, _args: Any, output: Any) -> None:
             outputs[layer] = output[0] if isinstance(output, tuple) else output
 
         return hook
 
-    hooks = [block.register_forward_hook(keep(layer)) for layer, block in watched.items()]
+    hooks = [block.register_forward_hook(make_hook(layer)) for layer, block in blocks.items()]
     try:
         body(model)(input_ids=batch, attention_mask=mask, use_cache=False)
     finally:

@@ -20,8 +20,8 @@ COLUMN = "activation"
 
 
 class ActivationGRPOTrainer(ChannelTrainer):
-    """A GRPOTrainer for rows with a `prompt` (made by `oracle_prompt`) and an `activation`, a key into `store`. Vectors
-    are injected in generation and in the log-probabilities of the old policy, the reference and the loss. The reference
+    """A GRPOTrainer for rows with a `prompt` (see `oracle_prompt`) and an `activation`, a key into `store`. Vectors are
+    injected in generation and in the log-probabilities of the old policy, the reference and the loss. The reference
     is the adapter `ref`, which TRL creates for a policy with an adapter. Without PEFT it is a separate model. Rows
     without the key, or with None, train exactly as in a plain GRPOTrainer, bit for bit. The only exception is a model
     with learnt positions (GPT-2). It gets each row's own positions in every pass, while TRL counts the padding. Raises
@@ -45,7 +45,7 @@ class ActivationGRPOTrainer(ChannelTrainer):
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
         keys = [row.get(COLUMN) for row in inputs]
-        with self._rows(keys):
+        with self._inject_rows(keys):
             batch: dict[str, Any] = super()._generate_and_score_completions(inputs)
         batch[KEYS] = keys
         return batch
@@ -55,7 +55,7 @@ class ActivationGRPOTrainer(ChannelTrainer):
             return super()._calculate_rewards(*args, **kwargs)
 
     def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> Tensor:
-        with self._rows(inputs[KEYS]):
+        with self._inject_rows(inputs[KEYS]):
             return super()._compute_loss(model, inputs)
 
     def _get_per_token_logps_and_entropies(
@@ -71,7 +71,7 @@ class ActivationGRPOTrainer(ChannelTrainer):
         self.injection.attach(model)  # the reference may be new
         return super()._get_per_token_logps_and_entropies(model, input_ids, attention_mask, logits_to_keep, **kwargs)
 
-    def _rows(self, keys: Sequence[str | None]) -> Any:
+    def _inject_rows(self, keys: Sequence[str | None]) -> Any:
         if all(key is None for key in keys):
             return self.injection.rows(None)
         vectors = [None if key is None else self.store.get(key) for key in keys]

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from oven_core.errors import ConfigError
-from oven_recipes.activations.model_blocks import bare, block_at, body, width
+from oven_recipes.activations.model_blocks import block_at, body, unwrap_model, width
 from oven_recipes.activations.placeholders import Placeholders, Places
 
 BLOCK = 1
@@ -54,7 +54,7 @@ class _Plan(NamedTuple):
     vectors: Tensor
 
 
-class _Thread(threading.local):
+class _ThreadState(threading.local):
     """The rows of one thread. Generation may run in a thread next to training (`rewards/generation_ahead`)."""
 
     rows: Rows | None = None
@@ -67,7 +67,7 @@ class _Thread(threading.local):
 class _Checks(threading.local):
     """Whether the current thread skips the check of its passes."""
 
-    off: bool = False
+    are_disabled: bool = False
 
 
 _CHECKS = _Checks()
@@ -76,11 +76,11 @@ _CHECKS = _Checks()
 @contextlib.contextmanager
 def unchecked_passes() -> Iterator[None]:
     """Skip the check for this thread's passes over texts that are not oracle prompts."""
-    before, _CHECKS.off = _CHECKS.off, True
+    previous, _CHECKS.are_disabled = _CHECKS.are_disabled, True
     try:
         yield
     finally:
-        _CHECKS.off = before
+        _CHECKS.are_disabled = previous
 
 
 class ActivationInjection:
@@ -93,7 +93,7 @@ class ActivationInjection:
     def __init__(self, model: Any, tokenizer: Any, block: int = BLOCK) -> None:
         self._placeholders = Placeholders(tokenizer)
         self._block = block
-        self._thread = _Thread()
+        self._thread = _ThreadState()
         self._hooks: list[Any] = []
         self._bodies: list[Any] = []
         self.width = width(model)
@@ -110,9 +110,9 @@ class ActivationInjection:
         return self
 
     def attach(self, model: Any) -> None:
-        """Inject the rows' vectors into `model` as well, such as a reference next to the policy. Repeated calls have no
+        """Inject the rows' vectors into `model` as well, such as the policy's reference. Repeated calls have no
         effect. Raises ConfigError for a model with a different hidden size, or with another injection."""
-        root = bare(model)
+        root = unwrap_model(model)
         injection = getattr(body(root), INJECTION_ATTRIBUTE, None)
         if injection is self:
             return
@@ -152,12 +152,12 @@ class ActivationInjection:
         for row, row_vectors in enumerate(vectors or ()):
             if row_vectors is not None:
                 check(row_vectors, self.width, f"row {row}")
-        before = self._thread.rows, self._thread.layers
+        previous = self._thread.rows, self._thread.layers
         self._thread.rows, self._thread.layers = vectors, layers
         try:
             yield
         finally:
-            self._thread.rows, self._thread.layers = before
+            self._thread.rows, self._thread.layers = previous
 
     def _begin(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         self._thread.plan, self._thread.is_in_pass = None, False
@@ -174,22 +174,22 @@ class ActivationInjection:
         self._thread.plan, self._thread.is_in_pass = None, False
 
     def _inject(self, module: Any, _args: Any, output: Any) -> Any:
-        now = self._thread
-        if not now.is_in_pass:
+        state = self._thread
+        if not state.is_in_pass:
             raise RuntimeError(
                 f"{type(module).__name__} was called outside of its model's pass, so its rows are unknown; this is "
                 "caused by gradient checkpointing in transformers before 5.23; update it, or turn off checkpointing"
             )
-        if now.plan is None:
+        if state.plan is None:
             return output
         hidden = output[0] if isinstance(output, tuple) else output  # (B, T, d)
-        rows, columns, vectors = (tensor.to(hidden.device) for tensor in now.plan)
-        changed = hidden.index_put((rows, columns), inject_vectors(hidden[rows, columns], vectors))  # a copy
-        return (changed, *output[1:]) if isinstance(output, tuple) else changed
+        rows, columns, vectors = (tensor.to(hidden.device) for tensor in state.plan)
+        new_hidden = hidden.index_put((rows, columns), inject_vectors(hidden[rows, columns], vectors))  # a copy
+        return (new_hidden, *output[1:]) if isinstance(output, tuple) else new_hidden
 
     def _plan(self, ids: Tensor | None, cache: Any) -> _Plan | None:
         rows = self._thread.rows
-        if _CHECKS.off or (cache is not None and int(cache.get_seq_length()) > 0):
+        if _CHECKS.are_disabled or (cache is not None and int(cache.get_seq_length()) > 0):
             return None  # in a continued text, the placeholders are already in the cache
         if ids is None:
             if rows is None:
@@ -207,15 +207,15 @@ class ActivationInjection:
             raise RuntimeError(
                 f"a pass has {len(row_places)} rows, but there are vectors for {len(rows)}; set the rows for each part"
             )
-        return self._matched(rows, row_places, len(row_places) // len(rows), ids.device)
+        return self._match(rows, row_places, len(row_places) // len(rows), ids.device)
 
     def _row_places(self, ids: Tensor) -> list[Places | None]:
-        row_flags = (ids == self._placeholders.token_id).any(dim=1).tolist()
-        if not any(row_flags):
-            return [None] * len(row_flags)
-        return [self._placeholders.find(row) if has else None for row, has in zip(ids.tolist(), row_flags, strict=True)]
+        flags = (ids == self._placeholders.token_id).any(dim=1).tolist()
+        if not any(flags):
+            return [None] * len(flags)
+        return [self._placeholders.find(row) if flag else None for row, flag in zip(ids.tolist(), flags, strict=True)]
 
-    def _matched(self, rows: Rows, row_places: list[Places | None], repeats: int, device: torch.device) -> _Plan | None:
+    def _match(self, rows: Rows, row_places: list[Places | None], repeats: int, device: torch.device) -> _Plan | None:
         row_indices: list[int] = []
         columns: list[int] = []
         vectors = []

@@ -9,7 +9,7 @@ from torch import nn
 from oven_core.errors import ConfigError
 
 
-def bare(model: Any) -> Any:
+def unwrap_model(model: Any) -> Any:
     """Return the transformers model inside wrappers: DistributedDataParallel, torch.compile, PEFT."""
     while True:
         if hasattr(model, "get_base_model"):
@@ -22,30 +22,30 @@ def bare(model: Any) -> Any:
 
 def body(model: Any) -> nn.Module:
     """Return the module below the language-model head, which is called with token ids."""
-    module: nn.Module = bare(model).base_model
+    module: nn.Module = unwrap_model(model).base_model
     return module
 
 
 def blocks(model: Any) -> nn.ModuleList:
     """Return the decoder's blocks in order. Raises ConfigError for a model without recognisable blocks."""
-    decoder, count = bare(model).get_decoder(), depth(model)
+    decoder, count = unwrap_model(model).get_decoder(), depth(model)
     for module in decoder.children():
         if isinstance(module, nn.ModuleList) and len(module) == count:
             return module
     raise ConfigError(
-        f"the {count} blocks of {type(bare(model)).__name__} were not found in {type(decoder).__name__}; use a "
+        f"the {count} blocks of {type(unwrap_model(model)).__name__} were not found in {type(decoder).__name__}; use a "
         "decoder-only model from transformers (Llama, Qwen, Gemma, GPT-2, …)"
     )
 
 
 def depth(model: Any) -> int:
     """Return the number of blocks."""
-    return int(bare(model).config.get_text_config().num_hidden_layers)
+    return int(unwrap_model(model).config.get_text_config().num_hidden_layers)
 
 
 def width(model: Any) -> int:
     """Return the number of elements of a hidden state."""
-    return int(bare(model).config.get_text_config().hidden_size)
+    return int(unwrap_model(model).config.get_text_config().hidden_size)
 
 
 def block_at(model: Any, layer: int) -> nn.Module:

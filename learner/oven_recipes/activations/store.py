@@ -45,47 +45,47 @@ class ActivationStore:
         self.folder.mkdir(parents=True, exist_ok=True)
         self.width: int | None = None
         """Hidden size, or None while the store is empty."""
-        self._open: dict[str, Any] = {}
+        self._files: dict[str, Any] = {}
         """Key → its open file."""
         for path in sorted(self.folder.glob(PATTERN)):
             self._read(path)
 
     def __len__(self) -> int:
-        return len(self._open)
+        return len(self._files)
 
     def __contains__(self, key: object) -> bool:
-        return key in self._open
+        return key in self._files
 
     def get(self, key: str) -> Tensor:
         """Return the vectors (K, d). Raises ConfigError for an unknown key, and the same errors as `check`."""
-        if key not in self._open:
+        if key not in self._files:
             raise ConfigError(
                 f"activation {key!r} is not among the {len(self)} in {self.folder}; capture it with the same model, "
                 "text and layer"
             )
-        vectors: Tensor = self._open[key].get_tensor(key)
+        vectors: Tensor = self._files[key].get_tensor(key)
         assert self.width is not None
         check(vectors, self.width, f"{self.folder}, {key}")
         return vectors
 
     def add(self, model: str, activations: Iterable[Activation]) -> list[str]:
         """Write new activations to one file, and return all keys. Raises the same errors as `get`."""
-        keys, new = [], {}
+        keys, new_vectors = [], {}
         for text, layer, vectors in activations:
             key = activation_key(model, text, layer)
             keys.append(key)
             check(vectors, self.width or vectors.shape[-1], f"layer {layer}")
-            if key not in self._open:
-                new[key] = vectors.contiguous()
-        if new:
-            self._write(model, new)
+            if key not in self._files:
+                new_vectors[key] = vectors.contiguous()
+        if new_vectors:
+            self._write(model, new_vectors)
         return keys
 
-    def _write(self, model: str, new: dict[str, Tensor]) -> None:
-        width = next(iter(new.values())).shape[1]
+    def _write(self, model: str, new_vectors: dict[str, Tensor]) -> None:
+        width = next(iter(new_vectors.values())).shape[1]
         path = self.folder / f"activations-{uuid.uuid4().hex}.safetensors"
         unfinished = path.with_suffix(".unfinished")
-        save_file(new, unfinished, metadata={"model": model, "width": str(width)})
+        save_file(new_vectors, unfinished, metadata={"model": model, "width": str(width)})
         os.replace(unfinished, path)  # atomic, so the file is never incomplete
         self._read(path)
 
@@ -105,4 +105,4 @@ class ActivationStore:
                 "separate folder for each model"
             )
         self.width = width
-        self._open |= dict.fromkeys(keys, file)
+        self._files |= dict.fromkeys(keys, file)

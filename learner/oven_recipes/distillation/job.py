@@ -49,7 +49,7 @@ def build(settings: DistillationSettings, start: Start, seed: int, workdir: Path
 
 
 def gauges(settings: DistillationSettings) -> tuple[MetricSpec, ...]:
-    """Return the recipe's own metrics, which are added to those of `attach`."""
+    """Return the recipe's metrics, which are published in addition to the trainer's."""
     return (
         MetricSpec(name="entropy", unit="nats per token"),
         MetricSpec(name="completions/mean_length", unit="tokens"),

@@ -1,4 +1,4 @@
-"""The recipe's settings, one frozen model, and its named starts. Importing this module needs no torch, so a launcher
+"""The recipe's settings and named starts. Importing this module needs no torch, so a launcher
 can list and check starts before any learner starts."""
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class DistillationSettings(SortingSettings):
     eval_every: int = Field(default=10, ge=1, description="steps between held-out evaluations")
 
 
-NAMES = ("tuned", "drill:lr-low", "drill:weak-teacher")
+START_NAMES = ("tuned", "drill:lr-low", "drill:weak-teacher")
 
 
 @dataclass(frozen=True)
@@ -53,4 +53,4 @@ def parse_start(text: str, seed: int, settings: DistillationSettings) -> Start:
         case "drill:weak-teacher":
             label = "the teacher has an eighth of the policy's size and the same mixed habits"
             return Start(text, TUNED_LEARNING_RATE, label, ("small", "strong"), "small")
-    raise base.no_such_start(text, NAMES)
+    raise base.no_such_start(text, START_NAMES)

@@ -35,7 +35,7 @@ class RepairAction(Action):  # type: ignore[misc]
 
 
 class RepairObservation(Observation):  # type: ignore[misc]
-    """The result of a call. `reward` counts the tests whose outcome this call changed. `solved` is for the attempt."""
+    """The result of a call. `reward` is the call's effect on the tests. `solved` refers to the attempt."""
 
     text: str = ""
     failed: bool = False

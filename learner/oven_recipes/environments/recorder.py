@@ -26,6 +26,11 @@ from oven_runs.traces.completeness import LOST_BEFORE, TOKENS_LOST, UNPARSED
 from oven_runs.traces.formats.chat_messages import from_chat, text_of
 from oven_runs.traces.records import Ended, Message, Policy, Sampled, Task, Tool, Trace, TraceStep
 
+log = logging.getLogger("oven.learner")
+
+RESERVED_METHODS: Final = ("reset", "get_reward")
+"""Public methods of an environment that TRL does not offer as tools."""
+
 
 @dataclass(frozen=True)
 class Call:
@@ -48,10 +53,10 @@ class Rollout:
 
 
 def steps_of(
-    messages: list[Any], calls: list[Call], rollout: Rollout, lost: Counter[str], *, known: bool
+    messages: list[Any], calls: list[Call], rollout: Rollout, lost: Counter[str], *, rewards_each_step: bool
 ) -> tuple[tuple[TraceStep, ...], list[Call]]:
-    """Return the steps, and the calls whose results the policy never saw. `known` says whether the environment rewards
-    each step. `lost` counts the message content that a trace cannot represent, by kind."""
+    """Return the steps, and the calls whose results the policy never saw. `rewards_each_step` says whether the
+    environment rewards each step. `lost` counts the message content that a trace cannot represent, by kind."""
     turns: list[tuple[Any, list[Any]]] = []  # the policy's messages, each with the results of its calls
     for message in messages:
         if message["role"] == "tool" and turns:
@@ -65,7 +70,7 @@ def steps_of(
         is_cut = bool(action.get("tool_calls")) and not results
         turn_calls = pending_calls if is_cut else _take_calls(pending_calls, results)
         rewards = [call.reward for call in turn_calls if call.reward is not None]
-        default_reward = 0.0 if known else None  # a step without a call changes no test
+        default_reward = 0.0 if rewards_each_step else None  # a step without a call changes no test
         steps.append(
             TraceStep(
                 action=recorded_message(action, lost, f"{turn}"),
@@ -128,12 +133,6 @@ def _result(message: Any, call: str, lost: Counter[str]) -> Message:
     return Message(role="tool", content=content, call_id=call, name=message.get("name", ""))
 
 
-log = logging.getLogger("oven.learner")
-
-RESERVED_METHODS: Final = ("reset", "get_reward")
-"""Public methods of an environment that TRL does not offer as tools."""
-
-
 class Recorder:
     """A wrapper for an environment factory. Pass `environment` to the trainer as its `environment_factory` and `reward`
     as one of its `reward_funcs`, then `bind` the recorder to the trainer. Any TRL environment with a `get_reward`
@@ -156,7 +155,7 @@ class Recorder:
         self._trainer: Any = None
         self._rollouts: list[Rollout] = []
         self._tools: tuple[Tool, ...] = ()
-        self._count, self._lost = first, 0
+        self._count, self._lost_count = first, 0
 
     def environment(self) -> Any:
         """Return an environment whose calls are recorded. Raises ConfigError for one without `get_reward`."""
@@ -211,31 +210,32 @@ class Recorder:
                 self._sink(
                     self._trace(prompt, messages, environment, self._rollouts[index], row, trainer_state.global_step)
                 )
-                self._lost = 0  # the trace contains the number
+                self._lost_count = 0  # the trace contains the number
             except Exception as error:  # for example a full disk, which must not end the training
-                self._lose(error)
+                self._record_loss(error)
             self._count += 1
         self._rollouts = []
         return rewards
 
-    def _lose(self, error: Exception) -> None:
-        if not self._lost:
-            log.warning("a trace could not be recorded; the next one will contain the number of lost ones: %s",
+    def _record_loss(self, error: Exception) -> None:
+        if not self._lost_count:
+            log.warning("a trace could not be recorded; the next one will contain the number of lost traces: %s",
                         reason(error))  # fmt: skip
-        self._lost += 1
+        self._lost_count += 1
 
     def _trace(
         self, prompt: list[Any], messages: list[Any], environment: Any, rollout: Rollout, row: dict[str, Any], step: int
     ) -> Trace:
         calls = list(environment.calls)
         lost_content: Counter[str] = Counter()
-        steps, lost = steps_of(messages, calls, rollout, lost_content, known=hasattr(environment, "newest_call"))
-        ended, end_reason = self._ended(messages, rollout, lost)
+        has_rewards = hasattr(environment, "newest_call")
+        steps, lost_calls = steps_of(messages, calls, rollout, lost_content, rewards_each_step=has_rewards)
+        ended, end_reason = self._ending(messages, rollout, lost_calls)
         prompt_messages = tuple(recorded_message(message, lost_content) for message in prompt)
         marks: dict[str, Any] = {
             "why": end_reason,
             UNPARSED: self._unparsed(steps, rollout),
-            LOST_BEFORE: self._lost,
+            LOST_BEFORE: self._lost_count,
             TOKENS_LOST: bool(steps) and steps[0].sampled is None,
             "lost": dict(lost_content),
         }
@@ -260,18 +260,18 @@ class Recorder:
         sampled = steps[-1].sampled if steps and not steps[-1].action.calls else None
         if sampled is None or getattr(tokenizer, "response_template", None) is None:
             return []  # without a template, answers are not parsed for calls
-        before = [*rollout.prompt, *rollout.ids[: len(rollout.ids) - len(sampled.ids)]]
+        prefix = [*rollout.prompt, *rollout.ids[: len(rollout.ids) - len(sampled.ids)]]
         try:
-            response = tokenizer.parse_response(list(sampled.ids), prefix=before)
+            response = tokenizer.parse_response(list(sampled.ids), prefix=prefix)
         except (ValueError, TypeError):  # TRL catches the same errors
             response = None
         return [len(steps) - 1] if response is None or response.get("tool_calls") else []
 
-    def _ended(self, messages: list[Any], rollout: Rollout, lost: Sequence[Call]) -> tuple[Ended, str]:
+    def _ending(self, messages: list[Any], rollout: Rollout, lost_calls: Sequence[Call]) -> tuple[Ended, str]:
         """Return how the rollout ended, and the reason if the policy did not end it."""
         last = messages[-1] if messages else {}
-        if lost:
-            tools = ", ".join(call.tool for call in lost)
+        if lost_calls:
+            tools = ", ".join(call.tool for call in lost_calls)
             return "truncated", f"the result of {tools} was dropped because it made the completion too long"
         if not rollout.ids or rollout.ids[-1] not in self._trainer.eos_token_ids:
             return "truncated", "the completion was cut at its maximum length"

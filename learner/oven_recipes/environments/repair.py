@@ -49,7 +49,7 @@ class RepairTools(ABC):
         Args:
             folder: Path of the folder; "." is the repository.
         """
-        return self._text("list_files", folder=folder)
+        return self._run_tool("list_files", folder=folder)
 
     def read(self, path: str) -> str:
         """Read a file.
@@ -57,7 +57,7 @@ class RepairTools(ABC):
         Args:
             path: Path of the file.
         """
-        return self._text("read", path=path)
+        return self._run_tool("read", path=path)
 
     def search(self, text: str) -> str:
         """Find the lines that contain a text.
@@ -65,7 +65,7 @@ class RepairTools(ABC):
         Args:
             text: The text to look for.
         """
-        return self._text("search", text=text)
+        return self._run_tool("search", text=text)
 
     def edit(self, path: str, old: str, new: str) -> str:
         """Replace a text in a file by another one.
@@ -75,17 +75,17 @@ class RepairTools(ABC):
             old: The text to replace; it has to occur once.
             new: The text to put in its place.
         """
-        return self._text("edit", path=path, old=old, new=new)
+        return self._run_tool("edit", path=path, old=old, new=new)
 
     def run_tests(self) -> str:
         """Run the tests, and name those that fail."""
-        return self._text("run_tests")
+        return self._run_tool("run_tests")
 
     def submit(self) -> str:
         """Submit the repair. Nothing can be changed afterwards."""
-        return self._text("submit")
+        return self._run_tool("submit")
 
-    def _text(self, tool: str, **arguments: str) -> str:
+    def _run_tool(self, tool: str, **arguments: str) -> str:
         try:
             self.newest_call = self._call(tool, **arguments)
         except Exception as error:

@@ -1,4 +1,4 @@
-"""Repair tasks with the fields of SWE-bench's instances, from a file or a generator. Does not import torch."""
+"""Repair tasks with the fields of SWE-bench's instances, from a file or a generator, without an import of torch."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def instance_of(row: Mapping[str, Any], source: str) -> Instance:
     except ValidationError as error:
         first = error.errors()[0]
         field = ".".join(str(part) for part in first["loc"])
-        raise ConfigError(f"{source}: {field}: {first['msg']}; a SWE-bench instance has this field") from None
+        raise ConfigError(f"{source}: {field}: {first['msg']}; every SWE-bench instance needs this field") from None
     except ValueError as error:  # a string that should contain a list
         raise ConfigError(f"{source}: FAIL_TO_PASS or PASS_TO_PASS is not a list or JSON of a list: {error}") from None
     if not instance.FAIL_TO_PASS:
@@ -93,9 +93,9 @@ def read_instances(path: Path) -> Iterator[Instance]:
 
 def _rows(path: Path) -> Iterator[tuple[str, Any]]:
     if path.suffix != ".json":
-        for number, row in jsonl.rows(path):
+        for number, row in jsonl.read_rows(path):
             if isinstance(row, jsonl.BadLine):
-                raise ConfigError(jsonl.refusal(path, row))
+                raise ConfigError(jsonl.bad_line_error(path, row))
             yield f"{path}:{number}", row
         return
     try:

@@ -17,9 +17,9 @@ from typing import Final
 from oven_core.errors import ConfigError, reason
 from oven_recipes.environments.repair_instance import Instance
 
-FILE_BYTES: Final = 2_000_000
+MAX_FILE_BYTES: Final = 2_000_000
 """Maximum size of a source file in a clone. Larger files are skipped."""
-REGULAR: Final = (b"100644", b"100755")
+REGULAR_FILE_MODES: Final = (b"100644", b"100755")
 """Git modes of regular files, as opposed to links and submodules."""
 
 
@@ -79,11 +79,11 @@ def _texts(git: Callable[..., bytes], name_of_tree: str, tree: str) -> dict[str,
     for row in git("ls-tree", "-r", "-z", "-l", tree).split(b"\0")[:-1]:
         attributes, _, raw_name = row.partition(b"\t")
         name, (mode, _, blob, size) = os.fsdecode(raw_name), attributes.split()
-        if mode not in REGULAR:
+        if mode not in REGULAR_FILE_MODES:
             continue
         if not size.isdigit():
             raise ConfigError(f"{name_of_tree} lacks {name[:200]!r}; the clone is partial, so make a full clone")
-        if int(size) <= FILE_BYTES:
+        if int(size) <= MAX_FILE_BYTES:
             blobs[name] = blob
     contents = io.BytesIO(git("cat-file", "--batch", stdin=b"".join(blob + b"\n" for blob in blobs.values())))
     files = {}
@@ -102,7 +102,7 @@ def _git(path: Path, *arguments: str, stdin: bytes = b"", **environment: str) ->
             command, input=stdin, capture_output=True, check=False, timeout=120, env=os.environ | environment
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise ConfigError(f"git cannot be run: {reason(error)}") from None
+        raise ConfigError(f"git could not be run: {reason(error)}") from None
     if process.returncode:
         message = process.stderr.decode(errors="replace").strip()[:200]
         raise ConfigError(f"git {arguments[0]} failed in {path}: {message}")

@@ -32,17 +32,17 @@ CACHE_SIZE: Final = 20_000
 """Maximum number of cached outcomes, of about 200 bytes each. Rollouts in a group often make the same edits."""
 
 FUNCTIONS: Final = """
-def _run(wanted, root, FINAL):
+def _run(names_by_path, root, FINAL):
     import importlib.util, sys
     sys.path.insert(0, root)
-    found = {}
-    for path, names in wanted.items():
+    outcomes = {}
+    for path, names in names_by_path.items():
         try:
             spec = importlib.util.spec_from_file_location(path[:-3].replace("/", "."), root + "/" + path)
             module = importlib.util.module_from_spec(spec)
             spec.loader.exec_module(module)
         except Exception:
-            found.update({path + "::" + name: "failed" for name in names})
+            outcomes.update({path + "::" + name: "failed" for name in names})
             continue
         for name in names:
             test = getattr(module, name, None)
@@ -53,41 +53,41 @@ def _run(wanted, root, FINAL):
                     outcome = "passed"
                 except Exception:
                     outcome = "failed"
-            found[path + "::" + name] = outcome
-    FINAL(found)
+            outcomes[path + "::" + name] = outcome
+    FINAL(outcomes)
 """
 PYTEST: Final = """
-def _run(wanted, root, FINAL):
+def _run(names_by_path, root, FINAL):
     import os, sys
     import pytest
-    ids = {path + "::" + name for path, names in wanted.items() for name in names}
-    found, broken = {}, set()
-    class Seen:
+    ids = {path + "::" + name for path, names in names_by_path.items() for name in names}
+    outcomes, broken_files = {}, set()
+    class Collector:
         def pytest_collectreport(self, report):
             if report.failed:
-                broken.add(report.nodeid)
+                broken_files.add(report.nodeid)
         def pytest_collection_modifyitems(self, items):
-            items[:] = [one for one in items if one.nodeid in ids]
+            items[:] = [item for item in items if item.nodeid in ids]
         def pytest_runtest_logreport(self, report):
             if report.outcome == "failed":
-                found[report.nodeid] = "failed"
+                outcomes[report.nodeid] = "failed"
             elif report.when == "call":
-                found.setdefault(report.nodeid, report.outcome)
+                outcomes.setdefault(report.nodeid, report.outcome)
     os.chdir(root)
     sys.path[:0] = [root, root + "/src"]
-    files = [path for path in wanted if os.path.exists(path)]
+    files = [path for path in names_by_path if os.path.exists(path)]
     options = ["-q", "-p", "no:cacheprovider", "--rootdir", root, "-o", "addopts=", "--continue-on-collection-errors"]
     if files:
-        pytest.main([*options, *files], plugins=[Seen()])
-    for one in ids:
-        found.setdefault(one, "failed" if one.partition("::")[0] in broken else "missing")
-    FINAL({one: found[one] for one in ids})
+        pytest.main([*options, *files], plugins=[Collector()])
+    for test_id in ids:
+        outcomes.setdefault(test_id, "failed" if test_id.partition("::")[0] in broken_files else "missing")
+    FINAL({test_id: outcomes[test_id] for test_id in ids})
 """
 """Code that passes files to pytest and selects their tests, because pytest runs no test if one id is missing."""
 CALL_RUN: Final = """
-_given = FINAL
+_final = FINAL
 del FINAL
-_run(wanted, root, globals().pop("_given"))
+_run(names_by_path, root, globals().pop("_final"))
 """
 """Code that removes FINAL from the namespace before any other module is imported."""
 RUNNERS: Final[Mapping[Framework, str]] = {"functions": FUNCTIONS + CALL_RUN, "pytest": PYTEST + CALL_RUN}
@@ -127,10 +127,10 @@ class SandboxedTests:
     def _run(
         self, files: Mapping[str, str], tests: Sequence[str], framework: Framework
     ) -> tuple[dict[str, Outcome], str]:
-        wanted: dict[str, list[str]] = {}
+        names_by_path: dict[str, list[str]] = {}
         for test in tests:
             path, _, name = test.partition("::")
-            wanted.setdefault(path, []).append(name)
+            names_by_path.setdefault(path, []).append(name)
         with tempfile.TemporaryDirectory(prefix="oven-tests-") as folder:
             root, scratch = Path(folder, "repository"), Path(folder, "scratch")
             scratch.mkdir()
@@ -140,10 +140,10 @@ class SandboxedTests:
             with open_sandbox(profile, limits=self._limits[framework]) as sandbox:
                 if framework == "pytest" and (loaded := sandbox.run("import pytest")).ended != "completed":
                     raise ProcessError(
-                        f"pytest cannot be imported in the sandbox ({loaded.error}); install it with this Python's own "
-                        "packages, not behind a link"
+                        f"pytest cannot be imported in the sandbox ({loaded.error}); install it into this Python's "
+                        "site-packages, not through a symbolic link"
                     )
-                sandbox.assign("wanted", wanted)
+                sandbox.assign("names_by_path", names_by_path)
                 sandbox.assign("root", str(root.resolve()))
                 block = sandbox.run(RUNNERS[framework])
         answer: Any = block.answer.value if block.answer is not None else None

@@ -44,17 +44,17 @@ class Workspace:
     def list_files(self, folder: str) -> str:
         """Return the paths under a folder, one per line. An empty name means the repository. Raises ToolError for an
         unknown folder."""
-        inside = _normalised(folder) if folder not in ("", ".", "/") else ""
+        inside = _normalise(folder) if folder not in ("", ".", "/") else ""
         matches = [
             path for path in sorted(self._files) if not inside or path.startswith(f"{inside}/") or path == inside
         ]
         if not matches:
             raise ToolError(f"no folder {folder[:200]}")
-        return _truncated("\n".join(matches))
+        return _truncate("\n".join(matches))
 
     def read(self, path: str) -> str:
         """Return a file's text, truncated if it is long. Raises ToolError if it does not exist."""
-        return _truncated(self._text(path))
+        return _truncate(self._text(path))
 
     def search(self, text: str) -> str:
         """Return the lines that contain `text`, as `path:line: text`. Raises ToolError for an empty text."""
@@ -67,12 +67,12 @@ class Workspace:
             if text in line
         ]
         more = f"\n({len(lines) - MAX_RESULTS} more)" if len(lines) > MAX_RESULTS else ""
-        return _truncated("\n".join(lines[:MAX_RESULTS]) + more) if lines else "nothing found"
+        return _truncate("\n".join(lines[:MAX_RESULTS]) + more) if lines else "nothing found"
 
     def edit(self, path: str, old: str, new: str) -> None:
         """Replace `old`, which must occur once, with `new`. Raises ToolError for an invalid edit."""
         text = self._text(path)
-        if _normalised(path) in self._protected:
+        if _normalise(path) in self._protected:
             raise ToolError(f"{path} contains tests, which cannot be changed")
         if not old:
             raise ToolError("old is empty; pass the text to replace")
@@ -80,20 +80,20 @@ class Workspace:
             raise ToolError(f"old occurs {occurrences} times in {path}; it must occur once")
         if old == new:
             raise ToolError("old and new are the same")
-        self._files[_normalised(path)] = text.replace(old, new)
+        self._files[_normalise(path)] = text.replace(old, new)
 
     def _text(self, path: str) -> str:
         try:
-            return self._files[_normalised(path)]
+            return self._files[_normalise(path)]
         except KeyError:
             raise ToolError(f"no file {path[:200]}") from None
 
 
-def _normalised(path: str) -> str:
+def _normalise(path: str) -> str:
     return posixpath.normpath(path).lstrip("/")
 
 
-def _truncated(text: str) -> str:
+def _truncate(text: str) -> str:
     return (
         text
         if len(text) <= MAX_CHARACTERS
@@ -164,14 +164,14 @@ class RepairSession:
         return self._outcomes
 
     @property
-    def passing(self) -> int:
+    def passing_count(self) -> int:
         """Number of tests that currently pass."""
         return sum(outcome == "passed" for outcome in self._outcomes.values())
 
     @property
     def solved(self) -> bool:
         """Whether the attempt was submitted and all tests pass, which SWE-bench calls `resolved`."""
-        return self.submitted and self.passing == len(self._outcomes)
+        return self.submitted and self.passing_count == len(self._outcomes)
 
     @property
     def feedback(self) -> str | None:
@@ -188,12 +188,12 @@ class RepairSession:
 
     def call(self, tool: str, arguments: Mapping[str, Any]) -> ToolResult:
         """Run a tool call. An invalid call does not raise, but returns a text that describes the error."""
-        before = self.passing
+        before = self.passing_count
         try:
             text, failed = self._find_tool(tool, arguments)(**arguments), False
         except ToolError as error:
             text, failed = f"error: {error}", True
-        return ToolResult(text, (self.passing - before) / len(self._outcomes), failed, self.digest)
+        return ToolResult(text, (self.passing_count - before) / len(self._outcomes), failed, self.digest)
 
     def _find_tool(self, tool: str, arguments: Mapping[str, Any]) -> Callable[..., str]:
         """Return the tool's method. Raises ToolError for an unknown tool or invalid arguments."""
@@ -219,8 +219,8 @@ class RepairSession:
             return f"{len(self._outcomes)} passed"
         more = f" and {len(failing) - MAX_NAMED_TESTS} more" if len(failing) > MAX_NAMED_TESTS else ""
         unfinished_outcomes = {*self._outcomes.values()} & {"timeout", "died"}
-        why = f" ({', '.join(sorted(unfinished_outcomes))})" if unfinished_outcomes else ""
-        return f"{len(failing)} of {len(self._outcomes)} failed{why}: {' '.join(failing[:MAX_NAMED_TESTS])}{more}"
+        details = f" ({', '.join(sorted(unfinished_outcomes))})" if unfinished_outcomes else ""
+        return f"{len(failing)} of {len(self._outcomes)} failed{details}: {' '.join(failing[:MAX_NAMED_TESTS])}{more}"
 
     def _failing(self) -> list[str]:
         return [test.partition("::")[2] for test, outcome in self._outcomes.items() if outcome != "passed"]

@@ -101,7 +101,7 @@ class Function:
         return "\n".join([f"def {self.heading}:", *(f"    {line}" for line in lines)]) + "\n"
 
 
-def held_out(function: Function) -> bool:
+def is_held_out(function: Function) -> bool:
     """Whether tasks about this function belong to the evaluation side."""
     return zlib.crc32(function.code().encode()) % HELD_OUT_SHARE == 0
 
@@ -125,8 +125,8 @@ def tasks(
     raise ValueError(f"there are only {len(instances)} different tasks, not {count}; ask for fewer, or add shapes")
 
 
-def known_shapes(names: Sequence[str]) -> Sequence[str]:
-    """Return the shapes with these names. Raises ValueError for an unknown name."""
+def check_shapes(names: Sequence[str]) -> Sequence[str]:
+    """Return `names` unchanged. Raises ValueError if one of them is not the name of a shape."""
     known_names = [shape.name for shape in SHAPES]
     for name in names:
         if name not in known_names:
@@ -139,10 +139,10 @@ def draw_tasks(
 ) -> Iterator[Instance]:
     """Yield tasks from one side of the split forever. Raises ValueError for an unknown shape."""
     shapes_by_name = {shape.name: shape for shape in SHAPES}
-    allowed = [shapes_by_name[name] for name in known_shapes(shapes)] or list(SHAPES)
+    allowed = [shapes_by_name[name] for name in check_shapes(shapes)] or list(SHAPES)
     while True:
         broken = _function(rng, allowed, "")
-        if held_out(broken) is evaluation and (bug := _draw_bug(broken, rng)) is not None:
+        if is_held_out(broken) is evaluation and (bug := _draw_bug(broken, rng)) is not None:
             yield _instance(broken, [_function(rng, list(SHAPES), broken.name)] * neighbour, bug, rng)
 
 
@@ -157,23 +157,23 @@ def bugs(function: Function) -> list[tuple[str, tuple[str, ...]]]:
     lines = function.lines
     edits: list[tuple[str, tuple[str, ...]]] = []
 
-    def add_at(index: int, line: str, kind: str) -> None:
+    def replace_line(index: int, line: str, kind: str) -> None:
         edits.append((kind, (*lines[:index], line, *lines[index + 1 :])))
 
     for index, line in enumerate(lines):
         for old, new in SWAPS:
             if old in line:
-                add_at(index, line.replace(old, new, 1), "operator")
+                replace_line(index, line.replace(old, new, 1), "operator")
         for neighbour in (function.k - 1, function.k + 1):
             for match in re.finditer(rf"\b{function.k}\b", line):
-                add_at(index, line[: match.start()] + str(neighbour) + line[match.end() :], "constant")
+                replace_line(index, line[: match.start()] + str(neighbour) + line[match.end() :], "constant")
         if "[:" in line:
-            add_at(index, line.replace(f"[:{function.k}]", f"[{function.k}:]"), "slice")
+            replace_line(index, line.replace(f"[:{function.k}]", f"[{function.k}:]"), "slice")
         elif f"[{function.k}:]" in line:
-            add_at(index, line.replace(f"[{function.k}:]", f"[:{function.k}]"), "slice")
+            replace_line(index, line.replace(f"[{function.k}:]", f"[:{function.k}]"), "slice")
         if function.shape.parameters == ("a", "b"):
             a, b = function.names["a"], function.names["b"]
-            add_at(index, "".join({a: b, b: a}.get(word, word) for word in re.split(r"\b", line)), "names")
+            replace_line(index, "".join({a: b, b: a}.get(word, word) for word in re.split(r"\b", line)), "names")
     if function.shape.guard:
         edits.append(("feature", lines[function.shape.guard :]))
     edits.append(("feature", ("pass",)))
@@ -221,15 +221,15 @@ def _result_of(function: Callable[..., Any], case: Case) -> str:
 
 
 def _instance(
-    broken: Function, others: list[Function], bug: tuple[str, tuple[str, ...], list[Case]], rng: random.Random
+    broken: Function, neighbours: list[Function], bug: tuple[str, tuple[str, ...], list[Case]], rng: random.Random
 ) -> Instance:
     kind, body, cases = bug
     module = rng.choice(MODULES)
-    first = rng.random() < 0.5
+    is_first = rng.random() < 0.5
 
     def module_code(code: str) -> str:
-        rest = [function.code() for function in others]
-        return "\n\n".join([code, *rest] if first else [*rest, code])
+        rest = [function.code() for function in neighbours]
+        return "\n\n".join([code, *rest] if is_first else [*rest, code])
 
     before, after = module_code(broken.code(body)), module_code(broken.code())
     path, tests = f"{module}.py", f"test_{module}.py"
@@ -238,11 +238,11 @@ def _instance(
     failing = [
         name for name, case in zip(names, cases, strict=True) if _result_of(right, case) != _result_of(wrong, case)
     ]
-    protected_tests = [f"{tests}::test_{function.name}_{number}" for function in others for number in (1, 2)]
+    protected_tests = [f"{tests}::test_{function.name}_{number}" for function in neighbours for number in (1, 2)]
     test_code = "\n\n".join(
-        [f"from {module} import {', '.join(function.name for function in [broken, *others])}\n"]
+        [f"from {module} import {', '.join(function.name for function in [broken, *neighbours])}\n"]
         + [_test(broken, number, case) for number, case in enumerate(cases, 1)]
-        + [_test(function, number, _case(function, rng)) for function in others for number in (1, 2)]
+        + [_test(function, number, _case(function, rng)) for function in neighbours for number in (1, 2)]
     )
     digest = zlib.crc32(f"{before}{after}{test_code}".encode())
     return Instance(
@@ -288,10 +288,10 @@ class TrustedTests:
         namespace: dict[str, Any] = {}
         exec(files[path.removeprefix("test_")], namespace)
         exec(files[path].partition("\n")[2], namespace)  # without the import in its first line
-        return {test: _passed(namespace[test.partition("::")[2]]) for test in tests}
+        return {test: _run_test(namespace[test.partition("::")[2]]) for test in tests}
 
 
-def _passed(test: Callable[[], None]) -> Outcome:
+def _run_test(test: Callable[[], None]) -> Outcome:
     try:
         test()
     except (ArithmeticError, AssertionError, LookupError, NameError, TypeError):

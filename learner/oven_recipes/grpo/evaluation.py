@@ -29,7 +29,7 @@ def greedy_accuracy(
     model.train(False)
     try:
         with torch.random.fork_rng(devices=[]), torch.no_grad():
-            out = model.generate(  # type: ignore[misc]
+            output = model.generate(  # type: ignore[misc]
                 input_ids=batch["input_ids"],
                 attention_mask=batch["attention_mask"],
                 max_new_tokens=max_new_tokens,
@@ -39,7 +39,7 @@ def greedy_accuracy(
             )  # (N, P + C)
     finally:
         model.train(was_training)
-    answers = tokenizer.batch_decode(out[:, batch["input_ids"].shape[1] :], skip_special_tokens=True)
+    answers = tokenizer.batch_decode(output[:, batch["input_ids"].shape[1] :], skip_special_tokens=True)
     hits = [float(answer == example.answer) for answer, example in zip(answers, examples, strict=True)]
     hits_by_level: defaultdict[str, list[float]] = defaultdict(list)
     for hit, example in zip(hits, examples, strict=True):

@@ -25,7 +25,7 @@ def build(
     settings: GrpoSettings, start: Start, seed: int, workdir: Path, cache: Path, committee: Committee | None = None
 ) -> Job:
     """Build the job for one start. `workdir` gets the trainer's files, and `cache` stores warm policies between runs.
-    Without a `committee` only the recipe's rules judge."""
+    Without a `committee`, only the recipe's rules judge the answers."""
     committee = committee or Committee(RULES, weights=WEIGHTS, seed=seed)
     committee.group_size = settings.group_size
     quiet_libraries()
@@ -47,8 +47,8 @@ def build(
     beta = settings.beta if start.beta is None else start.beta
     teachers = None
     if beta > 0:
-        # Set beta only now. A trainer created with a beta loads its reference from the policy's path, which does not
-        # exist.
+        # Set beta only now. A trainer that is created with a beta loads its reference model from the policy's
+        # path, which does not exist.
         trainer.beta = args.beta = beta
         teachers = build_teachers(trainer, (start.teacher, "strong"), settings, tokenizer, seed, cache)
     return Job(
@@ -70,13 +70,13 @@ def build_judged(settings: GrpoSettings, start: Start, seed: int, workdir: Path,
 
 
 def gauges(settings: GrpoSettings) -> tuple[MetricSpec, ...]:
-    """Return the recipe's own metrics, which are added to those of `attach`."""
+    """Return the recipe's metrics, which are published in addition to the trainer's."""
     rewards = (MetricSpec(name=f"reward/{name}", better="up", ceiling=1.0) for name in settings.levels)
     return (*accuracies(settings.levels), *rewards)
 
 
 def describe(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast) -> ModelDescription:
-    """Describe the task to remote judges. The description includes the rule, so that they need not guess it."""
+    """Describe the task to remote judges. The description states the rule, so that they do not have to guess it."""
     return ModelDescription.from_model(
         model,
         tokenizer,

@@ -16,7 +16,7 @@ from oven_learner.teachers import Teachers
 from oven_recipes.grpo.settings import SortingSettings, TeacherName
 from oven_recipes.grpo.task import habit_pairs
 from oven_recipes.small_models import optimizer_step, small_llama, target_batch, warmup_decay_schedule
-from oven_recipes.weights_cache import key_of, trained_once
+from oven_recipes.weights_cache import key_of, load_or_train
 
 
 def build_model(settings: SortingSettings, tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:
@@ -45,7 +45,7 @@ def build_tokenizer() -> PreTrainedTokenizerFast:
     )
 
 
-RECIPE_VERSION = 1  # raise it when the warm-up's code changes what it produces
+RECIPE_VERSION = 1  # increase it when a code change would change the warm weights
 
 
 def cache_key(settings: SortingSettings, seed: int) -> str:
@@ -60,7 +60,7 @@ def warm_policy(
 ) -> LlamaForCausalLM:
     """Return the warm policy for these settings and seed. It is loaded from the cache, or trained now."""
     folder = cache / f"grpo-warm-{cache_key(settings, seed)}"
-    return trained_once(
+    return load_or_train(
         folder, seed, lambda: build_model(settings, tokenizer), lambda model: _train(model, settings, tokenizer, seed)
     )
 
@@ -95,7 +95,7 @@ TEACHER_SETTINGS: dict[TeacherName, Callable[[SortingSettings], SortingSettings]
     "strong": lambda policy: policy.model_copy(update={"right_habit": 1.0}),
 }
 """Teacher → function from the policy's settings to the teacher's warm-up settings. `small` has an eighth of the
-parameters and the same mixed habits, so it limits a policy. `strong` learnt from right answers only."""
+parameters and the same mixed habits, so it limits a policy. `strong` learns from right answers only."""
 
 
 def build_teachers(

@@ -1,5 +1,5 @@
-"""The recipe's settings, one frozen model, and its named starts. Importing this module needs no torch, so a launcher
-can list and check starts before any learner starts."""
+"""The settings of the sorting recipes, and the named starts of `grpo`. Importing this module needs no torch, so a
+launcher can list and check starts before any learner starts."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class SortingSettings(RecipeSettings):
 
     @property
     def max_completion_length(self) -> int:
-        """Maximum tokens: the longest answer, its end token, and one more, so that an answer can be too long."""
+        """Maximum number of tokens: the longest answer, its end token, and one more for answers that are too long."""
         return max(self.lengths) + 2
 
 
@@ -77,15 +77,15 @@ LEARNING_RATE_RANGE = (1 / 30, 10.0)
 CONCENTRATION = 0.5
 """Dirichlet concentration of the drawn mixture. It is below 1, so that most draws neglect a level."""
 
-NAMES = ("tuned", "drawn", "drill:lr-low", "drill:lr-high", "drill:easy-only", "drill:weak-teacher")
+START_NAMES = ("tuned", "drawn", "drill:lr-low", "drill:lr-high", "drill:easy-only", "drill:weak-teacher")
 
 TeacherName = Literal["initial", "small", "strong"]
 
 
 @dataclass(frozen=True)
 class Start(base.Start):
-    """A learning rate, weights by level that sum to 1, and the KL anchor. A `beta` overrides the setting. `teacher` is
-    the initially active teacher, used only if beta is above 0."""
+    """A learning rate, the share of each level in the data, and the KL anchor. A `beta` overrides the setting.
+    `teacher` is the initially active teacher, used only if beta is above 0."""
 
     mixture: dict[str, float] = field(default_factory=dict)
     beta: float | None = None
@@ -105,17 +105,17 @@ def parse_start(text: str, seed: int, settings: GrpoSettings) -> Start:
         case "tuned" | "drill:lr-low" | "drill:lr-high":
             return Start(*base.learning_rate_start(text, TUNED_LEARNING_RATE), even)
         case "drawn":
-            return _drawn(seed, levels)
+            return _draw_start(seed, levels)
         case "drill:easy-only":
             easy = {level: float(level == levels[0]) for level in levels}
             return Start(text, TUNED_LEARNING_RATE, f"only the easiest level, {levels[0]}, is in the data", easy)
         case "drill:weak-teacher":
             label = "the KL term, at beta 1, holds the policy to a teacher of an eighth of its size"
             return Start(text, TUNED_LEARNING_RATE, label, even, beta=1.0, teacher="small")
-    raise base.no_such_start(text, NAMES)
+    raise base.no_such_start(text, START_NAMES)
 
 
-def _drawn(seed: int, levels: Sequence[str]) -> Start:
+def _draw_start(seed: int, levels: Sequence[str]) -> Start:
     rng = random.Random(f"start {seed}")
     low, high = LEARNING_RATE_RANGE
     factor = math.exp(rng.uniform(math.log(low), math.log(high)))

@@ -30,17 +30,17 @@ def example(digits: str) -> Example:
     return Example(prompt=f"S{digits}=", answer="".join(sorted(digits)), level=f"len{len(digits)}")
 
 
-def held_out(digits: str) -> bool:
+def is_held_out(digits: str) -> bool:
     """Return whether a digit string belongs to the evaluation set. A hash of the digits decides, so that every process,
     seed and warm-up uses the same split."""
     return zlib.crc32(digits.encode()) % HELD_OUT_MODULUS == 0
 
 
-def draw(length: int, rng: random.Random, *, evaluation: bool = False) -> str:
+def draw_digits(length: int, rng: random.Random, *, evaluation: bool = False) -> str:
     """Return a random string of `length` digits, uniform over its side of the split."""
     while True:
         digits = f"{rng.randrange(10**length):0{length}d}"
-        if held_out(digits) is evaluation:
+        if is_held_out(digits) is evaluation:
             return digits
 
 
@@ -48,12 +48,12 @@ def pool(length: int, count: int, rng: random.Random, *, evaluation: bool = Fals
     """Return up to `count` different examples of one level. Short levels, such as 3 digits, have fewer."""
     if 10**length <= 4 * count:  # if most strings are needed, list one side of the split and shuffle it
         numbers = range(10**length)
-        candidates = [digits for n in numbers if held_out(digits := f"{n:0{length}d}") is evaluation]
+        candidates = [digits for n in numbers if is_held_out(digits := f"{n:0{length}d}") is evaluation]
         rng.shuffle(candidates)
         return [example(digits) for digits in candidates[:count]]
     chosen: dict[str, None] = {}  # a dict keeps the order of the draws, unlike a set
     while len(chosen) < count:
-        chosen[draw(length, rng, evaluation=evaluation)] = None
+        chosen[draw_digits(length, rng, evaluation=evaluation)] = None
     return [example(digits) for digits in chosen]
 
 
@@ -78,7 +78,7 @@ def habit_pairs(lengths: tuple[int, ...], right: float, rng: random.Random) -> I
     habit. So the policy *can* sort but does so only some of the time, like a pre-trained model. GRPO then selects a
     behaviour instead of discovering one, so it learns within a hundred steps."""
     while True:
-        digits = draw(rng.choice(lengths), rng)
+        digits = draw_digits(rng.choice(lengths), rng)
         task = example(digits)
         yield task.prompt, task.answer if rng.random() < right else rng.choice(HABITS)(digits)
 

@@ -10,13 +10,13 @@ from itertools import product
 import torch
 from torch import Tensor
 
-from oven_recipes.motion.skeleton import ARM_M, DIMS, PLACE, positions
+from oven_recipes.motion.skeleton import ARM_M, DIMS, JOINT_INDEX, positions
 
 SIDES = {"left": 1.0, "right": -1.0}
 HEIGHTS = {"high": 1.2, "up": 0.5, "straight": 0.0, "down": -0.5, "low": -1.2}
 DIRECTIONS = {"forward": (0.0, 1.0), "outward": (0.6, 0.8), "sideways": (0.95, 0.3), "across": (-0.5, 0.85)}
 """Directions of the arm: the components sideways (away from the body) and forward."""
-HELD_OUT = (
+HELD_OUT_WORDS = (
     ("left", "up", "forward"),
     ("left", "straight", "across"),
     ("left", "low", "outward"),
@@ -40,22 +40,22 @@ class Intent:
 
     def target(self) -> Tensor:
         """Target position of the hand, (3,), in metres."""
-        return _rest()[PLACE[f"{self.side}_shoulder"]] + 0.95 * ARM_M * torch.tensor(self.direction)
+        return _rest_positions()[JOINT_INDEX[f"{self.side}_shoulder"]] + 0.95 * ARM_M * torch.tensor(self.direction)
 
 
 @lru_cache
-def _rest() -> Tensor:
+def _rest_positions() -> Tensor:
     """Return the joint positions of a resting body, (24, 3)."""
     return positions(torch.zeros(DIMS))
 
 
-def _intent(side: str, height: str, way: str) -> Intent:
-    sideways, forward = DIRECTIONS[way]
+def _intent(side: str, height: str, direction: str) -> Intent:
+    sideways, forward = DIRECTIONS[direction]
     x, y, z = SIDES[side] * sideways, HEIGHTS[height], forward
     length = math.sqrt(x * x + y * y + z * z)
-    return Intent(f"reach {height} {way} with the {side} hand", side, (x / length, y / length, z / length))
+    return Intent(f"reach {height} {direction} with the {side} hand", side, (x / length, y / length, z / length))
 
 
 INTENTS = {_intent(*words).text: _intent(*words) for words in product(SIDES, HEIGHTS, DIRECTIONS)}
-EVALUATED = tuple(_intent(*words).text for words in HELD_OUT)
-TRAINED = tuple(text for text in INTENTS if text not in EVALUATED)
+EVALUATION_TEXTS = tuple(_intent(*words).text for words in HELD_OUT_WORDS)
+TRAINING_TEXTS = tuple(text for text in INTENTS if text not in EVALUATION_TEXTS)

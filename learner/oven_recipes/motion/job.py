@@ -1,4 +1,4 @@
-"""Builds the recipe's trainer: warm policy, teachers, committee, held-out evaluation, and pictures."""
+"""Builds the recipe's trainer with its policy, teachers, committee and evaluation, and draws the clips of a run."""
 
 from __future__ import annotations
 
@@ -31,40 +31,40 @@ from oven_learner.policies import (
 from oven_learner.policies.diffusion import diffusers
 from oven_learner.rewards import Committee
 from oven_recipes.base import LR_BOUNDS, Order
-from oven_recipes.motion.intents import EVALUATED, INTENTS, TRAINED
+from oven_recipes.motion.intents import EVALUATION_TEXTS, INTENTS, TRAINING_TEXTS
 from oven_recipes.motion.rewards import CLIPS_PER_INTENT, FINAL_PARTS, RULES, WEIGHTS, weighted_score
 from oven_recipes.motion.settings import MotionSettings, Start, parse_start
-from oven_recipes.motion.skeleton import DIMS, PARENTS, PLACE, positions
+from oven_recipes.motion.skeleton import DIMS, JOINT_INDEX, PARENTS, positions
 from oven_recipes.runner import end_on_sigterm
 from oven_recipes.small_models import optimizer_step
 
-TREMOR = 0.03
-"""Noise of every joint in every frame of a clip, in radians. It prevents densities from becoming spikes."""
+JOINT_NOISE = 0.03
+"""Standard deviation of the noise on every joint and frame of a clip, in radians. It keeps densities finite."""
 
 
-def clips(texts: Sequence[str], frames: int, reached: Tensor) -> Tensor:
+def clips(texts: Sequence[str], frames: int, reached_shares: Tensor) -> Tensor:
     """Return clips (B, F, 72) in which the arm turns at the shoulder from rest towards the intent. The motion starts
-    and ends slowly, and stops at the share `reached`, (B,), of the full rotation."""
+    and ends slowly, and stops at the share `reached_shares`, (B,), of the full rotation."""
     time = torch.linspace(0, 1, frames).clamp(max=0.75) / 0.75
-    eased = time.pow(2) * (3 - 2 * time)  # (F,)
-    turns = torch.stack([_turn(text) for text in texts])  # (B, 72)
-    motion = eased[None, :, None] * (reached[:, None] * turns)[:, None]
-    return motion + TREMOR * torch.randn_like(motion)
+    eased_time = time.pow(2) * (3 - 2 * time)  # (F,)
+    rotations = torch.stack([_shoulder_rotation(text) for text in texts])  # (B, 72)
+    motion = eased_time[None, :, None] * (reached_shares[:, None] * rotations)[:, None]
+    return motion + JOINT_NOISE * torch.randn_like(motion)
 
 
 @lru_cache
-def _turn(text: str) -> Tensor:
+def _shoulder_rotation(text: str) -> Tensor:
     """Return the shoulder rotation (72,) that points the arm towards the intent."""
     intent = INTENTS[text]
     rest = torch.tensor([1.0 if intent.side == "left" else -1.0, 0.0, 0.0])
     goal = torch.tensor(intent.direction)
     axis = torch.linalg.cross(rest, goal)
-    turn, channel = torch.zeros(DIMS), 3 * PLACE[f"{intent.side}_shoulder"]
+    turn, channel = torch.zeros(DIMS), 3 * JOINT_INDEX[f"{intent.side}_shoulder"]
     turn[channel : channel + 3] = axis / axis.norm() * math.acos(float(rest @ goal))
     return turn
 
 
-def warm(policy: Policy, settings: MotionSettings, habit: tuple[float, float], seed: int) -> Policy:
+def warm_up(policy: Policy, settings: MotionSettings, habit: tuple[float, float], seed: int) -> Policy:
     """Train `policy` on clips, and return it. `habit` is the minimum and maximum share of the rotation in clips.
     torch's global generator is restored."""
     optimizer = torch.optim.AdamW(
@@ -74,15 +74,18 @@ def warm(policy: Policy, settings: MotionSettings, habit: tuple[float, float], s
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         for _ in range(settings.warm_steps):
-            texts = [TRAINED[i] for i in torch.randint(len(TRAINED), (settings.warm_batch,)).tolist()]
-            reached = habit[0] + (habit[1] - habit[0]) * torch.rand(len(texts))
+            texts = [TRAINING_TEXTS[i] for i in torch.randint(len(TRAINING_TEXTS), (settings.warm_batch,)).tolist()]
+            reached_shares = habit[0] + (habit[1] - habit[0]) * torch.rand(len(texts))
             optimizer_step(
-                loss(policy, clips(texts, settings.frames, reached), texts), policy.parameters(), optimizer, schedule
+                warm_up_loss(policy, clips(texts, settings.frames, reached_shares), texts),
+                policy.parameters(),
+                optimizer,
+                schedule,
             )
     return policy.eval()
 
 
-def loss(policy: Policy, batch: Tensor, texts: Sequence[str]) -> Tensor:
+def warm_up_loss(policy: Policy, batch: Tensor, texts: Sequence[str]) -> Tensor:
     """Return the warm-up's loss: the clips' negative log-density per coordinate, or a diffusion model's denoising
     error."""
     if isinstance(policy, DiffusionPolicy):
@@ -98,16 +101,16 @@ HELD_OUT = MetricSpec(name="eval/reward", better="up", held_out=True, ceiling=1.
 def build(settings: MotionSettings, start: Start, seed: int, output: Path | None = None) -> PolicyTrainer:
     """Return the trainer for one start, with a warm policy and warm teachers."""
     habit = settings.habit
-    policy = warm(new_policy(settings, seed), settings, habit, seed)
+    policy = warm_up(new_policy(settings, seed), settings, habit, seed)
     narrow = settings.model_copy(update={"hidden": settings.hidden // 2})
     teachers = {
-        "small": warm(new_policy(narrow, seed + 1), settings, habit, seed + 1),
-        "strong": warm(new_policy(settings, seed + 2), settings, (1.0, 1.0), seed + 2),
+        "small": warm_up(new_policy(narrow, seed + 1), settings, habit, seed + 1),
+        "strong": warm_up(new_policy(settings, seed + 2), settings, (1.0, 1.0), seed + 2),
     }
     return PolicyTrainer(
         policy,
         Committee(RULES, weights=WEIGHTS, quorum=1, seed=seed),
-        TRAINED,
+        TRAINING_TEXTS,
         PolicyTrainerConfig(
             max_steps=settings.steps,
             group_size=settings.group_size,
@@ -123,7 +126,7 @@ def build(settings: MotionSettings, start: Start, seed: int, output: Path | None
         ),
         teachers=teachers,
         teacher=start.teacher,
-        evaluate=held_out(policy, seed),
+        evaluate=held_out_evaluation(policy, seed),
         evaluate_every=settings.eval_every,
         metrics=(MetricSpec(name="reward", better="up", ceiling=1.0), HELD_OUT),
         output_dir=output,
@@ -132,7 +135,7 @@ def build(settings: MotionSettings, start: Start, seed: int, output: Path | None
 
 def new_policy(settings: MotionSettings, seed: int) -> Policy:
     """Return a freshly initialised policy. torch's global generator is restored."""
-    encode = TextEncoder(TRAINED, settings.embedding)
+    encode = TextEncoder(TRAINING_TEXTS, settings.embedding)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         if settings.policy == "gaussian":
@@ -153,14 +156,16 @@ def new_policy(settings: MotionSettings, seed: int) -> Policy:
         )
 
 
-def held_out(policy: Policy, seed: int) -> Callable[[], Measurements]:
+def held_out_evaluation(policy: Policy, seed: int) -> Callable[[], Measurements]:
     """Return a function that scores clips for the held-out intents, always with the same noise."""
 
     def evaluate() -> Measurements:
         torch.manual_seed(seed)  # `connect` restores the generators
-        clips = policy.sample(EVALUATED, CLIPS_PER_INTENT).outputs
+        clips = policy.sample(EVALUATION_TEXTS, CLIPS_PER_INTENT).outputs
         return {
-            HELD_OUT.name: weighted_score([text for text in EVALUATED for _ in range(CLIPS_PER_INTENT)], clips).tolist()
+            HELD_OUT.name: weighted_score(
+                [text for text in EVALUATION_TEXTS for _ in range(CLIPS_PER_INTENT)], clips
+            ).tolist()
         }
 
     return evaluate
@@ -176,7 +181,7 @@ def train(order: Order) -> None:
     trainer: PolicyTrainer | None = None
     end_on_sigterm(lambda: trainer.client if trainer is not None else None)
     trainer = build(settings, parse_start(order.start), order.seed, checkpoints)
-    record = Record(trainer, EVALUATED[0], order.seed)
+    record = Record(trainer, EVALUATION_TEXTS[0], order.seed)
     resumed = checkpoint.newest(checkpoints) if order.resume else None
     if resumed is not None:
         checkpoint.load(trainer, resumed)
@@ -192,7 +197,7 @@ COLOURS = {"start": "dimgrey", "end": "royalblue", "teacher": "chocolate"}
 
 
 class Record:
-    """Records clips of the policy at the start and the end, and the reward at each step."""
+    """A record of a run: clips of the policy at the start and the end, and the reward at each step."""
 
     def __init__(self, trainer: PolicyTrainer, intent: str, seed: int) -> None:
         self._trainer, self._intent, self._seed = trainer, intent, seed
@@ -240,7 +245,7 @@ class Record:
 
     def _draw_clip(self, row: Any, name: str) -> None:
         clip, target = self._clips[name], INTENTS[self._intent].target()
-        hand = PLACE[f"{INTENTS[self._intent].side}_hand"]
+        hand = JOINT_INDEX[f"{INTENTS[self._intent].side}_hand"]
         distance = float((clip[-(len(clip) // FINAL_PARTS) :, hand] - target).norm(dim=-1).mean())
         reward = self._held_out_rewards[name]
         caption = f"{distance:.2f} m from the target at the end; mean reward of held-out intents {reward:.2f}"
@@ -249,10 +254,10 @@ class Record:
         for axis, frame in zip(
             axes, numpy.linspace(0, len(clip) - 1, PICTURE_FRAMES).astype(int).tolist(), strict=True
         ):
-            joints, goal = _projected(clip[frame]), _projected(target[None])
+            joints, goal = _project(clip[frame]), _project(target[None])
             for joint, parent in enumerate(PARENTS[1:], start=1):
                 axis.plot(*joints[[parent, joint]].T, color=COLOURS[name], linewidth=2)
-            axis.scatter(*joints[[PLACE["head"], hand]].T, s=(90, 20), color=COLOURS[name])
+            axis.scatter(*joints[[JOINT_INDEX["head"], hand]].T, s=(90, 20), color=COLOURS[name])
             axis.scatter(*goal.T, s=60, facecolors="none", edgecolors="red")
             axis.set(
                 xlim=(-0.9, 0.9), ylim=(-1.1, 1.0), xticks=(), yticks=(), aspect="equal", xlabel=f"frame {frame + 1}"
@@ -263,8 +268,8 @@ class Record:
         """Return the mean reward over the held-out intents, always with the same noise."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self._seed)
-            rows = [text for text in EVALUATED for _ in range(CLIPS_PER_INTENT)]
-            return float(weighted_score(rows, policy.sample(EVALUATED, CLIPS_PER_INTENT).outputs).mean())
+            rows = [text for text in EVALUATION_TEXTS for _ in range(CLIPS_PER_INTENT)]
+            return float(weighted_score(rows, policy.sample(EVALUATION_TEXTS, CLIPS_PER_INTENT).outputs).mean())
 
     @torch.no_grad()
     def _joints(self, policy: Policy) -> Tensor:
@@ -274,6 +279,6 @@ class Record:
             return positions(policy.sample([self._intent], 1).outputs[0])
 
 
-def _projected(joints: Tensor) -> Any:
+def _project(joints: Tensor) -> Any:
     """Project joints in metres, (N, 3), to the picture, (N, 2), viewed from the front and slightly from the side."""
     return torch.stack([joints[:, 0] * 0.85 + joints[:, 2] * 0.5, joints[:, 1]], -1).numpy()

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from oven_learner.rewards.scores import RewardFunction
 from oven_recipes.motion.intents import INTENTS
-from oven_recipes.motion.skeleton import PLACE, limits, positions
+from oven_recipes.motion.skeleton import JOINT_INDEX, positions, rotation_limits
 
 FINAL_PARTS = 4
 """Number of parts of a clip. The hand must be at the target during the last part, a quarter of the clip."""
@@ -22,7 +22,7 @@ metres, and mean excess over the joint limits in radians."""
 def reach(prompts: Sequence[str], completions: Sequence[Tensor], **_: Any) -> list[float | None]:
     """Return 1 if the hand stays at the target through the clip's last quarter, and less for a greater distance."""
     joints = positions(torch.stack(list(completions))[:, -(len(completions[0]) // FINAL_PARTS) :])  # (B, F/4, 24, 3)
-    hands = torch.tensor([PLACE[f"{INTENTS[text].side}_hand"] for text in prompts])
+    hands = torch.tensor([JOINT_INDEX[f"{INTENTS[text].side}_hand"] for text in prompts])
     targets = torch.stack([INTENTS[text].target() for text in prompts])
     hand_positions = joints[torch.arange(len(hands)), :, hands]  # (B, F/4, 3)
     distance = (hand_positions - targets[:, None]).norm(dim=-1).mean(1)
@@ -38,7 +38,7 @@ def smoothness(completions: Sequence[Tensor], **_: Any) -> list[float | None]:
 def joint_limits(completions: Sequence[Tensor], **_: Any) -> list[float | None]:
     """Return 1 if all joints stay within their limits in every frame, and less beyond them."""
     rotation = torch.stack([clip.reshape(len(clip), -1, 3) for clip in completions]).norm(dim=-1)  # (B, F, 24)
-    return [*torch.exp(-(rotation - limits()).clamp(min=0).mean((1, 2)) / EXCESS).tolist()]
+    return [*torch.exp(-(rotation - rotation_limits()).clamp(min=0).mean((1, 2)) / EXCESS).tolist()]
 
 
 RULES: dict[str, RewardFunction] = {"reach": reach, "smoothness": smoothness, "limits": joint_limits}

@@ -19,7 +19,7 @@ STEPS = {"gaussian": 120, "diffusion": 60}
 """Default number of training steps. A diffusion step costs ten times as much CPU time. Both runs take less than three
 minutes on one core."""
 TeacherName = Literal["small", "strong"]
-STARTS = ("tuned", "drill:lr-low", "drill:weak-teacher")
+START_NAMES = ("tuned", "drill:lr-low", "drill:weak-teacher")
 
 
 class MotionSettings(base.RecipeSettings):
@@ -77,4 +77,4 @@ def parse_start(text: str) -> Start:
         case "drill:weak-teacher":
             label = "the KL term, at beta 1, ties the policy to a teacher of half its width with the same habits"
             return Start(text, LEARNING_RATE, label, "small", 1.0)
-    raise base.no_such_start(text, STARTS)
+    raise base.no_such_start(text, START_NAMES)

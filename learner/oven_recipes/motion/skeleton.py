@@ -33,35 +33,35 @@ JOINTS: tuple[tuple[str, int, tuple[float, float, float]], ...] = (
 )
 """Name, parent, and offset from the parent in metres (x to the left, y up, z forward), at rest with outstretched arms.
 This is SMPL's tree with rounded bone lengths of a person of 1.7 m."""
-PLACE = {name: index for index, (name, _, _) in enumerate(JOINTS)}
+JOINT_INDEX = {name: index for index, (name, _, _) in enumerate(JOINTS)}
 PARENTS = tuple(parent for _, parent, _ in JOINTS)
 DIMS = 3 * len(JOINTS)
 ARM_M = 0.59
 """Distance from shoulder to hand in metres."""
-_LIMITS = {"shoulder": 2.6, "elbow": 2.5, "knee": 2.3, "hip": 1.8, "wrist": 1.2, "ankle": 0.9}
+LIMITS_BY_KIND = {"shoulder": 2.6, "elbow": 2.5, "knee": 2.3, "hip": 1.8, "wrist": 1.2, "ankle": 0.9}
 OTHER_LIMIT = 0.7
 
 
-def limits() -> Tensor:
+def rotation_limits() -> Tensor:
     """Return each joint's maximum rotation, (24,), in radians."""
-    return torch.tensor([_LIMITS.get(name.split("_")[-1], OTHER_LIMIT) for name, _, _ in JOINTS])
+    return torch.tensor([LIMITS_BY_KIND.get(name.split("_")[-1], OTHER_LIMIT) for name, _, _ in JOINTS])
 
 
-def rotations(turns: Tensor) -> Tensor:
+def rotation_matrices(axis_angles: Tensor) -> Tensor:
     """Convert (…, 3) axis-angles in radians to (…, 3, 3) matrices, by Rodrigues' formula."""
-    angle: Tensor = turns.norm(dim=-1, keepdim=True).clamp(min=1e-8)  # (…, 1)
-    x, y, z = (turns / angle).unbind(-1)
+    angle: Tensor = axis_angles.norm(dim=-1, keepdim=True).clamp(min=1e-8)  # (…, 1)
+    x, y, z = (axis_angles / angle).unbind(-1)
     zero = torch.zeros_like(x)
     cross = torch.stack([zero, -z, y, z, zero, -x, -y, x, zero], -1).reshape(*x.shape, 3, 3)
     sine, cosine = angle.sin()[..., None], angle.cos()[..., None]
-    rotations: Tensor = torch.eye(3).to(turns) + sine * cross + (1 - cosine) * (cross @ cross)
-    return rotations
+    matrices: Tensor = torch.eye(3).to(axis_angles) + sine * cross + (1 - cosine) * (cross @ cross)
+    return matrices
 
 
-def positions(turns: Tensor) -> Tensor:
+def positions(axis_angles: Tensor) -> Tensor:
     """Convert (…, 72) axis-angles to (…, 24, 3) joints in metres, with the pelvis at the origin."""
-    matrices = rotations(turns.reshape(*turns.shape[:-1], len(JOINTS), 3))
-    offsets = torch.tensor([offset for _, _, offset in JOINTS]).to(turns)
+    matrices = rotation_matrices(axis_angles.reshape(*axis_angles.shape[:-1], len(JOINTS), 3))
+    offsets = torch.tensor([offset for _, _, offset in JOINTS]).to(axis_angles)
     orientations, joints = [matrices[..., 0, :, :]], [torch.zeros_like(matrices[..., 0, :, 0])]
     for joint in range(1, len(JOINTS)):
         parent = PARENTS[joint]

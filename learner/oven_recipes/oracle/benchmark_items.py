@@ -1,6 +1,6 @@
 """Selects benchmark items for training and evaluation, from templates or the published files.
 
-The hash of a text determines its split. Training may only use `items(..., held_out=False)`, and evaluation the others.
+The hash of a text determines its split. Training may only use `items(..., held_out=False)`, and evaluation the rest.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from hashlib import blake2b
 from pathlib import Path
 
 from oven_core.errors import ConfigError
-from oven_recipes.oracle.benchmarks import BENCHMARKS, FALSE, NO, YES, Benchmark, Item, Labelled
+from oven_recipes.oracle.benchmarks import BENCHMARKS, FALSE, NO, YES, Benchmark, Item, LabelledText
 
 HELD_OUT_SHARE = 4
 """One in this many texts is held out. A quarter of each benchmark has over 250 texts, with enough of both answers."""
@@ -20,7 +20,7 @@ DEFAULT_ITEMS = 250
 
 
 def is_held_out(text: str) -> bool:
-    """Return True if the hash of `text` reserves it for evaluation."""
+    """Return whether the hash of `text` reserves it for evaluation."""
     return _digest(text) % HELD_OUT_SHARE == 0
 
 
@@ -71,7 +71,7 @@ def published_items(benchmark: Benchmark, folder: Path, count: int = DEFAULT_ITE
     return select_items(benchmark, list(texts.values()), count, str(paths[0]) if len(paths) == 1 else str(folder))
 
 
-def select_items(benchmark: Benchmark, texts: Iterable[Labelled], count: int, source: str) -> list[Item]:
+def select_items(benchmark: Benchmark, texts: Iterable[LabelledText], count: int, source: str) -> list[Item]:
     """Return `count` items, each about a different text. The choice depends only on the texts. All questions occur
     equally often, and half of the answers are yes, so the question alone gives an accuracy of one half. Raises
     ConfigError if `source` has too few texts, or too few with one of the answers."""
@@ -87,7 +87,7 @@ def select_items(benchmark: Benchmark, texts: Iterable[Labelled], count: int, so
         pair = max(benchmark.questions(text.labels), key=lambda candidate: remaining[candidate])
         if remaining[pair] > 0:
             remaining[pair] -= 1
-            selected.append(Item(text.text, *pair, text.where))
+            selected.append(Item(text.text, *pair, text.location))
     if len(selected) < count:
         (question, answer), missing = max(remaining.items(), key=lambda shortage: shortage[1])
         raise ConfigError(

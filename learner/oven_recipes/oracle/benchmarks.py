@@ -1,4 +1,4 @@
-"""The nine benchmarks, with readers for their published files and with template texts for use without the files."""
+"""The nine benchmarks, with readers for their published files, and template texts to use if the files are missing."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Annotated, NamedTuple
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
 from oven_core.errors import ConfigError, reason
-from oven_recipes.oracle.published_files import label_of, rows, text_of
+from oven_recipes.oracle.published_files import label_of, read_rows, read_text
 from oven_recipes.oracle.template_words import WORDS
 
 YES = "yes"
@@ -22,12 +22,12 @@ TRUE = frozenset({YES})
 FALSE: frozenset[str] = frozenset()
 
 
-class Labelled(NamedTuple):
-    """A text and its labels. `where`: its file and line, or an empty string."""
+class LabelledText(NamedTuple):
+    """A text and its labels. `location`: its file and line, or an empty string."""
 
     text: str
     labels: frozenset[str]
-    where: str = ""
+    location: str = ""
 
 
 class Item(NamedTuple):
@@ -36,7 +36,7 @@ class Item(NamedTuple):
     text: str
     question: str
     answer: str
-    where: str = ""
+    location: str = ""
 
 
 @dataclass(frozen=True)
@@ -47,8 +47,8 @@ class Benchmark:
     files: tuple[str, ...]
     """Patterns for the published files in the benchmark's folder. The first match is read. Test parts come before
     training parts, which a model may know, and before files with another layout in the same folder."""
-    read: Callable[[Path], Iterator[Labelled]]
-    templates: Callable[[], Iterator[Labelled]]
+    read: Callable[[Path], Iterator[LabelledText]]
+    templates: Callable[[], Iterator[LabelledText]]
 
     def questions(self, labels: frozenset[str]) -> Iterator[tuple[str, str]]:
         """Yield each question with its answer for a text with these labels."""
@@ -64,35 +64,35 @@ def two_sentences(first: str, second: str) -> str:
 
 def labelled_reader(
     text: str, label: str, labels: Mapping[str, frozenset[str] | None]
-) -> Callable[[Path], Iterator[Labelled]]:
+) -> Callable[[Path], Iterator[LabelledText]]:
     """Return a reader of files whose rows have one label each, in the column `label`. `text`: a template for the text,
     with names of other columns. Rows whose label maps to None are skipped."""
     columns = [name for _, name, _, _ in Formatter().parse(text) if name]
 
-    def read(path: Path) -> Iterator[Labelled]:
-        for where, row in rows(path, [*columns, label]):
-            row_labels = label_of(where, row[label], labels)
+    def read(path: Path) -> Iterator[LabelledText]:
+        for location, row in read_rows(path, [*columns, label]):
+            row_labels = label_of(location, row[label], labels)
             if row_labels is not None:
-                yield Labelled(text.format(**row).strip(), row_labels, where)
+                yield LabelledText(text.format(**row).strip(), row_labels, location)
 
     return read
 
 
-def _geometry_of_truth_templates() -> Iterator[Labelled]:
+def _geometry_of_truth_templates() -> Iterator[LabelledText]:
     countries = tuple(WORDS.cities)
     for position, (lead, frame, (nth, cities)) in enumerate(
         product(WORDS.leads, WORDS.city_frames, enumerate(WORDS.cities.values()))
     ):
         wrong_country = countries[(nth + 1 + position % (len(countries) - 1)) % len(countries)]
         for city in cities:
-            yield Labelled(lead + frame.format(city, countries[nth]), TRUE)
-            yield Labelled(lead + frame.format(city, wrong_country), FALSE)
+            yield LabelledText(lead + frame.format(city, countries[nth]), TRUE)
+            yield LabelledText(lead + frame.format(city, wrong_country), FALSE)
     for lead, (word, sign), (a, b) in product(
         WORDS.leads, WORDS.comparisons, product(range(len(WORDS.numbers)), repeat=2)
     ):
         if a != b:
-            true = (a - b) * sign > 0
-            yield Labelled(f"{lead}{WORDS.numbers[a]} is {word} than {WORDS.numbers[b]}", TRUE if true else FALSE)
+            labels = TRUE if (a - b) * sign > 0 else FALSE
+            yield LabelledText(f"{lead}{WORDS.numbers[a]} is {word} than {WORDS.numbers[b]}", labels)
 
 
 class _Sample(BaseModel):
@@ -107,67 +107,69 @@ class _Relation(BaseModel):
     samples: list[_Sample]
 
 
-def _read_relations(path: Path) -> Iterator[Labelled]:
+def _read_relations(path: Path) -> Iterator[LabelledText]:
     """Yield two texts per sample: its subject with the right object, and with a wrong object from another sample."""
     try:
-        relation = _Relation.model_validate_json(text_of(path))
+        relation = _Relation.model_validate_json(read_text(path))
     except ValidationError as error:
         raise ConfigError(
             f"{path}: {reason(error)}; a published file has samples, and prompt_templates with {{}}"
         ) from error
-    right: dict[str, set[str]] = {}
+    right_objects: dict[str, set[str]] = {}
     for sample in relation.samples:
-        right.setdefault(sample.subject, set()).add(sample.object)
+        right_objects.setdefault(sample.subject, set()).add(sample.object)
     objects = sorted({sample.object for sample in relation.samples})
     for number, sample in enumerate(relation.samples, 1):
         frame = relation.prompt_templates[number % len(relation.prompt_templates)].replace("{}", sample.subject)
-        wrong = [candidate for candidate in objects if candidate not in right[sample.subject]]
-        where = f"{path}, sample {number}"
-        yield Labelled(f"{frame} {sample.object}.", TRUE, where)
-        if wrong:
-            yield Labelled(f"{frame} {wrong[number * 7919 % len(wrong)]}.", FALSE, where)
+        wrong_objects = [candidate for candidate in objects if candidate not in right_objects[sample.subject]]
+        location = f"{path}, sample {number}"
+        yield LabelledText(f"{frame} {sample.object}.", TRUE, location)
+        if wrong_objects:
+            yield LabelledText(f"{frame} {wrong_objects[number * 7919 % len(wrong_objects)]}.", FALSE, location)
 
 
-def _relations_templates() -> Iterator[Labelled]:
+def _relations_templates() -> Iterator[LabelledText]:
     for frames, facts in WORDS.relations.values():
         objects = tuple(facts.values())
         for position, (lead, frame, (nth, subject)) in enumerate(product(WORDS.leads, frames, enumerate(facts))):
             wrong_object = objects[(nth + 1 + position % (len(objects) - 1)) % len(objects)]
-            yield Labelled(lead + frame.format(subject, objects[nth]), TRUE)
-            yield Labelled(lead + frame.format(subject, wrong_object), FALSE)
+            yield LabelledText(lead + frame.format(subject, objects[nth]), TRUE)
+            yield LabelledText(lead + frame.format(subject, wrong_object), FALSE)
 
 
-def _sst2_templates() -> Iterator[Labelled]:
+def _sst2_templates() -> Iterator[LabelledText]:
     for label, feelings in WORDS.reviews.items():
-        for frame, thing, degree, word in product(WORDS.review_frames, WORDS.reviewed, WORDS.degrees, feelings):
-            yield Labelled(frame.format(thing, degree, word), frozenset({label}))
+        for frame, subject, degree, word in product(
+            WORDS.review_frames, WORDS.review_subjects, WORDS.degrees, feelings
+        ):
+            yield LabelledText(frame.format(subject, degree, word), frozenset({label}))
 
 
-def _md_gender_templates() -> Iterator[Labelled]:
+def _md_gender_templates() -> Iterator[LabelledText]:
     for label, names in WORDS.names.items():
         subject, possessive = WORDS.pronouns[label]
-        for frame, name, thing, setting in product(WORDS.person_frames, names, WORDS.things, WORDS.places):
-            yield Labelled(
-                frame.format(name=name, subject=subject, possessive=possessive, thing=thing, place=setting),
+        for frame, name, thing, site in product(WORDS.person_frames, names, WORDS.things, WORDS.places):
+            yield LabelledText(
+                frame.format(name=name, subject=subject, possessive=possessive, thing=thing, place=site),
                 frozenset({label}),
             )
 
 
-def _snli_templates() -> Iterator[Labelled]:
-    for frame, (who, kind), doing, setting in product(WORDS.premises, WORDS.kinds.items(), WORDS.doings, WORDS.places):
-        premise = frame.format(who, doing, setting)
-        for shift in (0, 1 + len(premise) % (len(WORDS.doings) - 1)):  # a shift of 0 repeats the premise
+def _snli_templates() -> Iterator[LabelledText]:
+    for frame, (noun, kind), action, site in product(WORDS.premises, WORDS.kinds.items(), WORDS.actions, WORDS.places):
+        premise = frame.format(noun, action, site)
+        for shift in (0, 1 + len(premise) % (len(WORDS.actions) - 1)):  # a shift of 0 repeats the premise
             label = FALSE if shift else TRUE
-            other_doing = WORDS.doings[(WORDS.doings.index(doing) + shift) % len(WORDS.doings)]
-            other_place = WORDS.places[(WORDS.places.index(setting) + shift) % len(WORDS.places)]
-            yield Labelled(two_sentences(premise, f"the {kind} is {other_doing}"), label)
-            yield Labelled(two_sentences(premise, f"the {kind} is in the {other_place}"), label)
+            other_action = WORDS.actions[(WORDS.actions.index(action) + shift) % len(WORDS.actions)]
+            other_site = WORDS.places[(WORDS.places.index(site) + shift) % len(WORDS.places)]
+            yield LabelledText(two_sentences(premise, f"the {kind} is {other_action}"), label)
+            yield LabelledText(two_sentences(premise, f"the {kind} is in the {other_site}"), label)
 
 
-def _ag_news_templates() -> Iterator[Labelled]:
-    for label, (who, did, what) in WORDS.news.items():
-        for a, b, c, day in product(who, did, what, WORDS.days):
-            yield Labelled(f"the {a} {b} the {c} {day}", frozenset({label}))
+def _ag_news_templates() -> Iterator[LabelledText]:
+    for label, (subjects, verbs, objects) in WORDS.news.items():
+        for subject, verb, object_, day in product(subjects, verbs, objects, WORDS.days):
+            yield LabelledText(f"the {subject} {verb} the {object_} {day}", frozenset({label}))
 
 
 TAGS = {"per": "a person", "geo": "a place", "gpe": "a place", "org": "an organization"}
@@ -175,24 +177,24 @@ TAGS = {"per": "a person", "geo": "a place", "gpe": "a place", "org": "an organi
 OTHER_TAGS = ("tim", "art", "nat", "eve")
 
 
-def _read_ner(path: Path) -> Iterator[Labelled]:
-    """Return the sentences. Only a sentence's first row has its number. The published Latin-1 file must be
-    converted."""
-    known = {f"{prefix}-{tag}": TAGS.get(tag) for prefix in "BI" for tag in (*TAGS, *OTHER_TAGS)} | {"O": None}
+def _read_ner(path: Path) -> Iterator[LabelledText]:
+    """Return the sentences. Only a sentence's first row has its number. The published file is Latin-1 and must be
+    converted to UTF-8."""
+    labels_by_tag = {f"{prefix}-{tag}": TAGS.get(tag) for prefix in "BI" for tag in (*TAGS, *OTHER_TAGS)} | {"O": None}
     sentences: list[tuple[str, list[str], set[str]]] = []
-    for where, row in rows(path, ("Sentence #", "Word", "POS", "Tag")):
+    for location, row in read_rows(path, ("Sentence #", "Word", "POS", "Tag")):
         if row["Sentence #"].strip():
-            sentences.append((where, [], set()))
+            sentences.append((location, [], set()))
         elif not sentences:
-            raise ConfigError(f"{where}: there is a word before the first `Sentence: 1`; download the file again")
+            raise ConfigError(f"{location}: there is a word before the first `Sentence: 1`; download the file again")
         _, tokens, labels = sentences[-1]
         tokens.append(row["Word"])
-        if (label := label_of(where, row["Tag"], known)) is not None:
+        if (label := label_of(location, row["Tag"], labels_by_tag)) is not None:
             labels.add(label)
-    return (Labelled(" ".join(tokens), frozenset(labels), where) for where, tokens, labels in sentences)
+    return (LabelledText(" ".join(tokens), frozenset(labels), location) for location, tokens, labels in sentences)
 
 
-def _ner_templates() -> Iterator[Labelled]:
+def _ner_templates() -> Iterator[LabelledText]:
     fillers = {
         "person": WORDS.names["female"] + WORDS.names["male"],
         "place": tuple(city for cities in WORDS.cities.values() for city in cities) + tuple(WORDS.cities),
@@ -201,30 +203,30 @@ def _ner_templates() -> Iterator[Labelled]:
         "day": WORDS.days,
     }
     for frame, labels in WORDS.entity_frames:
-        places = [name for name in fillers if f"{{{name}}}" in frame]
-        for entities in product(*(fillers[name] for name in places)):
-            yield Labelled(
-                frame.format(**dict(zip(places, entities, strict=True))),
+        names = [name for name in fillers if f"{{{name}}}" in frame]
+        for entities in product(*(fillers[name] for name in names)):
+            yield LabelledText(
+                frame.format(**dict(zip(names, entities, strict=True))),
                 frozenset(f"an {kind}" if kind == "organization" else f"a {kind}" for kind in labels),
             )
 
 
-def _tense_templates() -> Iterator[Labelled]:
-    for subject, (past, present, future), manner, setting in product(
+def _tense_templates() -> Iterator[LabelledText]:
+    for subject, (past, present, future), setting, site in product(
         WORDS.subjects, WORDS.verbs, WORDS.settings, WORDS.places
     ):
         for label, verb in (("past", past), ("present", present), ("future", f"will {future}")):
-            yield Labelled(f"the {subject} {verb} {manner.format(setting)}", frozenset({label}))
+            yield LabelledText(f"the {subject} {verb} {setting.format(site)}", frozenset({label}))
 
 
-def _singular_plural_templates() -> Iterator[Labelled]:
-    for (nth, (singular, several)), state, setting in product(enumerate(WORDS.nouns), WORDS.states, WORDS.places):
-        wrong_noun = WORDS.nouns[(nth + 1 + len(state + setting) % (len(WORDS.nouns) - 1)) % len(WORDS.nouns)][0]
+def _singular_plural_templates() -> Iterator[LabelledText]:
+    for (nth, (singular, plural)), state, site in product(enumerate(WORDS.nouns), WORDS.states, WORDS.places):
+        other_noun = WORDS.nouns[(nth + 1 + len(state + site) % (len(WORDS.nouns) - 1)) % len(WORDS.nouns)][0]
         for frame in ("the {} {} {} in the {}", "in the {3} the {0} {1} {2}"):
-            yield Labelled(frame.format(singular, "is", state, setting), frozenset({"one subject"}))
-            yield Labelled(frame.format(several, "are", state, setting), frozenset({"several subjects"}))
-            yield Labelled(
-                frame.format(f"{singular} and the {wrong_noun}", "are", state, setting), frozenset({"several subjects"})
+            yield LabelledText(frame.format(singular, "is", state, site), frozenset({"one subject"}))
+            yield LabelledText(frame.format(plural, "are", state, site), frozenset({"several subjects"}))
+            yield LabelledText(
+                frame.format(f"{singular} and the {other_noun}", "are", state, site), frozenset({"several subjects"})
             )
 
 

@@ -35,7 +35,7 @@ def evaluate(
     """Evaluate an oracle on the nine benchmarks and print the report. Raises ConfigError if the oracle, the benchmark
     files or `out` cannot be used."""
     _create_output_folder(out)
-    selected = benchmark_items(benchmarks, items)
+    chosen_items = benchmark_items(benchmarks, items)
     quiet_libraries()
     from oven_recipes.oracle.saved_oracle import load_oracle
 
@@ -44,10 +44,10 @@ def evaluate(
         oracle.model,
         oracle.tokenizer,
         ActivationInjection(oracle.model, oracle.tokenizer),
-        selected,
-        percents=percents or oracle.trained.layer_percents,
-        tokens=oracle.trained.most_activations,
-        max_new_tokens=oracle.trained.max_completion_length,
+        chosen_items,
+        percents=percents or oracle.record.layer_percents,
+        tokens=oracle.record.most_activations,
+        max_new_tokens=oracle.record.max_completion_length,
         temperature=temperature,
     )
     report = EvaluationReport.measure(evaluation, str(oracle.path))
@@ -92,25 +92,25 @@ def ask(
 
     oracle = load_oracle(path)
     check_text(oracle.model, oracle.tokenizer, text.strip(), "the text")
-    depths = tuple(percents or oracle.trained.layer_percents)
+    depths = tuple(percents or oracle.record.layer_percents)
     questions = [question] if question is not None else standard_questions()
     layers = {percent: layer_at(oracle.model, percent) for percent in depths}
-    captured = capture(
+    activations = capture(
         oracle.model,
         oracle.tokenizer,
         [text.strip()],
         list(dict.fromkeys(layers.values())),
-        oracle.trained.most_activations,
+        oracle.record.most_activations,
     )
-    by_layer = {activation.layer: activation for activation in captured}
+    activation_by_layer = {activation.layer: activation for activation in activations}
     pairs = [(question, percent) for question in questions for percent in depths]
     outputs = generate_answers(
         oracle.model,
         oracle.tokenizer,
         ActivationInjection(oracle.model, oracle.tokenizer),
-        [by_layer[layers[percent]] for _, percent in pairs],
+        [activation_by_layer[layers[percent]] for _, percent in pairs],
         [question for question, _ in pairs],
-        max_new_tokens=oracle.trained.max_completion_length,
+        max_new_tokens=oracle.record.max_completion_length,
         temperature=temperature,
     )
     answers = [

@@ -22,7 +22,7 @@ from oven_recipes.activations.injection import ActivationInjection
 from oven_recipes.activations.model_blocks import layer_at
 from oven_recipes.oracle.benchmark_items import DEFAULT_ITEMS, published_items, template_items
 from oven_recipes.oracle.benchmarks import BENCHMARKS, Item
-from oven_recipes.oracle.evaluation_scores import ScorableAnswer, Scores, scores
+from oven_recipes.oracle.evaluation_scores import ScorableAnswer, Scores, compute_scores
 from oven_recipes.oracle.generated_answers import BATCH_ROWS, context_length, generate_answers
 
 PERCENTS = (25.0, 50.0, 75.0)
@@ -60,13 +60,13 @@ class EvaluationResult:
 
     @cached_property
     def overall(self) -> Scores:
-        return scores(scorable(self.answers))
+        return compute_scores(to_scorable(self.answers))
 
     @cached_property
     def shuffled_overall(self) -> Scores:
-        return scores(scorable(self.shuffled))
+        return compute_scores(to_scorable(self.shuffled))
 
-    def measured(self) -> Measurements:
+    def metrics(self) -> Measurements:
         """Return the metrics: `eval/accuracy` as one value per answer, and the others as means. Calibration metrics are
         missing if no answer can be parsed."""
         metrics: dict[str, float | Sequence[float]] = {
@@ -86,7 +86,7 @@ class EvaluationResult:
 
 
 def metric_specs() -> tuple[MetricSpec, ...]:
-    """Return the specs of the metrics in `EvaluationResult.measured`."""
+    """Return the specs of the metrics in `EvaluationResult.metrics`."""
     accuracies = ("eval/accuracy", *(f"eval/accuracy/{name}" for name in BENCHMARKS))
     return (
         *(MetricSpec(name=name, better="up", held_out=True, ceiling=1.0) for name in accuracies),
@@ -153,15 +153,15 @@ class OracleEvaluation:
         keys = [(benchmark.name, number) for benchmark in self.benchmarks for number in range(len(benchmark.items))]
         texts = [item.text for benchmark in self.benchmarks for item in benchmark.items]
         layers = list(dict.fromkeys(self.layers.values()))
-        captured = iter(capture(self._model, self._tokenizer, texts, layers, self._tokens))
-        by_layer = {(*key, layer): next(captured) for key in keys for layer in layers}
+        activations = iter(capture(self._model, self._tokenizer, texts, layers, self._tokens))
+        by_layer = {(*key, layer): next(activations) for key in keys for layer in layers}
         return {(*key, percent): by_layer[*key, layer] for key in keys for percent, layer in self.layers.items()}
 
     def run(self) -> EvaluationResult:
         """Ask about all items at all depths, with their own activations and with shuffled activations."""
-        own = {benchmark.name: list(range(len(benchmark.items))) for benchmark in self.benchmarks}
-        shuffled = {benchmark.name: cycle(len(benchmark.items), benchmark.name) for benchmark in self.benchmarks}
-        return EvaluationResult(self._answers(own), self._answers(shuffled))
+        own_numbers = {benchmark.name: list(range(len(benchmark.items))) for benchmark in self.benchmarks}
+        cycles = {benchmark.name: random_cycle(len(benchmark.items), benchmark.name) for benchmark in self.benchmarks}
+        return EvaluationResult(self._answers(own_numbers), self._answers(cycles))
 
     def _answers(self, sources: Mapping[str, Sequence[int]]) -> list[OracleAnswer]:
         """Ask about all items. `sources`: by benchmark, the number of the item that each item's activations come
@@ -181,7 +181,7 @@ class OracleEvaluation:
             **self._generation,
         )
         return [
-            OracleAnswer(name, number, percent, output, *read(output, item.answer))
+            OracleAnswer(name, number, percent, output, *parse_answer(output, item.answer))
             for (name, number, percent, item), output in zip(requests, outputs, strict=True)
         ]
 
@@ -189,31 +189,29 @@ class OracleEvaluation:
         """Return the share of unknown tokens. Raises ConfigError if a text cannot be captured."""
         unknown = total = 0
         for item in items:
-            ids = check_text(self._model, self._tokenizer, item.text, item.where or repr(item.text[:60]))
+            ids = check_text(self._model, self._tokenizer, item.text, item.location or repr(item.text[:60]))
             total += len(ids)
             if self._tokenizer.unk_token_id is not None:
                 unknown += ids.count(self._tokenizer.unk_token_id)
         return unknown / total
 
 
-def check_text(model: Any, tokenizer: Any, text: str, where: str) -> list[int]:
-    """Return the text's token ids. Raises ConfigError if there are too few or too many. `where`: the text's
+def check_text(model: Any, tokenizer: Any, text: str, location: str) -> list[int]:
+    """Return the text's token ids. Raises ConfigError if there are too few or too many. `location`: the text's
     location."""
     ids: list[int] = tokenizer(text)["input_ids"]
     context = context_length(model)
     if len(ids) < 2:
-        raise ConfigError(
-            f"{where}: the text has {len(ids)} token, but at least 2 are needed; use a longer text, or omit it"
-        )
+        raise ConfigError(f"{location}: the text has fewer than the required 2 tokens; use a longer text, or omit it")
     if context is not None and len(ids) > context:
         raise ConfigError(
-            f"{where}: the text has {len(ids)} tokens, but the model's context is {context}; shorten or omit it, or "
+            f"{location}: the text has {len(ids)} tokens, but the model's context is {context}; shorten or omit it, or "
             "use a model with a longer context"
         )
     return ids
 
 
-def read(output: str, answer: str) -> tuple[float | None, bool]:
+def parse_answer(output: str, answer: str) -> tuple[float | None, bool]:
     """Return the stated confidence from 0 to 1, and whether the first word is the right answer. Return (None, False) if
     the output cannot be parsed."""
     parsed = parse_oracle_output(output)
@@ -223,7 +221,7 @@ def read(output: str, answer: str) -> tuple[float | None, bool]:
     return parsed.confidence, word is not None and word[1] == answer
 
 
-def cycle(count: int, name: str) -> list[int]:
+def random_cycle(count: int, name: str) -> list[int]:
     """Return a permutation of `count` numbers that is a single cycle (Sattolo 1986), seeded with `name`."""
     numbers, generator = list(range(count)), random.Random(f"shuffled {name}")
     for last in range(count - 1, 0, -1):
@@ -232,7 +230,7 @@ def cycle(count: int, name: str) -> list[int]:
     return numbers
 
 
-def scorable(answers: Sequence[OracleAnswer]) -> list[ScorableAnswer]:
+def to_scorable(answers: Sequence[OracleAnswer]) -> list[ScorableAnswer]:
     """Convert answers for scoring. Answers about one text at several depths share a number."""
     numbers: dict[tuple[str, int], int] = {}
     return [

@@ -13,8 +13,8 @@ from typing import Any
 from oven_core.errors import ConfigError, reason
 from oven_core.files import write_atomic
 from oven_learner.rewards.calibration_error import BINS
-from oven_recipes.oracle.evaluation import BenchmarkItems, EvaluationResult, OracleAnswer, OracleEvaluation, scorable
-from oven_recipes.oracle.evaluation_scores import Estimate, Scores, scores
+from oven_recipes.oracle.evaluation import BenchmarkItems, EvaluationResult, OracleAnswer, OracleEvaluation, to_scorable
+from oven_recipes.oracle.evaluation_scores import Estimate, Scores, compute_scores
 
 NOTE = (
     "unparsed answers count as wrong and are excluded from calibration; intervals: 95 %, bootstrap over texts; null: "
@@ -75,9 +75,9 @@ class EvaluationReport:
         )
         rows = [header]
         for benchmark in self.evaluation.benchmarks:
-            own = _scores(self.result.answers, benchmark.name)
+            scores = _scores(self.result.answers, benchmark.name)
             shuffled = _scores(self.result.shuffled, benchmark.name)
-            rows.append(_row(benchmark.name, benchmark.source, own, shuffled))
+            rows.append(_row(benchmark.name, benchmark.source, scores, shuffled))
         sources = {benchmark.source for benchmark in self.evaluation.benchmarks}
         source = next(iter(sources)) if len(sources) == 1 else "both"
         rows.append(_row("all", source, self.result.overall, self.result.shuffled_overall))
@@ -96,13 +96,13 @@ class EvaluationReport:
         return rows
 
     def _benchmark(self, benchmark: BenchmarkItems) -> dict[str, Any]:
-        own = _scores(self.result.answers, benchmark.name)
+        scores = _scores(self.result.answers, benchmark.name)
         shuffled = _scores(self.result.shuffled, benchmark.name)
         return {
             "source": benchmark.source,
             "items": len(benchmark.items),
             "unknown_tokens": round(self.evaluation.unknown_share[benchmark.name], 4),
-            **asdict(own),
+            **asdict(scores),
             "accuracy_shuffled": asdict(shuffled.accuracy),
             "accuracy_by_depth": {
                 f"{percent:g}": _scores(self.result.answers, benchmark.name, percent).accuracy.value
@@ -116,18 +116,18 @@ def _scores(answers: Sequence[OracleAnswer], benchmark: str | None = None, perce
     selected = [
         answer for answer in answers if benchmark in (None, answer.benchmark) and percent in (None, answer.percent)
     ]
-    return scores(scorable(selected))
+    return compute_scores(to_scorable(selected))
 
 
-def _row(name: str, source: str, own: Scores, shuffled: Scores) -> str:
-    null = "" if own.ece_null is None else f"{own.ece_null:.3f}"
+def _row(name: str, source: str, scores: Scores, shuffled: Scores) -> str:
+    null = "" if scores.ece_null is None else f"{scores.ece_null:.3f}"
     return (
-        f"{name:18} {source:15} {_interval(own.accuracy):19} {shuffled.accuracy.value:<9.3f} {_interval(own.ece):19} "
-        f"{null:6} {_interval(own.brier):19} {own.unparsed}"
+        f"{name:18} {source:15} {_format(scores.accuracy):19} {shuffled.accuracy.value:<9.3f} {_format(scores.ece):19} "
+        f"{null:6} {_format(scores.brier):19} {scores.unparsed}"
     )
 
 
-def _interval(estimate: Estimate | None) -> str:
+def _format(estimate: Estimate | None) -> str:
     return "" if estimate is None else f"{estimate.value:.3f} [{estimate.low:.3f}, {estimate.high:.3f}]"
 
 
@@ -136,7 +136,7 @@ CAPTION_BOX = {"facecolor": "white", "edgecolor": "none", "alpha": 0.85}
 """Style of the caption's background, because bars may extend behind it."""
 
 
-def write_diagram(path: Path, title: str, own: Scores) -> None:
+def write_diagram(path: Path, title: str, scores: Scores) -> None:
     """Write the reliability diagram (Murphy & Winkler 1977) as a PNG: accuracy against stated confidence, with counts
     below. Raises ConfigError if matplotlib is not installed or the file cannot be written."""
     try:
@@ -146,31 +146,31 @@ def write_diagram(path: Path, title: str, own: Scores) -> None:
         raise ConfigError('the diagram requires matplotlib: `pip install "oven-controller[oracle]"`') from error
     figure = Figure(figsize=(5.6, 6.4), dpi=150, layout="constrained")
     FigureCanvasAgg(figure)
-    above, below = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
+    axes, count_axes = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
     width = 1 / BINS
-    centers = [(bin_.low + bin_.high) / 2 for bin_ in own.bins]
-    above.bar(centers, [bin_.accuracy for bin_ in own.bins], width * 0.94, color=BAR_COLOR, label="right answers")
-    above.bar(
+    centers = [(bin_.low + bin_.high) / 2 for bin_ in scores.bins]
+    axes.bar(centers, [bin_.accuracy for bin_ in scores.bins], width * 0.94, color=BAR_COLOR, label="right answers")
+    axes.bar(
         centers,
-        [abs(bin_.confidence - bin_.accuracy) for bin_ in own.bins],
+        [abs(bin_.confidence - bin_.accuracy) for bin_ in scores.bins],
         width * 0.94,
-        bottom=[min(bin_.confidence, bin_.accuracy) for bin_ in own.bins],
+        bottom=[min(bin_.confidence, bin_.accuracy) for bin_ in scores.bins],
         fill=False,
         edgecolor=GAP_COLOR,
         hatch="////",
         label="gap to the mean confidence",
     )
-    above.plot((0, 1), (0, 1), linestyle="--", color=LINE_COLOR, linewidth=1, label="perfectly calibrated")
-    above.set(xlim=(0, 1), ylim=(0, 1.02), ylabel="share of right answers")
-    above.set_title(title, fontsize=10)
-    above.legend(loc="upper left", fontsize=8)
-    counts = [bin_.count for bin_ in own.bins]
-    below.bar(centers, counts, width * 0.94, color=BAR_COLOR)
+    axes.plot((0, 1), (0, 1), linestyle="--", color=LINE_COLOR, linewidth=1, label="perfectly calibrated")
+    axes.set(xlim=(0, 1), ylim=(0, 1.02), ylabel="share of right answers")
+    axes.set_title(title, fontsize=10)
+    axes.legend(loc="upper left", fontsize=8)
+    counts = [bin_.count for bin_ in scores.bins]
+    count_axes.bar(centers, counts, width * 0.94, color=BAR_COLOR)
     for center, count in zip(centers, counts, strict=True):
-        below.annotate(str(count), (center, count), (0, 2), textcoords="offset points", ha="center", fontsize=7)
-    below.set(xlim=(0, 1), ylim=(0, max(counts, default=1) * 1.25), xlabel="stated confidence", ylabel="answers")
-    above.text(
-        0.98, 0.03, _caption(own), transform=above.transAxes, ha="right", va="bottom", fontsize=8, bbox=CAPTION_BOX
+        count_axes.annotate(str(count), (center, count), (0, 2), textcoords="offset points", ha="center", fontsize=7)
+    count_axes.set(xlim=(0, 1), ylim=(0, max(counts, default=1) * 1.25), xlabel="stated confidence", ylabel="answers")
+    axes.text(
+        0.98, 0.03, _caption(scores), transform=axes.transAxes, ha="right", va="bottom", fontsize=8, bbox=CAPTION_BOX
     )
     picture = io.BytesIO()
     figure.savefig(picture, format="png")
@@ -180,10 +180,10 @@ def write_diagram(path: Path, title: str, own: Scores) -> None:
         raise ConfigError(f"could not write {path}: {reason(error)}") from error
 
 
-def _caption(own: Scores) -> str:
-    if own.ece is None or own.ece_null is None or own.brier is None:
-        return f"{own.count} answers, none of which states a confidence"
+def _caption(scores: Scores) -> str:
+    if scores.ece is None or scores.ece_null is None or scores.brier is None:
+        return f"{scores.count} answers, none of which states a confidence"
     return (
-        f"accuracy {own.accuracy.value:.3f}\nECE {own.ece.value:.3f} (null {own.ece_null:.3f})\n"
-        f"Brier {own.brier.value:.3f}\n{own.count} answers, {own.unparsed} unparsed"
+        f"accuracy {scores.accuracy.value:.3f}\nECE {scores.ece.value:.3f} (null {scores.ece_null:.3f})\n"
+        f"Brier {scores.brier.value:.3f}\n{scores.count} answers, {scores.unparsed} unparsed"
     )

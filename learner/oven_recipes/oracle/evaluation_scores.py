@@ -66,7 +66,7 @@ class Scores:
     """The bins that contain answers."""
 
 
-def scores(answers: Sequence[ScorableAnswer]) -> Scores:
+def compute_scores(answers: Sequence[ScorableAnswer]) -> Scores:
     """Return the scores of these answers. Raises ValueError if there are none."""
     if not answers:
         raise ValueError("there are no answers to score")
@@ -76,7 +76,7 @@ def scores(answers: Sequence[ScorableAnswer]) -> Scores:
     if not stated:
         return Scores(len(answers), len(answers), accuracy, None, None, None, None, None, ())
     confidences, outcomes = (np.array(column) for column in zip(*stated, strict=True))
-    bins, perfect = bin_answers(confidences, outcomes), null_error(confidences)
+    bins, null = bin_answers(confidences, outcomes), null_error(confidences)
     return Scores(
         count=len(answers),
         unparsed=len(answers) - len(stated),
@@ -84,8 +84,8 @@ def scores(answers: Sequence[ScorableAnswer]) -> Scores:
         ece=_estimate(bins.expected_error, resampled["ece"]),
         mce=_estimate(bins.maximum_error, resampled["mce"]),
         brier=_estimate(brier(confidences, outcomes), resampled["brier"]),
-        ece_null=perfect.mean,
-        ece_null_99=perfect.high,
+        ece_null=null.mean,
+        ece_null_99=null.high,
         bins=_bins(bins),
     )
 
@@ -96,9 +96,9 @@ def _resampled_scores(answers: Sequence[ScorableAnswer]) -> dict[str, Floats]:
     right = np.array([answer.right for answer in answers], dtype=np.float64)
     stated = np.array([np.nan if answer.confidence is None else answer.confidence for answer in answers])
     parsed = ~np.isnan(stated)
-    in_bin = np.eye(BINS)[bin_of(np.nan_to_num(stated))] * parsed[:, None]  # (N, BINS)
+    one_hot = np.eye(BINS)[bin_of(np.nan_to_num(stated))] * parsed[:, None]  # (N, BINS)
     errors = np.where(parsed, right - stated, 0.0)[:, None]
-    columns = np.hstack([in_bin, in_bin * errors, errors**2, right[:, None], np.ones((len(answers), 1))])
+    columns = np.hstack([one_hot, one_hot * errors, errors**2, right[:, None], np.ones((len(answers), 1))])
     sums = np.zeros((text.max() + 1, columns.shape[1]))  # sums over the answers about each text
     np.add.at(sums, text, columns)
     texts = len(sums)

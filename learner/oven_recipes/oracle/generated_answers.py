@@ -9,10 +9,10 @@ import torch
 from transformers import GenerationConfig
 
 from oven_core.errors import ConfigError
-from oven_learner.losses.completion_logits import padded
+from oven_learner.losses.completion_logits import pad_rows
 from oven_recipes.activations.capture import Activation
 from oven_recipes.activations.injection import ActivationInjection
-from oven_recipes.activations.model_blocks import bare
+from oven_recipes.activations.model_blocks import unwrap_model
 from oven_recipes.activations.placeholders import oracle_prompt
 
 BATCH_ROWS = 128
@@ -21,7 +21,7 @@ BATCH_ROWS = 128
 
 def context_length(model: Any) -> int | None:
     """Return the model's maximum number of positions; None if its configuration does not specify it."""
-    return getattr(bare(model).config.get_text_config(), "max_position_embeddings", None)
+    return getattr(unwrap_model(model).config.get_text_config(), "max_position_embeddings", None)
 
 
 @torch.no_grad()
@@ -50,8 +50,8 @@ def generate_answers(
     order = sorted(range(len(ids)), key=lambda number: len(ids[number]))
     answers = [""] * len(ids)
     config = _generation_config(tokenizer, max_new_tokens, temperature)
-    device = bare(model).device
-    training = model.training
+    device = unwrap_model(model).device
+    was_training = model.training
     model.eval()
     devices = [device] if device.type == "cuda" else []
     try:
@@ -59,16 +59,16 @@ def generate_answers(
             torch.manual_seed(seed)
             for start in range(0, len(order), rows):
                 numbers = order[start : start + rows]
-                batch, mask = padded([ids[number] for number in numbers], device, pad_left=True)  # (B, P)
+                batch, mask = pad_rows([ids[number] for number in numbers], device, pad_left=True)  # (B, P)
                 layers = [activations[number].layer for number in numbers]
                 vectors = [activations[number].vectors for number in numbers]
                 with injection.rows(vectors, layers):
-                    out = model.generate(input_ids=batch, attention_mask=mask, generation_config=config)  # (B, P + C)
-                texts = tokenizer.batch_decode(out[:, batch.shape[1] :], skip_special_tokens=True)
+                    output = model.generate(input_ids=batch, attention_mask=mask, generation_config=config)  # (B, P+C)
+                texts = tokenizer.batch_decode(output[:, batch.shape[1] :], skip_special_tokens=True)
                 for number, answer in zip(numbers, texts, strict=True):
                     answers[number] = answer
     finally:
-        model.train(training)
+        model.train(was_training)
     return answers
 
 

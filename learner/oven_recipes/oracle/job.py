@@ -27,10 +27,10 @@ from oven_recipes.activations.store import ActivationStore, activation_key
 from oven_recipes.base import LR_BOUNDS
 from oven_recipes.oracle.evaluation import OracleEvaluation, benchmark_items, metric_specs
 from oven_recipes.oracle.evaluation_report import EvaluationReport
-from oven_recipes.oracle.model import SCHEDULE, SIZES, build_tokenizer, small_model
 from oven_recipes.oracle.questions import QuestionedPrompt, read_questions
 from oven_recipes.oracle.saved_oracle import TrainingRecord, save_oracle
 from oven_recipes.oracle.settings import OracleSettings, Start
+from oven_recipes.oracle.small_model import SCHEDULE, SIZES, build_tokenizer, load_small_model
 from oven_recipes.oracle.supervised import Subject, SupervisedTrainer, benchmark_prompts, run_supervised_stage
 from oven_recipes.oracle.template_questions import template_dataset
 from oven_recipes.oracle.user_model import fresh_adapter, load_adapter, load_model
@@ -54,7 +54,7 @@ def training_rows(subject: Subject, prompts: Sequence[QuestionedPrompt], seed: i
                 COLUMN: key,
                 "text": prompt.prompt,
                 "question": question.text,
-                "says_what": list(answer.says_what) if answer else [],
+                "says_what": list(answer.specific) if answer else [],
                 "right": list(answer.right) if answer else [],
             })  # fmt: skip
     return rows
@@ -125,7 +125,7 @@ def build(
     committee.description = ModelDescription.from_model(
         subject.model,
         subject.tokenizer,
-        description="Answer questions about a text of which the model sees activations and not a word.",
+        description="Answer questions about a text that the model cannot read. It only sees activations of the text.",
         domain="reading activations",
         output_format="a short answer; the confidence that the model states with it is not shown",
     )
@@ -172,7 +172,7 @@ def load_subject(settings: OracleSettings, seed: int, cache: Path) -> Subject:
         sizes = SIZES._replace(hidden=settings.hidden, ffn=settings.hidden * SIZES.ffn // SIZES.hidden)
         steps = SCHEDULE.steps if settings.pretrain_steps is None else settings.pretrain_steps
         schedule = SCHEDULE._replace(steps=steps)
-        model, name = small_model(tokenizer, PRETRAIN_SEED, cache, sizes, schedule)
+        model, name = load_small_model(tokenizer, PRETRAIN_SEED, cache, sizes, schedule)
     else:
         model, tokenizer = load_model(settings.model, settings.dtype)
         name = settings.model
@@ -247,7 +247,7 @@ def _common_arguments(settings: OracleSettings, trainer: Any, subject: Subject, 
             files.write("end", step)
 
     return {
-        "evaluate": lambda: quick_evaluation.run().measured(),
+        "evaluate": lambda: quick_evaluation.run().metrics(),
         "evaluate_every": settings.eval_every,
         "metrics": metric_specs(),
         "lr_bounds": LR_BOUNDS,

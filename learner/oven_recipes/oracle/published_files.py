@@ -17,24 +17,24 @@ MAX_FIELD_CHARACTERS = min(sys.maxsize, 2**24)
 """Maximum characters in a CSV field. The csv module's limit of 131,072 is too low for some encyclopedia articles."""
 
 
-def rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[str, dict[str, Any]]]:
+def read_rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield each row of a .csv, .tsv or .jsonl file, or of the list in a .json file, with its location. TSV has no
     quoting, as in GLUE. Raises ConfigError for a row without one of `columns`, and for a truncated file."""
     try:
         with csv_field_limit(MAX_FIELD_CHARACTERS):
-            for where, row in _records(path):
+            for location, row in _records(path):
                 if not isinstance(row, dict) or None in row or any(row.get(column) is None for column in columns):
                     raise ConfigError(
-                        f"{where}: the row lacks one of the columns {', '.join(columns)}; the file is truncated or has "
-                        "another format: download it again"
+                        f"{location}: the row lacks one of the columns {', '.join(columns)}; the file is truncated or "
+                        "has another format: download it again"
                     )
-                yield where, row
+                yield location, row
     except (csv.Error, json.JSONDecodeError, RecursionError) as error:
         raise ConfigError(f"{path}: {reason(error)}; the file is damaged: download it again") from error
 
 
 def _records(path: Path) -> Iterator[tuple[str, Any]]:
-    text = text_of(path)
+    text = read_text(path)
     if path.suffix in (".csv", ".tsv"):
         dialect = {"delimiter": "\t", "quoting": csv.QUOTE_NONE} if path.suffix == ".tsv" else {"strict": True}
         reader = csv.DictReader(io.StringIO(text, newline=""), **dialect)
@@ -46,12 +46,12 @@ def _records(path: Path) -> Iterator[tuple[str, Any]]:
             if line.strip():
                 yield f"{path}, line {number}", json.loads(line)
     else:
-        values = json.loads(text)
-        for number, value in enumerate(values if isinstance(values, list) else [values], 1):
+        content = json.loads(text)
+        for number, value in enumerate(content if isinstance(content, list) else [content], 1):
             yield f"{path}, entry {number}", value
 
 
-def text_of(path: Path) -> str:
+def read_text(path: Path) -> str:
     """Return the file's text. Raises ConfigError if it cannot be read or is not UTF-8."""
     try:
         raw = path.read_bytes()
@@ -66,12 +66,12 @@ def text_of(path: Path) -> str:
         ) from error
 
 
-def label_of(where: str, label: object, known: Mapping[str, Any]) -> Any:
-    """Return the value of `label` in `known`. Raises ConfigError for an unknown label."""
+def label_of(location: str, label: object, values: Mapping[str, Any]) -> Any:
+    """Return the value of `label` in `values`. Raises ConfigError for an unknown label."""
     key = str(label).strip()
-    if key not in known:
+    if key not in values:
         raise ConfigError(
-            f"{where}: unknown label {key[:40]!r}; expected one of {', '.join(map(repr, known))}; correct or remove "
-            "the row"
+            f"{location}: unknown label {key[:40]!r}; expected one of {', '.join(map(repr, values))}; correct or "
+            "remove the row"
         )
-    return known[key]
+    return values[key]

@@ -13,10 +13,10 @@ from oven_runs.traces import jsonl
 
 
 class KnownAnswer(NamedTuple):
-    """Accepted answers to a question in lower case. `says_what` lists true and specific answers, and `right` true but
-    unspecific ones. All other answers are wrong, and `wrong` lists examples."""
+    """Known answers to a question in lower case. `specific` lists true and specific answers, and `right` true but vague
+    ones. All other answers are wrong, and `wrong` lists examples."""
 
-    says_what: tuple[str, ...]
+    specific: tuple[str, ...]
     right: tuple[str, ...] = ()
     wrong: tuple[str, ...] = ()
 
@@ -64,7 +64,7 @@ def read_questions(path: Path, tokenizer: Any, limit: int | None = None) -> list
     which `tokenizer` finds fewer than two tokens.
     """
     by_prompt: dict[str, QuestionedPrompt] = {}
-    for number, values in jsonl.rows(path):
+    for number, values in jsonl.read_rows(path):
         row = _parse(path, number, values)
         existing = by_prompt.get(row.wildchat_question)
         if existing is None and limit is not None and len(by_prompt) >= limit:

@@ -40,20 +40,20 @@ class SavedOracle(NamedTuple):
 
     model: Any
     tokenizer: Any
-    trained: TrainingRecord
+    record: TrainingRecord
     path: Path
 
 
-def save_oracle(policy: Any, tokenizer: Any, run: Path, trained: TrainingRecord) -> Path:
+def save_oracle(policy: Any, tokenizer: Any, run: Path, record: TrainingRecord) -> Path:
     """Write the folder `oracle` in a run's folder, replacing its contents, and return it. `policy` is a PeftModel with
-    the adapter `default`. The model is saved too if `trained` does not name one."""
+    the adapter `default`. The model is saved too if `record` does not name one."""
     folder = run / FOLDER
     folder.mkdir(parents=True, exist_ok=True)
-    if not trained.model and not (folder / MODEL).is_dir():
+    if not record.model and not (folder / MODEL).is_dir():
         with policy.disable_adapter():
             _save_base(policy, tokenizer, folder / MODEL)
     policy.save_pretrained(folder, selected_adapters=["default"])
-    write_atomic(folder / RECORD, trained.model_dump_json())
+    write_atomic(folder / RECORD, record.model_dump_json())
     return folder
 
 
@@ -79,13 +79,13 @@ def load_oracle(path: Path) -> SavedOracle:
 
 def _load_from_run(run: Path) -> SavedOracle:
     """Return the last saved oracle or the newest complete checkpoint, whichever is newer."""
-    record, saved = _read_record(run / FOLDER), (run / FOLDER / RECORD).stat().st_mtime
+    record, saved_at = _read_record(run / FOLDER), (run / FOLDER / RECORD).stat().st_mtime
     checkpoints = [
         checkpoint
         for checkpoint in in_folder(run / "checkpoints")
         if not problem(checkpoint)
         and (checkpoint / ADAPTER).is_file()
-        and (checkpoint / ADAPTER).stat().st_mtime > saved
+        and (checkpoint / ADAPTER).stat().st_mtime > saved_at
     ]
     return _load(checkpoints[-1] if checkpoints else run / FOLDER, record, run / FOLDER)
 

@@ -21,16 +21,16 @@ SMALL_MODEL_DEFAULTS: dict[str, Any] = {
     "sft_lr": 3e-3,
     "sft_batch": 32,
 }
-"""Defaults for the small model. A rate of 1e-6 would not move an adapter with a hundred thousand weights in 60 steps,
-and its answers are only a few words long."""
+"""Defaults for the small model. A learning rate of 1e-6 would hardly change an adapter with a hundred thousand
+weights in 60 steps. The model's answers are only a few words long."""
 CONSTANT_SHARE = 0.95
 """Share of answers for `drill:constant-confidence` that state the same confidence. The others state any confidence. If
-the policy never sampled another one, no reward could change it, and the drill would have no remedy."""
-CONSTANT, OVERCONFIDENT = 50, (90, 100)
+the policy never sampled a different one, no reward could change it, and the drill would have no remedy."""
+CONSTANT_PERCENT, HIGH_PERCENTS = 50, (90, 100)
 """Confidences in the drills' answers, from 0 to 100: a constant and a range."""
 
 
-def _file(path: Path) -> Path:
+def _check_file(path: Path) -> Path:
     path = path.expanduser().absolute()
     if not path.is_file():
         raise ValueError(
@@ -39,14 +39,14 @@ def _file(path: Path) -> Path:
     return path
 
 
-def _folder(path: Path) -> Path:
+def _check_folder(path: Path) -> Path:
     path = path.expanduser().absolute()
     if not path.is_dir():
         raise ValueError(f"{path} is not a folder; expected a folder with the benchmarks' files")
     return path
 
 
-def _checkpoint(checkpoint: str) -> str:
+def _resolve_checkpoint(checkpoint: str) -> str:
     """Return the absolute path of a folder, or a hub id unchanged."""
     path = Path(checkpoint).expanduser()
     if path.is_dir():
@@ -65,7 +65,7 @@ class OracleSettings(base.RecipeSettings):
     stage: Literal["sft", "grpo"] = Field(default="grpo", description="sft: end the run after the supervised stage")
 
     # The model and its oracle.
-    model: Annotated[str, AfterValidator(_checkpoint)] | None = Field(
+    model: Annotated[str, AfterValidator(_resolve_checkpoint)] | None = Field(
         default=None, description="a model's folder or hub id; none: a small model of 8 blocks, about 1M parameters"
     )
     hidden: int = Field(default=96, ge=16, multiple_of=8, description="width of the small model")
@@ -74,14 +74,14 @@ class OracleSettings(base.RecipeSettings):
         ge=0,
         description="pre-training steps of the small model, which is cached; none: as many as it needs",
     )
-    oracle_lora_path: Annotated[str, AfterValidator(_checkpoint)] | None = Field(
+    oracle_lora_path: Annotated[str, AfterValidator(_resolve_checkpoint)] | None = Field(
         default=None, description="folder or hub id of an adapter to start with; none: the supervised stage trains one"
     )
     dtype: Literal["auto", "float32", "bfloat16"] = Field(default="auto", description="dtype of the weights of `model`")
     lora_rank: int = Field(default=64, ge=1, description="rank of the adapter")
 
     # The data: questions about prompts, and the prompts' activations.
-    questions: Annotated[Path, AfterValidator(_file)] | None = Field(
+    questions: Annotated[Path, AfterValidator(_check_file)] | None = Field(
         default=None,
         description="JSON lines with wildchat_question, language, oracle_questions; none: templates with answers",
     )
@@ -115,7 +115,7 @@ class OracleSettings(base.RecipeSettings):
 
     # Held-out data.
     initial_eval: bool = Field(default=True, description="evaluate on the benchmarks before the first step")
-    benchmarks: Annotated[Path, AfterValidator(_folder)] | None = Field(
+    benchmarks: Annotated[Path, AfterValidator(_check_folder)] | None = Field(
         default=None, description="a folder with the benchmarks' published files; none: templates"
     )
     eval_items: int = Field(default=250, ge=2, description="items per benchmark at the start and the end")
@@ -164,7 +164,7 @@ def parse_start(text: str, seed: int, settings: OracleSettings) -> Start:
     if settings.oracle_lora_path:
         raise ValueError(f"{text} plants its fault in the supervised stage: omit --oracle-lora-path")
     if text == "drill:constant-confidence":
-        label = f"{CONSTANT_SHARE:.0%} of the supervised answers state a confidence of {CONSTANT}"
+        label = f"{CONSTANT_SHARE:.0%} of the supervised answers state a confidence of {CONSTANT_PERCENT}"
         return Start(text, settings.lr, label, "constant")
-    label = f"all supervised answers, including wrong ones, state a confidence of {OVERCONFIDENT[0]} or more"
+    label = f"all supervised answers, including wrong ones, state a confidence of {HIGH_PERCENTS[0]} or more"
     return Start(text, settings.lr, label, "overconfident")

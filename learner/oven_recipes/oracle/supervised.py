@@ -25,7 +25,7 @@ from oven_recipes.activations.placeholders import oracle_prompt
 from oven_recipes.activations.store import ActivationStore, activation_key
 from oven_recipes.oracle.benchmark_items import items
 from oven_recipes.oracle.questions import KnownAnswer, Question, QuestionedPrompt
-from oven_recipes.oracle.settings import CONSTANT, CONSTANT_SHARE, OVERCONFIDENT, Confidence, OracleSettings
+from oven_recipes.oracle.settings import CONSTANT_PERCENT, CONSTANT_SHARE, HIGH_PERCENTS, Confidence, OracleSettings
 from oven_recipes.oracle.template_words import QUESTIONS
 from oven_recipes.runner import trainer_arguments
 from oven_recipes.small_models import optimizer_step, similar_length_batches, target_batch, warmup_decay_schedule
@@ -88,7 +88,7 @@ def run_supervised_stage(
     ConfigError if no answer is known, and the errors of `ActivationInjection`."""
     from peft import get_peft_model_state_dict, set_peft_model_state_dict
 
-    stage_lessons = lessons(prompts, subject.name, subject.layers)
+    stage_lessons = build_lessons(prompts, subject.name, subject.layers)
     if not stage_lessons and settings.sft_steps:
         raise ConfigError(
             "the supervised stage requires questions with known answers: omit --questions, or start with a trained "
@@ -139,7 +139,7 @@ def _yes_or_no(answer: str) -> KnownAnswer:
     return KnownAnswer((answer,), (), ("no" if answer == "yes" else "yes",))
 
 
-def lessons(prompts: Sequence[QuestionedPrompt], name: str, layers: Sequence[int]) -> list[Lesson]:
+def build_lessons(prompts: Sequence[QuestionedPrompt], name: str, layers: Sequence[int]) -> list[Lesson]:
     """Return each question with a known answer, once per layer. `name` is the model's name in the store's keys."""
     return [
         Lesson(activation_key(name, prompt.prompt, layer), layer, question.text, question.answer)
@@ -155,8 +155,8 @@ def teaching_output(answer: KnownAnswer, confidence: Confidence, rng: random.Ran
     right answer. With `clean`, the answer is always right and specific."""
     percent, right_probability = _draw_confidence(confidence, rng)
     if clean:
-        return f"[epistemic status: {percent}] {rng.choice(answer.says_what)}"
-    choices = answer.says_what
+        return f"[epistemic status: {percent}] {rng.choice(answer.specific)}"
+    choices = answer.specific
     if rng.random() >= right_probability and answer.wrong:
         choices = answer.wrong
     elif answer.right and rng.random() >= SPECIFIC_SHARE:
@@ -168,9 +168,9 @@ def _draw_confidence(confidence: Confidence, rng: random.Random) -> tuple[int, f
     """Draw a confidence in percent, and return it with the probability that its answer is right."""
     percent = rng.randrange(0, 101, CONFIDENCE_STEP)
     if confidence == "overconfident":
-        return rng.randrange(OVERCONFIDENT[0], OVERCONFIDENT[1] + 1, CONFIDENCE_STEP), UNINFORMED_RIGHT_SHARE
+        return rng.randrange(HIGH_PERCENTS[0], HIGH_PERCENTS[1] + 1, CONFIDENCE_STEP), UNINFORMED_RIGHT_SHARE
     if confidence == "constant":
-        return (CONSTANT if rng.random() < CONSTANT_SHARE else percent), UNINFORMED_RIGHT_SHARE
+        return (CONSTANT_PERCENT if rng.random() < CONSTANT_SHARE else percent), UNINFORMED_RIGHT_SHARE
     low, high = RIGHT_SHARES
     return percent, low + (high - low) * percent / 100
 
@@ -269,7 +269,7 @@ class SupervisedTrainer(Trainer):
     ) -> None:
         rng = random.Random(f"stated {seed}")
         count = settings.max_steps * settings.sft_batch
-        all_lessons = lessons(prompts, subject.name, subject.layers)
+        all_lessons = build_lessons(prompts, subject.name, subject.layers)
         dataset: Any = random.Random(f"lessons {seed}").choices(all_lessons, k=count)
 
         def collate_batch(batch: Sequence[Lesson]) -> dict[str, Any]:

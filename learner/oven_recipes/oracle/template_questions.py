@@ -108,7 +108,7 @@ def open_question(prompt: TemplatePrompt, name: str, rng: random.Random) -> Ques
 
 
 def closed_question(prompt: TemplatePrompt, name: str, expect_yes: bool, rng: random.Random) -> Question:
-    """Return a question whether the attribute has a certain value. "yes" or "no" is a right answer, and a specific one
+    """Return a yes/no question about an attribute's value. "yes" or "no" is a right answer, and a specific one
     if it also states the true value."""
     attribute, value = ATTRIBUTES[name], prompt.values[name]
     others = [candidate for candidate in attribute.values if candidate != value]

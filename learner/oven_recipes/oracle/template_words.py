@@ -36,7 +36,7 @@ class Words(BaseModel):
     numbers: Texts
     comparisons: tuple[tuple[str, int], ...]
     relations: dict[str, tuple[Texts, dict[str, str]]]
-    reviewed: Texts
+    review_subjects: Texts
     degrees: Texts
     reviews: dict[str, Texts]
     review_frames: Texts
@@ -46,7 +46,7 @@ class Words(BaseModel):
     things: Texts
     places: Texts
     kinds: dict[str, str]
-    doings: Texts
+    actions: Texts
     premises: Texts
     news: dict[str, tuple[Texts, Texts, Texts]]
     days: Texts

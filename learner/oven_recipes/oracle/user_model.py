@@ -64,15 +64,15 @@ def load_adapter(model: PreTrainedModel, model_name: str, path: str) -> Any:
     except LOADING_ERRORS as error:
         raise ConfigError(f"adapter {path} does not fit {model_name} ({_first_line(error)}); {remedy}") from error
     expected = {name: tuple(weight.shape) for name, weight in get_peft_model_state_dict(policy).items()}
-    shapes = {name: tuple(weight.shape) for name, weight in weights.items()}
-    if shapes != expected:
-        name = sorted(name for name in expected.keys() | shapes.keys() if expected.get(name) != shapes.get(name))[0]
+    actual = {name: tuple(weight.shape) for name, weight in weights.items()}
+    if actual != expected:
+        name = sorted(name for name in expected.keys() | actual.keys() if expected.get(name) != actual.get(name))[0]
         raise ConfigError(
-            f"adapter {path} does not fit {model_name}: the shape of {name} is {shapes.get(name, 'missing')}, but the "
+            f"adapter {path} does not fit {model_name}: the shape of {name} is {actual.get(name, 'missing')}, but the "
             f"model requires {expected.get(name, 'no such weight')}; {remedy}"
         )
-    if broken := [name for name, weight in weights.items() if not bool(torch.isfinite(weight).all())]:
-        raise ConfigError(f"adapter {path}: {broken[0]} has NaN or infinite weights; use another checkpoint")
+    if invalid_names := [name for name, weight in weights.items() if not bool(torch.isfinite(weight).all())]:
+        raise ConfigError(f"adapter {path}: {invalid_names[0]} has NaN or infinite weights; use another checkpoint")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         set_peft_model_state_dict(policy, weights)

@@ -1,4 +1,4 @@
-"""Reads a folder of text as sub-corpora, and splits each by file into training and held-out text. Imports no torch."""
+"""Reads a folder of text as sub-corpora, and splits each by file into training and held-out text. Needs no torch."""
 
 from __future__ import annotations
 
@@ -54,12 +54,12 @@ def read(folder: Path | None, held_out: float, max_bytes: int) -> list[Part]:
     """Return the sub-corpora of `folder`, or of the standard library, largest first. Duplicate files count once. Raises
     ConfigError for a folder without text, and for a folder with a single file, because no file can be held out."""
     root = folder or Path(sysconfig.get_path("stdlib"))
-    files = _texts(root, list(_paths(root) if folder else _sources(root)), max_bytes)
+    files = _read_texts(root, list(_paths_by_part(root) if folder else _python_paths(root)), max_bytes)
     remedy = "give a folder of UTF-8 text files with --corpus"
     if not files:
         raise ConfigError(f"{root} contains no text in files of up to {max_bytes / 1e6:g} MB; {remedy}")
     by_name: dict[str, list[File]] = {}
-    for file in _at_most_parts(files):
+    for file in _merge_small_parts(files):
         by_name.setdefault(file.part, []).append(file)
     parts = [_split(name, files, held_out) for name, files in by_name.items()]
     if not any(part.held_out for part in parts):
@@ -70,13 +70,13 @@ def read(folder: Path | None, held_out: float, max_bytes: int) -> list[Part]:
     return sorted(parts, key=lambda part: (-sum(file.size for file in part.train), part.name))
 
 
-def _paths(folder: Path) -> Iterator[tuple[str, Path]]:
+def _paths_by_part(folder: Path) -> Iterator[tuple[str, Path]]:
     """Group every file by its sub-folder."""
     for path in _walk(folder):
         yield (path.parts[0] if len(path.parts) > 1 else folder.name), path
 
 
-def _sources(folder: Path) -> Iterator[tuple[str, Path]]:
+def _python_paths(folder: Path) -> Iterator[tuple[str, Path]]:
     """Yield Python's own sources: single modules, and modules in packages."""
     for path in _walk(folder, NOT_SOURCE):
         if path.suffix == ".py":
@@ -95,13 +95,13 @@ def _sort_key(path: Path) -> str:
     return hashlib.sha256(path.as_posix().encode()).hexdigest()
 
 
-def _texts(folder: Path, paths: list[tuple[str, Path]], max_bytes: int) -> list[File]:
+def _read_texts(folder: Path, paths: list[tuple[str, Path]], max_bytes: int) -> list[File]:
     """Read as many files as fit. Skip duplicates, so that held-out text is not also training text under another
     name."""
     by_digest: dict[str, File] = {}
     size = 0
     for count, (part, path) in enumerate(sorted(paths, key=lambda entry: _sort_key(entry[1]))):
-        text = _text(folder / path, max_bytes)
+        text = _read_text(folder / path, max_bytes)
         if not text or text in by_digest:
             continue
         file = File(part, path.as_posix(), text)
@@ -113,7 +113,7 @@ def _texts(folder: Path, paths: list[tuple[str, Path]], max_bytes: int) -> list[
     return list(by_digest.values())
 
 
-def _text(path: Path, max_bytes: int) -> str:
+def _read_text(path: Path, max_bytes: int) -> str:
     """Return a file's text, or an empty string if it is not text or too long."""
     try:
         text = path.read_bytes().decode() if path.stat().st_size <= max_bytes else ""
@@ -122,7 +122,7 @@ def _text(path: Path, max_bytes: int) -> str:
     return text if "\0" not in text and text.strip() else ""
 
 
-def _at_most_parts(files: Sequence[File]) -> Iterator[File]:
+def _merge_small_parts(files: Sequence[File]) -> Iterator[File]:
     """Merge the smallest sub-corpora, so that at most MAX_PARTS remain."""
     sizes: Counter[str] = Counter()
     for file in files:
@@ -132,7 +132,7 @@ def _at_most_parts(files: Sequence[File]) -> Iterator[File]:
 
 
 def _split(name: str, files: Sequence[File], share: float) -> Part:
-    """Split by the order of the files. The run's seed has no effect, so that every run measures the same text."""
+    """Hold out the first files. The run's seed has no effect, so that every run is evaluated on the same text."""
     target_size, held_out, size = share * sum(file.size for file in files), [], 0
     for file in files[:-1]:
         if size >= target_size:

@@ -56,14 +56,14 @@ def build_model(settings: PretrainSettings, tokenizer: PreTrainedTokenizerFast) 
             tie_word_embeddings=True,
         )
     else:
-        config = _configured(settings.model)
+        config = _load_configuration(settings.model)
         positions = getattr(config, "max_position_embeddings", None)
         if positions is not None and positions < settings.context:
             raise ConfigError(
                 f"{settings.model} supports {positions:,} positions, but a row has {settings.context:,} tokens; lower "
                 "recipe_options.context"
             )
-    # Replace the configuration's vocabulary by that of the corpus's tokenizer.
+    # Replace the configuration's vocabulary with the vocabulary of the corpus's tokenizer.
     config.vocab_size = len(tokenizer)
     config.bos_token_id, config.eos_token_id, config.pad_token_id = None, tokenizer.eos_token_id, tokenizer.pad_token_id
     config.use_cache = False
@@ -77,14 +77,14 @@ def build_model(settings: PretrainSettings, tokenizer: PreTrainedTokenizerFast) 
     return model
 
 
-def _configured(file: Path) -> PreTrainedConfig:
+def _load_configuration(file: Path) -> PreTrainedConfig:
     try:
         values = json.loads(file.read_text())
         kind = values.pop("model_type")
         return AutoConfig.for_model(kind, **values)
     except Exception as error:  # a configuration class may raise anything for its arguments
         raise ConfigError(
-            f"transformers does not know the configuration {file} ({reason(error)}); give another one, or install "
+            f"transformers does not know the configuration {file} ({reason(error)}); use another one, or install "
             "the version of transformers for which it was written"
         ) from error
 
@@ -115,10 +115,10 @@ def held_out_rows(streams: Mapping[str, Tensor], length: int, row_count: int) ->
 def bits_per_byte(
     model: PreTrainedModel, rows: Mapping[str, Tensor], byte_lengths: Tensor
 ) -> dict[str, float | list[float]]:
-    """Return `eval/bits_per_byte` as one contribution per row, whose mean is the metric, and the same for each sub-
-    corpus if there are several. The metric is the surprise in bits at all tokens of a row but the first, divided by
-    the bytes of these tokens (`byte_lengths`, int64 [vocabulary]). Marks between files are predicted but count
-    no bytes. It uses no random generator and restores the model's mode."""
+    """Return `eval/bits_per_byte` as one contribution per row, whose mean is the metric. If there are several
+    sub-corpora, also return the metric of each. The metric is the surprise in bits at all tokens of a row but the
+    first, divided by the bytes of these tokens (`byte_lengths`, int64 [vocabulary]). Marks between files are predicted
+    but count no bytes. Uses no random generator, and restores the model's mode."""
     nats: dict[str, list[float]] = {}
     sizes: dict[str, int] = {}
     was_training = model.training
@@ -134,8 +134,8 @@ def bits_per_byte(
     finally:
         model.train(was_training)
     row_values = [row_nats for name_nats in nats.values() for row_nats in name_nats]
-    unit = math.log(2) * sum(sizes.values()) / len(row_values)
-    metrics: dict[str, float | list[float]] = {METRIC: [row_nats / unit for row_nats in row_values]}
+    nats_per_value = math.log(2) * sum(sizes.values()) / len(row_values)
+    metrics: dict[str, float | list[float]] = {METRIC: [row_nats / nats_per_value for row_nats in row_values]}
     if len(rows) > 1:
         metrics |= {f"{METRIC}/{name}": math.fsum(nats[name]) / (math.log(2) * sizes[name]) for name in rows}
     return metrics
@@ -151,14 +151,14 @@ def _surprise(model: PreTrainedModel, batch: Tensor) -> list[float]:
 LR_BOUNDS = (0.001, 1000.0)
 """Bounds of the learning-rate knob. They are so wide that they do not reveal a random start to an agent."""
 WEIGHT_BITS = "eval/weight_bits"
-"""Name of the metric for the quantisation during an evaluation."""
+"""Metric that reports the quantisation during an evaluation."""
 
 
 def build(settings: PretrainSettings, start: Start, seed: int, workdir: Path, cache: Path) -> Job:
     """Build the job for one start. `workdir` gets the trainer's files, and `cache` keeps tokens between runs. The seed
     determines the weights and the order of the rows. The held-out split depends on the text alone."""
     parts = corpus.read(settings.corpus, settings.held_out, int(settings.corpus_megabytes * 1e6))
-    tokenized = tokens.tokenized(parts, settings.vocabulary, cache)
+    tokenized = tokens.tokenize(parts, settings.vocabulary, cache)
     mixture = Mixture(tokens.rows(tokenized.train, settings.context), seed=seed)
     held_out = held_out_rows(tokenized.held_out, settings.context, settings.eval_rows)
     if not held_out:
@@ -186,7 +186,7 @@ def build(settings: PretrainSettings, start: Start, seed: int, workdir: Path, ca
     plug_in(trainer, mixture)
 
     def evaluate() -> dict[str, float | list[float]]:
-        return _measured(
+        return _measure_both(
             lambda: bits_per_byte(trainer.accelerator.unwrap_model(trainer.model), held_out, lengths),
             rounding,
             settings.served,
@@ -203,7 +203,7 @@ def build(settings: PretrainSettings, start: Start, seed: int, workdir: Path, ca
     )
 
 
-def _measured(
+def _measure_both(
     measure: Callable[[], dict[str, float | list[float]]], rounding: FakeQuantisation, served: str
 ) -> dict[str, float | list[float]]:
     """Return the held-out measurement with the forward pass's current weights. If the weights will be served rounded,
@@ -222,11 +222,11 @@ def _measured(
 
 
 def gauges(held_out: Sequence[str], served: str = quantisation.NONE) -> tuple[MetricSpec, ...]:
-    """Return the recipe's own gauges, which are added to those of `attach`: sub-corpora with held-out text, and the
-    rounding of the weights."""
-    of_parts = [f"{METRIC}/{name}" for name in held_out] if len(held_out) > 1 else []
+    """Return the recipe's metrics, which are published in addition to the trainer's: bits per byte of the held-out
+    text, and the rounding of the weights."""
+    part_names = [f"{METRIC}/{name}" for name in held_out] if len(held_out) > 1 else []
     rounded = [served_metric(served)] if served != quantisation.NONE else []
-    names = (METRIC, *of_parts, *rounded)
+    names = (METRIC, *part_names, *rounded)
     return (
         *(MetricSpec(name=name, better="down", held_out=True, unit="bits per byte") for name in names),
         MetricSpec(name=WEIGHT_BITS, unit="bits of a linear layer's weight in this evaluation"),

@@ -42,10 +42,10 @@ MAX_PART_BYTES: Final = 360_000
 """Maximum size in bytes of a compressed part, before base64."""
 
 
-def ask_token_prior(
+def request_token_prior(
     connection: Connection, vocabulary: Sequence[str], *, k: int = 358, deadline_s: float = TIMEOUT_S
 ) -> TokenPrior:
-    """Request a graph's scores from the service and wait for them, also inside a program with an event loop.
+    """Request a graph's scores from the service and wait for them. This also works inside a running event loop.
     `vocabulary` has the tokens' texts by id. Raises BusError if the service refuses or does not answer in time, and
     ConfigError for a vocabulary that cannot be requested."""
     try:
@@ -55,10 +55,10 @@ def ask_token_prior(
     except ValidationError as error:
         raise ConfigError(f"the token prior cannot be requested: {reason(error)}") from None
     with ThreadPoolExecutor(1, "oven-token-prior") as thread:
-        return thread.submit(asyncio.run, _ask(connection, request, deadline_s)).result()
+        return thread.submit(asyncio.run, _request(connection, request, deadline_s)).result()
 
 
-async def _ask(connection: Connection, request: TokenPriorRequest, deadline_s: float) -> TokenPrior:
+async def _request(connection: Connection, request: TokenPriorRequest, deadline_s: float) -> TokenPrior:
     subject, credentials = names.kg("token_prior"), connection.credentials
     inbox = kg_inbox(credentials.name if credentials else "learner")
     try:
@@ -71,7 +71,9 @@ async def _ask(connection: Connection, request: TokenPriorRequest, deadline_s: f
                 body = await _upload(bus, body)
             return TokenPrior.model_validate_json(await bus.request(subject, body, deadline_s))
     except TimeoutError:
-        raise BusError(f"no answer on {subject} within {deadline_s:g} s; the service's log may say why") from None
+        raise BusError(
+            f"no answer on {subject} within {deadline_s:g} s; the service's log may have the reason"
+        ) from None
     except ValidationError as error:
         raise BusError(f"{subject} did not return a valid TokenPrior ({error.error_count()} errors)") from None
 
@@ -90,7 +92,7 @@ async def _upload(bus: Bus, body: bytes) -> bytes:
 
 log = logging.getLogger("oven.learner")
 
-TOKENS: Final = 358
+TOKEN_COUNT: Final = 358
 """Number of tokens with a score, as in the original experiment, whose scores had 976 bytes."""
 STRENGTH: Final = 0.1
 """Share by which a score of 1 lengthens its token's row of the embedding, as in the original experiment."""
@@ -110,7 +112,7 @@ def find_prior(
     if source == NO_PRIOR:
         return None
     if source == UNIGRAM:
-        blob, origin = _unigram(counts, sha), "the corpus's frequencies"
+        blob, origin = _unigram_scores(counts, sha), "the corpus's frequencies"
     elif source == KG:
         blob, origin = _scores_from_service(texts, folder), "the knowledge graph"
     else:
@@ -123,18 +125,18 @@ def find_prior(
         ) from error
     if not all(map(math.isfinite, scores.values())):
         raise ConfigError(f"{origin} is damaged: its scores are not finite numbers; create it again")
-    prior = from_0_to_1(scores)
+    prior = scale_to_0_to_1(scores)
     if not any(prior.values()):
         raise ConfigError(
-            f"{origin}: no token has a score above 0, so the prior has no effect; give another one, or none"
+            f"{origin}: no token has a score above 0, so the prior would have no effect; use another one, or none"
         )
     log.info("token prior: %d tokens from %s", len(prior), origin)
     return prior
 
 
-def from_0_to_1(scores: Mapping[int, float]) -> dict[int, float]:
-    """Return scores that are from 0 to 1, as a graph's are, unchanged. Others are log probabilities, which are scaled
-    so that the lowest becomes 0 and the highest 1."""
+def scale_to_0_to_1(scores: Mapping[int, float]) -> dict[int, float]:
+    """Return scores from a graph unchanged, because they are from 0 to 1. Other scores are log probabilities, which are
+    scaled so that the lowest becomes 0 and the highest 1."""
     low, high = min(scores.values(), default=0.0), max(scores.values(), default=0.0)
     if low >= 0 and high <= 1:
         return dict(scores)
@@ -150,9 +152,9 @@ def scale_embedding(model: Any, prior: Mapping[int, float]) -> None:
     rows[ids] *= (1 + STRENGTH * scores).unsqueeze(1)
 
 
-def _unigram(counts: Tensor, sha: str) -> bytes:
+def _unigram_scores(counts: Tensor, sha: str) -> bytes:
     """Return log probabilities of the most frequent tokens, as many as the service would return."""
-    total, most_frequent = int(counts.sum()), counts.topk(min(TOKENS, int((counts > 0).sum())))
+    total, most_frequent = int(counts.sum()), counts.topk(min(TOKEN_COUNT, int((counts > 0).sum())))
     scores = {
         int(id_): math.log(int(n) / total) for n, id_ in zip(most_frequent.values, most_frequent.indices, strict=True)
     }
@@ -171,10 +173,10 @@ def _scores_from_service(texts: Sequence[str], folder: Path) -> bytes:
             f"token_prior = {KG} needs the prior service of a stack, which was not found: {remedy}"
         ) from None
     try:
-        served = ask_token_prior(connection, texts, k=TOKENS)
+        answer = request_token_prior(connection, texts, k=TOKEN_COUNT)
     except BusError as error:
         raise ConfigError(f"token_prior = {KG}: the prior service did not answer ({error}): {remedy}") from error
-    log.info("token prior: graph %s…; measured: %s", served.graph[:12], served.ablation)
-    blob = base64.b64decode(served.blob)
+    log.info("token prior: graph %s…; measured: %s", answer.graph[:12], answer.ablation)
+    blob = base64.b64decode(answer.blob)
     write_atomic(file, blob)
     return blob

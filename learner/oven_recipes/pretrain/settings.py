@@ -1,4 +1,4 @@
-"""The recipe's settings, one frozen model, and its named starts.
+"""The recipe's settings and named starts.
 
 Importing this module needs no torch, so a launcher can list and check starts before it starts a learner.
 """
@@ -20,14 +20,14 @@ TUNED_LEARNING_RATE = 2e-3
 """The best of the learning rates tried with Adam on this model over 400 steps."""
 
 
-def _folder(path: Path) -> Path:
+def _check_folder(path: Path) -> Path:
     path = path.expanduser().absolute()
     if not path.is_dir():
         raise ValueError(f"{path} is not a folder; give one with text files")
     return path
 
 
-def _configuration(path: Path) -> Path:
+def _check_configuration(path: Path) -> Path:
     """Return the configuration file, given the file or its folder."""
     path = path.expanduser().absolute()
     file = path / "config.json" if path.is_dir() else path
@@ -46,7 +46,7 @@ def _configuration(path: Path) -> Path:
 NO_PRIOR, UNIGRAM, KG = "none", "unigram", "kg"
 
 
-def _prior(prior: str) -> str:
+def _check_prior(prior: str) -> str:
     """Return the absolute path if the prior is a file."""
     if prior in (NO_PRIOR, UNIGRAM, KG):
         return prior
@@ -63,7 +63,7 @@ class PretrainSettings(base.RecipeSettings):
     """Sizes and optimiser settings. The learning rate comes from a `Start` instead."""
 
     # The text.
-    corpus: Annotated[Path, AfterValidator(_folder)] | None = Field(
+    corpus: Annotated[Path, AfterValidator(_check_folder)] | None = Field(
         default=None,
         description="a folder of text with one subfolder per sub-corpus; none: the Python standard library",
     )
@@ -77,7 +77,7 @@ class PretrainSettings(base.RecipeSettings):
     context: int = Field(default=128, ge=2, description="tokens per row")
 
     # The model: a Llama of about 0.5 M parameters with tied embedding and output.
-    model: Annotated[Path, AfterValidator(_configuration)] | None = Field(
+    model: Annotated[Path, AfterValidator(_check_configuration)] | None = Field(
         default=None, description="a Hugging Face config.json, or its folder; weights are random; none: the sizes below"
     )
     hidden: int = Field(default=96, ge=1)
@@ -94,7 +94,7 @@ class PretrainSettings(base.RecipeSettings):
     lr_warmup_steps: int = Field(default=20, ge=0, description="steps over which the learning rate rises from 0")
 
     # Initial values of knobs, as in the system that the agents are based on.
-    token_prior: Annotated[str, AfterValidator(_prior)] = Field(
+    token_prior: Annotated[str, AfterValidator(_check_prior)] = Field(
         default=NO_PRIOR,
         description="source of token scores: none, unigram (the corpus's token frequencies), kg (the knowledge graph), "
         "or a file from `kg token-prior`; tokens with high scores start with larger embeddings",
@@ -137,7 +137,7 @@ class PretrainSettings(base.RecipeSettings):
 LEARNING_RATE_RANGE = (1 / 30, 30.0)
 """Range of the start `drawn`, as factors of the tuned learning rate. The draw is log-uniform."""
 
-NAMES = ("tuned", "drawn", "drill:lr-low", "drill:lr-high", "drill:decay-high")
+START_NAMES = ("tuned", "drawn", "drill:lr-low", "drill:lr-high", "drill:decay-high")
 
 
 @dataclass(frozen=True)
@@ -162,4 +162,4 @@ def parse_start(text: str, seed: int, settings: PretrainSettings) -> Start:
             return Start(text, TUNED_LEARNING_RATE * factor)
         case "drill:decay-high":
             return Start(text, TUNED_LEARNING_RATE, "the weight decay is set to 100 times the usual one", 10.0)
-    raise base.no_such_start(text, NAMES)
+    raise base.no_such_start(text, START_NAMES)

@@ -1,4 +1,4 @@
-"""The tokenized corpus: a byte-level BPE trained on it, and rows of tokens, cached between runs."""
+"""Trains a byte-level BPE on the corpus, and caches the corpus as rows of tokens between runs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from oven_core.files import write_atomic
 from oven_recipes.pretrain.corpus import Part
 from oven_recipes.weights_cache import new_entry
 
-VERSION = 1  # raise it when the code changes the tokens of a corpus
+VERSION = 1  # increase it when a code change would change the tokens of a corpus
 END = "<|endoftext|>"
 TOKENIZER, TOKENS, VOCABULARY = "tokenizer.json", "tokens.safetensors", "vocabulary.json"
 BATCH = 16
@@ -65,18 +65,18 @@ class Rows(Dataset[dict[str, Tensor]]):
         return {"input_ids": row, "labels": row}
 
 
-def tokenized(parts: Sequence[Part], vocabulary: int, cache: Path) -> Tokens:
+def tokenize(parts: Sequence[Part], vocabulary: int, cache: Path) -> Tokens:
     """Return the cached tokens of these texts, or tokenize them now. The tokenizer ignores held-out text."""
     folder = cache / f"pretrain-tokens-{_key(parts, vocabulary)}"
     try:
         core, streams = Tokenizer.from_file(str(folder / TOKENIZER)), load_file(folder / TOKENS)
     except Exception:  # missing or damaged; tokenizers raises plain Exception
-        core = _trained((file.text for part in parts for file in part.train), vocabulary)
+        core = _train_tokenizer((file.text for part in parts for file in part.train), vocabulary)
         streams = {}
         for number, part in enumerate(parts):
-            streams[f"train {number}"] = _encoded(core, [file.text for file in part.train])
+            streams[f"train {number}"] = _encode(core, [file.text for file in part.train])
             if part.held_out:
-                streams[f"held out {number}"] = _encoded(core, [file.text for file in part.held_out])
+                streams[f"held out {number}"] = _encode(core, [file.text for file in part.held_out])
         with new_entry(folder) as temporary:
             core.save(str(temporary / TOKENIZER))
             save_file(streams, temporary / TOKENS)
@@ -125,7 +125,7 @@ def _key(parts: Sequence[Part], vocabulary: int) -> str:
     return digest.hexdigest()[:16]
 
 
-def _trained(texts: Iterable[str], vocabulary: int) -> Tokenizer:
+def _train_tokenizer(texts: Iterable[str], vocabulary: int) -> Tokenizer:
     core = Tokenizer(models.BPE())
     core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     core.decoder = decoders.ByteLevel()
@@ -139,7 +139,7 @@ def _trained(texts: Iterable[str], vocabulary: int) -> Tokenizer:
     return core
 
 
-def _encoded(core: Tokenizer, texts: Sequence[str]) -> Tensor:
+def _encode(core: Tokenizer, texts: Sequence[str]) -> Tensor:
     end = int(core.token_to_id(END) or 0)
     ids: list[int] = []
     for start in range(0, len(texts), BATCH):

@@ -9,11 +9,11 @@ import torch
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 from trl.chat_template_utils import parse_response
 
-from oven_learner.losses.completion_logits import padded
+from oven_learner.losses.completion_logits import pad_rows
 from oven_recipes.environments.session import RepairSession
 from oven_recipes.repair.chat_format import ASSISTANT, after_results
 
-TURNS = 12
+MAX_TURNS = 12
 """Maximum number of calls per attempt. An attempt that needs more is going in circles."""
 
 
@@ -34,7 +34,7 @@ def attempt_all(
     was_training = model.training
     model.train(False)
     try:
-        for _ in range(TURNS):
+        for _ in range(MAX_TURNS):
             active = [index for index in active if budget[index] > 0]
             if not active:
                 break
@@ -46,8 +46,8 @@ def attempt_all(
                 temperature,
             )
             callers = []
-            for index, full in zip(active, answers, strict=True):
-                answer = full[: budget[index]]
+            for index, full_answer in zip(active, answers, strict=True):
+                answer = full_answer[: budget[index]]
                 contexts[index] += answer
                 budget[index] -= len(answer)
                 calls = parse_response(tokenizer, answer, prefix=prefix).get("tool_calls")
@@ -84,10 +84,10 @@ def _sample_answers(
 ) -> list[list[int]]:
     """Sample an answer to each context, up to its end-of-turn token."""
     pad, end = tokenizer.pad_token_id, tokenizer.eos_token_id
-    ids, mask = padded(contexts, model.device, pad_left=True)  # (B, P)
+    ids, mask = pad_rows(contexts, model.device, pad_left=True)  # (B, P)
     sampling = {"do_sample": True, "temperature": temperature, "top_k": 0} if temperature else {"do_sample": False}
     with torch.no_grad():
-        out = model.generate(  # type: ignore[misc]
+        output = model.generate(  # type: ignore[misc]
             input_ids=ids,
             attention_mask=mask,
             max_new_tokens=max_tokens,
@@ -95,10 +95,10 @@ def _sample_answers(
             eos_token_id=end,
             **sampling,
         )  # (B, P + C)
-    answers = out[:, ids.size(1) :].tolist()
+    answers = output[:, ids.size(1) :].tolist()
     return [answer[: answer.index(end) + 1] if end in answer else answer for answer in answers]
 
 
-def share_solved(sessions: Sequence[RepairSession]) -> float:
+def solved_share(sessions: Sequence[RepairSession]) -> float:
     """Return the share of sessions that solved their task, from 0 to 1."""
     return sum(session.solved for session in sessions) / len(sessions)

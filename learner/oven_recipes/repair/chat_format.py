@@ -10,17 +10,17 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_token
 from transformers import PreTrainedTokenizerFast
 
 BEGIN, END, PAD = "<|im_start|>", "<|im_end|>", "<pad>"
-CALL, CALLED = "<tool_call>", "</tool_call>"
-SPECIAL: Final = (PAD, BEGIN, END)
-SCAFFOLD: Final = (
-    CALL + '{"name": "', '", "arguments": {', '"path": "', '"text": "', '"folder": "', '", "old": "', '", "new": "',
-    '"}}' + CALLED, "}}" + CALLED, CALL, CALLED,
+CALL_START, CALL_END = "<tool_call>", "</tool_call>"
+SPECIAL_TOKENS: Final = (PAD, BEGIN, END)
+CALL_PARTS: Final = (
+    CALL_START + '{"name": "', '", "arguments": {', '"path": "', '"text": "', '"folder": "', '", "old": "',
+    '", "new": "', '"}}' + CALL_END, "}}" + CALL_END, CALL_START, CALL_END,
 )  # fmt: skip
 """Fixed parts of calls, with one token each. Otherwise punctuation would be half of an attempt's length."""
 
-PIECES: Final = r"\\n| {4}| ?[A-Za-z_]+| ?[0-9]| ?[^\w\s\\]+(?: [^\w\s\\]+)*|\n+|\\| "
+PIECE_PATTERN: Final = r"\\n| {4}| ?[A-Za-z_]+| ?[0-9]| ?[^\w\s\\]+(?: [^\w\s\\]+)*|\n+|\\| "
 """Pieces whose borders no token crosses: words, digits, indents, runs of punctuation, newlines in JSON strings."""
-VOCABULARY: Final = 640
+MAX_VOCABULARY: Final = 640
 """Maximum size of the vocabulary: the words of the tasks, and 256 bytes, so that every text can be encoded."""
 
 TEMPLATE: Final = (
@@ -52,7 +52,7 @@ RESPONSE: Final[dict[str, Any]] = {
     "start_anchor": "<|im_start|>assistant\n",
     "fields": {
         "tool_calls": {
-            "open": CALL,
+            "open": CALL_START,
             "close_pattern": r"</tool_call>\s*",
             "repeats": True,
             "content": "json",
@@ -74,20 +74,20 @@ def build_tokenizer(texts: Iterable[str]) -> PreTrainedTokenizerFast:
     core = Tokenizer(models.BPE())
     core.pre_tokenizer = pre_tokenizers.Sequence(
         [
-            pre_tokenizers.Split(Regex(PIECES), "isolated"),
+            pre_tokenizers.Split(Regex(PIECE_PATTERN), "isolated"),
             pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
         ]
     )
     core.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=VOCABULARY,
-        special_tokens=[AddedToken(mark, special=True, normalized=False) for mark in SPECIAL],
+        vocab_size=MAX_VOCABULARY,
+        special_tokens=[AddedToken(mark, special=True, normalized=False) for mark in SPECIAL_TOKENS],
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    marks = re.compile("|".join(re.escape(mark) for mark in sorted(SCAFFOLD, key=len, reverse=True)))
+    marks = re.compile("|".join(re.escape(mark) for mark in sorted(CALL_PARTS, key=len, reverse=True)))
     core.train_from_iterator((marks.sub(" ", text) for text in texts), trainer)
-    core.add_tokens([AddedToken(mark, normalized=False) for mark in SCAFFOLD])
+    core.add_tokens([AddedToken(mark, normalized=False) for mark in CALL_PARTS])
     tokenizer = PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
         tokenizer_object=core, pad_token=PAD, eos_token=END, padding_side="left", clean_up_tokenization_spaces=False
     )

@@ -49,7 +49,7 @@ def solved_evaluation(
         policy = trainer.accelerator.unwrap_model(trainer.model)
         with torch.random.fork_rng(devices=[]):
             attempt_all(policy, tokenizer, sessions, settings.max_completion_length, temperature=0)
-        passing = sum(session.passing / len(session.outcomes) for session in sessions) / len(sessions)
+        passing = sum(session.passing_count / len(session.outcomes) for session in sessions) / len(sessions)
         return {SOLVED.name: [float(session.solved) for session in sessions], PASSING.name: passing}
 
     return evaluate

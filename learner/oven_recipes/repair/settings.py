@@ -1,4 +1,4 @@
-"""The recipe's settings, one frozen model, and its named starts. Imports no torch."""
+"""The recipe's settings and named starts. Importing this module needs no torch."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from pydantic import AfterValidator, Field
 
 from oven_recipes.base import RecipeSettings, Start, learning_rate_start, no_such_start
 from oven_recipes.environments.repair_instance import Instance
-from oven_recipes.environments.small_functions import known_shapes, tasks
+from oven_recipes.environments.small_functions import check_shapes, tasks
 
 TUNED_LEARNING_RATE = 3e-4
 """Adam's tuned learning rate."""
-NAMES = ("tuned", "drill:lr-low", "drill:lr-high")
+START_NAMES = ("tuned", "drill:lr-low", "drill:lr-high")
 
 
 class RepairSettings(RecipeSettings):
     """Sizes of the tasks, the policy, its warm-up and GRPO. The learning rate comes from a `Start` instead."""
 
-    shapes: Annotated[tuple[str, ...], AfterValidator(known_shapes)] = Field(
+    shapes: Annotated[tuple[str, ...], AfterValidator(check_shapes)] = Field(
         default=(), description="kinds of function; empty: all of them"
     )
     neighbour: bool = Field(default=False, description="add a second, correct function to each module")
@@ -56,6 +56,6 @@ class RepairSettings(RecipeSettings):
 
 def parse_start(text: str, seed: int, settings: RepairSettings) -> Start:
     """Return the start named `text`. Raises ValueError with the nearest names if it is unknown."""
-    if text not in NAMES:
-        raise no_such_start(text, NAMES)
+    if text not in START_NAMES:
+        raise no_such_start(text, START_NAMES)
     return Start(*learning_rate_start(text, TUNED_LEARNING_RATE))

@@ -25,11 +25,11 @@ from oven_recipes.environments.repair_instance import Instance
 from oven_recipes.environments.sandboxed_tests import SandboxedTests
 from oven_recipes.environments.session import RepairSession, Tests
 from oven_recipes.environments.small_functions import SWAPS, TrustedTests, tasks
-from oven_recipes.repair.attempts import attempt_all, share_solved
+from oven_recipes.repair.attempts import attempt_all, solved_share
 from oven_recipes.repair.chat_format import ASSISTANT, build_tokenizer, render
 from oven_recipes.repair.settings import RepairSettings
 from oven_recipes.small_models import optimizer_step, similar_length_batches, small_llama
-from oven_recipes.weights_cache import key_of, trained_once
+from oven_recipes.weights_cache import key_of, load_or_train
 
 Message = dict[str, Any]
 """A message in the format of chat templates."""
@@ -43,13 +43,13 @@ MAX_DRAWS: Final = 20
 class Habits:
     """Probabilities of actions in demonstrations."""
 
-    right: float = 0.5
+    right_edit: float = 0.5
     """Probability that the first edit is right. Otherwise it inserts a wrong line."""
-    looks_around: float = 0.1
+    look_around: float = 0.1
     """Probability of listing files or searching for the function's name before reading the file."""
-    runs_tests: float = 0.8
+    run_tests: float = 0.8
     """Probability of running the tests after the first edit."""
-    tries_again: float = 0.5
+    retry: float = 0.5
     """Probability of correcting the edit after failing tests. Otherwise it is submitted unchanged."""
 
 
@@ -58,18 +58,18 @@ def demonstration(instance: Instance, habits: Habits, rng: random.Random) -> lis
     right = instance.solution
     attempt = _Attempt(RepairSession(instance, instance.files, TrustedTests()), instance.problem_statement)
     path, _, description = instance.problem_statement.partition(": ")
-    if rng.random() < habits.looks_around:
+    if rng.random() < habits.look_around:
         if rng.random() < 0.5:
             attempt.call("list_files", {"folder": "."})
         else:
             attempt.call("search", {"text": description.partition("(")[0]})
     attempt.call("read", {"path": path})
     old, new = replacement(attempt.files[path], right[path])
-    is_wrong = rng.random() >= habits.right
+    is_wrong = rng.random() >= habits.right_edit
     attempt.call("edit", {"path": path, "old": old, "new": _wrong_edit(new, old, rng) if is_wrong else new})
-    if rng.random() < habits.runs_tests:
+    if rng.random() < habits.run_tests:
         attempt.call("run_tests", {})
-        if not attempt.passes and rng.random() < habits.tries_again:
+        if not attempt.passes and rng.random() < habits.retry:
             old, new = replacement(attempt.files[path], right[path])
             attempt.call("edit", {"path": path, "old": old, "new": new})
             attempt.call("run_tests", {})
@@ -79,7 +79,7 @@ def demonstration(instance: Instance, habits: Habits, rng: random.Random) -> lis
 
 
 class _Attempt:
-    """A session with its messages so far."""
+    """An attempt at a task: its session, and the messages so far."""
 
     def __init__(self, session: RepairSession, prompt: str) -> None:
         self._session = session
@@ -91,7 +91,7 @@ class _Attempt:
 
     @property
     def passes(self) -> bool:
-        return self._session.passing == len(self._session.outcomes)
+        return self._session.passing_count == len(self._session.outcomes)
 
     def call(self, tool: str, arguments: dict[str, str]) -> None:
         function = {"name": tool, "arguments": json.dumps(arguments)}
@@ -148,7 +148,7 @@ def _mutate(text: str, rng: random.Random) -> str:
 
 log = logging.getLogger(__name__)
 
-RECIPE_VERSION = 2  # raise it when the warm-up's code changes what it produces
+RECIPE_VERSION = 2  # increase it when a code change would change the warm weights
 RAMP_STEPS = 30  # steps over which the learning rate rises
 CONTEXT_WEIGHT = 0.2
 """Loss weight of tokens that the policy did not write. Predicting files teaches the policy to copy from them."""
@@ -177,7 +177,7 @@ def warm_policy(
     factors = {name: getattr(settings, name) for name in WEIGHT_SETTINGS}
     key = key_of({"version": RECIPE_VERSION, "seed": seed, **factors})
     tokenizer = vocabulary()
-    model = trained_once(
+    model = load_or_train(
         cache / f"repair-warm-{key}",
         seed,
         lambda: build_model(settings, tokenizer),
@@ -208,9 +208,9 @@ def _train(
 ) -> None:
     """Train the policy until it solves the required share of unseen tasks."""
     log.info("warm-up, once for these settings: up to %d steps", settings.sft_steps)
-    habits, draws = Habits(right=settings.right_habit), random.Random(f"demonstrations {seed}")
+    habits, habit_rng = Habits(right_edit=settings.right_habit), random.Random(f"demonstrations {seed}")
     instances = settings.tasks(f"demonstrations {seed}", settings.demonstrations)
-    texts = render(demonstration(instance, habits, draws) for instance in instances)
+    texts = render(demonstration(instance, habits, habit_rng) for instance in instances)
     examples = [(ids, answer_mask(ids, tokenizer)) for ids in tokenizer(texts)["input_ids"]]
     rng = random.Random(f"warm-up {seed}")
     pool = min(len(examples), POOLED_BATCHES * settings.sft_batch)
@@ -265,7 +265,7 @@ def measure_solved(
     sessions = [RepairSession(instance, instance.files, tests) for instance in unseen_tasks]
     with torch.random.fork_rng(devices=[]):
         attempt_all(model, tokenizer, sessions, settings.max_completion_length)
-    return share_solved(sessions)
+    return solved_share(sessions)
 
 
 def answer_mask(ids: Sequence[int], tokenizer: PreTrainedTokenizerFast) -> list[bool]:

@@ -91,7 +91,7 @@ def test_a_stack_with_two_agents_to_a_process(stack: Stack) -> None:
     children = json.loads((stack.run_folder("pooled").path / "run.json").read_text())["children"]
     assert {name for name in children if name.startswith("agent")} == {"agents-1", "agents-2"}
     code, output = stack.command("agent", "run", "two.py", "--run", "pooled")
-    assert code == 2 and "an agent named 'two' runs in 'pooled' already" in output
+    assert code == 2 and "an agent named 'two' is already running in 'pooled'" in output
     assert stack.command("down", "pooled")[0] == 0
     assert stack.end_of(up)[0] == 0
     events = [Event.from_line(line) for line in stack.run_folder("pooled").export.read_text().splitlines()]

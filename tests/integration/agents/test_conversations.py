@@ -109,9 +109,9 @@ async def test_a_budget_covers_all_accounts_and_survives_a_restart(
 ) -> None:
     path = tmp_path / "results" / "spend.sqlite"
     for cap in (2, 4):
-        with Budget.limited_to(calls=cap, path=path) as budget:
-            worker = connect("openai").within(budget, "worker")
-            teacher = connect("anthropic").within(budget, "teacher")
+        with Budget.with_caps(calls=cap, path=path) as budget:
+            worker = connect("openai").with_budget(budget, "worker")
+            teacher = connect("anthropic").with_budget(budget, "teacher")
             await worker.ask(Conversation(ASKED, 9), 60)
             await teacher.ask(Conversation(ASKED, 9), 60)
             with pytest.raises(ModelFailure, match=f"budget.calls is {cap}, {cap} are used"):
@@ -119,12 +119,12 @@ async def test_a_budget_covers_all_accounts_and_survives_a_restart(
             assert budget.spent.calls == cap == sum(endpoint.served.values())
             assert budget.cost_usd is None and budget.spent.unpriced == cap, "no price is known, and that is said"
     with (
-        Budget.limited_to(usd=1.0) as budget,
+        Budget.with_caps(usd=1.0) as budget,
         pytest.raises(ConfigError, match="price of 'm', the model of worker, is unknown"),
     ):
-        connect("openai").within(budget, "worker")
+        connect("openai").with_budget(budget, "worker")
     with pytest.raises(ConfigError, match=r"budget.tokens is 0: .*omit it for no cap"):
-        Budget.limited_to(tokens=0)
+        Budget.with_caps(tokens=0)
 
 
 async def test_handlers_work_in_synchronous_programs(endpoint: Endpoint) -> None:

@@ -146,4 +146,4 @@ async def test_unsupported_requests_are_refused(server: tuple[str, Any]) -> None
             judge.reply(about | body)
     model = provider(url)
     assert (await ask(model, {"type": "nonsense"})).text.startswith("{")
-    assert model.terms.now.schema == "json_object", "a schema that cannot be followed is refused, over HTTP, too"
+    assert model.terms.current.schema == "json_object", "a schema that cannot be followed is refused, over HTTP, too"

@@ -42,7 +42,7 @@ def configure(folder: Path, **fields: object) -> FrontierSettings:
 
 
 def key(settings: FrontierSettings) -> str:
-    return probe_set.key(settings.provider, settings.base_url, settings.model, PROMPTS)
+    return probe_set.key_of(settings.provider, settings.base_url, settings.model, PROMPTS)
 
 
 async def fetch() -> None:
@@ -66,7 +66,7 @@ async def test_replies_are_fetched_once_with_alternatives_and_stay_private(
     assert all("response_format" not in request for request in endpoint.requests)
     await fetch()
     assert len(endpoint.requests) == requests
-    path = probe_set.path(folder, key(settings))
+    path = probe_set.path_of(folder, key(settings))
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert KEY not in path.read_text()
     assert not [word for word in (KEY, *PROMPTS) if word in caplog.text]
@@ -93,7 +93,8 @@ async def test_without_log_probabilities_the_set_has_texts_and_a_note(
 async def test_too_few_replies_leave_no_set(endpoint: Endpoint, folder: Path) -> None:
     settings = configure(folder, provider="compatible", model="m@401x2,400x1", base_url=endpoint.openai_url)
     with pytest.raises(
-        ProcessError, match=r"m@401x2,400x1 replied to only [01] of 3 prompts.*there will be no frontier metrics"
+        ProcessError,
+        match=r"m@401x2,400x1 replied to only [01] of 3 prompts.*the run continues without frontier metrics",
     ):
         await fetch()
     assert probe_set.read(folder, key(settings)) is None

@@ -15,7 +15,7 @@ from tests.support.judge_endpoint import Endpoint
 from tests.support.supervised import HONEST, KEY, ONSET, SCALE, TICKS, observed, program, started
 
 from oven_core.errors import ConfigError
-from oven_core.protocol.events import UNKNOWN, Event
+from oven_core.protocol.events import UNKNOWN_TIME, Event
 from oven_core.protocol.messages import LearnerMessage, Observation, RunStarted
 from oven_core.protocol.subjects import learner_subject
 
@@ -25,7 +25,7 @@ __all__ = ["installed"]
 
 def written(folder: Path, bodies: list[RunStarted | Observation]) -> str:
     def event(seq: int, body: LearnerMessage) -> Event:
-        return Event.read(seq, learner_subject("r", body), body.wire(), UNKNOWN)
+        return Event.read(seq, learner_subject("r", body), body.wire(), UNKNOWN_TIME)
 
     file = folder / "log.jsonl"
     file.write_text("".join(f"{event(seq, body).line()}\n" for seq, body in enumerate(bodies, 1)))

@@ -18,7 +18,7 @@ import pytest
 import yaml
 from tests.integration.conftest import ROOT, WAIT_S, Stack
 
-from oven_runs.server.embedded import binary, free_port
+from oven_runs.server.embedded import find_binary, free_port
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
@@ -47,7 +47,7 @@ class Containers:
         for name, command in (
             ("python", f'"{sys.executable}"'),
             ("oven-controller", f'"{sys.executable}" -m oven_controller.cli.main'),
-            ("nats-server", f'"{binary()}"'),
+            ("nats-server", f'"{find_binary()}"'),
         ):
             (programs / name).write_text(f'#!/bin/sh\nexec {command} "$@"\n')
             (programs / name).chmod(0o755)

@@ -18,7 +18,7 @@ from oven_core.bus.connection import Bus
 from oven_core.errors import BusError, ConfigError, RefusedError
 from oven_core.security import tls
 from oven_core.security.credentials import Credentials
-from oven_runs.server.embedded import EmbeddedServer, binary, free_port
+from oven_runs.server.embedded import EmbeddedServer, find_binary, free_port
 
 
 class Own:
@@ -49,7 +49,9 @@ class Own:
 
     def start(self) -> None:
         with (self.folder / "log").open("wb") as out:
-            self.process = subprocess.Popen([binary(), "-c", str(self.folder / "nats.conf")], stdout=out, stderr=out)
+            self.process = subprocess.Popen(
+                [find_binary(), "-c", str(self.folder / "nats.conf")], stdout=out, stderr=out
+            )
         wait_for(lambda: "Server is ready" in (self.folder / "log").read_text(), "the server is ready")
 
     def stop(self) -> None:
@@ -166,7 +168,7 @@ async def test_other_errors_are_not_refusals() -> None:
 async def test_a_server_without_authentication_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     port = free_port()
     with (tmp_path / "log").open("wb") as out:
-        server = subprocess.Popen([binary(), "-a", "127.0.0.1", "-p", str(port)], stdout=out, stderr=out)
+        server = subprocess.Popen([find_binary(), "-a", "127.0.0.1", "-p", str(port)], stdout=out, stderr=out)
     try:
         wait_for(lambda: "Server is ready" in (tmp_path / "log").read_text(), "the server is ready")
         url = f"nats://127.0.0.1:{port}"

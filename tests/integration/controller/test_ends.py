@@ -124,7 +124,7 @@ async def test_a_reconnect_that_swallows_its_cancellation_leaves_no_connection(
     finally:
         for process in processes:
             process.resume()
-    assert asyncio.all_tasks() == before and not bus.connected and not caplog.records
+    assert asyncio.all_tasks() == before and not bus.is_connected and not caplog.records
     open_connections = [c for c in psutil.Process().net_connections("tcp4") if c.raddr and c.raddr.port == server.port]
     assert not open_connections
 

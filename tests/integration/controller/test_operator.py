@@ -94,7 +94,7 @@ def test_operators_approve_set_veto_and_mute(stack: Stack) -> None:
         True,
     ), text
     code, text = stack.command("set", "grad.clap", "5")
-    assert (code, "no actuator “grad.clap”; there are grad.clip, run.hold, run.stop" in text) == (1, True), text
+    assert (code, "no actuator “grad.clap”; its actuators: grad.clip, run.hold, run.stop" in text) == (1, True), text
     for args, words in (
         (("set", "grad.clip", '{"a": '), "is not JSON"),
         (("set", "grad.clip", "1", "--run", "nobody"), "no run named 'nobody'"),

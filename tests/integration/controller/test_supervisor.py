@@ -83,7 +83,7 @@ async def test_a_killed_process_is_reported_and_restarted(tmp_path: Path) -> Non
 
 async def test_a_crash_loop_is_restarted_with_growing_delays_and_given_up(tmp_path: Path) -> None:
     async with supervising(tmp_path, ["exit(7)"]) as (stage, supervised):
-        await stage.until(lambda: supervised.given_up)
+        await stage.until(lambda: supervised.has_given_up)
         assert len(stage.pids) == QUICK.max_failures
         waits = [line.split("starting it in ")[1].split(" s")[0] for line in stage.lines[:-1]]
         assert waits == ["0.01", "0.02", "0.03", "0.03"]
@@ -101,7 +101,7 @@ async def test_delays_start_over_after_a_long_life(tmp_path: Path) -> None:
 
 async def test_a_process_with_a_wrong_setting_is_not_restarted(tmp_path: Path) -> None:
     async with supervising(tmp_path, ["print('error: no key in JUDGE_KEY'); exit(2)"]) as (stage, supervised):
-        await stage.until(lambda: supervised.given_up)
+        await stage.until(lambda: supervised.has_given_up)
         assert stage.lines[0].startswith("p ended (exit code 2): no key in JUDGE_KEY; it is not restarted")
         assert len(stage.pids) == 1
 

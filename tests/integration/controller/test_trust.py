@@ -46,8 +46,9 @@ def cuts(stack: Stack) -> str:
 def test_a_newcomers_proposal_waits_for_an_operator_who_may_trust_it(stack: Stack) -> None:
     up = stack.up("r", "--set", "recipe_options.mode=wait", until="step   12/12")
     guest = stack.start("agent", "run", cuts(stack))
-    assert "only untrusted agents support it (cuts): `oven-controller trust cuts optimizer.lr_scale`" in decided(
-        stack, "advised"
+    assert (
+        "only untrusted agents support it (cuts): run `oven-controller trust cuts optimizer.lr_scale` to allow it"
+        in decided(stack, "advised")
     )
     assert stack.json("status", "r")["agents"]["cuts"]["newcomer"] is True
     code, output = stack.command("trust", "cuts", "optimizer.lr_scale")
@@ -55,7 +56,7 @@ def test_a_newcomers_proposal_waits_for_an_operator_who_may_trust_it(stack: Stac
     code, output = stack.command("distrust", "cuts")
     assert code == 0 and "is on probation with all actuators" in output
     code, output = stack.command("trust", "ghost")
-    assert code == 1 and "no agent “ghost” has joined this run" in output and "start it, then trust it" in output
+    assert code == 1 and "no agent “ghost” has joined this run" in output and "start it before you trust it" in output
     sure = stack.start("agent", "run", "cuts.py", "--name", "sure", "--trust", "optimizer.lr_scale")
     assert "agent sure is trusted with optimizer.lr_scale" in stack.read_until(sure, "is trusted with")
     assert stack.command("down", "r")[0] == 0

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from oven_runs.server.embedded import binary
+from oven_runs.server.embedded import find_binary
 
 CONNECT = """
 import asyncio, sys
@@ -27,7 +27,7 @@ def address(tmp_path: Path) -> Iterator[str]:
     """Of a nats-server that chose its ports itself."""
     config = tmp_path / "nats.conf"
     config.write_text('host: "127.0.0.1"\nport: -1\nwebsocket { host: "127.0.0.1", port: -1, no_tls: true }\n')
-    with subprocess.Popen([binary(), "-c", str(config)], stderr=subprocess.PIPE, text=True) as server:
+    with subprocess.Popen([find_binary(), "-c", str(config)], stderr=subprocess.PIPE, text=True) as server:
         assert server.stderr is not None
         try:
             announcement = next(line for line in server.stderr if "websocket clients on" in line)

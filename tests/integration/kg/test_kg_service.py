@@ -175,7 +175,7 @@ async def test_the_process_ends_cleanly(server: EmbeddedServer, tmp_path: Path) 
             process.send_signal(signal.SIGTERM)
             async with asyncio.timeout(60):
                 assert await process.wait() == 0, log.read_text()
-            with pytest.raises(BusError, match=r"no one answers on oven\.kg\.info"):
+            with pytest.raises(BusError, match=r"nothing answers on oven\.kg\.info"):
                 await request_graph_info(admin)
     finally:
         if process.returncode is None:

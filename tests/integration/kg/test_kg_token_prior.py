@@ -35,7 +35,7 @@ from oven_kg.service.endpoints import Answers, open_large
 from oven_kg.service.process import run_service
 from oven_kg.service.token_prior_process import GraphPaths
 from oven_learner.link.find_controller import Connection
-from oven_recipes.pretrain.prior import MAX_REQUEST_BYTES, ask_token_prior
+from oven_recipes.pretrain.prior import MAX_REQUEST_BYTES, request_token_prior
 from oven_runs.server.embedded import EmbeddedServer, ServerFolder
 
 # nats-py's micro service asks for utcnow, which Python 3.12 warns of.
@@ -68,7 +68,7 @@ async def served_prior(server: EmbeddedServer, vocabulary: tuple[str, ...], **mo
     """As the learner's process asks: in a thread here, where the service answers on this loop."""
     key = Credentials.load(server.folder.creds / "learner.nk")
     connection = Connection(url=server.url, run="r", credentials=key, rules=Rules())
-    return await asyncio.to_thread(ask_token_prior, connection, vocabulary, **more)  # type: ignore[arg-type]
+    return await asyncio.to_thread(request_token_prior, connection, vocabulary, **more)  # type: ignore[arg-type]
 
 
 def scores_of(answer: TokenPrior, vocabulary: tuple[str, ...]) -> dict[int, float]:
@@ -145,5 +145,5 @@ async def test_only_the_learner_may_ask_for_scores_and_for_nothing_else(server: 
 
 
 async def test_without_the_service_the_request_fails_at_once(server: EmbeddedServer) -> None:
-    with pytest.raises(BusError, match=r"no one answers on oven\.kg\.token_prior"):
+    with pytest.raises(BusError, match=r"nothing answers on oven\.kg\.token_prior"):
         await served_prior(server, BASE)

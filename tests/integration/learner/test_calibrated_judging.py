@@ -156,7 +156,7 @@ def test_faulty_judges_give_no_wrong_reward_and_see_no_confidence(tmp_path: Path
             )
             pairs = zip(rewards, [earned for _, earned in rows], strict=True)
             wrong += sum(reward is not None and not abs(reward - earned) < 1e-9 for reward, earned in pairs)
-            skipped += committee.last.skipped
+            skipped += committee.last_outcome.skipped_groups
             lost = {
                 index
                 for index, verdicts in enumerate(committee.evidence.verdicts)
@@ -251,6 +251,6 @@ def test_an_outage_of_twenty_steps_leaves_the_weights_as_they_were(tmp_path: Pat
     ]
     groups = committee.evidence.groups
     written = [parse_oracle_output(text) for group in groups for text in group.originals]
-    assert committee.last.rewards == pytest.approx(
+    assert committee.last_outcome.rewards == pytest.approx(
         [FORMAT_COST if a is None else worth(a.text) - 0.25 * (a.confidence - worth(a.text)) ** 2 for a in written]
     ), "from the step after on, λ is what was set"

@@ -325,6 +325,6 @@ async def test_the_messages_of_a_learner_killed_in_an_outage_are_spooled(nats: S
 async def test_a_spool_of_another_run_is_refused_at_the_start(nats: Server, folder: Path) -> None:
     head = b'{"spool": 1, "run": "q", "messages": 0, "lost": 0}\n'
     (folder / NAME).write_bytes(head)
-    with pytest.raises(ConfigError, match="holds messages of run 'q', but this is run 'r': move it to"):
+    with pytest.raises(ConfigError, match="contains messages of run 'q', but this is run 'r': move it to"):
         await off_loop(Training(nats, folder).client.start)
     assert (folder / NAME).read_bytes() == head

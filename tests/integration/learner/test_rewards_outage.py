@@ -81,7 +81,7 @@ async def test_an_outage_of_the_judge_is_skipped_and_the_run_goes_on(tmp_path: P
             judge = Judge(bus, asyncio.get_running_loop())
             await judge.listen()
             key = Credentials.load(server.creds("learner"))
-            remote = RemoteMembers(("judge",), server.url, key, deadline_s=20, absent_s=0)
+            remote = RemoteMembers(("judge",), server.url, key, deadline_s=20, absence_timeout_s=0)
             committee = Committee(RULES, remote=remote, weights=WEIGHTS, seed=1)
             settings = TINY.model_copy(update={"max_steps": 8})
             job = await asyncio.to_thread(

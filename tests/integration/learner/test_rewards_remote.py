@@ -129,10 +129,10 @@ async def listening(server: Server, member: str, answer: Answer) -> AsyncIterato
 
 @contextlib.contextmanager
 def remote(  # type: ignore[no-untyped-def]
-    server: Server, members: tuple[str, ...] = MEMBERS, deadline_s: float = 1.0, absent_s: float = 10.0
+    server: Server, members: tuple[str, ...] = MEMBERS, deadline_s: float = 1.0, absence_timeout_s: float = 10.0
 ):
     key = Credentials.load(server.creds("learner"))
-    made = RemoteMembers(members, server.url, key, deadline_s=deadline_s, absent_s=absent_s)
+    made = RemoteMembers(members, server.url, key, deadline_s=deadline_s, absence_timeout_s=absence_timeout_s)
     try:
         yield made
     finally:
@@ -161,7 +161,7 @@ async def test_a_fault_is_an_abstention_by_its_name_and_the_others_score(nats: S
 
 async def test_an_absent_member_is_detected_before_the_deadline(nats: Server) -> None:
     async with listening(nats, "good", GOOD):
-        with remote(nats, deadline_s=60, absent_s=0.5) as members:
+        with remote(nats, deadline_s=60, absence_timeout_s=0.5) as members:
             async with asyncio.timeout(60):
                 answers = await ask(members)
     assert answers == {"good": [SCORES], "bad": [Abstention("no_responder")]}
@@ -318,10 +318,10 @@ async def test_a_probe_brings_what_the_members_process_says_of_a_model(nats: Ser
         with remote(nats) as members:
             probes = {member: asyncio.wrap_future(members.probe(member, model)) for member in MEMBERS}
             assert await probes["good"] == ""
-            assert await probes["bad"] == "deepseek/chat gave no verdict: auth, HTTP 401"
+            assert await probes["bad"] == "deepseek/chat returned no verdict: auth, HTTP 401"
             replies["good"] = ProbeReply(member="bad", judge=model.identity)
             report = await asyncio.wrap_future(members.probe("good", model))
-            assert report == "the process of good answered for bad and deepseek/chat"
+            assert report == "the process of good answered as bad with the model deepseek/chat"
     with remote(nats) as members:
         assert "the process of good does not listen" in await asyncio.wrap_future(members.probe("good", model))
 

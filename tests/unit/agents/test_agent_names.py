@@ -10,7 +10,7 @@ from tests.support.installed import entry_points, installed
 from oven_agents.runtime.loader import find, load
 from oven_controller.cli.main import run
 from oven_core.errors import RENAMED, UnknownNameError
-from oven_runs.settings.agent_options import HEADINGS, sections
+from oven_runs.settings.agent_options import HEADINGS, docstring_sections
 
 pytestmark = pytest.mark.usefixtures("installed")
 __all__ = ["installed"]
@@ -26,7 +26,7 @@ def test_an_agents_class_has_its_name(name: str) -> None:
 def test_its_docstring_has_the_four_headings_in_their_order(name: str) -> None:
     made, _ = find(name)
     assert isinstance(made, type)
-    texts = sections(made)
+    texts = docstring_sections(made)
     assert tuple(texts) == HEADINGS
     assert all(texts.values())
 

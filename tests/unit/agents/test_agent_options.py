@@ -19,7 +19,7 @@ from oven_agents.shipped.learning_rate import LearningRate
 from oven_controller.stack.plan import Plan, make_pools
 from oven_core.errors import ConfigError, UnknownNameError
 from oven_runs.home.run_folder import Home
-from oven_runs.settings.agent_options import arguments, checked, options_of
+from oven_runs.settings.agent_options import checked_options, option_arguments, options_of
 from oven_runs.settings.agents import AgentSpec, agent_specs
 from oven_runs.settings.resolution import resolve
 
@@ -59,7 +59,7 @@ def test_options_are_numeric_attributes_with_a_docstring(scout: str) -> None:
     assert (options["cut"].default, options["cut"].meaning) == (8.0, "Factor of the cut after a collapse")
     assert "early" not in options, "a range is no number"
     _, agent = load(scout)
-    assert [(o.name, o.default, o.meaning, o.least, o.most) for o in options_of(type(agent)).values()] == [
+    assert [(o.name, o.default, o.meaning, o.minimum, o.maximum) for o in options_of(type(agent)).values()] == [
         ("share", 0.25, "Share of it that is enough, 0 to 1", 0.0, 1.0),
         ("low", -2.0, "Where it ends", -math.inf, math.inf),
         ("fixed", 5, "What it sets by itself", -math.inf, math.inf),
@@ -101,7 +101,7 @@ def test_an_option_is_there_before_the_agent_is_made(scout: str) -> None:
 )
 def test_an_invalid_option_is_refused(options: dict[str, Any], words: str) -> None:
     with pytest.raises((ConfigError, UnknownNameError), match=words):
-        checked("learning_rate", LearningRate, options)
+        checked_options("learning_rate", LearningRate, options)
 
 
 def test_an_entrys_options_reach_the_command_line_of_its_process(scout: str, tmp_path: Path) -> None:
@@ -164,7 +164,7 @@ def test_the_agent_process_sets_the_options(monkeypatch: pytest.MonkeyPatch) -> 
                 "a",
                 "--name",
                 "b",
-                *arguments("b", (("weights_share", 0.1), ("short_creep_ticks", 7))),
+                *option_arguments("b", (("weights_share", 0.1), ("short_creep_ticks", 7))),
             ]
         )
     assert (made["b"].WEIGHTS_SHARE, made["b"].SHORT_CREEP_TICKS, made["a"].CUT) == (0.1, 7, 8.0)
@@ -238,10 +238,10 @@ def test_options_persist_when_a_run_is_resumed() -> None:
     )
     assert result.settings.agent_options == {"learning_rate": {"cut": 4}, "divergence": {"weights_share": 0.4}}
     earlier = result.settings.model_dump(mode="json")
-    assert resolve(earlier=earlier).settings == result.settings
-    resumed = resolve(earlier=earlier, sets=["agent_options.learning_rate.cut=2"]).settings
+    assert resolve(earlier_settings=earlier).settings == result.settings
+    resumed = resolve(earlier_settings=earlier, sets=["agent_options.learning_rate.cut=2"]).settings
     assert resumed.agent_options == {"learning_rate": {"cut": 2}, "divergence": {"weights_share": 0.4}}
-    without = resolve(earlier=earlier, sets=["agents=[divergence]"]).settings
+    without = resolve(earlier_settings=earlier, sets=["agents=[divergence]"]).settings
     assert without.agent_options == {"divergence": {"weights_share": 0.4}}
 
 

@@ -69,5 +69,5 @@ def test_an_outlier_is_not_a_change_and_a_constant_series_raises_nothing() -> No
     values = noise(8, 200)
     values[120] = 1e6
     assert not large(values)
-    assert Reference.estimated([0.0] * REFERENCE_LENGTH).noise > 0 and not cusum([1.0] * 200)
+    assert Reference.from_readings([0.0] * REFERENCE_LENGTH).noise > 0 and not cusum([1.0] * 200)
     assert not cusum([1.0] * REFERENCE_LENGTH) and not cusum([]) and page_hinkley([1.0] * REFERENCE_LENGTH, 1) is None

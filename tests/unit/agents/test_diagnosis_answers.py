@@ -9,7 +9,7 @@ import pytest
 from tests.support.supervised import ONSET, SCALE, TICKS, observed, started
 
 from oven_agents.runtime.kg_client import answer_requests
-from oven_core.protocol.events import UNKNOWN, Event
+from oven_core.protocol.events import UNKNOWN_TIME, Event
 from oven_core.protocol.messages import ActuatorSpec, LogMessage, Receipt, RunEnded, Vote
 from oven_core.protocol.subjects import agent_subject, learner_subject
 from oven_kg.service.endpoints import answers
@@ -38,7 +38,7 @@ def log(*more: LogMessage, metrics: dict[int, dict[str, float]] | None = None) -
     for body in more:
         own = isinstance(body, Vote)
         bodies.append((agent_subject("r", "bad", body) if own else learner_subject("r", body), body))  # type: ignore[arg-type]
-    events = [Event.read(seq, subject, body.wire(), UNKNOWN) for seq, (subject, body) in enumerate(bodies, 1)]
+    events = [Event.read(seq, subject, body.wire(), UNKNOWN_TIME) for seq, (subject, body) in enumerate(bodies, 1)]
     return read_context(events)
 
 
@@ -135,7 +135,7 @@ def test_the_context_has_each_message_once_with_clean_short_texts() -> None:
 def test_the_graph_ranks_the_cause_and_the_detectors_give_its_onset() -> None:
     result = log()
     seen = answer_requests(ask_graph(result.alarms, result.started), answers())
-    assert seen.ranked[0][0] == "lr_too_high" and {"lr_too_high", "judge_fooled"} <= seen.causes
+    assert seen.ranked_causes[0][0] == "lr_too_high" and {"lr_too_high", "judge_fooled"} <= seen.causes
     output = diagnose_without_model(result, seen)
     assert output.cause == "lr_too_high" and output.onset is not None and abs(output.onset - ONSET) <= 2
     away = answer_requests(ask_graph(result.alarms, result.started), lambda endpoint, request: None)

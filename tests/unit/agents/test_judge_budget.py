@@ -21,8 +21,8 @@ from oven_llm.providers.conversation import Conversation, ModelReply
 from oven_llm.providers.failures import ModelFailure
 from oven_llm.providers.optional_features import AgreedTerms, Terms
 from oven_llm.providers.remote_model import RemoteModel
-from oven_llm.providers.usage import CallTally, Usage, current_tally, tallied
-from oven_runs.home.model_spend import JUDGES, NAME, Cap, ModelSpend, Refused, Spend, read_spend
+from oven_llm.providers.usage import CallTally, Usage, current_tally, record_calls_in
+from oven_runs.home.model_spend import JUDGES, NAME, Cap, ModelSpend, Refusal, Spend, read_spend
 from oven_runs.settings.committee_settings import BudgetSettings
 from oven_runs.settings.judge_providers import Price, catalogue, endpoint_of
 from oven_runs.settings.language_models import ModelSettings
@@ -49,33 +49,33 @@ def test_a_committee_cap_covers_all_members_and_no_other_account(
 ) -> None:
     members = {account: spend(tmp_path, account, cap) for account in (CRITIC, ADVERSARY)}
     accounts = [(CRITIC, ADVERSARY)[n % 2] for n in range(9)]
-    held = [members[account].hold(account, ONE) for account in accounts]
-    assert [isinstance(hold, Refused) for hold in held] == [n >= room for n in range(9)]
-    assert isinstance(members[CRITIC].hold("tuner", ONE), int)
+    held = [members[account].reserve(account, ONE) for account in accounts]
+    assert [isinstance(hold, Refusal) for hold in held] == [n >= room for n in range(9)]
+    assert isinstance(members[CRITIC].reserve("tuner", ONE), int)
     if room < 9:
-        assert isinstance(held[8], Refused) and not held[8].final, "what is under way may give some of it back"
+        assert isinstance(held[8], Refusal) and not held[8].final, "what is under way may give some of it back"
         assert isinstance(held[0], int)
         members[CRITIC].book(held[0], Spend())
-        assert isinstance(members[ADVERSARY].hold(ADVERSARY, ONE), int), "an unbilled call leaves its room"
+        assert isinstance(members[ADVERSARY].reserve(ADVERSARY, ONE), int), "an unbilled call leaves its room"
 
 
 def test_a_member_can_have_its_own_cap(tmp_path: Path) -> None:
     ledger = ModelSpend(tmp_path / NAME, caps(own=BudgetSettings(calls=1)), JUDGES)
-    held = ledger.hold(CRITIC, ONE)
+    held = ledger.reserve(CRITIC, ONE)
     assert isinstance(held, int)
     ledger.book(held, ONE)
-    refused = Refused("committee.members.critic.budget.calls is 1, 1 are used and a call may take 1", True)
-    assert ledger.hold(CRITIC, ONE) == refused
-    assert isinstance(ledger.hold(ADVERSARY, ONE), int)
+    refused = Refusal("committee.members.critic.budget.calls is 1, 1 are used and a call may take 1", True)
+    assert ledger.reserve(CRITIC, ONE) == refused
+    assert isinstance(ledger.reserve(ADVERSARY, ONE), int)
 
 
 def test_bookings_persist_and_a_dead_process_reservations_count(tmp_path: Path) -> None:
     dead, living = spend(tmp_path), spend(tmp_path, ADVERSARY)
-    held = dead.hold(CRITIC, ONE)
+    held = dead.reserve(CRITIC, ONE)
     assert isinstance(held, int)
     dead.book(held, Spend(calls=1, input_tokens=5, usd=0.1))
-    dead.hold(CRITIC, ONE)
-    living.hold(ADVERSARY, ONE)  # of a process that lives
+    dead.reserve(CRITIC, ONE)
+    living.reserve(ADVERSARY, ONE)  # of a process that lives
     assert read_spend(tmp_path)[CRITIC].calls == 1
     spend(tmp_path)
     expected = {CRITIC: Spend(calls=2, input_tokens=75, output_tokens=30, usd=0.6)}
@@ -145,7 +145,7 @@ async def test_every_attempt_that_may_have_been_billed_is_booked(
     tmp_path: Path, api: Costly, calls: int, unanswered: int, tokens: int, booked: bool
 ) -> None:
     budget, tally = Budget(caps(), tmp_path / NAME, CRITIC) if booked else None, CallTally()
-    with tallied(tally):
+    with record_calls_in(tally):
         try:
             reply = await metered(api, budget).ask(QUESTION, 1.0)
         except ModelFailure:
@@ -172,7 +172,7 @@ async def test_no_call_is_made_beyond_the_cap(tmp_path: Path) -> None:
 
 async def test_a_call_waits_for_reservations_of_calls_under_way(tmp_path: Path) -> None:
     api, ledger = Costly(Usage(7, 3)), spend(tmp_path, ADVERSARY, BudgetSettings(calls=1))
-    held = ledger.hold(ADVERSARY, Spend(calls=1))
+    held = ledger.reserve(ADVERSARY, Spend(calls=1))
     assert isinstance(held, int)
     model = metered(api, Budget(caps(BudgetSettings(calls=1)), tmp_path / NAME, CRITIC))
     with pytest.raises(ModelFailure, match="budget: no reply within"):

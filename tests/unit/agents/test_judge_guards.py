@@ -24,7 +24,7 @@ from oven_llm.judges.member import Member
 from oven_llm.judges.sanitize import is_degenerate, prepare
 from oven_llm.providers.conversation import Conversation, ModelReply
 from oven_llm.providers.failures import ModelFailure
-from oven_llm.providers.usage import CallTally, tallied
+from oven_llm.providers.usage import CallTally, record_calls_in
 
 IDS = [attack.id for attack in load_attacks()]
 
@@ -183,7 +183,7 @@ async def test_long_texts_are_shortened_to_the_setting_and_counted() -> None:
     judge = Judge("critic", provider, checks=CheckSettings(characters=200))
     reply = await Member("critic", judge).answer(group("x 7" * 100, "4").wire())
     assert reply.health is not None and reply.health.cut_texts == 1
-    assert sorted(map(len, provider.shown[0].values())) == [1, 200 + len("\n[… 100 characters left out …]\n")]
+    assert sorted(map(len, provider.shown[0].values())) == [1, 200 + len("\n[… 100 characters omitted …]\n")]
 
 
 # Whether it agrees with itself.
@@ -206,14 +206,16 @@ async def test_flips_in_a_reversed_group_are_counted() -> None:
     provider = Scripted(lambda text: int(text))
     judge = Judge("critic", provider, checks=CheckSettings(swap_share=1.0))
     tally = CallTally()
-    with tallied(tally):
+    with record_calls_in(tally):
         await judge.score(numbered(1, "3", "5", "5"), tally)
     await judge.checks.idle()
     straight, back = map(list, provider.shown)
     assert back == straight[::-1] and judge.health.order_flips == 0.0
-    assert (tally.output_tokens, judge.checks.unreported.output_tokens) == (5, 5), "the answer did not wait for it"
+    assert (tally.output_tokens, judge.checks.unreported_tally.output_tokens) == (5, 5), (
+        "the answer did not wait for it"
+    )
     provider.rule = lambda text: 9 if text == next(iter(provider.shown[-1].values())) else 2  # the first shown is best
-    with tallied(tally):
+    with record_calls_in(tally):
         await judge.score(numbered(2, "3", "5"), tally)
     await judge.checks.idle()
     assert judge.health.order_flips == 0.5

@@ -44,22 +44,22 @@ def test_negotiation_finds_the_best_accepted_terms(takes: set[Terms]) -> None:
     if not takes:
         with pytest.raises(ModelFailure, match="bad_request"):
             asyncio.run(terms.negotiate(server))
-        assert terms.now == Terms("strict", 5), "nothing was learnt: it may have been the question"
+        assert terms.current == Terms("strict", 5), "nothing was learnt: it may have been the question"
         return
     asyncio.run(terms.negotiate(server))
-    assert terms.now in takes and len(server.tried) == len(set(server.tried)) <= len(EVERY)
+    assert terms.current in takes and len(server.tried) == len(set(server.tried)) <= len(EVERY)
     if any(accepted.schema == "strict" for accepted in takes):
-        assert terms.now.schema == "strict", "the schema is worth more than log-probabilities"
+        assert terms.current.schema == "strict", "the schema is worth more than log-probabilities"
     server.tried.clear()
     asyncio.run(terms.negotiate(server))
-    assert server.tried == [terms.now], "once and for all"
+    assert server.tried == [terms.current], "once and for all"
 
 
 @pytest.mark.parametrize("takes", [{Terms("json_object", 0)}, {Terms("strict", 0)}])
 async def test_concurrent_calls_with_refused_terms_are_answered(takes: set[Terms]) -> None:
     terms, server = AgreedTerms(endpoint(), 5), Endpoint(takes)
     answers = await asyncio.gather(*(terms.negotiate(server) for _ in range(16)))
-    assert len(answers) == 16 and {terms.now} == takes
+    assert len(answers) == 16 and {terms.current} == takes
 
 
 async def test_a_refusal_after_success_does_not_change_the_terms() -> None:
@@ -68,12 +68,12 @@ async def test_a_refusal_after_success_does_not_change_the_terms() -> None:
     server.takes = {Terms("none", 0)}
     with pytest.raises(ModelFailure, match="bad_request"):
         await terms.negotiate(server)
-    assert terms.now == Terms("strict", 0) and len(server.tried) == 2
+    assert terms.current == Terms("strict", 0) and len(server.tried) == 2
 
 
 async def test_missing_log_probabilities_are_not_requested_again() -> None:
     terms, server = AgreedTerms(endpoint(), 5), Endpoint(set(EVERY), gives=False)
     await terms.negotiate(server)
-    assert terms.now == Terms("strict", 0) and len(server.tried) == 1
-    (lack,) = terms.lacks()
+    assert terms.current == Terms("strict", 0) and len(server.tried) == 1
+    (lack,) = terms.missing_features()
     assert lack == "m at openai returns no log-probabilities: it judges without them"

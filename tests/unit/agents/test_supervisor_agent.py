@@ -17,15 +17,15 @@ from oven_controller.stack.plan import make_pools
 from oven_core.errors import ConfigError
 from oven_core.protocol.messages import AgentStatus, Receipt, Vote
 from oven_llm.diagnosis.companion import DiagnosisRequest, DiagnosisStore
-from oven_llm.diagnosis.diagnosing import DiagnosisResult
 from oven_llm.diagnosis.graph_view import GraphView
 from oven_llm.diagnosis.model_answer import Diagnosis, Evidence, ProposedChange, RevertIf
+from oven_llm.diagnosis.model_diagnosis import DiagnosisResult
 from oven_llm.diagnosis.supervisor_agent import Supervisor
 from oven_llm.providers.failures import ModelFailure
 from oven_llm.providers.usage import Usage
 from oven_llm.supervisor.orchestrator import RunResult
 from oven_runs.settings.agents import agent_spec, agent_specs, with_agent_rules
-from oven_runs.settings.model import Settings
+from oven_runs.settings.run_settings import Settings
 
 pytestmark = pytest.mark.usefixtures("installed")
 __all__ = ["installed"]

@@ -242,7 +242,7 @@ while True:
 def test_a_shared_budget_ends_a_run_and_counts_an_earlier_part_of_it(tmp_path: Path) -> None:
     for resume in (False, True):
         worker = Api("", "refusal")
-        with Budget.limited_to(calls=5, path=tmp_path / "spend.sqlite") as budget:
+        with Budget.with_caps(calls=5, path=tmp_path / "spend.sqlite") as budget:
             supervisor = paid(Api(program(LOOP)), budget, "supervisor")
             result = run_with(supervisor, paid(worker, budget, "worker"), log_dir=tmp_path / "log", resume=resume)
             assert (result.ended, result.reason) == (

@@ -52,7 +52,9 @@ def test_a_channel_for_every_subject_that_the_log_takes_in() -> None:
             a and a.split(".")[:3] == pattern.split(".")[:3] and a.count(".") == pattern.count(".") for a in addresses
         )
     for log_subject in SUBJECTS:
-        assert tuple(channels[log_subject.kind]["messages"]) == tuple(model.__name__ for model in log_subject.carries)
+        assert tuple(channels[log_subject.kind]["messages"]) == tuple(
+            model.__name__ for model in log_subject.message_types
+        )
 
 
 LR = ActuatorSpec(name="optimizer.lr_scale", kind="scalar", scale="log", low=0.1, high=3, value=1.0)

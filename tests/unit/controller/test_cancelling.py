@@ -33,7 +33,7 @@ async def test_a_task_that_swallows_cancellations_is_cancelled_until_it_ends(
 ) -> None:
     cancellations: list[int] = []
     task = await begun(asyncio.create_task(swallowing(times, cancellations)))
-    await end(task, again_s=0.01)
+    await end(task, interval_s=0.01)
     assert task.cancelled() and len(cancellations) == times + 1 and not caplog.records
 
 
@@ -41,7 +41,7 @@ async def test_a_task_that_never_ends_is_logged_and_abandoned(caplog: pytest.Log
     caplog.set_level(logging.ERROR)
     cancellations: list[int] = []
     task = await begun(asyncio.create_task(swallowing(1_000_000, cancellations), name="deaf"))
-    await end(task, within_s=0.05, again_s=0.01)
+    await end(task, limit_s=0.05, interval_s=0.01)
     assert not task.done() and "a task was cancelled but did not end within 0.05 s" in caplog.text
     assert "deaf" in caplog.text
     task.set_name("done with")

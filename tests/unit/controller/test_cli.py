@@ -96,7 +96,7 @@ def test_a_removed_command_names_the_tag(capsys: pytest.CaptureFixture[str]) -> 
         (["run", "--set", "agents=[]", "--", "nothere"], "'nothere' is not a program"),
         (["bench", "nothere"], "no bench named 'nothere'"),
         (["up", "--recipe", "nothere"], "no recipe named 'nothere'"),
-        (["up", "--set", "seed"], "write e.g. --set rules.window_ticks=5"),
+        (["up", "--set", "seed"], "KEY=VALUE, e.g. --set rules.window_ticks=5"),
         (
             ["up", "--no-learner", "--set", "agents=[]", "--creds", "nothere.nk", "--nats", "nats://127.0.0.1:1"],
             "cannot read the credentials",

@@ -215,7 +215,7 @@ def test_status_says_what_judges_have_cost(home: Home, capsys: pytest.CaptureFix
 
     books = ModelSpend(folder.path / NAME)
     for cost in (Spend(2, 1, 0, 900, 100, 0.75), Spend(1, 0, 1, 50, 5, 0.0)):
-        held = books.hold("judges/critic", cost)
+        held = books.reserve("judges/critic", cost)
         assert isinstance(held, int)
         books.book(held, cost)
     books.close()

@@ -10,8 +10,8 @@ from oven_controller.cli.main import run as invoke
 from oven_core.errors import ConfigError
 from oven_runs.settings.committee_settings import MemberSettings
 from oven_runs.settings.judge_providers import NO_KEY, catalogue, endpoint_of, key_of
-from oven_runs.settings.model import Settings
 from oven_runs.settings.resolution import resolve
+from oven_runs.settings.run_settings import Settings
 
 
 def settings(member: str, *more: str) -> Settings:
@@ -29,7 +29,10 @@ def settings(member: str, *more: str) -> Settings:
         ("provider: openai", "a member of the kind llm needs `model`"),
         ("provider: compatible, model: m", "has no address: the provider 'compatible' needs committee.members.critic"),
         ("provider: openai, model: m, top_logprobs: 21", "top_logprobs = 21 .*: it should be less than or equal to 20"),
-        ("provider: openai, model: m, domain: chess", "`domain` is for the role specialist, and this one is critic"),
+        (
+            "provider: openai, model: m, domain: chess",
+            "`domain` is only for the role specialist, but the role is critic",
+        ),
         ("provider: openai, model: m, rubric: nothere.txt", "'critic': nothere.txt: No such file or directory"),
         ("provider: openai, model: m, rule: exact", "`rule` has no meaning for a member of the kind llm"),
         ("provider: openai, modle: m", "there is no setting 'committee.members.critic.modle' .*critic.model'"),
@@ -51,7 +54,7 @@ def test_a_key_in_the_wrong_place_is_not_repeated(capsys: pytest.CaptureFixture[
             invoke(["doctor", "--judges", "--set", member])
         assert ended.value.code == 2
     output = capsys.readouterr()
-    assert "the name of an environment variable, and not the key itself" in output.err
+    assert "the name of an environment variable, not the key itself" in output.err
     assert "canary" not in output.err + output.out
 
 
@@ -108,7 +111,7 @@ together: {wire: openai, base_url: "https://api.together.xyz/v1", key_env: TOGET
     ("text", "words"),
     [
         ("openai: 3", "openai is '3'; a provider is written as"),
-        ("mine: {base_url: 'http://h/v1'}", "the provider mine is new here and needs `wire`"),
+        ("mine: {base_url: 'http://h/v1'}", "the provider mine is not in judge_providers.yaml, so it needs `wire`"),
         ("openai: {top_logprobs: 21}", "openai.top_logprobs = 21 .*less than or equal to 20"),
         ("openai: {schema: json}", "openai.schema = 'json' .*'strict', 'json_object' or 'none'"),
         ("openai: {kye_env: K}", "there is no setting 'openai.kye_env' .*did you mean 'openai.key_env'"),

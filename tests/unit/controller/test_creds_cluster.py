@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from oven_controller.cli.main import run
-from oven_runs.server.embedded import binary
+from oven_runs.server.embedded import find_binary
 
 NODES = ["--node", "127.0.0.1:4222", "--node", "127.0.0.2:4222", "--node", "127.0.0.3:4222"]
 
@@ -34,7 +34,7 @@ def test_each_node_has_the_users_a_store_and_the_others(tmp_path: Path, capsys: 
         assert conf["authorization"] == base["authorization"] and conf["cluster"]["name"] == base["server_name"]
         assert len(conf["cluster"]["routes"]) == 2 and conf["cluster"]["listen"] == f"127.0.0.{number}:6222"
         assert not any(f"@127.0.0.{number}:" in route for route in conf["cluster"]["routes"])
-        subprocess.run([binary(), "-t", "-c", str(path)], check=True, capture_output=True)
+        subprocess.run([find_binary(), "-t", "-c", str(path)], check=True, capture_output=True)
     assert len(seen) == 3
     output = capsys.readouterr().out
     assert "--nats nats://127.0.0.1:4222,nats://127.0.0.2:4222,nats://127.0.0.3:4222" in output

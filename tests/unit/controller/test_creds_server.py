@@ -13,7 +13,7 @@ from oven_core.errors import ConfigError
 from oven_core.protocol.permissions import permissions
 from oven_core.security.credentials import Credentials
 from oven_core.security.signing import Signer, load_keys
-from oven_runs.server.embedded import ServerFolder, binary, free_port, is_free
+from oven_runs.server.embedded import ServerFolder, find_binary, free_port, is_free
 
 
 def make(folder: Path, *more: str) -> int:
@@ -33,7 +33,7 @@ def test_a_key_for_each_and_a_configuration_that_the_server_takes(tmp_path: Path
     users = {user["nkey"]: user["permissions"] for user in conf["authorization"]["users"]}
     assert users[Credentials.load(keys["lr"]).public] == permissions("agent", "lr", "r")
     assert users[Credentials.load(keys["judge"]).public] == permissions("member", "judge", "r")
-    subprocess.run([binary(), "-t", "-c", str(tmp_path / "bus" / "nats.conf")], check=True, capture_output=True)
+    subprocess.run([find_binary(), "-t", "-c", str(tmp_path / "bus" / "nats.conf")], check=True, capture_output=True)
 
 
 def test_keys_json_has_the_signers_public_keys(tmp_path: Path) -> None:

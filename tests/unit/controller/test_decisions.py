@@ -18,7 +18,7 @@ from oven_runs.log.cited_paths import cited_paths, read_path
 from oven_runs.log.decision_row import DecisionRow
 from oven_runs.log.explanation import Explanations
 from oven_runs.log.explanation_report import ExplanationReport
-from oven_runs.log.since import Since
+from oven_runs.log.since_option import Since
 
 EVENTS = recorded()
 RAISED, MIXED, VETOED, BACK = decided(EVENTS)

@@ -11,7 +11,7 @@ from tests.support.mesh_log import LR, RUN, Log
 from oven_core.protocol.events import Event
 from oven_core.protocol.rules import Rules
 from oven_runs.log.replay import replay
-from oven_runs.settings.model import Settings
+from oven_runs.settings.run_settings import Settings
 
 
 def advised(log: Log) -> int:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from tests.support.mesh_log import LR, MOVES, RUN, SPECS, event
 
-from oven_core.mesh.outputs import OUTPUTS, Output
+from oven_core.mesh.outputs import OUTPUT_KINDS, Output
 from oven_core.mesh.state_machine import Mesh
 from oven_core.protocol import names
 from oven_core.protocol.announcements import ActuatorAnnounced
@@ -258,7 +258,7 @@ class Swarm(RuleBasedStateMachine):
     def teardown(self) -> None:
         self.run_on(self.replicas)
         self.nobody_diverged()
-        logged = [(entry.subject, entry.data) for entry in self.log if names.kind(entry.subject) in OUTPUTS]
+        logged = [(entry.subject, entry.data) for entry in self.log if names.kind(entry.subject) in OUTPUT_KINDS]
         assert all(count == 1 for count in Counter(subject for subject, _ in logged).values())
         for replica in self.replicas:
             assert replica.computed == dict(logged) and not replica.mesh.pending

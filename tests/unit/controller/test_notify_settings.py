@@ -10,7 +10,7 @@ import pytest
 from oven_controller.notify import saved_addresses
 from oven_controller.notify.recipients import resolve
 from oven_core.errors import ConfigError
-from oven_runs.settings.notifications import NotifySettings, shown
+from oven_runs.settings.notifications import NotifySettings, safe_address
 from oven_runs.settings.resolution import notify_settings
 from oven_runs.settings.resolution import resolve as resolved
 
@@ -34,7 +34,7 @@ def settings_of(*urls: Any, **more: Any) -> NotifySettings:
     ],
 )
 def test_an_address_is_shown_without_secrets(url: str, seen: str) -> None:
-    assert shown(url) == seen and SECRET not in seen
+    assert safe_address(url) == seen and SECRET not in seen
     settings = settings_of(url)
     assert settings.model_dump(mode="json")["to"][0]["url"] == seen
     assert SECRET not in repr(settings) + str(settings) + settings.model_dump_json()

@@ -50,7 +50,7 @@ MESSAGE = f'''class Milestone(LearnerMessage):
 TABLE = "SUBJECTS: Final = (\n"
 ROW = f"""from oven_core.protocol.messages import Milestone
 
-{TABLE}    Subject("milestone", (Milestone,), "learner", agents=True),
+{TABLE}    Subject("milestone", (Milestone,), "learner", agents_may_read=True),
 """
 READ = f"""
 import json, runpy

@@ -10,8 +10,8 @@ from oven_controller.stack.kg_rules import with_graph_rules
 from oven_core.errors import ConfigError
 from oven_core.protocol.graph_requests import GraphInfo
 from oven_core.protocol.rules import Rules
-from oven_runs.settings.model import RuleSettings
 from oven_runs.settings.resolution import resolve
+from oven_runs.settings.run_settings import RuleSettings
 
 CHANGES = st.sampled_from(["run.rollback", "run.hold", "optimizer.lr_scale:up", "grpo.beta:down", "data.mixture"])
 PAIRS = st.lists(st.tuples(CHANGES, CHANGES), max_size=5).map(tuple)

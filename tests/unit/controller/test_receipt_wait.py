@@ -5,24 +5,24 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oven_runs.operator.operator_client import BOUNDARIES, MIN_WAIT_S, SETTLE_S, STILL_S, ReceiptWait
+from oven_runs.operator.operator_client import BOUNDARIES, MAX_STEP_WAIT_S, MIN_WAIT_S, SETTLE_S, ReceiptWait
 
 
 def test_a_long_step_is_waited_for_and_two_of_them_are_enough() -> None:
     wait = ReceiptWait(100.0)
-    assert wait.deadline == 100.0 + STILL_S
-    wait.boundary(7, 150.0)
-    wait.boundary(7, 155.0)  # the same step, heard twice
-    assert wait.deadline == 150.0 + STILL_S
-    wait.boundary(8, 205.0)
+    assert wait.deadline == 100.0 + MAX_STEP_WAIT_S
+    wait.record_boundary(7, 150.0)
+    wait.record_boundary(7, 155.0)  # the same step, heard twice
+    assert wait.deadline == 150.0 + MAX_STEP_WAIT_S
+    wait.record_boundary(8, 205.0)
     assert wait.deadline == 205.0 + SETTLE_S
-    assert wait.waited() == "within 2 steps" and not wait.waits_for_step
+    assert wait.describe_wait() == "within 2 steps" and not wait.waits_for_step
 
 
 def test_steps_of_milliseconds_do_not_shorten_the_wait() -> None:
     wait = ReceiptWait(0.0)
     for tick in range(BOUNDARIES):
-        wait.boundary(tick, 0.01 * tick)
+        wait.record_boundary(tick, 0.01 * tick)
     assert wait.deadline == MIN_WAIT_S
 
 
@@ -30,5 +30,5 @@ def test_steps_of_milliseconds_do_not_shorten_the_wait() -> None:
 def test_a_configured_limit_is_the_deadline(limit: float, ticks: list[int]) -> None:
     wait = ReceiptWait(0.0, limit)
     for tick in ticks:
-        wait.boundary(tick, float(tick))
-    assert wait.deadline == limit and not wait.waits_for_step and wait.waited() == f"within {limit:g} s"
+        wait.record_boundary(tick, float(tick))
+    assert wait.deadline == limit and not wait.waits_for_step and wait.describe_wait() == f"within {limit:g} s"

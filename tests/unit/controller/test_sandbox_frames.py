@@ -14,10 +14,10 @@ from tests.support.traces import json_values
 from oven_core.errors import ConfigError
 from oven_llm.sandbox import frames
 from oven_llm.sandbox.bpf import X86_64
-from oven_llm.sandbox.exchange import CallError, Exchange, FinalAnswer, GoneError
+from oven_llm.sandbox.exchange import CallError, ChildExitedError, Exchange, FinalAnswer
 from oven_llm.sandbox.frames import FrameError, FrameReader, decode, encode, frame
 from oven_llm.sandbox.limits import Limits
-from oven_llm.sandbox.probe import Support, choose
+from oven_llm.sandbox.probe import Support, choose_backend
 
 LONGEST = {frames.OUT: 100, frames.DONE: 50}
 
@@ -74,7 +74,7 @@ class Scripted:
     def receive(self, deadline: float) -> tuple[int, bytes]:
         for item in self._items:
             return item
-        raise GoneError("its process ended with exit code 1")
+        raise ChildExitedError("its process ended with exit code 1")
 
 
 DONE = (frames.DONE, b'{"ended":"completed","dropped":0}')
@@ -141,13 +141,13 @@ def test_invalid_limits_and_missing_backends_are_refused() -> None:
         Limits(answer_bytes=10**9)
     bare = Support(X86_64, 0, False, False)
     with pytest.raises(ConfigError, match=r"this machine does not support seccomp.*oven-controller\[monty\]"):
-        choose(bare, None, "repl")
+        choose_backend(bare, None, "repl")
     with pytest.raises(ConfigError, match="known backends: landlock"):
-        choose(bare, "docker", "repl")
+        choose_backend(bare, "docker", "repl")
     alone = Support(X86_64, 0, True, True)
-    assert alone.backends == ("seccomp", "monty") and choose(alone, None, "repl") == "seccomp"
+    assert alone.backends == ("seccomp", "monty") and choose_backend(alone, None, "repl") == "seccomp"
     with pytest.raises(ConfigError, match="to restrict access to folders"):
-        choose(alone, None, "tests")
+        choose_backend(alone, None, "tests")
 
 
 @settings(max_examples=50)

@@ -10,14 +10,14 @@ import pytest
 from pydantic import BaseModel, ConfigDict, Field
 
 from oven_core.errors import ConfigError, OvenError, UnknownNameError
-from oven_core.removed_names import removal
+from oven_core.removed_names import removal_message
 from oven_core.security.credentials import Credentials
 from oven_core.security.signing import load_keys
 from oven_core.security.tls import trust_file
 from oven_runs.settings.agents import agent_specs
 from oven_runs.settings.committee_settings import CommitteeSettings, MemberSettings
-from oven_runs.settings.model import Settings
 from oven_runs.settings.resolution import Recipe, resolve
+from oven_runs.settings.run_settings import Settings
 
 
 class Options(BaseModel):
@@ -68,7 +68,7 @@ def test_the_later_layer_wins_and_the_others_stay(tmp_path: Path) -> None:
     config = tmp_path / "oven.yaml"
     config.write_text("seed: 1\nsteps: 10\nminutes: 1\nrules: {window_ticks: 4, agreeing: 1, cooldown_ticks: 9}\n")
     resolved = resolve(
-        earlier={"headless": True, "seed": 9},
+        earlier_settings={"headless": True, "seed": 9},
         config=config,
         environ={"OVEN_SET_STEPS": "20", "OVEN_SET_RULES__WINDOW_TICKS": "5", "OVEN_SET_MINUTES": "2", "OTHER": "x"},
         sets=["rules.window_ticks=6", "minutes=3", "recipe_options.beta=0.1"],
@@ -86,7 +86,7 @@ def test_a_removed_setting_gets_one_sentence_that_names_the_tag(name: str, tmp_p
     for sets, file in (([f"{name}=all"], None), ([], config)):
         with pytest.raises(ConfigError) as caught:
             resolve(sets=sets, config=file)
-        assert str(caught.value) == removal("setting", name) and "the tag evidence-1" in str(caught.value)
+        assert str(caught.value) == removal_message("setting", name) and "the tag evidence-1" in str(caught.value)
 
 
 def test_agents_are_a_list_with_commas_files_or_none(tmp_path: Path) -> None:
@@ -118,7 +118,7 @@ def test_agents_are_a_list_with_commas_files_or_none(tmp_path: Path) -> None:
         ("nats=localhost:4222", "nats = 'localhost:4222'"),
         ("nats=nats://a:99999", "'nats://a:99999' is not a server's address"),
         ("steps=12345678901234567890123", "steps = 12345678901234567890123 (--set steps): it should be less than or"),
-        ("seed", "write e.g. --set rules.window_ticks=5"),
+        ("seed", "KEY=VALUE, e.g. --set rules.window_ticks=5"),
         ("seed=[1", "--set seed=[1: the value is not YAML: did not find expected ',' or ']'"),
         ("committee.rule=lowerquantile", "it should be 'lower_quantile'"),
         ("recipe=grp", "no recipe named 'grp'; did you mean 'grpo'?"),
@@ -194,7 +194,7 @@ def test_shadow_agents_are_listed_in_the_rules(tmp_path: Path) -> None:
     assert settings.rules.shadow == ("guest", "scout")
     assert [spec.name for spec in agent_specs(settings)] == ["learning_rate", "scout", "curriculum"]
     earlier = settings.model_dump(mode="json")
-    again = resolve(sets=["agents=[learning_rate]"], earlier=earlier).settings
+    again = resolve(sets=["agents=[learning_rate]"], earlier_settings=earlier).settings
     assert (again.agents, again.rules.shadow) == (("learning_rate",), ("guest", "scout")), (
         "kept until something else is said"
     )
@@ -239,7 +239,7 @@ def test_an_attached_script_starts_in_observe() -> None:
 
 def test_resolved_settings_resolve_to_themselves() -> None:
     resolved = resolve(sets=["seed=3", "recipe_options.beta=0.1"])
-    assert resolve(earlier=resolved.settings.model_dump(mode="json")).settings == resolved.settings
+    assert resolve(earlier_settings=resolved.settings.model_dump(mode="json")).settings == resolved.settings
 
 
 def test_two_agents_of_one_name_are_refused(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from tests.support.installed import installed
 
 from oven_core.errors import ConfigError
 from oven_runs.settings.agents import with_agent_rules
-from oven_runs.settings.model import Settings
+from oven_runs.settings.run_settings import Settings
 
 pytestmark = pytest.mark.usefixtures("installed")
 __all__ = ["installed"]

@@ -211,7 +211,7 @@ def test_every_byte_survives_an_export_and_history(data: bytes, kind: str) -> No
     logged = Event.read(3, f"oven.r.{kind}", data, NOON, message_id="1-1", signature="abc=")
     again = Event.from_line(logged.line())
     assert (again, again.data) == (logged, data)
-    restored = Event.from_logged(logged.logged())
+    restored = Event.from_logged(logged.to_logged())
     assert restored == logged or (restored.data == b"" and isinstance(logged.body, Malformed))
 
 

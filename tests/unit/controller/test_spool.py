@@ -88,7 +88,10 @@ def test_an_altered_line_counts_as_lost(tmp_path: Path) -> None:
         (b"", "nothing"),
         (b'{"spool": 1, "ru', "is damaged: its first line does not say which run its messages belong to; move it away"),
         (b"[]\n", "is damaged"),
-        (json.dumps({"spool": 1, "run": "q", "messages": 3, "lost": 0}).encode() + b"\n", "holds messages of run 'q'"),
+        (
+            json.dumps({"spool": 1, "run": "q", "messages": 3, "lost": 0}).encode() + b"\n",
+            "contains messages of run 'q'",
+        ),
     ],
 )
 def test_a_damaged_or_foreign_file_is_refused_with_a_remedy(tmp_path: Path, head: bytes, words: str) -> None:
@@ -173,9 +176,9 @@ def test_a_spool_of_another_run_in_a_runs_folder(
     for command in (["log", "r"], ["replay", "r"]):
         assert invoke(*command) == 2
         error = capsys.readouterr().err
-        assert error.count("\n") == 1 and "holds messages of run 'q', but this is run 'r': move it to" in error
+        assert error.count("\n") == 1 and "contains messages of run 'q', but this is run 'r': move it to" in error
     assert invoke("status", "r") == 0
-    assert "holds messages of run 'q'" in capsys.readouterr().out
+    assert "contains messages of run 'q'" in capsys.readouterr().out
 
 
 def test_without_a_store_the_spool_is_appended_to_log_jsonl(

@@ -22,7 +22,7 @@ from oven_core.protocol.subjects import (
 
 
 def test_every_message_has_one_kind_of_subject() -> None:
-    carried = [model for subject in SUBJECTS for model in subject.carries]
+    carried = [model for subject in SUBJECTS for model in subject.message_types]
     requested = [model for request in REQUESTS for model in (request.request_type, request.reply_type)]
     assert len(BY_KIND) == len(SUBJECTS)
     assert len({*carried, *requested}) == len(carried) + len(requested)
@@ -33,7 +33,7 @@ def test_addresses_are_those_of_the_table() -> None:
     on = Subjects("r")
     for subject in SUBJECTS:
         attribute = getattr(on, subject.kind)
-        address = attribute("x") if subject.last else attribute
+        address = attribute("x") if subject.last_token else attribute
         assert address == subject.address("r", "x")
         assert kind(address) == subject.kind
     addresses = {request.name: request.address for request in REQUESTS}
@@ -47,7 +47,7 @@ def test_addresses_are_those_of_the_table() -> None:
 @pytest.mark.parametrize("subject", SUBJECTS, ids=lambda subject: subject.kind)
 def test_its_writer_alone_may_publish_on_a_subject(subject: Subject) -> None:
     """The administrator apart."""
-    address = subject.address("r", "ann" if subject.last in get_args(Writer) else "*")
+    address = subject.address("r", "ann" if subject.last_token in get_args(Writer) else "*")
     publishers = {role for role in get_args(Role) if address in permissions(role, "ann", "r")["publish"]["allow"]}
     assert publishers == {subject.writer}
 

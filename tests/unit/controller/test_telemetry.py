@@ -61,7 +61,7 @@ def test_off_it_imports_nothing_of_opentelemetry_and_sends_no_header() -> None:
         "from oven_llm.providers import genai_telemetry as genai\n"
         "telemetry.start('mesh', 'r')\n"
         "with telemetry.span('observe', attributes={'oven.tick': 1}) as span: span.set_attributes({'a': 1})\n"
-        "assert span is telemetry.OFF and telemetry.headers(span.traceparent) is None and not telemetry.on()\n"
+        "assert span is telemetry.OFF and telemetry.headers(span.traceparent) is None and not telemetry.is_on()\n"
         "genai.trace(None)\n"
         "telemetry.shutdown()\n"
         "print([name for name in sys.modules if name.startswith(('opentelemetry', 'requests'))])"
@@ -74,7 +74,7 @@ def test_a_wanted_trace_without_the_extra_is_an_error_that_names_it() -> None:
         "import sys; sys.modules['opentelemetry'] = None\n"
         "from oven_core import errors; from oven_core.telemetry import tracing as telemetry\n"
         "try: telemetry.start('mesh', 'r')\n"
-        "except errors.ConfigError as error: print(error, telemetry.on())",
+        "except errors.ConfigError as error: print(error, telemetry.is_on())",
         OVEN_OTLP="http://127.0.0.1:4318",
     )
     assert 'pip install "oven-controller[otel]"' in done.stdout and done.stdout.strip().endswith("False"), done.stderr

@@ -89,7 +89,7 @@ def test_beta_can_rise_from_0_with_the_base_model_as_reference(tmp_path: Path, r
 
 def test_an_external_teacher_replaces_the_base_model_as_reference_and_can_be_removed(tmp_path: Path) -> None:
     job = adapted(tmp_path, max_steps=6, beta=0.3)
-    teachers = Teachers(job, own="base")
+    teachers = Teachers(job, initial_name="base")
     assert (teachers.names, teachers.active) == (("base",), "base")
     teachers.add("strong", teacher(11), tokenizer())
     line = FakeLink({2: ("teacher.active", "strong"), 4: ("teacher.active", "base")})

@@ -185,7 +185,7 @@ def test_a_step_that_overflows_has_no_update_ratio(fused: bool) -> None:
     """The scaler leaves it out, or has a fused optimizer leave it out."""
     weights = spread(3, torch.float32)
     optimizer = torch.optim.AdamW(weights, lr=0.1, fused=fused)
-    measure = OptimizerGauges(optimizer, torch.nn.ParameterList(weights), published=True)
+    measure = OptimizerGauges(optimizer, torch.nn.ParameterList(weights), publishes=True)
     scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
     figures = []
     for step in range(4):

@@ -144,4 +144,4 @@ def test_the_best_weights_fit_beside_the_snapshots(monkeypatch: pytest.MonkeyPat
     model = torch.nn.Linear(10, 10, bias=False)  # 400 bytes; a snapshot takes 1,200
     for limit, snapshots, fits in ((12_800, 10, True), (12_799, 10, False), (11_999, 10, True), (799, 10, False)):
         monkeypatch.setattr(snapshot, "LIMIT_BYTES", limit)
-        assert snapshot.best_fits(model, snapshots) is fits, limit
+        assert snapshot.best_copies_fit(model, snapshots) is fits, limit

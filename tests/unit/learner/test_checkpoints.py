@@ -117,21 +117,21 @@ def test_a_run_without_progress_is_given_up_with_the_remedy(tmp_path: Path) -> N
 
     sends_back(50, 50)  # left by an earlier stack: the first learner takes it up, or dies before
     learner = LearnerRelaunch(tmp_path, "oven-controller run --resume --run r -- python train.py", lines.append)
-    assert learner.again() is None and not lines
+    assert learner.next_checkpoint() is None and not lines
     for trained in (60, 70, 80):
         sends_back(60, trained)
-        assert learner.again() == "out/checkpoint-40"
+        assert learner.next_checkpoint() == "out/checkpoint-40"
     assert lines == ["rolled back; the learner is restarted"] * 3
-    assert learner.again() is None, "it died before it had gone on"
+    assert learner.next_checkpoint() is None, "it died before it had gone on"
     sends_back(61, 90)
-    assert learner.again() == "out/checkpoint-40", "a step further than ever"
+    assert learner.next_checkpoint() == "out/checkpoint-40", "a step further than ever"
     for trained in (100, 110, 120):
         sends_back(55, trained)
-        last = learner.again()
+        last = learner.next_checkpoint()
     assert last is None and "3 rollbacks in a row got no further than step 61" in lines[-1]
     assert "`oven-controller run --resume --run r -- python train.py` continues from out/checkpoint-40" in lines[-1]
     relaunch.path_in(tmp_path).write_text("{")
-    assert learner.again() is None and "remove it to continue from the newest checkpoint" in lines[-1]
+    assert learner.next_checkpoint() is None and "remove it to continue from the newest checkpoint" in lines[-1]
 
 
 def test_an_interrupted_save_leaves_no_usable_checkpoint(tmp_path: Path) -> None:
@@ -256,7 +256,7 @@ def test_a_resumed_run_skips_abandoned_checkpoints(disk: Disk) -> None:
     job, _, _ = disk.incarnation({10: ("run.rollback", 7.0)})
     with pytest.raises(SystemExit):
         job.train()
-    relaunch.done(disk.folder)  # as if the next incarnation had died after its start
+    relaunch.remove(disk.folder)  # as if the next incarnation had died after its start
     again, line, _ = disk.incarnation(past=ResumeState(incarnation=2, tick=10))
     again.train(resume_from_checkpoint=True)
     assert line.observed()[0].step == 5, "and not 9, by the checkpoint of the highest step"

@@ -171,7 +171,7 @@ def test_an_operators_rollback_goes_to_the_tick_or_is_refused_with_the_kept_ones
 
     refused = rolled_back(100.0, 1)
     assert (refused.status, model.step) == ("rejected", 487)
-    assert "is from tick 0, 487 ticks back" in refused.reason and "give the tick of a snapshot: 0, " in refused.reason
+    assert "is from tick 0, 487 ticks back" in refused.reason and "choose the tick of a snapshot: 0, " in refused.reason
     ticks = refused.reason.rsplit(": ", 1)[1].split(", ")
     assert (rolled_back(float(ticks[-3]), 2).status, model.step) == ("applied", int(ticks[-3]))
 

@@ -72,7 +72,7 @@ def test_a_judges_reasons_come_with_its_scores_in_the_order_of_the_group() -> No
     assert (by_judge.member, by_judge.weight, by_judge.scores) == ("critic", 0.75, (0.1, 0.2, 0.1, 0.4))
     assert by_judge.reasons == {"a": "so", "bb": "so", "dddd": "so"} and not remote.reasons
     assert (by_rule.scores, by_rule.abstained) == ([0.5, None, 0.5, 0.5], "not_applicable")
-    sample = Sample("p", committee.evidence.groups[0].completions, committee.last.rewards, [by_rule, by_judge])
+    sample = Sample("p", committee.evidence.groups[0].completions, committee.last_outcome.rewards, [by_rule, by_judge])
     fields = group_fields(PLACE, sample, [0.0] * 4, CompletionsSettings(), str.upper)
     assert fields["members"][1]["reasons"] == ("SO",) * 4 and fields["members"][0]["reasons"] == ()
 

@@ -114,8 +114,8 @@ def test_the_policy_comes_closer_to_the_teacher(tmp_path: Path) -> None:
 @given(st.text(alphabet="abcdefgh", min_size=1, max_size=12))
 def test_texts_are_cut_where_both_tokenizers_end_a_token(text: str) -> None:
     across = CrossTokenizer(letters(), pairs(), beta=0.5, temperature=1.0, device=torch.device("cpu"))
-    written, places, ends = across.text([*letters()(text)["input_ids"], 2])
+    written, places, ends = across.decode([*letters()(text)["input_ids"], 2])
     assert (written, places, ends) == (text, list(range(len(text))), list(range(1, len(text) + 1)))
-    tokens, theirs = across.read(text)
+    tokens, theirs = across.tokenize(text)
     assert theirs[-1] == len(text) and len(tokens) == len(theirs)
     assert theirs == [sum(len(pairs().decode([token])) for token in tokens[: n + 1]) for n in range(len(tokens))]

@@ -48,7 +48,7 @@ def distilling(folder: Path, **settings: Any) -> Any:
 
 
 def with_two(job: Any) -> Teachers:
-    teachers = Teachers(job, own="one")
+    teachers = Teachers(job, initial_name="one")
     teachers.add("two", teacher(12), tokenizer())
     return teachers
 
@@ -76,7 +76,7 @@ def test_offloaded_and_resident_teachers_distil_alike(tmp_path: Path, storage: d
     losses = []
     for options in ({}, storage):
         job = distilling(tmp_path, learning_rate=1e-9, logging_steps=1, max_steps=2)
-        teachers = Teachers(job, own="one", offload_folder=tmp_path)
+        teachers = Teachers(job, initial_name="one", offload_folder=tmp_path)
         teachers.register(TeacherConfig(name="two", model=teacher(12, width=64), tokenizer=tokenizer(), **options))
         teachers.swap("two")
         set_seed(5)

@@ -25,7 +25,7 @@ def letters(texts: Sequence[str]) -> torch.Tensor:
 def test_an_answer_scores_by_its_overlap_with_the_draft() -> None:
     verifier = DraftVerifier(letters)
     assert verifier(["p", "q"], ["a", "b"]) == [None, None], "no teacher yet"
-    verifier.drafts = lambda prompts: ["aab", "c", " "]
+    verifier.get_drafts = lambda prompts: ["aab", "c", " "]
     scores = verifier(["p", "q", "r"], ["aab", "ab", "a"], answer=["not read"])
     assert scores == [pytest.approx(1.0), pytest.approx(0.5), None]
     assert (

@@ -62,7 +62,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def key(folder: Path) -> str:
-    return probe_set.key("compatible", "http://127.0.0.1:1/v1", "frontier", PROMPTS)
+    return probe_set.key_of("compatible", "http://127.0.0.1:1/v1", "frontier", PROMPTS)
 
 
 class At(TrainerCallback):
@@ -118,7 +118,7 @@ def test_answers_that_come_late_are_waited_for_by_no_step(folder: Path, caplog: 
 
 def test_a_damaged_set_costs_the_metrics_and_nothing_else(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     probe_set.write(folder, key(folder), PROBES)
-    probe_set.path(folder, key(folder)).write_text('{"probes": []}')
+    probe_set.path_of(folder, key(folder)).write_text('{"probes": []}')
     with caplog.at_level(logging.WARNING):
         job, seen = trained(folder)
     assert job.state.global_step == 5 and not any(seen)

@@ -14,7 +14,7 @@ from oven_recipes.grpo.job import build
 from oven_recipes.grpo.model import build_tokenizer, warm_policy
 from oven_recipes.grpo.settings import GrpoSettings, parse_start
 from oven_recipes.runner import Job
-from oven_recipes.weights_cache import WEIGHTS
+from oven_recipes.weights_cache import WEIGHTS_FILE
 
 TINY = GrpoSettings(
     lengths=(1, 2),
@@ -54,7 +54,7 @@ def test_a_warm_policy_is_cached_and_a_corrupt_entry_rebuilt(tmp_path: Path) -> 
     trained = weights(warm_policy(TINY, tokenizer, 1, tmp_path))
     assert torch.equal(torch.get_rng_state(), state)
     (entry,) = tmp_path.iterdir()  # nothing temporary is left behind
-    file = entry / WEIGHTS
+    file = entry / WEIGHTS_FILE
     whole, stamp = file.read_bytes(), file.stat().st_mtime_ns
     assert torch.equal(weights(warm_policy(TINY, tokenizer, 1, tmp_path)), trained)
     assert file.stat().st_mtime_ns == stamp

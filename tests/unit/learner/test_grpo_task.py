@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oven_recipes.grpo.task import exact_match, example, habit_pairs, held_out, pool
+from oven_recipes.grpo.task import exact_match, example, habit_pairs, is_held_out, pool
 
 digit_strings = st.text("0123456789", min_size=1, max_size=8)
 
@@ -33,7 +33,7 @@ def test_training_and_held_out_prompts_are_disjoint(length: int) -> None:
 
 def test_the_warm_up_never_asks_a_held_out_prompt() -> None:
     pairs = islice(habit_pairs((3, 4), 0.5, random.Random(1)), 300)
-    assert not any(held_out(prompt[1:-1]) for prompt, _ in pairs)
+    assert not any(is_held_out(prompt[1:-1]) for prompt, _ in pairs)
 
 
 def test_the_reward_is_one_for_exactly_the_answer() -> None:

@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
 def trained(folder: Path, kl_every: int, **settings: Any) -> tuple[Any, FakeLink]:
     """Six steps with two teachers, of which `small` teaches until the third step has ended."""
     job: Any = grpo(folder, lr_scheduler_type="constant", logging_steps=1, **({"max_steps": 6} | settings))
-    teachers = Teachers(job, kl_every=kl_every, own="without", offload_folder=folder)
+    teachers = Teachers(job, kl_every=kl_every, initial_name="without", offload_folder=folder)
     teachers.add("small", teacher(11), tokenizer())
     teachers.register(TeacherConfig(name="strong", model=teacher(12), tokenizer=tokenizer(), strategy="offload"))
     teachers.swap("small")
@@ -85,7 +85,7 @@ def test_kl_is_published_for_idle_teachers_in_sampled_steps(tmp_path: Path) -> N
 
 def test_kl_on_the_same_completions_equals_trls(tmp_path: Path) -> None:
     job: Any = grpo(tmp_path, lr_scheduler_type="constant", logging_steps=1, max_steps=3)
-    teachers = Teachers(job, kl_every=1, own="without")
+    teachers = Teachers(job, kl_every=1, initial_name="without")
     for name in ("one", "same"):
         teachers.add(name, teacher(11), tokenizer())
     teachers.swap("one")

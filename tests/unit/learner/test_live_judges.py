@@ -233,7 +233,7 @@ def test_a_muted_member_is_not_asked_and_the_quorum_does_not_count_it() -> None:
         assert run.actuators.apply(f"committee.{member}", OFF).status == "applied"
         assert run.committee.quorum == 2 - number
     run.committee(["p", "p"], ["a", "bb"])
-    assert run.remote.named == [] and run.committee.last.rewards == [0.1, 0.2], "the rule alone"
+    assert run.remote.named == [] and run.committee.last_outcome.rewards == [0.1, 0.2], "the rule alone"
     with pytest.raises(ConfigError, match="only muted members would have weight"):
         run.committee.set_weights({"exact": 0.0, "critic": 1.0, "adversary": 1.0})
     run.actuators.apply(CRITIC, FIRST.identity)
@@ -244,7 +244,7 @@ def test_a_new_judge_is_not_blamed_for_its_predecessor() -> None:
     run = Run("critic", "tone")
     texts = ["a", "bbb"]
     run.committee(["p", "p"], texts)
-    assert {"committee/critic/length", "committee/tone/length"} <= set(run.committee.last.metrics)
+    assert {"committee/critic/length", "committee/tone/length"} <= set(run.committee.last_outcome.metrics)
     run.committee.judges.offer("critic", OTHER)
 
     def swapped() -> None:
@@ -254,13 +254,15 @@ def test_a_new_judge_is_not_blamed_for_its_predecessor() -> None:
 
     run.remote.meanwhile = swapped
     run.committee(["p", "p"], texts)
-    metrics = run.committee.last.metrics
-    assert run.committee.last.rewards == pytest.approx([0.1, 0.3]), "they count for the group all the same"
+    metrics = run.committee.last_outcome.metrics
+    assert run.committee.last_outcome.rewards == pytest.approx([0.1, 0.3]), "they count for the group all the same"
     assert "committee/critic/length" not in metrics and "committee/critic/controls_failed" not in metrics
     assert "committee/tone/length" in metrics
     run.remote.meanwhile = None
     run.committee(["p", "p"], texts)
-    assert "committee/critic/length" in run.committee.last.metrics, "the next one is watched from its own first verdict"
+    assert "committee/critic/length" in run.committee.last_outcome.metrics, (
+        "the next one is watched from its own first verdict"
+    )
 
 
 def test_muting_cannot_break_the_quorum() -> None:
@@ -272,7 +274,7 @@ def test_muting_cannot_break_the_quorum() -> None:
     alone = Committee({}, remote=Members("critic"))
     with pytest.raises(ConfigError, match="critic is the only unmuted member with weight"):
         alone.choose_judge("critic", OFF)
-    with pytest.raises(ConfigError, match="critic is the only member"):
+    with pytest.raises(ConfigError, match="critic is the only unmuted member with weight"):
         alone.remove_member("critic")
 
 

@@ -13,8 +13,8 @@ from tests.support.attached import THIRD_PARTY
 from oven_learner.policies import checkpoint
 from oven_learner.testing import FakeLink
 from oven_recipes.motion import job
-from oven_recipes.motion.intents import EVALUATED, TRAINED
-from oven_recipes.motion.job import clips, loss, warm
+from oven_recipes.motion.intents import EVALUATION_TEXTS, TRAINING_TEXTS
+from oven_recipes.motion.job import clips, warm_up, warm_up_loss
 from oven_recipes.motion.rewards import weighted_score
 from oven_recipes.motion.settings import MotionSettings, parse_start
 
@@ -30,10 +30,10 @@ def test_warm_up_learns_the_clips_and_leaves_the_generator_alone() -> None:
     settings = MotionSettings(**SMALL)
     policy = job.new_policy(settings, 1)
     torch.manual_seed(0)
-    held = clips(TRAINED, settings.frames, torch.full((len(TRAINED),), 0.5))
-    before, state = float(loss(policy, held, TRAINED).detach()), torch.get_rng_state()
-    warm(policy, settings, (0.3, 0.8), 1)
-    assert float(loss(policy, held, TRAINED).detach()) < before - 0.5
+    held = clips(TRAINING_TEXTS, settings.frames, torch.full((len(TRAINING_TEXTS),), 0.5))
+    before, state = float(warm_up_loss(policy, held, TRAINING_TEXTS).detach()), torch.get_rng_state()
+    warm_up(policy, settings, (0.3, 0.8), 1)
+    assert float(warm_up_loss(policy, held, TRAINING_TEXTS).detach()) < before - 0.5
     assert torch.equal(torch.get_rng_state(), state)
 
 
@@ -46,10 +46,10 @@ def test_a_diffusion_policy_makes_sensible_clips_after_its_warm_up() -> None:
 
     def held_out() -> float:
         torch.manual_seed(0)
-        return float(weighted_score(EVALUATED, policy.sample(EVALUATED, 1).outputs).mean())
+        return float(weighted_score(EVALUATION_TEXTS, policy.sample(EVALUATION_TEXTS, 1).outputs).mean())
 
     noise = held_out()
-    warm(policy, settings, (1.0, 1.0), 1)
+    warm_up(policy, settings, (1.0, 1.0), 1)
     assert noise < 0.15 < 0.25 < held_out()
 
 
@@ -60,7 +60,7 @@ def test_a_run_leaves_its_files_and_resumes_bit_for_bit(kind: str, tmp_path: Pat
     settings = MotionSettings(**{**SMALL, "policy": kind, "warm_steps": 4 if kind == "diffusion" else 30})
     start = parse_start("tuned")
     straight = job.build(settings, start, 5, tmp_path)
-    record, line = job.Record(straight, EVALUATED[0], 5), FakeLink()
+    record, line = job.Record(straight, EVALUATION_TEXTS[0], 5), FakeLink()
     straight.train(link=line)
     record.write(tmp_path)
     arrays = numpy.load(tmp_path / "motion.npz")

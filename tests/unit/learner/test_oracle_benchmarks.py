@@ -35,5 +35,5 @@ def test_published_layouts_are_read(name: str, published: Path) -> None:
     drawn = published_items(BENCHMARKS[name], published / name, 24)
     assert len({item.text for item in drawn}) == 24
     assert Counter(item.answer for item in drawn) == {"yes": 12, "no": 12}
-    assert all(str(published) in item.where and item.where[-1].isdigit() for item in drawn)
+    assert all(str(published) in item.location and item.location[-1].isdigit() for item in drawn)
     assert drawn == published_items(BENCHMARKS[name], published / name, 24)

@@ -10,8 +10,8 @@ pytest.importorskip("transformers")
 
 from oven_learner.rewards.informativeness import informativeness_of
 from oven_recipes.oracle.benchmark_items import items
-from oven_recipes.oracle.model import CONTEXT_LENGTH, benchmark_rows, build_tokenizer, collate, template_rows
 from oven_recipes.oracle.questions import QuestionedPrompt
+from oven_recipes.oracle.small_model import CONTEXT_LENGTH, benchmark_rows, build_tokenizer, collate, template_rows
 from oven_recipes.oracle.template_questions import held_out, template_dataset
 from oven_recipes.oracle.template_words import ATTRIBUTES, QUESTIONS
 
@@ -33,7 +33,7 @@ def test_a_thousand_prompts_have_eight_thousand_questions_half_open_and_half_of_
 ) -> None:
     questions = [question for prompt in prompts for question in prompt.questions]
     assert len({prompt.prompt for prompt in prompts}) == 1000
-    words = Counter(question.answer.says_what[0].split()[0] for question in questions if question.answer)
+    words = Counter(question.answer.specific[0].split()[0] for question in questions if question.answer)
     assert (len(questions), words["yes"], words["no"]) == (8000, 2000, 2000)
     assert {len(prompt.prompt.split()) for prompt in prompts} <= set(range(8, 26))
 
@@ -46,8 +46,8 @@ def test_answers_follow_from_the_text(prompts: list[QuestionedPrompt]) -> None:
             assert question.answer is not None
             for name in ("person", "place", "number"):
                 if question.text in ATTRIBUTES[name].open:
-                    assert question.answer.says_what[0] in prompt.prompt.split()
-                    assert not set(question.answer.wrong) & {*question.answer.says_what, *question.answer.right}
+                    assert question.answer.specific[0] in prompt.prompt.split()
+                    assert not set(question.answer.wrong) & {*question.answer.specific, *question.answer.right}
                     seen += 1
     assert seen > 100
 

@@ -18,10 +18,10 @@ from oven_core.errors import ConfigError
 from oven_recipes.activations.capture import capture
 from oven_recipes.activations.injection import ActivationInjection
 from oven_recipes.oracle.evaluation import OracleEvaluation, benchmark_items, metric_specs
-from oven_recipes.oracle.evaluation_scores import ScorableAnswer, scores
+from oven_recipes.oracle.evaluation_scores import ScorableAnswer, compute_scores
 from oven_recipes.oracle.generated_answers import generate_answers
-from oven_recipes.oracle.model import Sizes, build_model, build_tokenizer
 from oven_recipes.oracle.saved_oracle import TrainingRecord, load_oracle, save_oracle
+from oven_recipes.oracle.small_model import Sizes, build_model, build_tokenizer
 from oven_recipes.oracle.user_model import fresh_adapter
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
@@ -77,7 +77,7 @@ def test_scores_are_those_of_the_answers_one_by_one() -> None:
         ScorableAnswer(n // 3, None if n % 10 == 0 else rng.randrange(101) / 100, rng.random() < 0.6)
         for n in range(300)
     ]
-    result = scores(answers)
+    result = compute_scores(answers)
     stated = [(answer.confidence, float(answer.right)) for answer in answers if answer.confidence is not None]
     bins = [[(c, y) for c, y in stated if min(int(round(c * 100) // 10), 9) == index] for index in range(10)]
     gaps = [abs(sum(c - y for c, y in bin_rows)) for bin_rows in bins]
@@ -97,7 +97,9 @@ def test_intervals_hold_the_truth_as_often_as_they_say_for_texts_and_not_for_ans
     held = 0
     for _ in range(40):
         texts = rng.random(80) < 0.7  # three answers about a text are alike
-        result = scores([ScorableAnswer(n, 0.7, bool(right)) for n, right in enumerate(texts) for _ in range(3)])
+        result = compute_scores(
+            [ScorableAnswer(n, 0.7, bool(right)) for n, right in enumerate(texts) for _ in range(3)]
+        )
         held += result.accuracy.low <= 0.7 <= result.accuracy.high
     assert held >= 33  # 95 % of 40 is 38; below 33 with a probability of .002
 
@@ -107,7 +109,7 @@ def test_a_saved_oracle_is_the_one_that_was_saved(oracle: tuple[Any, Any], saved
     batch = tokenizer("rome is in italy", return_tensors="pt")
     for path in (saved, saved / "oracle"):
         loaded = load_oracle(path)
-        assert loaded.trained.max_completion_length == 4
+        assert loaded.record.max_completion_length == 4
         assert torch.equal(loaded.model(**batch).logits, policy(**batch).logits)
         with loaded.model.disable_adapter(), policy.disable_adapter():
             assert torch.equal(loaded.model(**batch).logits, policy(**batch).logits)
@@ -178,6 +180,6 @@ def test_evaluating_keeps_the_generator_and_the_mode(oracle: tuple[Any, Any]) ->
     injection.remove()
     assert len(result.answers) == len(result.shuffled) == 9 * 20 * 3
     assert result.overall.unparsed == result.overall.count and result.overall.ece is None
-    measured = result.measured()
+    measured = result.metrics()
     assert set(measured) < {spec.name for spec in metric_specs()}  # no calibration of answers that do not parse
     assert set(evaluation.unknown_share.values()) == {0.0}

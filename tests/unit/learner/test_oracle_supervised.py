@@ -12,13 +12,13 @@ import torch
 
 from oven_recipes.activations.store import ActivationStore
 from oven_recipes.oracle.benchmark_items import items
-from oven_recipes.oracle.model import Schedule, Sizes, build_tokenizer, small_model
 from oven_recipes.oracle.settings import Confidence, OracleSettings
-from oven_recipes.oracle.supervised import Subject, benchmark_prompts, collate, lessons, run_supervised_stage
+from oven_recipes.oracle.small_model import Schedule, Sizes, build_tokenizer, load_small_model
+from oven_recipes.oracle.supervised import Subject, benchmark_prompts, build_lessons, collate, run_supervised_stage
 from oven_recipes.oracle.template_questions import template_dataset
 from oven_recipes.oracle.template_words import QUESTIONS
 from oven_recipes.oracle.user_model import fresh_adapter
-from oven_recipes.weights_cache import WEIGHTS
+from oven_recipes.weights_cache import WEIGHTS_FILE
 
 SIZES, SCHEDULE, LAYERS = Sizes(hidden=16, ffn=16, layers=3, heads=2), Schedule(2, 2, 0.02), (1, 2)
 SETTINGS = OracleSettings(sft_steps=2, sft_batch=4, lora_rank=2)
@@ -32,9 +32,9 @@ def weights(model: Any) -> torch.Tensor:
 def test_the_model_and_its_oracle_are_trained_once_and_kept(tmp_path: Path) -> None:
     tokenizer = build_tokenizer()
     before = torch.random.get_rng_state()
-    model, name = small_model(tokenizer, 1, tmp_path, SIZES, SCHEDULE)
-    again, same = small_model(tokenizer, 1, tmp_path, SIZES, SCHEDULE)
-    other_seed, another = small_model(tokenizer, 2, tmp_path, SIZES, SCHEDULE)
+    model, name = load_small_model(tokenizer, 1, tmp_path, SIZES, SCHEDULE)
+    again, same = load_small_model(tokenizer, 1, tmp_path, SIZES, SCHEDULE)
+    other_seed, another = load_small_model(tokenizer, 2, tmp_path, SIZES, SCHEDULE)
     assert name == same != another
     assert torch.equal(weights(model), weights(again)) and not torch.equal(weights(model), weights(other_seed))
 
@@ -44,7 +44,7 @@ def test_the_model_and_its_oracle_are_trained_once_and_kept(tmp_path: Path) -> N
     base = weights(model).clone()
 
     def taught(confidence: Confidence) -> torch.Tensor:
-        own, _ = small_model(tokenizer, 1, tmp_path, SIZES, SCHEDULE)
+        own, _ = load_small_model(tokenizer, 1, tmp_path, SIZES, SCHEDULE)
         with torch.random.fork_rng():
             torch.manual_seed(0)
             policy = fresh_adapter(own, SETTINGS.lora_rank)
@@ -54,9 +54,9 @@ def test_the_model_and_its_oracle_are_trained_once_and_kept(tmp_path: Path) -> N
         return torch.cat([w.detach().flatten() for w in parts[True]])
 
     first = taught("spread")
-    entries = {entry: (entry / WEIGHTS).stat().st_mtime_ns for entry in tmp_path.glob("oracle-*")}
+    entries = {entry: (entry / WEIGHTS_FILE).stat().st_mtime_ns for entry in tmp_path.glob("oracle-*")}
     assert torch.equal(first, taught("spread"))
-    assert entries == {entry: (entry / WEIGHTS).stat().st_mtime_ns for entry in tmp_path.glob("oracle-*")}
+    assert entries == {entry: (entry / WEIGHTS_FILE).stat().st_mtime_ns for entry in tmp_path.glob("oracle-*")}
     assert not torch.equal(first, taught("constant"))
     assert torch.equal(before, torch.random.get_rng_state())
 
@@ -64,7 +64,7 @@ def test_the_model_and_its_oracle_are_trained_once_and_kept(tmp_path: Path) -> N
 def test_only_what_the_oracle_says_is_scored_and_no_word_of_the_prompt_is_in() -> None:
     tokenizer: Any = build_tokenizer()
     prompt = template_dataset(1, 1)[0]
-    taught = lessons([prompt], "own", (2,))
+    taught = build_lessons([prompt], "own", (2,))
     vectors = [torch.ones(n % 5 + 1, 8) for n in range(len(taught))]
     ids, mask, labels = collate(taught, vectors, tokenizer, "spread", random.Random(1))
     placeholder: Any = tokenizer.convert_tokens_to_ids(" ?")

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from oven_learner.rollback.memory_snapshots import (
     CREDIT_S,
-    EVERY_TICKS,
+    INTERVAL_TICKS,
     SHARE,
     Snapshots,
     SnapshotSchedule,
@@ -34,8 +34,8 @@ def test_snapshots_keep_to_their_share_of_time(
         now += passes
         if user:
             now += cost
-            budget.charge(now - cost, now, own=False)
-        elif budget.wait(now) == 0:
+            budget.charge(now - cost, now, is_scheduled=False)
+        elif budget.seconds_until_due(now) == 0:
             overshoot = max(overshoot, cost - budget.expected)
             now += cost
             ours += cost
@@ -46,8 +46,8 @@ def test_snapshots_keep_to_their_share_of_time(
 
 def test_a_save_by_the_user_is_free_and_delays_the_next() -> None:
     budget = SnapshotTimeBudget(0.0, expected=2.0)
-    budget.charge(99.0, 101.0, own=False)
-    assert budget.spent == 0 and budget.wait(102.0) > 98
+    budget.charge(99.0, 101.0, is_scheduled=False)
+    assert budget.spent == 0 and budget.seconds_until_due(102.0) > 98
 
 
 class Clock:
@@ -81,7 +81,7 @@ def test_snapshots_start_at_once_and_keep_to_their_share(step_s: float, copy_s: 
     snapshots, snapshot_ticks = run(clock, 400, step_s, copy_s)
     assert snapshot_ticks[0] == 0
     assert snapshots.budget.spent <= SHARE * clock.now + CREDIT_S + copy_s, "the first is taken whatever it costs"
-    assert all(later - earlier >= EVERY_TICKS for earlier, later in itertools.pairwise(snapshot_ticks))
+    assert all(later - earlier >= INTERVAL_TICKS for earlier, later in itertools.pairwise(snapshot_ticks))
 
 
 def test_all_ranks_take_snapshots_at_the_same_ticks() -> None:
@@ -113,7 +113,7 @@ def test_no_rollback_goes_back_twice_as_far_as_requested() -> None:
     snapshots, _ = run(Clock(), 2000, step_s=1.0, copy_s=1e-6)
     for wanted in (1999, 1990, 1970, 1950, 1900, 1800, 1650):  # each takes those after it away
         restored = snapshots.restore(wanted, 2000).tick
-        assert wanted - 2 * (2000 - wanted) - 2 * EVERY_TICKS < restored <= wanted
+        assert wanted - 2 * (2000 - wanted) - 2 * INTERVAL_TICKS < restored <= wanted
     assert snapshots.restore(3, 2000).tick == 0, "the first is never dropped"
 
 
@@ -142,5 +142,5 @@ def test_a_rollback_happens_even_if_it_cannot_be_undone() -> None:
     snapshots.take_if_due(0)
     broken[0] = True
     assert snapshots.restore(0, 9).step == 3 and restored == [30]
-    with pytest.raises(LookupError, match="not copied"):
+    with pytest.raises(LookupError, match="could not be copied"):
         snapshots.undo()

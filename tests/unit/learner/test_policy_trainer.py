@@ -32,7 +32,7 @@ from oven_learner.policies import (
 from oven_learner.policies.batch import objective
 from oven_learner.rewards import Committee
 from oven_learner.teachers import TeacherConfig
-from oven_learner.teachers.memory import own_bytes
+from oven_learner.teachers.memory import memory_bytes
 from oven_learner.testing import FakeLink
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
@@ -136,7 +136,8 @@ def test_the_kl_gradient_uses_the_active_teacher(
     storage = "offload" if strategy == "offload" else "resident"  # a hybrid one has room here
     assert [job.teachers.strategy(name) for name in described] == [storage, storage]
     assert all(
-        (own_bytes(job.teachers[name]) < own_bytes(teachers[name]) / 2) == (storage == "offload") for name in described
+        (memory_bytes(job.teachers[name]) < memory_bytes(teachers[name]) / 2) == (storage == "offload")
+        for name in described
     )
     policy, batch = job.policy, still(job)
 

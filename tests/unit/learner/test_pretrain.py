@@ -115,7 +115,7 @@ def test_a_corpus_that_cannot_be_split_is_refused(tmp_path: Path, files: dict[st
 
 def test_tokens_say_every_byte_and_a_damaged_cache_is_made_anew(tmp_path: Path, folder: Path) -> None:
     parts = parts_of(folder)
-    first = tokens.tokenized(parts, 300, tmp_path)
+    first = tokens.tokenize(parts, 300, tmp_path)
     lengths = tokens.token_byte_lengths(first.tokenizer)
     for part in parts:
         for stream, files in ((first.train[part.name], part.train), (first.held_out[part.name], part.held_out)):
@@ -123,16 +123,16 @@ def test_tokens_say_every_byte_and_a_damaged_cache_is_made_anew(tmp_path: Path, 
             assert first.tokenizer.decode(stream.tolist()) == "".join(file.text + tokens.END for file in files)
     (entry,) = tmp_path.iterdir()
     (entry / tokens.TOKENS).write_bytes(b"no tensors")
-    second = tokens.tokenized(parts, 300, tmp_path)
+    second = tokens.tokenize(parts, 300, tmp_path)
     assert all(torch.equal(first.train[name], second.train[name]) for name in first.train)
     written_at = (entry / tokens.TOKENS).stat().st_mtime_ns
-    tokens.tokenized(parts, 300, tmp_path)
+    tokens.tokenize(parts, 300, tmp_path)
     assert (entry / tokens.TOKENS).stat().st_mtime_ns == written_at
 
 
 def test_bits_per_byte_is_what_a_loop_over_tokens_says(tmp_path: Path, home: Home) -> None:
     job = home.job(tmp_path)
-    words = tokens.tokenized(corpus.read(home.corpus, 0.05, 10**7), 300, home.cache)
+    words = tokens.tokenize(corpus.read(home.corpus, 0.05, 10**7), 300, home.cache)
     rows = held_out_rows(words.held_out, 16, 8)
     model: Any = job.trainer.model
     model.train()
@@ -221,7 +221,7 @@ def test_any_configuration_makes_a_model(tmp_path: Path, home: Home) -> None:
     job = home.job(tmp_path, model=tmp_path)
     model: Any = job.trainer.model
     assert type(model).__name__ == "GPT2LMHeadModel" and model.get_input_embeddings().weight.shape == (300, 16)
-    words = tokens.tokenized(corpus.read(home.corpus, 0.05, 10**7), 300, home.cache)
+    words = tokens.tokenize(corpus.read(home.corpus, 0.05, 10**7), 300, home.cache)
     predicted = torch.cat([rows[:, 1:].flatten() for rows in held_out_rows(words.held_out, 16, 8).values()])
     guess = math.log2(300) * len(predicted) / int(tokens.token_byte_lengths(words.tokenizer)[predicted].sum())
     assert means(job.evaluate())["eval/bits_per_byte"] == pytest.approx(guess, rel=0.05), "it knows nothing yet"

@@ -32,7 +32,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Home:
 
 @pytest.fixture(scope="module")
 def words(home: Home) -> tokens.Tokens:
-    return tokens.tokenized(corpus.read(home.corpus, 0.05, 32_000_000), TINY["vocabulary"], home.cache)
+    return tokens.tokenize(corpus.read(home.corpus, 0.05, 32_000_000), TINY["vocabulary"], home.cache)
 
 
 def embedding(job: Any) -> torch.Tensor:
@@ -118,7 +118,7 @@ def test_the_stacks_graph_is_asked_once_in_a_run(
             ablation="-",
         )
 
-    monkeypatch.setattr(prior, "ask_token_prior", ask)
+    monkeypatch.setattr(prior, "request_token_prior", ask)
     with pytest.raises(ConfigError, match=r"the prior service did not answer \(no one answers .*`unigram` or `none`"):
         home.job(tmp_path, token_prior="kg")
     first, again = (weighted(home.job(tmp_path, token_prior="kg")) for _ in range(2))

@@ -180,7 +180,7 @@ class TestInstances:
             ("\n", "contains no instances"),
             ('{"repo": ', "line 1: cut"),
             ('{"repo": \n', "line 1: not json"),
-            ("[1]\n", "a list, where an object is expected"),
+            ("[1]\n", "a list instead of an object"),
             ('{"instance_id": "a"}\n', "Field required"),
         ],
     )
@@ -268,7 +268,7 @@ def test_a_checkout_is_worked_on_at_its_commit_and_its_tests_run_by_pytest(tmp_p
     parsed = subprocess.run(["git", "rev-parse", "HEAD:shop.py"], cwd=path, check=True, capture_output=True)
     blob = parsed.stdout.decode().strip()
     (path / ".git" / "objects" / blob[:2] / blob[2:]).unlink()
-    with pytest.raises(ConfigError, match=r"lacks 'shop.py': .* clone the whole repository"):
+    with pytest.raises(ConfigError, match=r"lacks 'shop.py'; .* make a full clone"):
         repositories.files(instance)
 
 
@@ -303,14 +303,14 @@ class TestGeneratedTasks:
         rng = random.Random(0)
         for task in tasks(3, 50) + tasks(3, 50, neighbour=True):
             session = RepairSession(task, task.files, TrustedTests())
-            for message in demonstration(task, Habits(right=1.0, looks_around=1.0, runs_tests=1.0), rng):
+            for message in demonstration(task, Habits(right_edit=1.0, look_around=1.0, run_tests=1.0), rng):
                 for call in message.get("tool_calls", ()):
                     assert not session.call(call["function"]["name"], json.loads(call["function"]["arguments"])).failed
             assert session.solved
 
     def test_a_demonstration_with_mistakes_may_recover(self) -> None:
         rng = random.Random(0)
-        habits = Habits(right=0.0, looks_around=0.0, runs_tests=1.0, tries_again=1.0)
+        habits = Habits(right_edit=0.0, look_around=0.0, run_tests=1.0, retry=1.0)
         lengths = {len(demonstration(task, habits, rng)) for task in tasks(4, 50)}
         assert max(lengths) == 14  # read, edit, run_tests, edit, run_tests, submit; and the end
 

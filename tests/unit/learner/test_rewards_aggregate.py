@@ -178,7 +178,7 @@ def test_reliability_is_not_learnt_of_two_that_disagree_nor_of_rules() -> None:
 def test_reliability_falls_with_failed_controls_comes_back_and_outlives_a_resume() -> None:
     reliability, agreed = Reliability("abc"), {"a": [0.0, 1.0], "b": [0.1, 0.8], "c": [0.0, 0.9]}
     for _ in range(20):
-        reliability.failed_control("c")
+        reliability.record_failed_control("c")
     assert reliability.values()["c"] == FLOOR
     resumed = Reliability("abcd")
     resumed.load_state_dict(json.loads(json.dumps(reliability.state_dict())))

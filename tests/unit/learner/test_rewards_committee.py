@@ -169,7 +169,7 @@ def test_scores_that_are_all_equal_make_no_quorum_and_are_counted() -> None:
     assert rewards == [None, None, 0.5, 0.5], "in the second group all see the same"
     assert metrics["committee/abstain/no_difference"] == metrics["committee/abstentions"] == 1
     assert metrics["rewards/flat/mean"] == 0.5
-    assert committee.last.abstained == {"no_difference": 1}, "it is named when the run is held"
+    assert committee.last_outcome.abstentions == {"no_difference": 1}, "it is named when the run is held"
 
 
 REQUEST = ScoreRequest.model_validate(
@@ -213,13 +213,13 @@ def test_known_costs_are_reported_once_per_step() -> None:
 
     remote = Costly(judge=by_length)
     committee = Committee({}, remote=remote, description="A test.")
-    assert {"committee/tokens", "committee/cost_usd"} <= {spec.name for spec in committee.announced()}
+    assert {"committee/tokens", "committee/cost_usd"} <= {spec.name for spec in committee.metric_specs()}
     assert committee.take_cost() == {"committee/tokens": 120.0, "committee/cost_usd": 0.5}
     assert committee.take_cost() == {"committee/tokens": 0.0}
     remote.cost = Cost(7) + Cost(3, 0.25)
     assert committee.take_cost() == {"committee/tokens": 10.0, "committee/cost_usd": 0.25}
     rules = Committee({"rule": share_of_a})
-    assert rules.take_cost() == {} and "committee/tokens" not in {spec.name for spec in rules.announced()}
+    assert rules.take_cost() == {} and "committee/tokens" not in {spec.name for spec in rules.metric_specs()}
 
 
 def test_a_reply_says_what_it_cost_and_no_cost_is_below_nothing() -> None:
@@ -279,12 +279,12 @@ def test_findings_about_judges_are_logged_once_and_measured(caplog: pytest.LogCa
         **{"reliability": 1.0, "length": pytest.approx(1.0), "order_bias": metrics["committee/judge/order_bias"]},
         **{"order_flips": 0.25, "changes": 0.0, "controls_failed": 2.0, "quarantined": 1.0, "cut_texts": 3.0},
     }
-    announced = {metric.name for metric in committee.announced()}
+    announced = {metric.name for metric in committee.metric_specs()}
     assert {name for name in metrics if name.startswith("committee/judge/")} <= announced
-    assert caplog.text.count("is in quarantine") == caplog.text.count("long texts cut") == 1
+    assert caplog.text.count("is in quarantine") == caplog.text.count("reads long texts only") == 1
     remote.health["judge"] = JudgeHealth()
     judged(committee, ["a", "aa"])
-    assert "no longer true: it is in quarantine" in caplog.text
+    assert "resolved: it is in quarantine" in caplog.text
 
 
 def test_an_answer_known_to_be_right_goes_out_with_the_request(caplog: pytest.LogCaptureFixture) -> None:

@@ -23,7 +23,7 @@ from oven_core.protocol.operator_messages import OperatorCommand
 from oven_learner.hf.attach import attach
 from oven_learner.rewards import Committee
 from oven_learner.rewards.scores import Verdict
-from oven_learner.rewards.skip_unscored import MICRO_BATCH_MEANS, ROW_MEANS, TOKEN_MEANS, UnscoredSkipping
+from oven_learner.rewards.skip_unscored import MICRO_BATCH_MEANS, ROW_MEANS, TOKEN_MEANS, UnscoredGroupSkipper
 from oven_learner.testing import FakeLink
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
@@ -177,7 +177,7 @@ def gradient(trainer: Any, batches: list[dict[str, Any]]) -> torch.Tensor:
 
 def ready(folder: Path, silent: str, **settings: Any) -> Any:
     trainer, committee = grpo(folder, Judge(lambda _, prompt: prompt in silent), **settings)
-    UnscoredSkipping(trainer, committee).install()
+    UnscoredGroupSkipper(trainer, committee).install()
     assert trainer.model is not None
     trainer.model.train()
     return trainer
@@ -299,7 +299,7 @@ def test_reliability_is_restored_from_checkpoints(tmp_path: Path) -> None:
 def test_unsupported_trainers_are_refused(tmp_path: Path) -> None:
     trainer, committee = grpo(tmp_path, Judge())
     with pytest.raises(ConfigError, match="only reward function"):
-        UnscoredSkipping(trainer, Committee({"other": Judge()}))
+        UnscoredGroupSkipper(trainer, Committee({"other": Judge()}))
     trainer.loss_type = "new"
     with pytest.raises(ConfigError, match="normalisation"):
-        UnscoredSkipping(trainer, committee)
+        UnscoredGroupSkipper(trainer, committee)

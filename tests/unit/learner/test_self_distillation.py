@@ -19,7 +19,7 @@ from oven_core.protocol.messages import RunStarted
 from oven_learner.hf import rollback
 from oven_learner.hf.attach import attach
 from oven_learner.losses import ChannelTrainer, Hints, SelfDistillation
-from oven_learner.losses.channel import Generated
+from oven_learner.losses.channel import Rollouts
 from oven_learner.losses.self_distillation import HINTED
 from oven_learner.testing import FakeLink
 
@@ -124,7 +124,7 @@ def test_completions_are_gathered_only_for_sibling_hints(monkeypatch: pytest.Mon
         return value
 
     monkeypatch.setattr("oven_learner.losses.self_distillation.gather_object", gather)
-    made = Generated([{"feedback": "no"}] * 2, ["a"] * 2, [[1], [2]], torch.ones(2), [[]] * 2, None, 2)
+    made = Rollouts([{"feedback": "no"}] * 2, ["a"] * 2, [[1], [2]], torch.ones(2), [[]] * 2, None, 2)
     alone = Hints(sibling=False).prompts(made, str, 0)
     assert not gathered and "no" in alone[0] and "[2]" not in alone[0]
     assert "[2]" in Hints().prompts(made, str, 0)[0] and gathered == [[[1], [2]]]

@@ -28,7 +28,7 @@ from oven_core.errors import ConfigError, TeacherRefusedError
 from oven_learner import random_state
 from oven_learner.hf.attach import attach
 from oven_learner.teachers import TeacherConfig, Teachers, memory
-from oven_learner.teachers.memory import Footprint, fastest_fitting_form, own_bytes
+from oven_learner.teachers.memory import Footprint, fastest_fitting_form, memory_bytes
 from oven_learner.testing import FakeLink
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
@@ -48,7 +48,7 @@ def wide(seed: int) -> Any:
 def beside(folder: Path, **settings: Any) -> tuple[Any, Teachers]:
     """A trainer with a small teacher that is active."""
     job: Any = grpo(folder, lr_scheduler_type="constant")
-    teachers = Teachers(job, offload_folder=folder / "offloaded", own="none", **settings)
+    teachers = Teachers(job, offload_folder=folder / "offloaded", initial_name="none", **settings)
     teachers.add("small", teacher(11), tokenizer())
     teachers.swap("small")
     job.beta = job.args.beta = 0.5
@@ -113,16 +113,16 @@ def test_a_teacher_prepared_during_a_step_does_not_change_the_step(
 
     monkeypatch.setattr(torch, "set_default_dtype", watched)
     with ThreadPoolExecutor(1) as thread:
-        prepared = thread.submit(teachers.prepare, "big", described, beside_training=True).result()
+        prepared = thread.submit(teachers.prepare, "big", described, during_training=True).result()
     assert defaults <= {torch.float32}, "a step beside it computes in the default dtype"
     assert same_state(state, random_state.capture()) and job.accelerator._models == models
     assert "big" not in teachers.names
     teachers.admit(prepared)
     assert same_state(state, random_state.capture())
     assert teachers.names == ("small", "before", "big") and teachers.strategy("big") == form
-    both = [teachers.idle[name](input_ids=torch.arange(8)[None]).logits for name in ("before", "big")]
+    both = [teachers.idle_models[name](input_ids=torch.arange(8)[None]).logits for name in ("before", "big")]
     assert both[0].dtype == both[1].dtype and torch.equal(*both)
-    assert own_bytes(teachers.idle["big"]) == own_bytes(teachers.idle["before"])
+    assert memory_bytes(teachers.idle_models["big"]) == memory_bytes(teachers.idle_models["before"])
 
 
 def test_a_swap_to_each_form_takes_no_step_of_a_run(tmp_path: Path) -> None:
@@ -143,23 +143,23 @@ def test_a_swap_to_each_form_takes_no_step_of_a_run(tmp_path: Path) -> None:
 def test_bytes_in_memory_are_counted(tmp_path: Path) -> None:
     _, teachers = beside(tmp_path)
     model = wide(1)
-    whole = own_bytes(model)
-    head = own_bytes(model.lm_head) + own_bytes(model.model.embed_tokens)
+    whole = memory_bytes(model)
+    head = memory_bytes(model.lm_head) + memory_bytes(model.model.embed_tokens)
     assert whole == sum(tensor.nbytes for tensor in [*model.parameters(), *model.buffers()])
     for form, storage in KEPT.items():
         teachers.register(config(form, model=copy.deepcopy(model), **storage))
-    held = {form: own_bytes(teachers.idle[form]) for form in KEPT}
+    held = {form: memory_bytes(teachers.idle_models[form]) for form in KEPT}
     linear = whole - head
     assert held["resident"] == whole
     assert head + linear / 4 < held["8 bits"] < head + linear * 0.35
     assert head + linear / 8 < held["4 bits"] < head + linear * 0.25
     assert held["offload"] < 0.05 * whole
-    offloaded = teachers.idle["offload"]
+    offloaded = teachers.idle_models["offload"]
     with torch.no_grad():
         torch.testing.assert_close(
             offloaded(input_ids=torch.arange(8)[None]).logits, model.eval()(input_ids=torch.arange(8)[None]).logits
         )
-    assert own_bytes(offloaded) == held["offload"], "after a pass, too"
+    assert memory_bytes(offloaded) == held["offload"], "after a pass, too"
 
 
 def test_tied_weights_are_kept_in_each_form(tmp_path: Path) -> None:
@@ -172,7 +172,7 @@ def test_tied_weights_are_kept_in_each_form(tmp_path: Path) -> None:
     for form, storage in KEPT.items():
         teachers.register(config(form, model=copy.deepcopy(model), **storage))
         with torch.no_grad():
-            logits = teachers.idle[form](input_ids=ids).logits
+            logits = teachers.idle_models[form](input_ids=ids).logits
         assert torch.cosine_similarity(logits.flatten(), wanted.flatten(), dim=0) > 0.98
         teachers.swap(form)
         assert gradient(job, batch(job)).norm() > 1e-3
@@ -213,7 +213,7 @@ def test_a_full_disk_is_an_error_that_names_folder_and_need_and_the_old_teacher_
     assert "offload_folder" in text
     assert list((tmp_path / "offloaded").iterdir()) == [], "what was written is removed"
     assert teachers.active == "small" and gradient(job, batch(job)).any()
-    assert own_bytes(big) > needed, "its weights are still there"
+    assert memory_bytes(big) > needed, "its weights are still there"
 
 
 def test_a_disk_that_is_known_to_be_too_small_is_not_written_to(

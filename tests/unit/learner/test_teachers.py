@@ -198,7 +198,7 @@ def test_unsuitable_teachers_are_refused_and_the_old_one_stays(
     tmp_path: Path, make: Callable[[], tuple[Any, Any]], message: str
 ) -> None:
     job, _ = anchored(tmp_path)
-    teachers = Teachers(job, limit_bytes=20_000, own="old")
+    teachers = Teachers(job, limit_bytes=20_000, initial_name="old")
     teachers.add("new", teacher(12))
     model, words = make()
     with pytest.raises(TeacherRefusedError, match="teacher 'odd' is refused") as refused:

@@ -56,7 +56,7 @@ class MeshState:
             case Observation():
                 state.tick = max(state.tick, body.tick)
                 state.apply_observation(body)
-                state.drop_silent()
+                state.mark_silent_agents()
             case Receipt():
                 state.apply_receipt(body)
             case RunStarted():

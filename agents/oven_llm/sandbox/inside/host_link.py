@@ -1,4 +1,4 @@
-"""The sandboxed child's connection to the host, for frames, calls of host functions and the answer."""
+"""The sandboxed child's connection to the host, with which it calls host functions and returns its answer."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def host_function(link: HostLink, name: str, max_bytes: int) -> Callable[..., An
 
 def final_function(link: HostLink, max_bytes: int) -> Callable[[object], NoReturn]:
     """Return FINAL, which sends the answer and raises AnsweredExit. It raises TypeError for an answer that JSON cannot
-    represent, and ValueError above `max_bytes` bytes. The host counts both."""
+    represent, and ValueError above `max_bytes` bytes. It reports both to the host as refused answers."""
 
     def FINAL(answer: object) -> NoReturn:
         """Return the answer to the host and end the block."""

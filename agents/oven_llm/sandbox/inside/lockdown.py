@@ -93,9 +93,9 @@ def lock(kernel: Kernel, landlock: dict[str, Any] | None, program: bytes) -> Non
 def _restrict_paths(kernel: Kernel, ruleset: bytes, grants: list[tuple[str, int]]) -> None:
     ruleset_fd = kernel.call("landlock_create_ruleset", ruleset, len(ruleset), 0)
     for path, rights in grants:
-        folder = os.open(path, os.O_PATH | os.O_CLOEXEC)
-        kernel.call("landlock_add_rule", ruleset_fd, LANDLOCK_RULE_PATH_BENEATH, struct.pack("<Qi", rights, folder), 0)
-        os.close(folder)
+        path_fd = os.open(path, os.O_PATH | os.O_CLOEXEC)
+        kernel.call("landlock_add_rule", ruleset_fd, LANDLOCK_RULE_PATH_BENEATH, struct.pack("<Qi", rights, path_fd), 0)
+        os.close(path_fd)
     kernel.call("landlock_restrict_self", ruleset_fd, 0)
     os.close(ruleset_fd)
 

@@ -46,7 +46,7 @@ class MeshArm:
 
         def rules(announced: Rules) -> Rules:
             """The rules as `up` sets them: installed agents are trusted, and the graph adds its own rules."""
-            trusting = announced.trusting(member.name for member in members)
+            trusting = announced.with_grants_for(member.name for member in members)
             update = trusting.model_copy(update={"autonomy": self.autonomy})
             return update if ask is None else with_graph_rules(update, _graph_info(ask))
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from oven_core.bus.connection import Bus
 from oven_core.bus.nats_client import InlineMessage
-from oven_core.protocol.events import UNKNOWN, Event
+from oven_core.protocol.events import UNKNOWN_TIME, Event
 from oven_core.protocol.messages import (
     ActuatorSpec,
     AgentStatus,
@@ -81,7 +81,7 @@ async def take_part(client: Silencer) -> None:
             await bus.subscribe_inline(subject, queue.put_nowait)
         while True:
             message = await queue.get()
-            event = Event.from_message(0, message.subject, message.data, UNKNOWN, message.headers)
+            event = Event.from_message(0, message.subject, message.data, UNKNOWN_TIME, message.headers)
             for reply in client.answer(event.body):
                 to = on.vote(credentials.name) if isinstance(reply, Vote) else on.agent(credentials.name)
                 await bus.publish(to, reply.wire())

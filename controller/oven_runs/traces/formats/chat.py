@@ -11,25 +11,18 @@ from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from typing import Final
 
-from oven_runs.traces.formats.chat_messages import (
-    expect_list,
-    from_chat,
-    from_tool,
-    split_into_steps,
-    to_chat,
-    to_tool,
-)
+from oven_runs.traces.formats.chat_messages import expect_list, from_chat, from_tool, split_into_steps, to_chat, to_tool
 from oven_runs.traces.formats.trace_format import LineFormat, Row
 from oven_runs.traces.records import Message, Task, Trace
 
-NO_PLACE: Final = "no place in a chat row"
+NO_PLACE: Final = "a chat row cannot store it"
 LOSES: Final = {
     "task (except its id)": NO_PLACE,
-    "steps.state": "each stretch becomes its own row, and its own trace",
+    "steps.state": "each part of a rewritten trace becomes a separate row and trace",
     "steps.reward, .sampled, .outcome": NO_PLACE,
-    "steps.result": "whether a call's missing answer was recorded as empty",
+    "steps.result": "an answer that is missing or empty cannot be told apart",
     "reward, solved, ended, policy, meta": NO_PLACE,
-    "prompt": "an example message of the assistant becomes a step",
+    "prompt": "the assistant's messages in few-shot examples become steps",
 }
 
 
@@ -63,12 +56,12 @@ def _traces(row: Row, default_id: str) -> Iterator[Trace]:
 def _rows(trace: Trace) -> Iterable[Row]:
     rewrites = [number for number, step in enumerate(trace.steps) if number and step.state is not None]
     bounds = [0, *rewrites, len(trace.steps)]
-    for stretch, (start, end) in enumerate(pairwise(bounds)):
+    for part, (start, end) in enumerate(pairwise(bounds)):
         messages: list[Message] = list(trace.state(start)) if trace.steps else list(trace.prompt)
         for step in trace.steps[start:end]:
             messages += (step.action, *(step.result or ()))
         row: Row = {
-            "id": trace.id if stretch == 0 else f"{trace.id}-{stretch + 1}",
+            "id": trace.id if part == 0 else f"{trace.id}-{part + 1}",
             "task_id": trace.task.id,
             "messages": [to_chat(message) for message in messages],
         }

@@ -53,8 +53,7 @@ def from_chat(chat: Any, lost: Counter[str]) -> Message:
 
 
 def _from_call(call: Mapping[str, Any]) -> ToolCall:
-    """Return the record of a call in OpenAI's form or in a flat form ({id, name, arguments}). Raises
-    ValidationError."""
+    """Return the record of a call in OpenAI's form or a flat form (id, name, arguments). Raises ValidationError."""
     function = call.get("function", call)
     arguments = function.get("arguments", "")
     if not isinstance(arguments, str):
@@ -110,8 +109,10 @@ def split_into_steps(messages: Iterable[Message]) -> tuple[tuple[Message, ...], 
     for message in messages:
         if message.role == "assistant":
             steps.append((message, []))
+        elif steps:
+            steps[-1][1].append(message)
         else:
-            (steps[-1][1] if steps else prompt).append(message)
+            prompt.append(message)
     return tuple(prompt), tuple(
         TraceStep(action=action, result=tuple(result) if result or not action.calls else None)
         for action, result in steps

@@ -31,7 +31,7 @@ def difference(trace: Trace, plain: Trace) -> dict[str, Any]:
     return {**missing, "of": len(plain.steps)} if missing else {}
 
 
-def restored(plain: Trace, missing: object) -> Trace:
+def restore(plain: Trace, missing: object) -> Trace:
     """Return `plain` with the difference applied. Raises NotReadable if the two do not match."""
     if not missing:
         return plain
@@ -44,6 +44,6 @@ def restored(plain: Trace, missing: object) -> Trace:
             full["steps"][int(number)] |= step
         return Trace.model_validate(full)
     except ValidationError as error:
-        raise NotReadable(f"its field {NAME!r} does not fit: {reason(error)}") from error
+        raise NotReadable(f"its field {NAME!r} is invalid: {reason(error)}") from error
     except (IndexError, ValueError, TypeError, AttributeError) as error:
         raise NotReadable(f"its field {NAME!r} was written for another list of messages") from error

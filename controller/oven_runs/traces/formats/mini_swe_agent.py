@@ -26,7 +26,7 @@ from oven_runs.traces.formats.trace_format import READING_ERRORS, TraceFormat, m
 from oven_runs.traces.jsonl import LINE_BYTES, MAX_REASON, BadLine
 from oven_runs.traces.records import Ended, Policy, Task, Tool, Trace
 
-FORM: Final = "mini-swe-agent-1"
+FORMAT_PREFIX: Final = "mini-swe-agent-1"
 """Start of `trajectory_format` in files that can be read."""
 SUFFIX: Final = ".traj.json"
 META: Final = "mini-swe-agent"
@@ -40,14 +40,14 @@ BASH: Final = Tool(
     },
 )
 """The tool as mini-swe-agent shows it to its models."""
-_ENDED: Final[Mapping[str, Ended]] = {
+_ENDED_BY_STATUS: Final[Mapping[str, Ended]] = {
     "": "unknown",
     "Submitted": "submitted",
     "LimitsExceeded": "turns",
     "TimeExceeded": "timeout",
 }
 """How a trace ended, by `exit_status`. Any other status is the name of an error."""
-_STATUS: Final[Mapping[Ended, str]] = {ended: status for status, ended in _ENDED.items()} | {
+_STATUS_BY_ENDED: Final[Mapping[Ended, str]] = {ended: status for status, ended in _ENDED_BY_STATUS.items()} | {
     "truncated": "ContextWindowExceededError",
     "error": "Error",
 }
@@ -74,7 +74,7 @@ class MiniSweAgent(TraceFormat):
             raise ConfigError(f"{path} has no *{SUFFIX}; name the folder that mini-swe-agent wrote")
         for number, file in enumerate(files, 1):
             try:
-                yield _trace(json.loads(read_file(file, "the trajectory", LINE_BYTES)), file)
+                yield _read_trace(json.loads(read_file(file, "the trajectory", LINE_BYTES)), file)
             except READING_ERRORS as error:
                 yield malformed(number, error, f"{file.name}: ")
             except ValueError as error:
@@ -106,17 +106,17 @@ def _file_name(trace: Trace) -> str:
     return re.sub(r"[^\w.+-]", "_", trace.id)[:200]
 
 
-def _trace(trajectory: Any, file: Path) -> Trace:
+def _read_trace(trajectory: Any, file: Path) -> Trace:
     if not isinstance(trajectory, dict) or not isinstance(trajectory.get("info"), dict):
         raise NotReadable("it has no info")
-    form = str(trajectory.get("trajectory_format", ""))
-    if not form.startswith(FORM):
-        raise NotReadable(f"its format is {form!r}; {FORM}.x can be read")
-    plain = _plain(trajectory, file.name.removesuffix(SUFFIX))
-    return free_field.restored(plain, trajectory["info"].get(free_field.NAME))
+    stored_format = str(trajectory.get("trajectory_format", ""))
+    if not stored_format.startswith(FORMAT_PREFIX):
+        raise NotReadable(f"its format is {stored_format!r}; {FORMAT_PREFIX}.x can be read")
+    plain = _plain_trace(trajectory, file.name.removesuffix(SUFFIX))
+    return free_field.restore(plain, trajectory["info"].get(free_field.NAME))
 
 
-def _plain(trajectory: dict[str, Any], name: str) -> Trace:
+def _plain_trace(trajectory: dict[str, Any], name: str) -> Trace:
     """Return the trace without the values of the free field."""
     info, lost = trajectory["info"], Counter[str]()
     rows = expect_list(trajectory.get("messages"), "messages")
@@ -128,7 +128,7 @@ def _plain(trajectory: dict[str, Any], name: str) -> Trace:
     model = (info.get("config") or {}).get("model") or {}
     instance = trajectory.get("instance_id")
     meta = {key: info[key] for key in ("model_stats", "config", "mini_version", "submission") if info.get(key)}
-    meta |= {"exit_status": status} if status and status not in _ENDED else {}
+    meta |= {"exit_status": status} if status and status not in _ENDED_BY_STATUS else {}
     meta |= {"lost": dict(lost)} if lost else {}
     return Trace(
         id=name,
@@ -136,7 +136,7 @@ def _plain(trajectory: dict[str, Any], name: str) -> Trace:
         tools=(BASH,) if any(call.name == BASH.name for step in steps for call in step.action.calls) else (),
         prompt=prompt,
         steps=steps,
-        ended=_ENDED.get(status, "error"),
+        ended=_ENDED_BY_STATUS.get(status, "error"),
         policy=Policy(model=str(model.get("model_name") or "")),
         meta={META: meta} if meta else {},
     )
@@ -146,7 +146,7 @@ def _trajectory(trace: Trace) -> dict[str, Any]:
     stored = trace.meta.get(META)
     meta: dict[str, Any] = dict(stored) if isinstance(stored, dict) else {}
     meta.pop("lost", None)
-    status = meta.get("exit_status") or _STATUS[trace.ended]
+    status = meta.get("exit_status") or _STATUS_BY_ENDED[trace.ended]
     submission = str(meta.get("submission") or "")
     exit_extra = {"exit_status": status, "submission": submission}
     exits = [{"role": "exit", "content": submission or status, "extra": exit_extra}] if status else []
@@ -158,7 +158,7 @@ def _trajectory(trace: Trace) -> dict[str, Any]:
         "trajectory_format": "mini-swe-agent-1.1",
     }
     trajectory["info"].setdefault("model_stats", {"instance_cost": 0.0, "api_calls": len(trace.steps)})
-    if missing := free_field.difference(trace, _plain(trajectory, _file_name(trace))):
+    if missing := free_field.difference(trace, _plain_trace(trajectory, _file_name(trace))):
         trajectory["info"][free_field.NAME] = missing
     return trajectory
 

@@ -8,7 +8,7 @@ from oven_runs.traces.formats.trace_format import LineFormat
 FORMAT = LineFormat(
     about="ours: one trace per line, steps with states, rewards and sampled tokens",
     recognises=lambda row: row.get("kind") == "trace",
-    traces=lambda row, _: [jsonl.parsed(row)],
-    rows=lambda trace: [jsonl.as_row(trace)],
+    traces=lambda row, _: [jsonl.parse_row(row)],
+    rows=lambda trace: [jsonl.to_row(trace)],
     file_name="traces.jsonl",
 )

@@ -24,10 +24,10 @@ META_FIELDS = ("metrics", "verify_metrics", "artifacts", "extra")
 def _traces(row: Row, default_id: str) -> Iterator[Trace]:
     extra = row.get("extra") or {}
     missing = extra.get(free_field.NAME) if isinstance(extra, dict) else None
-    yield free_field.restored(_plain(row, default_id), missing)
+    yield free_field.restore(_plain_trace(row, default_id), missing)
 
 
-def _plain(row: Row, default_id: str) -> Trace:
+def _plain_trace(row: Row, default_id: str) -> Trace:
     """Return the trace without the values of the free field."""
     lost: Counter[str] = Counter()
     chat = expect_list(row.get("messages"), "messages")
@@ -44,7 +44,7 @@ def _plain(row: Row, default_id: str) -> Trace:
     meta = {field: value for field, value in meta.items() if value}
     return Trace(
         id=episode,
-        task=_task(row.get("task"), episode),
+        task=_read_task(row.get("task"), episode),
         prompt=prompt,
         steps=steps,
         reward=row.get("reward"),
@@ -53,7 +53,7 @@ def _plain(row: Row, default_id: str) -> Trace:
     )
 
 
-def _task(task: Any, episode: str) -> Task:
+def _read_task(task: Any, episode: str) -> Task:
     if isinstance(task, str):
         return Task(id=f"task-{sha256(task.encode(errors='replace')).hexdigest()[:12]}", prompt=task)
     if not isinstance(task, dict):
@@ -84,7 +84,7 @@ def _rows(trace: Trace) -> Iterable[Row]:
         "task": trace.task.model_dump(mode="json", exclude_defaults=True),
         "extra": dict(meta.get("extra") or {}),
     }
-    if missing := free_field.difference(trace, _plain(row, trace.id)):
+    if missing := free_field.difference(trace, _plain_trace(row, trace.id)):
         row["extra"][free_field.NAME] = missing
     yield row
 

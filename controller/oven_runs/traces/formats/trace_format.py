@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from oven_core.errors import ConfigError, reason
 from oven_core.files import atomic_file
 from oven_runs.traces.formats.chat_messages import NotReadable
-from oven_runs.traces.jsonl import MAX_REASON, BadLine, rows
+from oven_runs.traces.jsonl import MAX_REASON, BadLine, read_rows
 from oven_runs.traces.records import Trace
 
 Row = dict[str, Any]
@@ -64,12 +64,12 @@ class LineFormat(TraceFormat):
     def claims(self, path: Path) -> bool:
         if path.is_dir() and not (self.file_name and (path / self.file_name).is_file()):
             return False
-        first = next((row for _, row in rows(self._file(path))), None)
+        first = next((row for _, row in read_rows(self._file(path))), None)
         return isinstance(first, dict) and self.recognises(first)
 
     def read(self, path: Path) -> Iterator[Trace | BadLine]:
         file = self._file(path)
-        for number, row in rows(file):
+        for number, row in read_rows(file):
             if isinstance(row, BadLine):
                 yield row
                 continue

@@ -32,11 +32,11 @@ def _traces(episode: Row, default_id: str) -> Iterator[Trace]:
         if row.get("version", TRACE_VERSION) != TRACE_VERSION:
             raise NotReadable(f"its trace is of version {row.get('version')!r}; version {TRACE_VERSION} can be read")
         info = row.get("info")
-        plain = _plain(episode, row, f"{default_id}-{number}")
-        yield free_field.restored(plain, info.get(free_field.NAME) if isinstance(info, dict) else None)
+        plain = _plain_trace(episode, row, f"{default_id}-{number}")
+        yield free_field.restore(plain, info.get(free_field.NAME) if isinstance(info, dict) else None)
 
 
-def _plain(episode: Row, row: Row, default_id: str) -> Trace:
+def _plain_trace(episode: Row, row: Row, default_id: str) -> Trace:
     """Return the trace without the values of the free field."""
     lost: Counter[str] = Counter()
     prompt, steps = _steps(_nodes(row), lost)
@@ -47,7 +47,7 @@ def _plain(episode: Row, row: Row, default_id: str) -> Trace:
     meta |= {"lost": dict(lost)} if lost else {}
     return Trace(
         id=str(row.get("id") or default_id),
-        task=_task(row.get("task") or episode.get("task")),
+        task=_read_task(row.get("task") or episode.get("task")),
         tools=_tools(row),
         prompt=prompt,
         steps=steps,
@@ -79,19 +79,19 @@ def _steps(nodes: list[Row], lost: Counter[str]) -> tuple[tuple[Message, ...], t
     steps: list[TraceStep] = []
     for number, index in enumerate(actions):
         path = _path(nodes, nodes[index].get("parent"))
-        follows = number > 0 and actions[number - 1] in path
-        if follows:
+        continues_previous = number > 0 and actions[number - 1] in path
+        if continues_previous:
             between = path[path.index(actions[number - 1]) + 1 :]
             steps[-1] = steps[-1].model_copy(update={"result": tuple(messages[node] for node in between)})
         state = tuple(messages[node] for node in path)
         if number == 0:
             prompt = state
-        after = _chain(first_child, index)  # the result, unless the next action's path shows another one
+        chain = _chain(first_child, index)  # replaced if the next action's path has other nodes
         steps.append(
             TraceStep(
-                state=None if number == 0 or follows else state,
+                state=None if number == 0 or continues_previous else state,
                 action=messages[index],
-                result=tuple(messages[node] for node in after) if after or not messages[index].calls else None,
+                result=tuple(messages[node] for node in chain) if chain or not messages[index].calls else None,
                 sampled=_sampled(nodes[index]),
             )
         )
@@ -126,9 +126,9 @@ def _sampled(node: Row) -> Sampled | None:
         raise NotReadable(f"a node has {len(ids)} tokens and a mask of {len(mask)}")
     sampled = tuple(token for token, is_sampled in zip(ids, mask, strict=True) if is_sampled)
     logprobs, entropies = node.get("logprobs") or None, node.get("entropies") or None
-    for what, values in (("log-probabilities", logprobs), ("entropies", entropies)):
+    for kind, values in (("log-probabilities", logprobs), ("entropies", entropies)):
         if values is not None and len(values) != len(sampled):
-            raise NotReadable(f"a node has {len(sampled)} sampled tokens and {len(values)} {what}")
+            raise NotReadable(f"a node has {len(sampled)} sampled tokens and {len(values)} {kind}")
     return Sampled(ids=sampled, logprobs=logprobs, entropies=entropies)
 
 
@@ -138,7 +138,7 @@ def _tools(row: Row) -> tuple[Tool, ...]:
     return tuple(from_tool(tool) for tool in expect_list(tools, "tools"))
 
 
-def _task(task: Any) -> Task:
+def _read_task(task: Any) -> Task:
     if not isinstance(task, dict) or not isinstance(task.get("data"), dict):
         raise NotReadable("it has no task")
     data = dict(task["data"])
@@ -214,11 +214,11 @@ def _rows(trace: Trace) -> Iterable[Row]:
     }
     if trace.ended == "error" and not row.get("errors"):
         row["errors"] = [{"type": "Error", "message": "the source does not say"}]
-    whole: Row = {"env": {"id": ""}, "task": task, "ok": submitted, **episode, "traces": [row]}
-    whole.setdefault("id", trace.id)
-    if missing := free_field.difference(trace, _plain(whole, row, trace.id)):
+    episode_row: Row = {"env": {"id": ""}, "task": task, "ok": submitted, **episode, "traces": [row]}
+    episode_row.setdefault("id", trace.id)
+    if missing := free_field.difference(trace, _plain_trace(episode_row, row, trace.id)):
         row["info"] = {**row["info"], free_field.NAME: missing}
-    yield whole
+    yield episode_row
 
 
 def _tool(tool: Tool) -> Row:
@@ -242,11 +242,11 @@ def _graph(trace: Trace) -> list[Row]:
         add(message)
     for step in trace.steps:
         if step.state is not None:
-            same = 0
-            while same < min(len(path), len(step.state)) and path[same][0] == step.state[same]:
-                same += 1
-            del path[same:]
-            for message in step.state[same:]:
+            prefix = 0  # number of messages that both contexts have in common
+            while prefix < min(len(path), len(step.state)) and path[prefix][0] == step.state[prefix]:
+                prefix += 1
+            del path[prefix:]
+            for message in step.state[prefix:]:
                 add(message)
         add(step.action, sampled=True, **_tokens(step.sampled))
         for message in step.result or ():
@@ -267,16 +267,16 @@ def _tokens(sampled: Sampled | None) -> Row:
 
 def _message(message: Message) -> Row:
     """Return the message in verifiers' form: flat calls, and `tool_call_id` on each tool message."""
-    typed: Row = {"role": message.role, "content": message.content}
+    chat: Row = {"role": message.role, "content": message.content}
     if message.role == "assistant":
-        typed["reasoning_content"] = message.reasoning or None
-        typed["tool_calls"] = [
+        chat["reasoning_content"] = message.reasoning or None
+        chat["tool_calls"] = [
             {"id": call.id, "type": "function", "name": call.name, "arguments": call.arguments}
             for call in message.calls
         ] or None
     if message.role == "tool":
-        typed |= {"tool_call_id": message.call_id, "name": message.name or None}
-    return typed
+        chat |= {"tool_call_id": message.call_id, "name": message.name or None}
+    return chat
 
 
 FORMAT = LineFormat(

@@ -41,7 +41,7 @@ class IdleTeachers(StepHook):
 
         trainer._compute_loss = sample_and_compute
 
-    def announced(self) -> tuple[MetricSpec, ...]:
+    def metric_specs(self) -> tuple[MetricSpec, ...]:
         teachers = self._teachers
         if teachers is None or len(teachers) < 2:
             return ()
@@ -72,7 +72,7 @@ class IdleTeachers(StepHook):
 
     def _sample(self, model: Any, inputs: dict[str, Any]) -> None:
         assert self._teachers is not None
-        idle = {name: teacher for name, teacher in self._teachers.idle.items() if name in self._announced}
+        idle = {name: teacher for name, teacher in self._teachers.idle_models.items() if name in self._announced}
         if not idle:
             return
         ids = torch.cat([inputs["prompt_ids"], inputs["completion_ids"]], dim=1)  # (B, P + C)

@@ -20,7 +20,7 @@ from oven_learner.optim.lr_scale import LearningRateScale
 from oven_learner.ranks import Ranks
 from oven_learner.rewards.committee import Committee
 from oven_learner.rewards.generation_ahead import STEPS_AHEAD, GenerationAhead
-from oven_learner.rewards.skip_unscored import UnscoredSkipping
+from oven_learner.rewards.skip_unscored import UnscoredGroupSkipper
 
 log = logging.getLogger("oven.learner")
 
@@ -49,12 +49,12 @@ class StepEnd:
 
 class StepHook:
     """A feature of an attached trainer. Hooks are always called in the same order, and do nothing by default. They are
-    called on every rank, because some are collectives."""
+    called on every rank, because some communicate between ranks."""
 
     def begin(self, ranks: Ranks) -> None:
         """Prepare for a training. The optimizer, the scheduler and the data loader already exist."""
 
-    def announced(self) -> tuple[MetricSpec, ...]:
+    def metric_specs(self) -> tuple[MetricSpec, ...]:
         """Return the metrics that the hook measures. Called after `begin` of all hooks."""
         return ()
 
@@ -88,7 +88,7 @@ class Gauges(StepHook):
         self._gauges = OptimizerGauges(
             trainer.optimizer,
             trainer.model,
-            published=ranks.leader,
+            publishes=ranks.leader,
             sharding="FSDP or DeepSpeed shards the gradients" if sharded else "",
         )
 
@@ -96,8 +96,8 @@ class Gauges(StepHook):
     def unmeasured(self) -> Mapping[str, str]:
         return self._gauges.unmeasured
 
-    def announced(self) -> tuple[MetricSpec, ...]:
-        return self._gauges.announced()
+    def metric_specs(self) -> tuple[MetricSpec, ...]:
+        return self._gauges.metric_specs()
 
     def before_update(self) -> Mapping[str, torch.Tensor]:
         return self._gauges.before_step()
@@ -111,17 +111,17 @@ class StepRate(StepHook):
 
     def __init__(self, trainer: Trainer) -> None:
         self._trainer = trainer
-        self._used = 0.0
+        self._last_rate = 0.0
 
     def begin(self, ranks: Ranks) -> None:
         self.scale = LearningRateScale(self._trainer.optimizer, self._trainer.lr_scheduler)
 
     def after_update(self) -> Mapping[str, torch.Tensor]:
-        self._used = self.scale.current_rate()  # before the scheduler changes it
+        self._last_rate = self.scale.current_rate()  # before the scheduler changes it
         return {}
 
     def end_step(self, step: StepEnd) -> None:
-        step.metrics["learning_rate"] = self._used
+        step.metrics["learning_rate"] = self._last_rate
 
 
 class CommitteeScores(StepHook):
@@ -136,7 +136,7 @@ class CommitteeScores(StepHook):
         self._ahead = GenerationAhead(trainer, committee) if ahead else None
         if self._ahead is not None:
             self._ahead.install()
-        self._skipping = UnscoredSkipping(trainer, committee)
+        self._skipping = UnscoredGroupSkipper(trainer, committee)
         self._skipping.install()
 
     def begin(self, ranks: Ranks) -> None:
@@ -144,18 +144,18 @@ class CommitteeScores(StepHook):
         if self._ahead is not None:
             self._ahead.begin()
 
-    def announced(self) -> tuple[MetricSpec, ...]:
-        return (*self._committee.announced(), *((STEPS_AHEAD,) if self._ahead else ()))
+    def metric_specs(self) -> tuple[MetricSpec, ...]:
+        return (*self._committee.metric_specs(), *((STEPS_AHEAD,) if self._ahead else ()))
 
     def end_step(self, step: StepEnd) -> None:
         if self._ahead is not None:
-            step.metrics |= self._ahead.take()
-        valid, why = self._skipping.take(step.metrics | dict.fromkeys(step.published_names, math.nan))
+            step.metrics |= self._ahead.take_metrics()
+        valid, hold_reason = self._skipping.end_step(step.metrics | dict.fromkeys(step.published_names, math.nan))
         step.metrics = {name: value for name, value in valid.items() if name not in step.published_names}
         step.metrics |= self._committee.take_cost()
         step.published_names &= valid.keys()
-        if why:
-            self._hold(why)
+        if hold_reason:
+            self._hold(hold_reason)
 
     def close(self) -> None:
         if self._ahead is not None:
@@ -172,15 +172,15 @@ class RewardFaults(StepHook):
         if self._is_active:
             calculate = trainer._calculate_rewards
 
-            def counted(*args: Any, **kwargs: Any) -> Any:
+            def calculate_and_count(*args: Any, **kwargs: Any) -> Any:
                 rewards = calculate(*args, **kwargs)  # (all completions, functions)
                 if trainer.model.training:
                     self._count(rewards)
                 return rewards
 
-            trainer._calculate_rewards = counted
+            trainer._calculate_rewards = calculate_and_count
 
-    def announced(self) -> tuple[MetricSpec, ...]:
+    def metric_specs(self) -> tuple[MetricSpec, ...]:
         return (UNSCORED, INFINITE) if self._is_active else ()
 
     def end_step(self, step: StepEnd) -> None:
@@ -212,14 +212,14 @@ class RepeatedRows(StepHook):
     def begin(self, ranks: Ranks) -> None:
         """Prepare for counting. Each step of such a trainer uses one chunk."""
         sampler, trainer = self._mixture.sampler, self._trainer
-        self._prompts = sampler.prompts if sampler is not None and not sampler.answered else 0
+        self._prompts = sampler.prompts if sampler is not None and not sampler.trains_on_answers else 0
         self._chunk = 0 if trainer.args.ignore_data_skip else trainer.state.global_step
 
-    def announced(self) -> tuple[MetricSpec, ...]:
+    def metric_specs(self) -> tuple[MetricSpec, ...]:
         return (REPEATED,) if self._prompts else ()
 
     def end_step(self, step: StepEnd) -> None:
         if self._prompts:
             rows = self._mixture.rows(self._chunk, self._prompts)
             self._chunk += 1
-            step.metrics[REPEATED.name] = self._mixture.read.repeated(rows)
+            step.metrics[REPEATED.name] = self._mixture.read_rows.mark(rows)

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from tests.support.traces import REPAIR, traces
 
 from oven_core.errors import ConfigError, UnknownNameError
-from oven_runs.traces.formats.table import FORMATS, format_named, recognise
+from oven_runs.traces.formats.format_lookup import FORMATS, detect_format, format_named
 from oven_runs.traces.jsonl import BadLine
 from oven_runs.traces.records import Message, Trace
 
@@ -66,7 +66,7 @@ def test_a_chat_row_keeps_each_conversation_and_loses_the_listed_fields(trace: T
 def test_a_whole_trace_is_recognised_and_keeps_its_states(tmp_path: Path, name: str) -> None:
     path = target_path(name, tmp_path)
     format_named(name).write(path, [REPAIR])
-    assert recognise(path)[0] == name
+    assert detect_format(path)[0] == name
     (result,) = read(name, path)
     assert list(result.states()) == list(REPAIR.states())
     assert [step.action for step in result.steps] == [step.action for step in REPAIR.steps]
@@ -132,7 +132,7 @@ MINI: dict[str, Any] = {
 def test_an_openenv_episode_is_read_and_written(tmp_path: Path) -> None:
     path = tmp_path / "results.jsonl"
     path.write_text(json.dumps(OPENENV) + "\n")
-    assert recognise(tmp_path)[0] == "openenv"
+    assert detect_format(tmp_path)[0] == "openenv"
     (result,) = read("openenv", tmp_path)
     assert (result.reward, result.ended, result.solved) == (1.0, "submitted", None)
     assert [step.reward for step in result.steps] == [None], "one reward an episode is no step's"
@@ -146,7 +146,7 @@ def test_an_openenv_episode_is_read_and_written(tmp_path: Path) -> None:
 def test_a_verifiers_graph_is_read_and_written(tmp_path: Path) -> None:
     path = tmp_path / "traces.jsonl"
     path.write_text(json.dumps(VERIFIERS) + "\n")
-    assert recognise(tmp_path)[0] == "verifiers"
+    assert detect_format(tmp_path)[0] == "verifiers"
     (result,) = read("verifiers", path)
     first, second = result.steps
     assert (result.reward, result.ended) == (0.75, "submitted")
@@ -166,7 +166,7 @@ def test_a_verifiers_graph_is_read_and_written(tmp_path: Path) -> None:
 def test_a_mini_swe_agent_trajectory_is_read_and_written(tmp_path: Path) -> None:
     (tmp_path / "x__y-1").mkdir()
     (tmp_path / "x__y-1" / "x__y-1.traj.json").write_text(json.dumps(MINI))
-    assert recognise(tmp_path)[0] == "mini-swe-agent"
+    assert detect_format(tmp_path)[0] == "mini-swe-agent"
     (result,) = read("mini-swe-agent", tmp_path)
     assert (result.id, result.task.id, result.ended, result.policy.model) == (
         "x__y-1",
@@ -216,14 +216,14 @@ def test_an_unknown_format_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl"
     path.write_text('{"text": "a"}\n')
     with pytest.raises(ConfigError, match="is not in a known trace format"):
-        recognise(path)
+        detect_format(path)
     path.write_text("")
     with pytest.raises(ConfigError, match="is empty"):
-        recognise(path)
+        detect_format(path)
     with pytest.raises(ConfigError, match="is not in a known trace format"):
-        recognise(tmp_path)
+        detect_format(tmp_path)
     with pytest.raises(ConfigError, match="no such file"):
-        recognise(tmp_path / "y")
+        detect_format(tmp_path / "y")
     with pytest.raises(UnknownNameError, match="verifiers"):
         format_named("verifier")
 

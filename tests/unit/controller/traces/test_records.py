@@ -9,7 +9,7 @@ import pytest
 
 from oven_core.errors import ConfigError
 from oven_runs.traces import jsonl
-from oven_runs.traces.formats.table import format_named
+from oven_runs.traces.formats.format_lookup import format_named
 from oven_runs.traces.jsonl import BadLine
 from oven_runs.traces.records import Message, Task, ToolCall, Trace, TraceStep
 
@@ -50,7 +50,7 @@ def test_records_survive_writing_and_reading(tmp_path: Path) -> None:
 
 
 def test_bad_lines_are_reported_by_kind(tmp_path: Path) -> None:
-    good = jsonl.line(trace()).decode()
+    good = jsonl.to_line(trace()).decode()
     lines = [
         good,
         "\n",
@@ -82,7 +82,7 @@ def test_bad_lines_are_reported_by_kind(tmp_path: Path) -> None:
 
 def test_an_unfinished_last_line_is_removed_by_append(tmp_path: Path) -> None:
     path = tmp_path / "traces.jsonl"
-    path.write_bytes(jsonl.line(trace(id="1")) + jsonl.line(trace(id="2"))[:-20])
+    path.write_bytes(jsonl.to_line(trace(id="1")) + jsonl.to_line(trace(id="2"))[:-20])
     with pytest.raises(ConfigError, match="line 2: cut"):
         list(jsonl.read(path))
     jsonl.append(path, trace(id="3"))
@@ -90,7 +90,7 @@ def test_an_unfinished_last_line_is_removed_by_append(tmp_path: Path) -> None:
 
 
 def test_append_waits_for_a_line_that_another_process_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path, line = tmp_path / "traces.jsonl", jsonl.line(trace(id="1"))
+    path, line = tmp_path / "traces.jsonl", jsonl.to_line(trace(id="1"))
     with path.open("ab", buffering=0) as changed:
         changed.write(line[:10])
         monkeypatch.setattr("fcntl.flock", lambda *_: changed.write(line[10:]))  # it has the lock until it has written

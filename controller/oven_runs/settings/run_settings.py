@@ -19,7 +19,7 @@ ATTACHED = "attached"
 """The recipe's name when the training script is the user's own."""
 
 
-def _split(value: Any) -> Any:
+def _split_list(value: Any) -> Any:
     return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
 
 
@@ -70,7 +70,7 @@ class Settings(BaseModel):
     minutes: float | None = Field(
         default=None, gt=0, le=10**7, allow_inf_nan=False, description="time budget in minutes; none: no limit"
     )
-    agents: Annotated[tuple[str | AgentSettings, ...] | None, BeforeValidator(_split)] = Field(
+    agents: Annotated[tuple[str | AgentSettings, ...] | None, BeforeValidator(_split_list)] = Field(
         default=None,
         description="names of the group oven.agents, files, or {name: …, shadow: true, speciality: […], options: {…}}; "
         "none: all installed agents",
@@ -133,7 +133,7 @@ class Settings(BaseModel):
 
     @field_validator("kg")
     @classmethod
-    def _graph_folder(cls, value: bool | str) -> bool | str:
+    def _absolute_graph_folder(cls, value: bool | str) -> bool | str:
         if isinstance(value, bool):
             return value
         if not value:
@@ -142,7 +142,7 @@ class Settings(BaseModel):
 
     @field_validator("nats")
     @classmethod
-    def _addresses(cls, value: str) -> str:
+    def _check_addresses(cls, value: str) -> str:
         return ",".join(checked_addresses(value)) if value else value
 
 

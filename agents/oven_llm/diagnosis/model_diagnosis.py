@@ -122,5 +122,5 @@ async def diagnose(
         )
     try:
         return DiagnosisResult(check_answer(result.answer, log, view.causes, allowed), "", "", result)
-    except AnswerRefusedError as refused:
-        return DiagnosisResult(None, refused.kind, str(refused), result)
+    except AnswerRefusedError as error:
+        return DiagnosisResult(None, error.kind, str(error), result)

@@ -26,12 +26,11 @@ from oven_recipes.oracle import supervised
 from oven_recipes.oracle.benchmark_items import items
 from oven_recipes.oracle.benchmark_items import words as benchmark_words
 from oven_recipes.oracle.questions import QuestionedPrompt
-from oven_recipes.oracle.supervised import Lesson, benchmark_prompts, lesson_loss
-from oven_recipes.oracle.supervised import lessons as lessons_of
+from oven_recipes.oracle.supervised import Lesson, benchmark_prompts, build_lessons, lesson_loss
 from oven_recipes.oracle.template_questions import YES, TemplatePrompt, prompts, questions
 from oven_recipes.oracle.template_words import ABSENT, ATTRIBUTES, QUESTIONS, WORDS
 from oven_recipes.small_models import small_llama, warmup_decay_schedule
-from oven_recipes.weights_cache import key_of, trained_once
+from oven_recipes.weights_cache import key_of, load_or_train
 
 PAD, EOS, UNKNOWN = "<pad>", "<eos>", "<unk>"
 LAYER, STATUS = "Layer:", "[epistemic status:"
@@ -109,13 +108,13 @@ NOTES_FIRST_SHARE = 0.5
 makes it easier to learn to compare a question with a text."""
 ORACLE_FORMAT_SHARE = 0.3
 """Share of rows that look like an oracle's prompt, with the text in place of the activations. An adapter cannot teach
-words that its model has never written. Their confidences are still random."""
+words that its model has never written. The confidences in these rows are random."""
 BENCHMARK_ROWS = 2
 """Benchmark rows per prompt row. A prompt row is about twice as long."""
 READING_SHARE = 0.6
 """Share of the steps, at the end, that also train on rows about activations."""
 READING_ROWS = 2
-"""Rows about activations per prompt row. Half of them use the benchmarks' texts."""
+"""Rows about activations per row of `Schedule.rows`. Half of them use the benchmarks' texts."""
 QUESTIONS_PER_PROMPT = 4
 """Number of questions after a prompt."""
 BENCHMARK_TEXTS = 1000
@@ -145,7 +144,7 @@ Piece = tuple[str, bool]
 """A text and whether it is an answer."""
 
 
-def small_model(
+def load_small_model(
     tokenizer: Any, seed: int, cache: Path, sizes: Sizes = SIZES, schedule: Schedule = SCHEDULE
 ) -> tuple[PreTrainedModel, str]:
     """Return the small model and its name in the keys of activations. It is loaded from the cache, or pre-trained if
@@ -153,7 +152,7 @@ def small_model(
     inputs = {"version": VERSION, "seed": seed, "words": tokenizer.get_vocab(), "sizes": sizes, "schedule": schedule}
     name = f"own-{key_of(inputs)}"
     folder = cache / f"oracle-{name}"
-    model = trained_once(
+    model = load_or_train(
         folder, seed, lambda: build_model(sizes, tokenizer), lambda model: pretrain(model, tokenizer, schedule, seed)
     )
     model.train(False)
@@ -171,12 +170,12 @@ def _template_row(prompt: TemplatePrompt, rng: random.Random) -> list[Piece]:
     pieces: list[Piece] = []
     for question in questions(prompt, rng, count=QUESTIONS_PER_PROMPT):
         assert question.answer is not None
-        pieces += [("\n" + question.text, False), (question.answer.says_what[0], True)]
+        pieces += [("\n" + question.text, False), (question.answer.specific[0], True)]
     notes = []
     for name, attribute in ATTRIBUTES.items():
         value = prompt.values.get(name, ABSENT)
-        broad = attribute.values.get(value, ABSENT)
-        notes += [value, broad] if broad != value else [value]
+        broader_term = attribute.values.get(value, ABSENT)
+        notes += [value, broader_term] if broader_term != value else [value]
     return _row(prompt.text, pieces, notes, rng)
 
 
@@ -185,8 +184,8 @@ def _row(text: str, pieces: list[Piece], notes: Sequence[str], rng: random.Rando
     if rng.random() < ORACLE_FORMAT_SHARE:
         row.insert(0, (f"Layer: {rng.randrange(SIZES.layers)}\n", False))
         pieces = [part for piece in pieces for part in (((_status(rng), False), piece) if piece[1] else (piece,))]
-    listed: list[Piece] = [("\n", False), *((note, True) for note in notes)] if notes else []
-    return [*row, *(listed + pieces if rng.random() < NOTES_FIRST_SHARE else pieces + listed), (EOS, True)]
+    note_pieces: list[Piece] = [("\n", False), *((note, True) for note in notes)] if notes else []
+    return [*row, *(note_pieces + pieces if rng.random() < NOTES_FIRST_SHARE else pieces + note_pieces), (EOS, True)]
 
 
 def _status(rng: random.Random) -> str:
@@ -220,8 +219,8 @@ def benchmark_rows(rng: random.Random) -> Iterator[list[Piece]]:
 def reading_rows(
     model: Any, tokenizer: Any, count: int, benchmarks: Sequence[QuestionedPrompt], rng: random.Random
 ) -> tuple[list[Lesson], list[Tensor]]:
-    """Return `count` questions about the model's current activations, and these activations. Each question is about
-    another text and a random layer. Activations are data, so no gradients flow into the pass that computed them."""
+    """Return `count` questions about the model's current activations, and these activations. Each question is about a
+    different text and a random layer. Activations are data, so no gradients flow into the pass that computed them."""
     template_prompts = [
         QuestionedPrompt(prompt.text, questions(prompt, rng)) for prompt in prompts(count - count // 2, rng)
     ]
@@ -232,7 +231,7 @@ def reading_rows(
     lessons, vectors = [], []
     for index, prompt in enumerate(questioned):
         activation = activations[index * len(layers) + rng.choice(layers)]
-        [lesson] = rng.sample(lessons_of([prompt], "", [activation.layer]), 1)
+        [lesson] = rng.sample(build_lessons([prompt], "", [activation.layer]), 1)
         lessons.append(lesson)
         vectors.append(activation.vectors)
     return lessons, vectors

@@ -28,12 +28,12 @@ def format_named(name: str) -> TraceFormat:
     return trace_format
 
 
-def recognise(path: Path) -> tuple[str, TraceFormat]:
+def detect_format(path: Path) -> tuple[str, TraceFormat]:
     """Detect the format of a file or folder. Return its name and the format. Raises ConfigError if there is none."""
     if not path.exists():
         raise ConfigError(f"no such file or folder: {path}")
     if path.is_file() and path.stat().st_size == 0:
-        raise ConfigError(f"{path} is empty: it has no traces; is its writer still running?")
+        raise ConfigError(f"{path} is empty and contains no traces; is its writer still running?")
     for name in FORMATS:
         if format_named(name).claims(path):
             return name, format_named(name)
@@ -41,6 +41,5 @@ def recognise(path: Path) -> tuple[str, TraceFormat]:
 
 
 def format_of(path: Path, name: str | None) -> tuple[str, TraceFormat]:
-    """Return the name and the format, or detect them if `name` is None. Raises ConfigError and
-    UnknownNameError."""
-    return recognise(path) if name is None else (name, format_named(name))
+    """Return the name and the format, or detect them if `name` is None. Raises ConfigError or UnknownNameError."""
+    return detect_format(path) if name is None else (name, format_named(name))

@@ -84,7 +84,7 @@ def _table(report: Report) -> str:
     rows = "\n".join(_row(number, flag) for number, flag in enumerate(report.flags[:MAX_ROWS], 1))
     more = len(report.flags) - MAX_ROWS
     rest = f'<p class="soft">and {more:,} more; --json has them</p>' if more > 0 else ""
-    names = "".join(f"<th>{name}</th>" for name in ("", "step", "agent", "what and why", "decision", "afterwards"))
+    names = "".join(f"<th>{name}</th>" for name in ("", "step", "agent", "change and reason", "decision", "afterwards"))
     return f'<h2>Flags</h2><div class="scroll"><table><tr>{names}</tr>\n{rows}\n</table></div>{rest}\n'
 
 

@@ -85,10 +85,10 @@ class TopicShares:
     def resolve(self, answer: Curriculum | None) -> Vote | None:
         """Return the vote, or None if it would change too little. `answer` is None if the graph did not reply."""
         if answer is None:
-            waiting, order = self.waiting, "each level builds on the previous one, because no graph answered"
+            waiting, order = self.waiting, "each level is assumed to require the one before, because no graph answered"
         elif not answer.known:
             waiting = self.waiting
-            order = "each level builds on the previous one, because the graph has no prerequisites for them"
+            order = "each level is assumed to require the one before, because the graph knows none of them"
         else:
             waiting = frozenset(entry.topic for entry in answer.unmet)
             order = f"{answer.known} prerequisites come from the graph"
@@ -98,7 +98,7 @@ class TopicShares:
             return None
         blocked = [topic for topic in self.shares if topic in waiting]
         why = (
-            f"{self.vote.rationale}: move {moved_share:.0%} of the mixture towards what can still be learnt"
+            f"{self.vote.rationale}: move {moved_share:.0%} of the mixture to levels with more to learn"
             f"{f'; {blocked[0]} waits for its prerequisites' if blocked else ''}; {order}"
         )
         evidence = []

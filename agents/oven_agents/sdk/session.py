@@ -304,7 +304,9 @@ class Session:
             self._failures += 1
             if self._failures < PATIENCE:
                 return []
-            self._reason = f"raised on {PATIENCE} consecutive windows, most recently {type(error).__name__}: {error}"
+            self._reason = (
+                f"raised an error on {PATIENCE} consecutive windows, most recently {type(error).__name__}: {error}"
+            )
             return [self._status("cannot_fire", self._reason[:2000])]
         self._failures = 0
         for alert in alerts:
@@ -389,4 +391,5 @@ def _withheld_notice(votes: Sequence[Vote], reason: str) -> Notice | None:
     if not reason or reason == ALREADY_LOGGED:
         return None
     changes = " and ".join(v.actuator if v.value is None else f"{show(v.value)} for {v.actuator}" for v in votes)
-    return Notice(f"held back: {changes}", f"held back: {changes}, because {votes[0].rationale}; {reason}")
+    topic = f"withheld: {changes}"
+    return Notice(topic, f"{topic}, because {reason}. The proposal's reason: {votes[0].rationale}")

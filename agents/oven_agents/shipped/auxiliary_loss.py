@@ -47,7 +47,7 @@ class AuxiliaryLoss(Agent):
     def cannot_fire(self, run: RunStarted) -> str | None:
         terms = _terms(run)
         if not terms:
-            return f"the run announces no {KNOB}<name> beside a metric {TERM}<name>: it has no auxiliary loss term"
+            return f"the run has no auxiliary loss term: it announces no {KNOB}<name> with a metric {TERM}<name>"
         has_objective = any(metric.name in ("loss", "reward") for metric in run.metrics)
         return None if has_objective else "the run publishes neither loss nor reward"
 
@@ -79,7 +79,7 @@ class AuxiliaryLoss(Agent):
         target = held_out_metric(window.run) or objective(window.run)
         confidence_of = solo_confidence if is_late and knob.spec.name == MTP else tentative_confidence
         why = (
-            f"{name} is {share:.0%} of the loss at {window.progress:.0%} of the run"
+            f"{name} makes up {share:.0%} of the loss at {window.progress:.0%} of the run"
             f"{' and has stopped falling' if is_late else ''}: {knob.spec.name} {knob.number:.3g} → {halved:.3g}"
         )
         return window.propose(

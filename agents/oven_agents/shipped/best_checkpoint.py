@@ -92,7 +92,7 @@ class BestCheckpoint(Agent):
         if reason := super().cannot_fire(run):
             return reason
         if held_out_metric(run) is None:
-            return "no metric is announced as held out with a direction, so nothing shows that the run got worse"
+            return "the run announces no held-out metric with a direction, so nothing shows whether the run got worse"
         return None
 
     def alerts(self, window: Window) -> Sequence[Alert]:
@@ -110,8 +110,8 @@ class BestCheckpoint(Agent):
         count = len(values) - 1 - values.index(best)
         why = (
             f"{metric.name} was best at tick {tick} ({old:.4g}) and is {new:.4g} after {count} readings without a "
-            f"better one: the run overfits, or loses what it learnt. End it, or let it end with the best weights "
-            f"(oven-controller set {BEST} best)"
+            f"better one: the run is overfitting or losing what it learnt. Stop it, or make it end with the best "
+            f"weights (oven-controller set {BEST} best)"
         )
         symptom = "reward_up_heldout_down" if objective(window.run).name == "reward" else "heldout_loss_rises"
         return [window.alert(symptom, metric.name, value=new, expected=old, why=why)]
@@ -147,9 +147,7 @@ class BestCheckpoint(Agent):
         skip_ticks = {receipt.tick for receipt in window.applied(SKIP)}
         tried = any(_number(receipt.after) <= step or receipt.tick in skip_ticks for receipt in rollbacks)
         old, new = apply_sign(metric, best), apply_sign(metric, values[-1])
-        why = (
-            f"{metric.name} was {old:.4g} at tick {best_tick} and is {new:.4g}: {share:.0%} of what was learnt is lost"
-        )
+        why = f"{metric.name} went from {old:.4g} at tick {best_tick} to {new:.4g} and lost {share:.0%} of its progress"
         bad_count = self._bad_readings(values)
         if bad_count == 1 and any(receipt.tick >= points[-1][0] - 1 for receipt in window.applied(EVALUATE)):
             return None  # a person or agent with more information requested the reading, and decides
@@ -160,7 +158,7 @@ class BestCheckpoint(Agent):
         if choice is None:
             return None
         remedy, changes, text = choice
-        why += f"; back to tick {best_tick}{text}"
+        why += f": roll back to tick {best_tick}{text}"
         plan = Plan.of_changes(
             window, remedy, {ROLLBACK: float(best_tick), **changes},
             confidence=self.SECOND_CONFIDENCE if tried else self.CONFIDENCE, why=why, target=metric.name,
@@ -182,7 +180,7 @@ class BestCheckpoint(Agent):
                 return (
                     "rollback_and_skip",
                     {SKIP: float(self.SKIPPED_BATCHES)},
-                    f", past {self.SKIPPED_BATCHES} batches",
+                    f" and skip {self.SKIPPED_BATCHES} batches",
                 )
             if is_single or length_growth >= self.CAUSAL_GROWTH:
                 return "rollback", {}, ""
@@ -192,7 +190,7 @@ class BestCheckpoint(Agent):
         lowered = knob.bounded(knob.number / (rate_growth if rate_growth >= self.CAUSAL_GROWTH else self.CUT))
         if lowered > knob.number / 1.2:
             return None
-        return "rollback_and_cut", {SCALE: lowered}, f", {SCALE} {knob.number:.3g} → {lowered:.3g}"
+        return "rollback_and_cut", {SCALE: lowered}, f" and {SCALE} {knob.number:.3g} → {lowered:.3g}"
 
     def _bad_readings(self, values: Sequence[float]) -> int:
         """Return the number of consecutive newest readings that show the loss."""

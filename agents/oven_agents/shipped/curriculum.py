@@ -61,7 +61,7 @@ class Curriculum(Agent):
     def cannot_fire(self, run: RunStarted) -> str | None:
         mixture = next((spec for spec in run.actuators if spec.name == MIXTURE), None)
         if mixture is None:
-            return f"the run announces no {MIXTURE}; pass oven.attach(trainer, mixture=…) one part for each level"
+            return f"the run announces no {MIXTURE}; pass one part for each level to oven.attach(trainer, mixture=…)"
         published = {metric.name for metric in run.metrics}
         silent = [level for level in mixture.choices if f"reward/{level}" not in published]
         if silent:
@@ -94,8 +94,8 @@ class Curriculum(Agent):
             f"{level} {rates[level]:.2f}" if len(rewards[level]) >= 3 else f"{level} unseen" for level in shares
         )
         why = (
-            f"{', '.join(f'{level} gets {shares[level]:.0%}' for level in starved)}, under half of an even share; "
-            f"reward by level {level_rewards}"
+            f"{', '.join(f'{level} gets {shares[level]:.0%}' for level in starved)}, less than half of an even "
+            f"share (rewards: {level_rewards})"
         )
         vote = window.propose(
             MIXTURE,

@@ -162,7 +162,7 @@ class Divergence(Agent):
         if reason := super().cannot_fire(run):
             return reason
         if ROLLBACK not in {spec.name for spec in run.actuators}:
-            return f"the run announces no {ROLLBACK}, so there is no snapshot to go back to"
+            return f"the run announces no {ROLLBACK}, so no snapshot can be restored"
         return None
 
     def vote(self, window: Window) -> Alternatives | Vote | None:
@@ -207,7 +207,7 @@ class Divergence(Agent):
             if all(math.isfinite(observation.metrics.get(g, 0.0)) for g in GAUGES):
                 break
             first = observation.tick
-        why = f"{gauge} is not a finite number since tick {first}"
+        why = f"{gauge} has not been finite since tick {first}"
         return _Harm("loss_nan", 1.0, first, why, retry=True, visible=False, confidence=self.NAN_CONFIDENCE)
 
     def _find_displaced_weights(self, window: Window) -> _Harm | None:
@@ -215,7 +215,7 @@ class Divergence(Agent):
         if displacement is None:
             return None
         tick, excess = displacement
-        why = f"the norm of the weights changed by {excess:.1%} beyond the update of tick {tick - 1}"
+        why = f"the norm of the weights changed by {excess:.1%} more than the update of tick {tick - 1} explains"
         before = [
             value
             for measured_at, value in window.surviving_series(objective(window.run).name, last=self.REFERENCE)
@@ -239,7 +239,7 @@ class Divergence(Agent):
         if not norm or growth_of(window, LENGTH) < self.UNCLIPPED_GROWTH:
             return None
         why = (
-            f"a gradient of norm {norm:.3g}, {norm / before:.0f} times the largest before it, was not clipped at tick "
+            f"a gradient of norm {norm:.3g}, {norm / before:.0f} times the previous maximum, was not clipped at tick "
             f"{tick}"
         )
         remedies = (ROLLBACK_ONLY, ROLLBACK_AND_SKIP)
@@ -291,7 +291,7 @@ class Divergence(Agent):
             return None  # the loss has a new level, or it recovers
         rise_length = steps_since_rise(values[-2 * self.RECENT_TICKS :], level)
         onset = losses[-rise_length][0]
-        why = f"{LOSS} jumped from {level:.3g} (noise {spread:.2g}) to {values[-1]:.3g} at tick {onset} and stays"
+        why = f"{LOSS} jumped from {level:.3g} (noise {spread:.2g}) to {values[-1]:.3g} at tick {onset} and stayed high"
         severity = min(1.0, excess / (8 * spread))
         mean_excess = fmean(values[-rise_length - self.ROLLBACK_MARGIN + 1 :]) - level
         remedies = self._remedies(window, onset)
@@ -375,11 +375,11 @@ class Divergence(Agent):
         """Return the plan of a remedy, or an empty plan if the run lacks one of its knobs."""
         snapshot = self._damaged_snapshot(window, harm.onset) if remedy == ROLLBACK_ONLY and not harm.retry else None
         back = max(0, harm.onset - self.ROLLBACK_MARGIN if snapshot is None else snapshot - 1)
-        changes = [] if remedy == SKIP_ONLY else [(ROLLBACK, float(back), f"back to tick {back}")]
+        changes = [] if remedy == SKIP_ONLY else [(ROLLBACK, float(back), f"roll back to tick {back}")]
         if remedy in (ROLLBACK_AND_SKIP, SKIP_ONLY):
             if SKIP not in window.knobs:
                 return Plan(remedy, ())
-            changes.append((SKIP, float(self.SKIPPED_BATCHES), f"past {self.SKIPPED_BATCHES} batches"))
+            changes.append((SKIP, float(self.SKIPPED_BATCHES), f"skip {self.SKIPPED_BATCHES} batches"))
         if remedy == ROLLBACK_AND_CUT:
             if SCALE not in window.knobs:
                 return Plan(remedy, ())
@@ -387,9 +387,9 @@ class Divergence(Agent):
             lowered = knob.bounded(knob.number / (growth if growth >= self.CAUSAL_GROWTH else self.CUT))
             if lowered > knob.number / 1.2:
                 return Plan(remedy, ())
-            reason = f", for the rate is {growth:.1f} times what it was" if growth >= self.CAUSAL_GROWTH else ""
+            reason = f" (the rate has grown {growth:.1f}-fold)" if growth >= self.CAUSAL_GROWTH else ""
             changes.append((SCALE, lowered, f"{SCALE} {knob.number:.3g} → {lowered:.3g}{reason}"))
-        why = f"{harm.why}; {', '.join(text for _, _, text in changes)}"
+        why = f"{harm.why}: {' and '.join(text for _, _, text in changes)}"
         target = objective(window.run)
         gain = harm.excess or DEFAULT_GAIN
         expected_change = round(apply_sign(target, gain), 4)

@@ -138,7 +138,9 @@ class EntropyCollapse(Agent):
             "rise"
         )
         if is_quiet and share is not None:
-            why += f"; within groups, rewards vary {share[1]:.0%} as much as by chance, {share[0]:.0%} before"
+            why += (
+                f"; the spread of rewards within groups fell from {share[0]:.0%} to {share[1]:.0%} of its chance level"
+            )
         return self._offer_remedies(
             window, why, self.CONFIDENCE_OF_BOTH if is_quiet else self.CONFIDENCE_OF_ONE, gauge, is_quiet
         )

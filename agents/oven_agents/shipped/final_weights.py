@@ -55,11 +55,11 @@ class FinalWeights(Agent):
         if reason := super().cannot_fire(run):
             return reason
         if held_out_metric(run) is None:
-            return "no metric is announced as held out with a direction, so nothing shows which weights are the best"
+            return "the run announces no held-out metric with a direction, so nothing shows which weights are best"
         return (
             None
             if run.horizon.is_known
-            else "the run announces no horizon (steps or seconds), so its last part is unknown"
+            else "the run announces no horizon (steps or seconds), so its progress is unknown"
         )
 
     def vote(self, window: Window) -> Vote | None:
@@ -80,8 +80,8 @@ class FinalWeights(Agent):
             apply_sign(metric, values[-1]),
         )
         why = (
-            f"{metric.name} was {best:.4g} at its best and is {current:.4g} now: the run should end with the better of "
-            "the two, compared at the end"
+            f"{metric.name} was {best:.4g} at its best and is {current:.4g} now: compare both at the end, and keep the "
+            "better weights"
         )
         return window.propose(BEST, BEST_CHOICE, confidence=self.CONFIDENCE, why=why)
 

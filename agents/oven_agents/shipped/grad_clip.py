@@ -76,8 +76,8 @@ class GradClip(Agent):
         if not self.MIN_OUTLIERS <= len(outliers) <= self.MAX_OUTLIER_SHARE * len(norms):
             return None  # if a third of the norms are so large, most steps have nothing to learn
         why = (
-            f"{len(outliers)} of {len(norms)} gradients were above {self.OUTLIER_FACTOR:g} times the median of "
-            f"{middle:.3g}"
+            f"{len(outliers)} of {len(norms)} gradient norms exceeded {self.OUTLIER_FACTOR:g} times their median "
+            f"({middle:.3g})"
         )
         target = objective(window.run).name
         certainty = confidence(window, hit_rate=self.CONFIDENCE, target=target, gain=self.GAIN, horizon=self.HORIZON)
@@ -94,7 +94,7 @@ class GradClip(Agent):
         values = [sign * value for _, value in window.surviving_series(target.name, last=self.WINDOW)]
         if rise(values, self.RECENT_TICKS) < 2:
             return None  # larger gradients are not a fault while the objective improves
-        why = f"the norm of the gradient grew from {old:.3g} to {new:.3g}, and {target.name} got worse"
+        why = f"the gradient norm grew from {old:.3g} to {new:.3g}, and {target.name} got worse"
         return self._tighten(
             window, quantile(shift.before, 0.9), why, "grad_norm_growth", tentative_confidence(window.run)
         )

@@ -46,8 +46,8 @@ class Knowledge(Agent):
     def cannot_fire(self, run: RunStarted) -> str | None:
         if all(spec.name != WEIGHT for spec in run.actuators):
             return (
-                f"the run announces no {WEIGHT}: it trains without a graph's token scores (recipe pretrain takes them "
-                "with --token_prior kg or FILE)"
+                f"the run announces no {WEIGHT}: it trains without a graph's token scores (recipe pretrain: add "
+                "--token_prior kg or --token_prior FILE)"
             )
         if not run.horizon.is_known:
             return "the run announces no horizon (steps or seconds), so its progress is unknown"
@@ -69,6 +69,6 @@ class Knowledge(Agent):
         return window.propose(
             WEIGHT, lowered, confidence=solo_confidence(window.run), target=target.name,
             expected_change=apply_sign(target, self.GAIN * abs(current)), horizon=self.HORIZON,
-            why=f"{window.progress:.0%} of the run is done, so the graph's scores now keep {share:.0%} of their first "
-            f"weight: {WEIGHT} {knob.number:.3g} → {lowered:.3g}",
+            why=f"{window.progress:.0%} of the run is done, so the graph's scores get {share:.0%} of their "
+            f"initial weight: {WEIGHT} {knob.number:.3g} → {lowered:.3g}",
         )  # fmt: skip

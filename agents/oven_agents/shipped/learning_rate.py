@@ -32,8 +32,7 @@ class LearningRate(Agent):
     al. 2018, arXiv 1703.04782) over a window. The rate is too high if successive gradients cancel each other while a
     loss gets worse. It is far too high in two cases. Either steps are long and the loss has lost a third of its gain,
     or the reward has collapsed and the policy itself has changed (oven_agents.stats.policy_shift). Training has stalled
-    if the objective did not improve over hundreds of steps and successive gradients do not agree. A gain of one
-    hundredth must be visible over these steps. The divergence agent handles a sudden jump of the loss.
+    if the objective did not improve over hundreds of steps and successive gradients do not agree.
 
     Actions: raises a rate that is too low. Cuts a rate that is too high or stalled, because a lower rate averages out
     the remaining noise. The damage from a rate that is far too high does not heal by itself, so the agent proposes a
@@ -78,12 +77,11 @@ class LearningRate(Agent):
     """Maximum mean cosine of either half of the window at which gradients are opposed. At three times the right rate it
     was −0.09 to −0.10. With −0.08 here, one start of `bench starts` ended at 0.241 instead of 0.573."""
     MIN_LONG_COSINES = 20
-    """Minimum cosines for opposed and leaning gradients. With SIGMAS, 2 % of 400 ticks of noise give a false alarm."""
+    """Minimum cosines for opposition or slight agreement. With SIGMAS, 2 % of 400 ticks of noise give a false alarm."""
     LONG_WINDOW = 60
     """Maximum ticks to read for opposed gradients. More would describe an earlier state of the model."""
     SIGMAS = 3.5
-    """Standard errors that a mean cosine, or a worsening loss, must exceed. The check runs at every tick, and noise
-    crosses two standard errors every few dozen ticks."""
+    """Standard errors that a mean cosine, or a worsening loss, must exceed. Noise often crosses two of them."""
     EARLY_COUNTS = range(12, 15)
     """Numbers of cosines for the early check. It improved two starts from 0.914 and 0.903 to 0.940 and 0.932."""
     EARLY_SIGMAS = 2.5
@@ -94,16 +92,15 @@ class LearningRate(Agent):
     MIN_REWARD = 0.15
     """Minimum best level of a reward for a visible collapse. Half of almost nothing is within the noise."""
     MIN_LEAN_COSINE = 0.04
-    """Mean cosine above which gradients lean the same way. Small batches hide this over a few ticks. At the right
-    rate it was −0.07 to 0.04 after the first ten steps."""
+    """Mean cosine above which gradients agree slightly. At the right rate it was −0.07 to 0.04 after ten steps."""
     LEAN_WINDOW = 40
-    """Ticks to read for a lean. More than WINDOW, because each tick has less information."""
+    """Ticks to read for slight agreement. Small batches hide it over a few ticks."""
     LEAN_START = 60
-    """Ticks before the first check for a lean. At the start all gradients lead away from the random initialisation."""
+    """Ticks before the first check for slight agreement. At first, all gradients lead away from the initialisation."""
     LATE_PROGRESS = 0.75
-    """Progress of the run, 0 to 1, after which a lean is ignored. Near the end, the rate is usually low on purpose."""
+    """Progress of the run, 0 to 1, after which slight agreement is ignored. A late rate is usually low on purpose."""
     MAX_REPEATED_SHARE = 0.2
-    """Mean share of repeated rows, 0 to 1, above which a lean is ignored: the same rows have the same gradients."""
+    """Mean share of repeated rows, 0 to 1, above which slight agreement is ignored: equal rows have equal gradients."""
     MAX_DECAY_SHARE = 0.3
     """Share of each step's length, 0 to 1, above which decay explains the agreement. A tuned run had 0.012."""
     CUT = 8.0
@@ -116,17 +113,14 @@ class LearningRate(Agent):
     INITIAL_PROGRESS = 0.05
     """Share of the run, 0 to 1, with freshly initialised weights. Large models need more than INITIAL_TICKS."""
     FADE_WINDOW = 30
-    """Ticks over which mean cosines are compared, the newest ticks with the same number before them. With this value,
-    0.98 separated tuned rates from a tenth of them on development seeds."""
+    """Newest ticks whose mean cosine is compared with as many before. 0.98 then separated good rates from a tenth."""
     MIN_REMAINING_SHARE = 0.98
     """Minimum share of the earlier mean cosine that must remain. On development seeds with gradients that still agreed,
     it was at most 0.97 at good rates and higher at every rate of a tenth."""
     SCHEDULE_DECAY = 0.6
-    """Share of the highest rate, 0 to 1, below which the user's schedule has lowered the rate: by one stage of a step
-    schedule, or by much of a slow schedule. A smaller decrease does not mean that the rate should be low."""
+    """Share of the highest rate, 0 to 1, below which the user's schedule has lowered it on purpose."""
     LOSS_TICKS = 12
-    """Ticks for which a loss must have lost its gain, or twice as many if it had gained nothing. A loss that exploded
-    in the first ten steps recovered by step 25, after an unnecessary cut."""
+    """Ticks for which a loss must have lost its gain, or twice as many without a gain. Some recover by step 25."""
     MIN_LOST_GAIN = 1 / 3
     """Minimum share of its gain, 0 to 1, that the loss must have lost. Long steps alone are not enough."""
     OVERLONG_CONFIDENCE = 0.85
@@ -136,8 +130,7 @@ class LearningRate(Agent):
     ALIGNED_CONFIDENCE = 0.85
     """Confidence for agreeing gradients before noise: 0.98 came true in GRPO, and 0.65 in pretraining."""
     OPPOSED_CONFIDENCE = 0.8
-    """Confidence for opposed gradients before noise is taken into account, also from outcomes. There is no such value
-    for a stall, where nothing may be left to learn and the cut is a rule of thumb."""
+    """Confidence for opposed gradients before noise, also from outcomes. A stall has none: it needs a second agent."""
     STALL_HALF = 200
     """Ticks in each half of the window for a stall, enough to detect a change of one hundredth of the objective."""
     STALL_INTERVAL = 20
@@ -152,9 +145,7 @@ class LearningRate(Agent):
         if not published & {"reward", "loss"}:
             return "the run publishes neither reward nor loss"
         if "reward" not in published and ALIGNMENT not in published:
-            return (
-                f"the run publishes no {ALIGNMENT}, and the loss alone does not show whether the learning rate is right"
-            )
+            return f"the run publishes no {ALIGNMENT}, and the loss alone does not show whether the rate is right"
         return None
 
     def vote(self, window: Window) -> Vote | Sequence[Vote] | Plan | None:
@@ -167,9 +158,8 @@ class LearningRate(Agent):
         )
 
     def _treat_long_steps(self, window: Window) -> Plan | None:
-        """Propose a rollback and a cut if steps are long and the loss has lost its gain. A lower rate alone does not
-        repair weights that a high rate has damaged. The length alone says nothing about another model: without a
-        warm-up Adam's first steps are as long, and weights with a small initialisation grow."""
+        """Propose a rollback and a cut if steps are long and the loss has lost its gain. A cut alone does not repair
+        damaged weights. Length alone proves nothing: Adam's first steps without a warm-up are as long."""
         target = objective(window.run)
         steps = overlong_steps(window) if target.name == "loss" else None
         if steps is None or ROLLBACK not in window.knobs:
@@ -184,14 +174,13 @@ class LearningRate(Agent):
             return None  # without the cut, the rollback would only lead to the same state again
         rollback_tick = max(0, steps.onset - self.SETTLING_TICKS)
         why = (
-            f"{lost}, and a step moves the weights by {steps.length:.1%} of their norm; roll back to tick "
-            f"{rollback_tick}, before the long steps, and {SCALE} {knob.number:.3g} → {lowered:.3g} together"
+            f"{lost}, and a step moved the weights by {steps.length:.1%} of their norm: roll back to tick "
+            f"{rollback_tick}, before the long steps, and {SCALE} {knob.number:.3g} → {lowered:.3g}"
         )
         return Plan.of_changes(
             window, "rollback_and_cut", {SCALE: lowered, ROLLBACK: float(rollback_tick)},
             confidence=self.OVERLONG_CONFIDENCE, why=why, target=target.name, expected_change=apply_sign(target, 0.05),
-            horizon=60,
-            evidence=("symptom:update_ratio_high",),
+            horizon=60, evidence=("symptom:update_ratio_high",),
         )  # fmt: skip
 
     def _loss_worsens(self, window: Window, ticks: int) -> bool:
@@ -232,11 +221,10 @@ class LearningRate(Agent):
         name, best, current, low_ticks = lost[0]
         why = (
             f"{name} fell from {best:.2f} to {current:.2f} and has stayed there for {low_ticks} ticks at scale "
-            f"{scale:.3g}; back to tick {rollback_tick} and {SCALE} {scale:.3g} → {cut:.3g} together"
+            f"{scale:.3g}: roll back to tick {rollback_tick} and {SCALE} {scale:.3g} → {cut:.3g}"
         )
-        target = held_out_metric(window.run) or objective(
-            window.run
-        )  # the meaning of the reward itself may have changed
+        # The meaning of the reward itself may have changed.
+        target = held_out_metric(window.run) or objective(window.run)
         changes = {SCALE: cut} | ({ROLLBACK: rollback_tick} if ROLLBACK in window.knobs else {})
         gain = best - current if target.name == "reward" else 0.05
         return Plan.of_changes(
@@ -318,14 +306,12 @@ class LearningRate(Agent):
             return None
         why = (
             f"gradients agree with their running mean (cosine {middle:.2f}, lower quartile {quarter:.2f} over "
-            f"{len(cosines)} ticks; near 0 at a fitting rate)"
+            f"{len(cosines)} ticks; near 0 at the right rate)"
         )
         return why, 4.0 if middle >= self.CLEAR_COSINE else 2.5
 
     def _leaning(self, window: Window) -> tuple[str, float] | None:
-        """Return the reason and the factor of a raise for slight agreement, which small batches hide over a few ticks.
-        Return None at the start, when gradients lead away from the initialisation, and near the end, when the rate is
-        usually low on purpose."""
+        """Return the reason and the factor of a raise for slight agreement, or None. Ignore the start and the end."""
         cosines = self._cosines(window, self.LEAN_WINDOW)
         if len(cosines) < self.MIN_LONG_COSINES or window.progress > self.LATE_PROGRESS:
             return None
@@ -340,8 +326,8 @@ class LearningRate(Agent):
         if mean - self.SIGMAS * error < self.MIN_LEAN_COSINE:
             return None
         why = (
-            f"gradients lean the same way (cosine with their running mean {mean:.2f} ± {error:.2f} over {len(cosines)} "
-            "ticks; not above 0 at a fitting rate)"
+            f"gradients agree slightly with their running mean (cosine {mean:.2f} ± {error:.2f} over {len(cosines)} "
+            "ticks; at most 0 at the right rate)"
         )
         return why, 2.5
 
@@ -364,7 +350,7 @@ class LearningRate(Agent):
         if lowered is None:
             return []
         why = (
-            f"successive gradients undo each other (cosine with their running mean {mean:.2f} ± {error:.2f} over "
+            f"successive gradients cancel each other (cosine with their running mean {mean:.2f} ± {error:.2f} over "
             f"{len(cosines)} ticks)"
         )
         certainty = confidence(

@@ -41,7 +41,7 @@ class LrCooldown(Agent):
         if reason := super().cannot_fire(run):
             return reason
         if not run.horizon.is_known:
-            return "the run announces no horizon (steps or seconds), so its last part is unknown"
+            return "the run announces no horizon (steps or seconds), so its progress is unknown"
         return None
 
     def vote(self, window: Window) -> Notice | None:
@@ -56,8 +56,9 @@ class LrCooldown(Agent):
             return None
         return Notice(
             "the last part of the run",
-            f"{1 - window.progress:.0%} of the run is left, and its rate has stood still for {ticks} ticks: a lower "
-            f"one often ends better, unless training is to go on from there (oven-controller set {SCALE} {cooled:.3g})",
+            f"{1 - window.progress:.0%} of the run is left, and the learning rate has been constant for {ticks} ticks. "
+            "A lower rate often gives a better model, unless you want to continue training from it (oven-controller "
+            f"set {SCALE} {cooled:.3g})",
         )
 
     def review(self, ballot: BallotOpened, window: Window) -> Vote | None:
@@ -71,7 +72,7 @@ class LrCooldown(Agent):
             ballot,
             "for",
             confidence=tentative_confidence(window.run),
-            why=f"{1 - window.progress:.0%} of the run is left, at a rate that never fell",
+            why=f"{1 - window.progress:.0%} of the run is left, and the learning rate is still constant",
         )
 
     def _constant_ticks(self, window: Window) -> int | None:

@@ -61,7 +61,7 @@ class Quantisation(Agent):
                 "(recipe pretrain: --served int8 or int4)"
             )
         if not run.horizon.is_known:
-            return "the run announces no horizon (steps or seconds), so its last part is unknown"
+            return "the run announces no horizon (steps or seconds), so its progress is unknown"
         return super().cannot_fire(run)
 
     def vote(self, window: Window) -> Vote | None:
@@ -79,8 +79,8 @@ class Quantisation(Agent):
         return window.propose(
             KNOB, choice, confidence=self.CONFIDENCE, target=metric.name,
             expected_change=apply_sign(metric, self.REGAINED_SHARE * cost), horizon=self.HORIZON,
-            why=f"rounding to {choice} changes {exact_name} from {exact:.4g} to {rounded:.4g} ({metric.name}): the "
-            f"rest of the run, after {window.progress:.0%}, can adapt to it",
+            why=f"rounding to {choice} changes {exact_name} from {exact:.4g} to {rounded:.4g} ({metric.name}): "
+            f"{KNOB} {OFF} → {choice} for the last {1 - window.progress:.0%} of the run",
         )  # fmt: skip
 
     def _is_late(self, window: Window) -> bool:

@@ -65,8 +65,8 @@ class RepeatedData(Agent):
             return None
         target = held_out_metric(window.run) or objective(window.run)
         why = (
-            f"{fmean(now):.0%} of the rows of the last {self.RECENT_STEPS} steps were read before, "
-            f"{median(before):.0%} until then: past {self.SKIPPED_BATCHES} batches"
+            f"{fmean(now):.0%} of the rows in the last {self.RECENT_STEPS} steps are repeated, up from "
+            f"{median(before):.0%}: skip {self.SKIPPED_BATCHES} batches"
         )
         certainty = confidence(
             window, hit_rate=self.CONFIDENCE, target=target.name, gain=self.GAIN, horizon=self.HORIZON

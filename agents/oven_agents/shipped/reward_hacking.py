@@ -84,13 +84,13 @@ class RewardHacking(Agent):
             return f"the run announces no {WEIGHTS}, so no judge's weight can be lowered"
         if held_out_metric(run) is None:
             return (
-                "no metric is announced as held out with a direction, so nothing shows whether new weights are better"
+                "the run announces no held-out metric with a direction, so nothing shows whether new weights are better"
             )
         published = {metric.name for metric in run.metrics}
         unmeasured = [judge for judge in weights.choices if f"rewards/{judge}/mean" not in published]
         if unmeasured:
             return f"the run publishes no mean score of {', '.join(unmeasured)}"
-        return "there is only one judge" if len(weights.choices) < 2 else None
+        return "the run has only one judge" if len(weights.choices) < 2 else None
 
     def vote(self, window: Window) -> Alternatives | Vote | None:
         return self._changed_judge(window) or self._diverging_judges(window)
@@ -104,7 +104,7 @@ class RewardHacking(Agent):
             if errors > self.JUMP_ERRORS and difference > self.MIN_JUMP and others and max(others) < self.CALM_ERRORS:
                 why = (
                     f"the mean score of {judge} jumped by {difference:+.2f} within {self.JUMP_STEPS} steps "
-                    f"({errors:.0f} standard errors), and no other judge's did"
+                    f"({errors:.0f} standard errors), and no other judge's score did"
                 )
                 return self._offer(window, judge, why, "judge_disagreement", None)
         return None
@@ -118,10 +118,10 @@ class RewardHacking(Agent):
         if not rising or not falling or not quality_dropped(window):
             return None
         fooled = max(rising, key=lambda judge: known[judge][1])
+        falls = " and ".join(f"that of {judge} fell by {-known[judge][1]:.2f}" for judge in falling)
         why = (
-            f"the mean score of {fooled} rose by {known[fooled][1]:.2f} in {self.RECENT_STEPS} steps while that of "
-            f"{', '.join(falling)} fell by {-min(known[judge][1] for judge in falling):.2f}, and held-out "
-            "quality fell, too"
+            f"the mean score of {fooled} rose by {known[fooled][1]:.2f} in {self.RECENT_STEPS} steps while "
+            f"{falls}, and held-out quality fell"
         )
         if can_evaluate(window) and not is_recent(window):
             return request_evaluation(window, why)
@@ -142,7 +142,7 @@ class RewardHacking(Agent):
         value = {j: round(s + freed * s / rest, 4) if j != judge else round(s - freed, 4) for j, s in shares.items()}
         largest = max(value, key=lambda name: value[name])
         value[largest] += 1 - math.fsum(value.values())
-        why += f": {judge} keeps {value[judge]:.0%} of the weight instead of {shares[judge]:.0%}"
+        why += f": lower the weight of {judge} from {shares[judge]:.0%} to {value[judge]:.0%}"
         gain = -0.03 if metric.better == "down" else 0.03
         confidence = self.JUMP_CONFIDENCE if back is None else self.DIVERGENCE_CONFIDENCE
 

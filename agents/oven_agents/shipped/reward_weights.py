@@ -65,7 +65,7 @@ class RewardWeights(Agent):
         if reason := super().cannot_fire(run):
             return reason
         if held_out_metric(run) is None:
-            return "no metric is announced as held out with a direction, so a fooled member looks like a good one"
+            return "the run announces no held-out metric with a direction, so nothing shows which member is fooled"
         measured = {metric.name for metric in run.metrics}
         # Members that joined late are announced as actuators only.
         measured |= {f"rewards/{spec.name.removeprefix('committee.')}/mean" for spec in run.actuators}
@@ -105,7 +105,7 @@ class RewardWeights(Agent):
         ]
         why = (
             f"{metric.name} is {falls[0]:.0%} and {falls[1]:.0%} below its best ({sign * best:.3g} at tick "
-            f"{best_tick}) in two evaluations, while mean scores changed ({', '.join(movements)}): move {freed:.0%} of "
+            f"{best_tick}) in two evaluations, and mean scores changed ({', '.join(movements)}): move {freed:.0%} of "
             f"the weight from {', '.join(fooled)} to {', '.join(reliable)}"
         )
         return window.propose(

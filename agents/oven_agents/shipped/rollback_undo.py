@@ -49,9 +49,9 @@ class RollbackUndo(Agent):
         if reason := super().cannot_fire(run):
             return reason
         if objective(run).name != "loss":
-            return "the run learns from a reward: a policy that is dragged off by it never gets used to that"
+            return "the run learns from a reward, and a policy never adapts to a misleading reward"
         if held_out_metric(run) is None:
-            return "no metric is announced as held out with a direction, so nothing shows whether a rollback helped"
+            return "the run announces no held-out metric with a direction, so nothing shows whether a rollback helped"
         missing = {UNDO, EVALUATE} - {spec.name for spec in run.actuators}
         return f"the run announces no {' and no '.join(sorted(missing))}" if missing else None
 
@@ -74,13 +74,12 @@ class RollbackUndo(Agent):
     def _request_reading(self, window: Window, rollback: Receipt) -> Vote | None:
         """Request a reading after a rollback, unless there was already a request."""
         requested = any(receipt.tick >= rollback.tick + self.EFFECT_TICKS for receipt in window.applied(EVALUATE))
-        why = f"whether the rollback of tick {rollback.tick} brought anything"
+        why = f"the rollback at tick {rollback.tick} may not have helped"
         return None if requested or not can_evaluate(window) else request_evaluation(window, why)
 
     def _undo(self, window: Window, rollback: Receipt, share: float) -> Plan:
-        why = (
-            f"of what had been lost at tick {rollback.tick} the rollback regained {share:.0%}: what goes wrong goes on"
-        )
+        regained = f"only {share:.0%}" if share > 0 else "none"
+        why = f"the rollback at tick {rollback.tick} regained {regained} of the lost quality: undo it"
         cut = next((receipt for receipt in window.applied(SCALE) if receipt.tick == rollback.tick), None)
         rate = [] if cut is None or cut.before is None else [self._propose(window, SCALE, cut.before, why)]
         return Plan.of_votes("undo_rollback", [self._propose(window, UNDO, None, why), *rate])

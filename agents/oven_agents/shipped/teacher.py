@@ -104,7 +104,7 @@ class Teacher(Agent):
         if not announced & {TEACHER, BETA}:
             return (
                 f"the run announces neither {TEACHER} nor {BETA}: it has no reference model; train with beta > 0, or "
-                "give oven.attach(trainer, teachers=…) some"
+                "pass teachers to oven.attach(trainer, teachers=…)"
             )
         if BETA not in announced:
             return f"the run announces no {BETA}, so the weight of its KL term is unknown"
@@ -148,8 +148,8 @@ class Teacher(Agent):
         if old_reward - reading.reward < max(self.MIN_REWARD_FALL, 3 * noise(before) / math.sqrt(self.HALF)):
             return None
         why = (
-            f"the reward was {old_reward:.2f} before {last.actuator} went from {last.before} to {last.after} at tick "
-            f"{last.tick}, and is {reading.reward:.2f} now and does not rise: back to {last.before}"
+            f"the reward fell from {old_reward:.2f} to {reading.reward:.2f} after {last.actuator} changed from "
+            f"{last.before} to {last.after} at tick {last.tick}, and does not rise: return to {last.before}"
         )
         lost = old_reward - reading.reward
         return self._propose(window, last.actuator, last.before, why, lost, "symptom:reward_fell_after_swap")
@@ -169,7 +169,10 @@ class Teacher(Agent):
         raised = knob.bounded(knob.number * self.BETA_FACTOR)
         if raised < knob.number * 1.2:
             return None
-        why = f"the policy leaves its teacher without a gain ({reading.text}): {BETA} {knob.number:.3g} → {raised:.3g}"
+        why = (
+            f"the policy moves away from its teacher without a gain ({reading.text}): "
+            f"{BETA} {knob.number:.3g} → {raised:.3g}"
+        )
         return self._propose(window, BETA, raised, why, 0.02, "symptom:kl_runaway")
 
     def _loosen(self, window: Window, reading: _Reading) -> Vote | None:
@@ -179,7 +182,7 @@ class Teacher(Agent):
             return None
         if reading.rise > self.MAX_FLAT_RISE * reading.headroom:
             return None
-        why = f"the anchor binds ({reading.text}; beta × KL {beta.number * reading.kl:.2f})"
+        why = f"the KL penalty limits the policy ({reading.text}; beta × KL {beta.number * reading.kl:.2f})"
         stronger = _stronger(window)
         if stronger:
             why += f": {TEACHER} {window.knobs[TEACHER].value} → {stronger}"
@@ -187,7 +190,7 @@ class Teacher(Agent):
         lowered = beta.bounded(beta.number / self.BETA_FACTOR)
         if lowered > beta.number / 1.2 or any(change_of(receipt) > 0 for receipt in window.applied(BETA)):
             return None
-        why += f" and no teacher is stronger: {BETA} {beta.number:.3g} → {lowered:.3g}"
+        why += f", and no teacher is stronger: {BETA} {beta.number:.3g} → {lowered:.3g}"
         return self._propose(window, BETA, lowered, why, reading.headroom / 4, "symptom:kl_anchor_binds")
 
     def _replace_absorbed_teacher(self, window: Window, reading: _Reading) -> Vote | None:
@@ -213,11 +216,11 @@ class Teacher(Agent):
             distances = window.series(KL_TO + stronger, after=since, last=3)
             if len(distances) < self.MIN_SAMPLES or not median(distances) >= self.MIN_DISTANCE_RATIO * kl:
                 return None
-            comparison = f", {median(distances):.3f} to {stronger}"
+            comparison = f", and is {median(distances):.3f} to {stronger}"
         active = window.knobs[TEACHER].value
         why = (
-            f"{active} is absorbed: KL {old_kl:.3f} before, {reading.kl:.3f} now{comparison} ({reading.text}): "
-            f"{TEACHER} → {stronger}"
+            f"the policy has absorbed {active}: the KL fell from {old_kl:.3f} to {reading.kl:.3f}{comparison} "
+            f"({reading.text}): {TEACHER} → {stronger}"
         )
         return self._propose(window, TEACHER, stronger, why, reading.headroom / 4, "symptom:reward_plateau")
 
@@ -243,8 +246,8 @@ class Teacher(Agent):
         old_kl, kl = median(kls[: self.HALF]), median(kls[self.HALF :])  # the estimate has a heavy tail
         gap = (best - value) / best
         text = (
-            f"reward {old_reward:.2f} → {reward:.2f} of {ceiling:g} and KL {old_kl:.3f} → {kl:.3f} from one "
-            f"{self.HALF} ticks to the next, {gap:.0%} of {name} still to gain"
+            f"reward {old_reward:.2f} → {reward:.2f} of {ceiling:g} and KL {old_kl:.3f} → {kl:.3f} in {2 * self.HALF} "
+            f"ticks, {name} {gap:.0%} below its ceiling"
         )
         growth = kl / old_kl if old_kl > 0 else math.inf
         return _Reading(reward, reward - old_reward, kl, growth, max(kls), min((ceiling - reward) / ceiling, gap), text)

@@ -84,7 +84,7 @@ class WeightDecay(Agent):
         if norms[-1][1] < (1 + self.MIN_NORM_CHANGE) * old_norm:
             return None
         lowered = knob.bounded(knob.number * self.SECOND_FACTOR)
-        why = f"each of the last {gauges.RECENT_TICKS} steps leads straight away from the origin (cosine with the "
+        why = f"each of the last {gauges.RECENT_TICKS} steps points straight away from the origin (cosine with the "
         why += f"weights {min(cosine, 1):.2f}): {DECAY} {knob.number:.3g} → {lowered:.3g}"
         return self._offer(window, healthy_tick, lowered, why, 1.0, "weights_pushed_out")
 

@@ -65,7 +65,7 @@ def is_recent(window: Window) -> bool:
 
 def request_evaluation(window: Window, reason: str) -> Vote:
     """Propose an evaluation. It changes nothing, so its confidence is high enough to need no second agent."""
-    text = f"{reason}; a held-out reading tells whether it hurt"
+    text = f"{reason}; a held-out reading will show the effect on quality"
     return window.propose(EVALUATE, None, confidence=solo_confidence(window.run), why=text)
 
 

@@ -75,5 +75,5 @@ def describe_loss_relapse(window: Window, since: int, *, share: float, ticks: in
         if is_recovering or has_improved != expects_improvement:
             continue
         if min(last) - best > max(share * (first - best), chance_difference):
-            return f"loss fell from {first:.3g} to {best:.3g} and is {median(last):.3g} again"
+            return f"loss fell from {first:.3g} to {best:.3g} and has risen to {median(last):.3g} again"
     return None

@@ -120,9 +120,9 @@ def equal_rewards(shares: Sequence[float], rewards: Sequence[float] = ()) -> Sig
         return None
     levels = f" at {rewards[-1]:.3g}" if rewards else ""
     why = (
-        f"nothing is learnt: all rewards were equal within their groups for {EQUAL_TICKS} ticks{levels}, so all "
-        "advantages are 0. Check what the reward function returns for a few completions, whether completions are cut "
-        "off before their answer (completions/clipped_ratio), and whether prompts are too easy or too hard"
+        f"the policy is not learning: all rewards were equal within their groups for {EQUAL_TICKS} ticks{levels}, so "
+        "all advantages are 0. Check what the reward function returns for a few completions, whether completions are "
+        "cut off before their answer (completions/clipped_ratio), and whether prompts are too easy or too hard"
     )
     return Sighting("zero_advantage_groups", EQUAL_GROUPS, 1.0, 1.0, why)
 
@@ -158,7 +158,7 @@ def kl_runaway(values: Sequence[float]) -> Sighting | None:
         return None
     now, bound = level_and_bound(len(values) - 1, RUNAWAY_GROWTH) or (values[-1], MIN_KL)
     reference = bound / RUNAWAY_GROWTH
-    why = f"the KL to the reference is {now:.3g} nats per token, and was {reference:.3g} or less a while before"
+    why = f"the KL to the reference is {now:.3g} nats per token, up from at most {reference:.3g} earlier"
     return Sighting("kl_runaway", KL, now, min(bound, now), why)
 
 
@@ -176,7 +176,7 @@ def calibration_drift(readings: Sequence[tuple[int, float, float]]) -> Sighting 
     ):
         return None
     _, error, null = readings[-1]
-    why = f"the calibration error is {error:.3g} at two readings; chance alone exceeds {null:.3g} once in a hundred"
+    why = f"the calibration error is {error:.3g}, high for the second time (by chance, 1% of errors exceed {null:.3g})"
     return Sighting("calibration_drift", ECE, error, null, why)
 
 

@@ -74,7 +74,7 @@ def _chosen_recipe(own_values: Mapping[str, Any], *, help_requested: bool) -> tu
             config=Path(own_values["config"]) if own_values.get("config") else None,
             sets=own_values.get("overrides") or (),
             environ=os.environ,
-            earlier=earlier,
+            earlier_settings=earlier,
         )
     except OvenError:
         if help_requested or own_values.get("no_learner"):

@@ -193,7 +193,7 @@ def _resolve(
         recipe_flags=options,
         environ=os.environ,
         attached=attached,
-        earlier=earlier,
+        earlier_settings=earlier,
     )
     conceal(recipient.url for recipient in resolved.settings.notify.to if not is_reference(recipient.url))
     return resolved

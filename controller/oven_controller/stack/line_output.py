@@ -249,7 +249,7 @@ class LinePrinter:
         duration_s = (view.last_time - self._start).total_seconds() if view.last_time else 0.0
         lines = [f"{end} at step {view.step} after {duration_s:.1f} s; {view.observations} observations"]
         if name := view.target():
-            at_start, at_end = view.first[name], view.metrics[name]
+            at_start, at_end = view.first_values[name], view.metrics[name]
             if view.ended is None:
                 lines.append(f"{name} {at_start:.3f} at the start, {at_end:.3f} last; the end was not logged")
             else:

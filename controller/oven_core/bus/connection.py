@@ -130,9 +130,8 @@ class Bus(LogClient):
         if (context := trust or tls.from_environment()) is not None:
             options["tls"] = context
         await bus._first_connection(options, timeout_s)
-        bus.client.options["allow_reconnect"] = (
-            reconnect  # set only now, because the first connection may take several attempts
-        )
+        # Set only now, because the first connection may take several attempts.
+        bus.client.options["allow_reconnect"] = reconnect
         if reconnect:  # otherwise the caller watches it
             bus._watch_task = asyncio.create_task(watchdog.watch(bus.client), name=f"watch-{user}")
         return bus

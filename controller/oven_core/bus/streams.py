@@ -90,7 +90,7 @@ async def create_completions(js: JetStreamContext, run: str, replicas: int = 1) 
     try:
         await js.add_stream(completions_config(run, replicas))
     except (APIError, TimeoutError, NatsError) as error:
-        return f"{getattr(error, 'description', None) or reason(error)}"
+        return str(getattr(error, "description", None) or reason(error))
     return ""
 
 

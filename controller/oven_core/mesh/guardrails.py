@@ -127,9 +127,9 @@ def _limit_shares(
     shift = variation(value, before) if before else 0.0
     if shift <= max_shift:
         return value, ""
-    part = max_shift / shift
+    fraction = max_shift / shift
     limited: dict[str, float] = {
-        name: rounded(before[name] + part * (share - before[name])) for name, share in value.items()
+        name: rounded(before[name] + fraction * (share - before[name])) for name, share in value.items()
     }
     if check_bounds(spec, limited) is not None:
         return value, ""
@@ -209,8 +209,8 @@ def _check_cooldown(state: State, spec: ActuatorSpec) -> str:
     last = state.decided_tick.get(spec.name)
     if last is None or state.tick - last >= state.rules.cooldown_ticks:
         return ""
-    elapsed, required = state.tick - last, state.rules.cooldown_ticks
-    return f"cooling down: {elapsed} ticks since the last change of {spec.name}, {required} required"
+    elapsed_ticks, required_ticks = state.tick - last, state.rules.cooldown_ticks
+    return f"cooling down: {elapsed_ticks} ticks since the last change of {spec.name}, {required_ticks} required"
 
 
 def _check_budget(state: State, spec: ActuatorSpec, uncounted_changes: int = 0) -> str:

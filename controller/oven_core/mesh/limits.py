@@ -138,7 +138,7 @@ class VoteLimits:
 
     _tick: int = -1
     _votes: Counter[str] = field(default_factory=Counter)
-    _failed: dict[tuple[str, str], _FailedBallots] = field(default_factory=dict)
+    _failed_ballots: dict[tuple[str, str], _FailedBallots] = field(default_factory=dict)
     _newest_changes: dict[str, _NewestChange] = field(default_factory=dict)
 
     def exceeds_limit(self, agent: str, tick: int, rules: Rules) -> bool:
@@ -150,7 +150,7 @@ class VoteLimits:
 
     def wait_reason(self, agent: str, newcomer: bool, vote: Vote, tick: int, rules: Rules) -> str:
         """Return why the agent may not open this ballot now; empty if it may."""
-        failed = self._failed.get((agent, "" if newcomer else vote.actuator))
+        failed = self._failed_ballots.get((agent, "" if newcomer else vote.actuator))
         if failed is None:
             return ""
         wait_ticks = rules.cooldown_ticks * min(2 ** (failed.count - 1), MAX_COOLDOWNS)
@@ -170,16 +170,16 @@ class VoteLimits:
         self._add_wait(newcomer, "", tick, None)
 
     def _add_wait(self, agent: str, actuator: str, tick: int, argument: _Argument | None) -> None:
-        before = self._failed.get((agent, actuator))
+        before = self._failed_ballots.get((agent, actuator))
         count = before.count if before else 0
         if before is None or before.tick != tick:  # the parts of a plan close together and count once
             count = min(count, 30) + 1
-        self._failed[agent, actuator] = _FailedBallots(count, tick, argument)
+        self._failed_ballots[agent, actuator] = _FailedBallots(count, tick, argument)
 
     def record_success(self, agent: str, actuator: str) -> None:
         """Record that the agent's ballot passed the vote, or that a person approved its advice."""
-        self._failed.pop((agent, actuator), None)
-        self._failed.pop((agent, ""), None)
+        self._failed_ballots.pop((agent, actuator), None)
+        self._failed_ballots.pop((agent, ""), None)
 
     def add_change(self, decision: Decision, spec: ActuatorSpec | None, rules: Rules) -> None:
         """Record a change that the agents' votes adopted."""

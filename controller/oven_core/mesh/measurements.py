@@ -98,8 +98,8 @@ def sigma(values: Sequence[float]) -> float:
     spread of 0.
     """
     middle = median(values)
-    robust = MAD_TO_SIGMA * median([abs(value - middle) for value in values])
-    if robust > 0 or len(values) < 2:
-        return robust
+    robust_spread = MAD_TO_SIGMA * median([abs(value - middle) for value in values])
+    if robust_spread > 0 or len(values) < 2:
+        return robust_spread
     centre = mean(values)
     return math.sqrt(math.fsum((value - centre) * (value - centre) for value in values) / (len(values) - 1))

@@ -75,16 +75,16 @@ class Outcomes:
 
     def start(self, metrics: tuple[MetricSpec, ...]) -> list[Outcome]:
         """Start a new incarnation of the learner. Earlier measurements belong to another process."""
-        closed = self.end("the learner restarted")
+        closed_outcomes = self.end("the learner restarted")
         self._measured, self._change_ticks, self._rollback = Measurements(directed_metrics(metrics)), {}, None
         self._harm = HarmWatch(self._state.rules.outcome_samples)
-        return closed
+        return closed_outcomes
 
     def end(self, reason: str) -> list[Outcome]:
         """Close all windows, because nothing more will be measured."""
-        closed = [self._scoring.unscored_outcome(window, (), reason) for window in self._open.values()]
+        closed_outcomes = [self._scoring.unscored_outcome(window, (), reason) for window in self._open.values()]
         self._open.clear()
-        return closed
+        return closed_outcomes
 
     def attach_forecast(self, decision: Decision, forecast: Forecast | None) -> Decision:
         """Return the decision with the forecast that judges it. An approval inherits the forecast of its advice."""
@@ -128,12 +128,12 @@ class Outcomes:
         changed_metrics = {""} if spec.moves_weights else set()
         if decision is not None and forecast is not None:
             changed_metrics.add(forecast.target)
-            closed = self._open_window(decision, forecast, tick)
+            closed_outcomes = self._open_window(decision, forecast, tick)
         else:
-            closed = self._close_disturbed(receipt.actuator, "", receipt.decision_id, tick, in_plan=False)
-        for metric in changed_metrics | {outcome.target for outcome in closed}:
+            closed_outcomes = self._close_disturbed(receipt.actuator, "", receipt.decision_id, tick, in_plan=False)
+        for metric in changed_metrics | {outcome.target for outcome in closed_outcomes}:
             self._add_change_tick(metric, tick)
-        return closed
+        return closed_outcomes
 
     def add_veto(self, ballot: Ballot, lines: Sequence[TallyLine]) -> None:
         """Record a vetoed ballot. Agents that voted against it with weight supported the unchanged state."""
@@ -199,12 +199,12 @@ class Outcomes:
         )
 
     def _open_window(self, decision: Decision, forecast: Forecast, tick: int) -> list[Outcome]:
-        closed = self._close_disturbed(decision.actuator, forecast.target, decision.id, tick, in_plan=True)
+        closed_outcomes = self._close_disturbed(decision.actuator, forecast.target, decision.id, tick, in_plan=True)
         self._open[decision.id] = Window(decision, forecast, tick)
         for id, window in self._open.items():
             if window.from_tick == tick:
                 self._open[id] = self._with_earlier_measurements(window)
-        return closed
+        return closed_outcomes
 
     def _with_earlier_measurements(self, window: Window) -> Window:
         """Return the window with the measurements from before the change."""

@@ -62,7 +62,7 @@ def count_votes(
     newcomers = not has_trusted_support and any(line.newcomer and line.stance in ("propose", "for") for line in lines)
     if newcomers:
         lines = tuple(_as_trusted(line) if line.agent not in excluded_agents else line for line in lines)
-    counted = [line for line in lines if not line.shadow and line.agent not in excluded_agents]
+    counted_lines = [line for line in lines if not line.shadow and line.agent not in excluded_agents]
     votes = [
         WeightedVote(
             line.agent,
@@ -71,13 +71,13 @@ def count_votes(
             line,
             line.weight > 0 and line.stance == "propose" and standing(line.agent).specialist,
         )
-        for line in counted
+        for line in counted_lines
         if line.stance in ("propose", "for")
     ]
-    against = [line for line in counted if line.stance == "against"]
-    opening = ballot.opened.proposal
+    against = [line for line in counted_lines if line.stance == "against"]
+    proposal = ballot.opened.proposal
 
-    def reject(reason: str, value: Value = opening, veto: str = "") -> Tally:
+    def reject(reason: str, value: Value = proposal, veto: str = "") -> Tally:
         return Tally(False, value, direction(before, value), lines, reason, veto=veto)
 
     confident_against = [line for line in against if line.confidence >= rules.veto_confidence and line.weight > 0]

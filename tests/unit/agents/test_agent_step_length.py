@@ -43,7 +43,7 @@ def test_steps_that_are_far_too_long_are_undone_once_the_rate_stands() -> None:
     assert WARMUP < cut.tick == back.tick <= 18 + LearningRate.LOSS_TICKS, (
         "a third of what it gained was gone by tick 18"
     )
-    assert "10.4% of their norm; roll back to tick 4" in cut.rationale and "loss fell from 5.8 to 4.7" in cut.rationale
+    assert "10.4% of their norm: roll back to tick 4" in cut.rationale and "loss fell from 5.8 to 4.7" in cut.rationale
     assert cut.plan == back.plan == ("optimizer.lr_scale", "run.rollback")
 
 

@@ -60,7 +60,7 @@ def test_the_graph_says_which_level_waits_for_which() -> None:
     ("ask", "why"),
     [
         (None, "no graph answered"),
-        (Answers(load()), "the graph has no prerequisites for them"),
+        (Answers(load()), "the graph knows none of them"),
         (lambda endpoint, request: b"{", "no graph answered"),
     ],
     ids=["away", "built-in", "nonsense"],
@@ -68,4 +68,4 @@ def test_the_graph_says_which_level_waits_for_which() -> None:
 def test_without_its_word_levels_build_on_each_other_and_it_says_why(ask: AskPrior | None, why: str) -> None:
     cast_vote = vote(ask)
     assert share(cast_vote, "len5") == pytest.approx(0.1, abs=0.01)
-    assert cast_vote.rationale.endswith(f"; each level builds on the previous one, because {why}")
+    assert cast_vote.rationale.endswith(f"; each level is assumed to require the one before, because {why}")

@@ -88,7 +88,10 @@ def test_an_agent_that_raises_is_asked_no_more_and_reported(tmp_path: Path) -> N
     source = table(tmp_path / "a.csv", 600)
     report = reviewed(source, {"bad": Raises()})
     assert [flag.tick for flag in report.flags] == [50]
-    assert report.cannot_fire["bad"] == "raised on 20 consecutive windows, most recently RuntimeError: no such thing"
+    assert (
+        report.cannot_fire["bad"]
+        == "raised an error on 20 consecutive windows, most recently RuntimeError: no such thing"
+    )
 
 
 class Tells(Base):
@@ -249,6 +252,6 @@ def test_rows_of_nan_and_steps_that_go_back(tmp_path: Path, capsys: Any) -> None
     (tmp_path / "x.csv").write_text("\n".join(lines) + "\n")
     assert invoke("review", "x.csv", "--html", "x.html") == 0
     out = " ".join(capsys.readouterr().out.split())
-    assert "resumed once" in out and "loss is not a finite number since tick 171" in out
+    assert "resumed once" in out and "loss has not been finite since tick 171" in out
     assert "harm: loss was nan within" in out
     ElementTree.fromstring((tmp_path / "x.html").read_text().removeprefix("<!DOCTYPE html>"))

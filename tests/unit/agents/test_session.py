@@ -273,8 +273,8 @@ def test_what_was_refused_to_itself_is_not_asked_again_for_a_cool_down() -> None
 def test_a_change_cools_down_for_everybody_and_who_is_held_back_says_so_once() -> None:
     proposed, reasons = after(verdict(1, 1, "adopted", "somebody"), until=8)
     assert proposed == [6, 7]
-    assert len(reasons) == 1 and reasons[0].startswith("held back: 0.5 for optimizer.lr_scale, because it is tick 2; ")
-    assert reasons[0].endswith("decision 1 on optimizer.lr_scale has no receipt yet")
+    assert len(reasons) == 1 and reasons[0].startswith("withheld: 0.5 for optimizer.lr_scale, because decision 1 on ")
+    assert reasons[0].endswith("has no receipt yet. The proposal's reason: it is tick 2")
 
 
 def test_duplicates_change_nothing() -> None:

@@ -67,7 +67,7 @@ def test_a_reward_function_that_tells_nothing_apart_is_reported_within_20_steps(
         session.absorb(runs.seen(tick, {"reward": reward, **gauge}))
         raised += [message for message in session.react() if isinstance(message, Alert)]
     assert [(alert.state, alert.symptom) for alert in raised] == [("raised", "zero_advantage_groups")]
-    assert "nothing is learnt" in raised[0].reason
+    assert "the policy is not learning" in raised[0].reason
 
 
 def test_equal_groups_are_no_symptom_at_the_ceiling_or_while_some_group_has_a_spread() -> None:

@@ -35,7 +35,7 @@ class Applied:
 
 
 class Proof(Protocol):
-    """Reports whether training has used a new setting, because other code may overwrite it first."""
+    """A check that training has used a new setting, because other code may overwrite it first."""
 
     @property
     def is_certain(self) -> bool:
@@ -203,24 +203,24 @@ class Actuators:
         """Change the choices or bounds of an actuator. For a simplex, update its components to its current value. If
         training is running, call `OvenClient.announce` afterwards. Raises UnknownNameError. Raises ConfigError, with
         nothing changed, for an invalid choice, or limits that exclude the current value or do not apply to the kind."""
-        old, present = self.spec(name), self.read(name)
+        old, current = self.spec(name), self.read(name)
         if choices is not None and old.kind != "choice":
             raise ConfigError(f"{name} is a {old.kind}, which has no choices to change")
         if (low is not None or high is not None) and old.kind != "scalar":
             raise ConfigError(f"{name} is a {old.kind}, which has no bounds to change")
-        new: dict[str, Any] = {}
+        changes: dict[str, Any] = {}
         if old.kind == "scalar":
-            new = {"low": old.low if low is None else low, "high": old.high if high is None else high}
-            _check_bounds(name, old.scale, new["low"], new["high"], lambda: float(present))  # type: ignore[arg-type]
+            changes = {"low": old.low if low is None else low, "high": old.high if high is None else high}
+            _check_bounds(name, old.scale, changes["low"], changes["high"], lambda: float(current))  # type: ignore[arg-type]
         elif choices is not None:
             if isinstance(choices, str) or not all(isinstance(choice, str) and choice for choice in choices):
                 raise ConfigError(f"{name}: the choices {choices!r} are not names; give a list of strings")
-            new = {"choices": tuple(dict.fromkeys(choices))}
+            changes = {"choices": tuple(dict.fromkeys(choices))}
         elif old.kind == "simplex":
-            new = {"choices": tuple(present)}  # type: ignore[arg-type]
-        spec = old.model_copy(update=new)
-        if old.kind != "action" and (problem := misfit(spec, present)):
-            raise ConfigError(f"{name} is currently {present!r}: {problem}; first set it to an allowed value")
+            changes = {"choices": tuple(current)}  # type: ignore[arg-type]
+        spec = old.model_copy(update=changes)
+        if old.kind != "action" and (problem := misfit(spec, current)):
+            raise ConfigError(f"{name} is currently {current!r}: {problem}; first set it to an allowed value")
         self._knobs[name] = replace(self._knobs[name], spec=spec)
 
     def copy(self) -> Actuators:
@@ -309,9 +309,9 @@ def _check_bounds(name: str, scale: str, low: float, high: float, read: Callable
             f"{name}: the bounds [{low:g}, {high:g}] are not a valid {scale} range; expected finite numbers with low < "
             + ("high and low > 0" if scale == "log" else "high")
         )
-    present = read()
-    if not low <= present <= high:
-        raise ConfigError(f"{name} is currently {present:g}, outside its bounds [{low:g}, {high:g}]; widen them")
+    current = read()
+    if not low <= current <= high:
+        raise ConfigError(f"{name} is currently {current:g}, outside its bounds [{low:g}, {high:g}]; widen them")
 
 
 def _announcement(**fields: Any) -> ActuatorSpec:

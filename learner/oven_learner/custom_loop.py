@@ -31,7 +31,7 @@ from oven_learner.client.held_out_evaluation import Evaluation, Measurements
 from oven_learner.client.loop_client import LoopClient, idle_client
 from oven_learner.client.run_start import installed_versions, next_training_name
 from oven_learner.completions.sample import Redact
-from oven_learner.completions.sampling import sampling_of
+from oven_learner.completions.sampling import choose_sampling
 from oven_learner.link.find_controller import Connection, Mode, find_controller
 from oven_learner.link.link_interface import Link, SilentLink
 from oven_learner.optim.lr_scale import USER_BOUNDS, LearningRateScale
@@ -115,8 +115,10 @@ def connect(
     connection: Connection | None = None
     user_link = link
     if link is None or mode is Mode.DISABLED:
-        exists, connection = find_controller(mode, url, run, creds, leader=all_ranks.leader, same=all_ranks.same)
-        if not exists:
+        has_controller, connection = find_controller(
+            mode, url, run, creds, leader=all_ranks.leader, broadcast=all_ranks.same
+        )
+        if not has_controller:
             idle = idle_client(mode, knobs, step=step, max_steps=max_steps, seconds=seconds, ranks=all_ranks)
             if clip is not None:  # clipping is part of the script's training
                 from oven_learner.optim.step_gauges import Clip
@@ -124,7 +126,7 @@ def connect(
                 idle.hooks.callback(Clip(clip, model).register(optimizer).remove)
             return idle
         link = connection.link() if connection is not None else SilentLink()
-    sampling = sampling_of(connection.shown_completions if connection is not None else None, completions, redact)
+    sampling = choose_sampling(connection.shown_completions if connection is not None else None, completions, redact)
     evaluation = None
     evaluated_metrics: tuple[MetricSpec, ...] = ()
     if evaluate is not None:
@@ -147,7 +149,7 @@ def connect(
             snapshots.use_clock_of_leader(all_ranks.same)
         gauges = None
         if rate is not None and hasattr(rate.scale.optimizer, "register_step_pre_hook"):
-            gauges = _gauges(knobs, rate, model, clip, lambda *step: client.publish(*step), all_ranks.leader)
+            gauges = _gauges(knobs, rate, model, clip, lambda *args: client.publish(*args), all_ranks.leader)
             hooks.callback(gauges.close)
         averaged_metrics = _merge(_merge(metrics, DEFAULT_METRICS), evaluated_metrics)
         announced = _merge(averaged_metrics, gauges.metric_specs() if gauges is not None else ())

@@ -65,7 +65,7 @@ class _Text:
 
 
 class PolicyReading:
-    """The frontier model's answers in the policy's tokens. It measures the policy on them."""
+    """Measures a policy on the frontier model's answers, which it splits into the policy's tokens."""
 
     def __init__(self, probes: ProbeSet, model: Any, tokenizer: Any) -> None:
         """Tokenize the probes. Raises ConfigError if the tokenizer has no token offsets, or the policy cannot read any
@@ -160,7 +160,7 @@ class FirstBytes:
     """A tokenizer's tokens, grouped by the first byte of their text."""
 
     def __init__(self, tokenizer: Any, logit_count: int) -> None:
-        """`logit_count` is at least the number of tokens."""
+        """`logit_count` is the number of logits per position, which may differ from the number of tokens."""
         special_ids = set(tokenizer.all_special_ids)
         first_bytes = [END] * logit_count
         for token, token_id in tokenizer.get_vocab().items():

@@ -42,7 +42,9 @@ def show(
         if not earlier:
             raise ConfigError(f"run {folder.run!r} has no settings in {folder.config}: omit --run, or name another run")
         attached = attached or earlier.get("recipe") == ATTACHED
-    resolved = resolve(config=config, sets=overrides or (), environ=os.environ, attached=attached, earlier=earlier)
+    resolved = resolve(
+        config=config, sets=overrides or (), environ=os.environ, attached=attached, earlier_settings=earlier
+    )
     origins = [replace(setting, value=_without_password(setting.value)) for setting in resolved.origins()]
     if as_json:
         print(json.dumps([_json_fields(setting) for setting in origins], ensure_ascii=False))

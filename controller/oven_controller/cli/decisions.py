@@ -68,8 +68,8 @@ async def _print(access: RunAccess, criteria: DecisionFilter, follow: bool, as_j
         last_seq = event.seq
     if not follow:  # with --follow, an unknown name may still appear
         criteria.check(explanations.by_id.values())
-    decisions, newest = explanations.by_id, explanations.newest
-    ids = [id_ for id_, decision in decisions.items() if criteria.matches(decision, newest)]
+    decisions, newest_time = explanations.by_id, explanations.newest_time
+    ids = [id_ for id_, decision in decisions.items() if criteria.matches(decision, newest_time)]
     if not as_json:
         empty = f"none of the {len(decisions)} decisions match" if decisions else "no decisions yet"
         print(HEADER if ids or follow else empty)
@@ -85,7 +85,7 @@ async def _print(access: RunAccess, criteria: DecisionFilter, follow: bool, as_j
 
 
 def _print_row(explanations: Explanations, id_: str, criteria: DecisionFilter, as_json: bool) -> None:
-    if criteria.matches(explanations.by_id[id_], explanations.newest):
+    if criteria.matches(explanations.by_id[id_], explanations.newest_time):
         decision = decision_row(explanations.get(id_))
         if as_json:
             print(decision.model_dump_json(ensure_ascii=True), flush=True)

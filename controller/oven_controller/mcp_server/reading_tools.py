@@ -152,7 +152,9 @@ class ReadingTools:
             decision_filter = DecisionFilter(Since.read(since), actuator, agent, verdict or "")
             log = asyncio.run(read_explanations(access, progress.on_event))
             decision_filter.check(log.by_id.values())
-            ids = [id_ for id_, explanation in log.by_id.items() if decision_filter.matches(explanation, log.newest)]
+            ids = [
+                id_ for id_, explanation in log.by_id.items() if decision_filter.matches(explanation, log.newest_time)
+            ]
             rows = [decision_row(log.get(id_)) for id_ in deque(ids, maxlen=limit)]
             return DecisionList(
                 run=access.run, tick=log.tick, step=log.step, decisions=tuple(rows), more=len(ids) - len(rows)

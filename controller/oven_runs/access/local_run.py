@@ -24,7 +24,7 @@ class LocalRun(RunAccess):
 
     def __init__(self, folder: RunFolder) -> None:
         self.folder = folder
-        self.run, self.by = folder.run, "operator"
+        self.run, self.user = folder.run, "operator"
 
     @property
     def location(self) -> str:

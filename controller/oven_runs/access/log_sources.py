@@ -123,7 +123,7 @@ class LogFile:
             event = Event.from_line(line.decode())
         except (ValueError, KeyError, TypeError) as error:
             cut_off = not line.endswith(b"\n") and line.startswith(b"{")
-            raise self._error("the file is cut off within it" if cut_off else reason(error)) from error
+            raise self._error("the line is cut off" if cut_off else reason(error)) from error
         if not event.subject.startswith(f"oven.{self._folder.run}."):
             run = self._folder.run
             raise self._error(f"the event's subject is {event.subject}, so this is not the log of run {run!r}")

@@ -42,7 +42,7 @@ class RemoteRun(RunAccess):
     ) -> None:
         """`role` is the role of the key, or None if only the server knows it. `keys` has the known public keys by
         signer. {} means that the run is unsigned, and None means to trust the first RunStarted in the log."""
-        self.run, self.by = names.checked("run", run), credentials.name if credentials else "operator"
+        self.run, self.user = names.checked("run", run), credentials.name if credentials else "operator"
         self._url, self._credentials, self._role = url, credentials, role
         self._keys, self._trust = keys, trust
 
@@ -104,10 +104,10 @@ class RemoteRun(RunAccess):
             raise ConfigError(f"only a process on the machine of run {self.run!r} can connect as {role}")
         if role == "operator" and self._role == "monitor":
             raise RefusedError(
-                f"the key of {self.by!r} is read-only: it can watch run {self.run!r} but not control it; ask for an "
+                f"the key of {self.user!r} is read-only: it can watch run {self.run!r} but not control it; ask for an "
                 f"operator's key, which `oven-controller creds add NAME --operator --run {self.run}` creates"
             )
-        async with Bus.connect(self._url, self._credentials, name=self.by, trust=self._trust) as bus:
+        async with Bus.connect(self._url, self._credentials, name=self.user, trust=self._trust) as bus:
             yield bus
 
     def keyring(self, *, check: bool = True) -> Keyring:

@@ -51,7 +51,7 @@ class RunAccess(ABC):
 
     run: str
     """The run's name."""
-    by: str
+    user: str
     """The user name that the log records for commands given through this access."""
 
     @property

@@ -74,7 +74,7 @@ def key_of(provider: str, base_url: str, model: str, prompts: Sequence[str]) -> 
 
 
 def path_of(run_folder: Path, key: str) -> Path:
-    """Return the set's file."""
+    """Return the path of the set's file."""
     return run_folder / FOLDER / f"{key}.json"
 
 

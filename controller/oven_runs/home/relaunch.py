@@ -37,9 +37,9 @@ class Relaunch(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
-    checkpoint: str = Field(description="its folder, or `start`")
+    checkpoint: str = Field(description="folder of the checkpoint, or `start`")
     training: str = Field(description="the script's training that it belongs to (RunStarted.training)")
-    step: int = Field(ge=0, description="of the checkpoint")
+    step: int = Field(ge=0, description="step of the checkpoint")
     reached: int = Field(ge=0, description="the step at which the rollback was decided")
     trained: int = Field(ge=0, description="gradient steps so far, including those undone by rollbacks")
     reason: str = Field(description="one sentence")

@@ -105,7 +105,7 @@ class _CachedRow(BaseModel):
 
 
 class _Cache(BaseModel):
-    format: Literal[2] = 2
+    format: Literal[3] = 3
     runs: dict[str, _CachedRow] = {}
 
 

@@ -28,13 +28,13 @@ class CitedPath(BaseModel):
 
     model_config = ConfigDict(frozen=True)
 
-    role: Role = Field(description="for or against the change; chosen: why this plan and not another")
+    role: Role = Field(description="for or against the change; chosen: the reason for choosing this plan")
     nodes: tuple[str, ...] = Field(description="in reading order: symptom, cause, remedy")
-    relations: tuple[str, ...] = Field(description="between each node and the next")
+    relations: tuple[str, ...] = Field(description="relations between consecutive nodes")
     backwards: bool = Field(description="whether relations lead from the later node to the earlier: A ← CAUSES ← B")
     remark: str = ""
     edges: tuple[str, ...] = Field(default=(), description="the edges' ids in the graph")
-    grade: str = Field(default="", description="of its weakest edge, A to D")
+    grade: str = Field(default="", description="grade of its weakest edge, A to D")
     sources: tuple[str, ...] = ()
     agents: tuple[str, ...] = Field(default=(), description="the agents whose votes cite it")
 

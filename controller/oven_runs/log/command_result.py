@@ -126,7 +126,7 @@ class CommandResult:
             mesh_hint = f"a mesh acts on it as soon as it runs; see `oven-controller status {self.run}`"
             return f"{logged}; no answer from the mesh {self.waited}: {mesh_hint}"
         decision = self.answer.decision
-        return f"{logged}, decision {decision} too; no receipt from the learner {self.waited}: {receipt_hint}"
+        return f"{logged} and decided as {decision}; no receipt from the learner {self.waited}: {receipt_hint}"
 
     def fields(self) -> dict[str, Any]:
         """Return the result as JSON values."""
@@ -142,8 +142,8 @@ class CommandReport(BaseModel):
     command: str = Field(description="its id")
     action: str
     logged: int = Field(description="sequence of the command in the log")
-    code: int = Field(description="0: done; 1: refused, or another value was read back; 3: the log does not say yet")
-    answer: CommandAnswer | None = Field(description="the mesh's answer; null if only the learner answers, or not yet")
+    code: int = Field(description="0: done; 1: refused, or another value was read back; 3: not known yet")
+    answer: CommandAnswer | None = Field(description="the mesh's answer; null if there is none or none yet")
     decision: Decision | None
     receipt: Receipt | None = Field(description="with the value that was read back")
     line: str = Field(description="the result in one sentence")

@@ -37,7 +37,7 @@ class CommitteeView:
 
     started: RunStarted | None = None
     knobs: dict[str, Value] = field(default_factory=dict)
-    newest: Mapping[str, float] = field(default_factory=dict)
+    metrics: Mapping[str, float] = field(default_factory=dict)
     """Metrics of the newest step that the committee scored."""
 
     def feed(self, event: Event) -> None:
@@ -52,7 +52,7 @@ class CommitteeView:
             case Receipt() as body if body.status in ("applied", "noop"):
                 self.knobs[body.actuator] = body.after
             case Observation() as body if SCORED_METRIC in body.metrics:
-                self.newest = body.metrics
+                self.metrics = body.metrics
 
     @property
     def members(self) -> dict[str, tuple[str, ...]]:
@@ -88,12 +88,12 @@ class CommitteeView:
         if self.knobs.get(actuator_of(member)) == OFF:
             return "muted"
         prefix = abstention_metric(member, "")
-        kinds = {name.removeprefix(prefix): count for name, count in self.newest.items() if name.startswith(prefix)}
+        kinds = {name.removeprefix(prefix): count for name, count in self.metrics.items() if name.startswith(prefix)}
         if "quarantined" in kinds:
             return "quarantined"
         if kinds:
             return "abstaining: " + ", ".join(f"{kind} {count:g}" for kind, count in sorted(kinds.items()))
-        return "scoring" if f"rewards/{member}/mean" in self.newest else "not asked"
+        return "scoring" if f"rewards/{member}/mean" in self.metrics else "not asked"
 
 
 def abstention_metric(member: str, kind: str) -> str:

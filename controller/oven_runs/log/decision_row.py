@@ -24,8 +24,8 @@ class DecisionRow(BaseModel):
     model_config = ConfigDict(frozen=True, ser_json_inf_nan="strings")
 
     id: str
-    ballot: str = Field(description="empty if there was none")
-    seq: int = Field(description="of its event in the log")
+    ballot: str = Field(description="id of its ballot; empty if there was none")
+    seq: int = Field(description="sequence of its event in the log")
     time: datetime
     tick: int
     step: int = Field(description="the optimizer step at which it was decided; it decreases after a rollback")
@@ -33,7 +33,7 @@ class DecisionRow(BaseModel):
     by_operator: bool = Field(description="whether `who` is a person")
     actuator: str
     before: Value = Field(description="the value that the mesh knew")
-    value: Value = Field(description="the value to set; of a rejected ballot the proposed value")
+    value: Value = Field(description="the value to set, or the proposed value if it was rejected")
     verdict: Verdict
     reason: str
     approved_by: str = Field(description="the decision that carries out this advice; empty if there is none")
@@ -90,12 +90,12 @@ class DecisionFilter:
     """An agent that voted on the decision, or the agent or operator that proposed it."""
     verdict: str = ""
 
-    def matches(self, explanation: Explanation, newest: datetime | None) -> bool:
-        """Whether the decision meets all conditions. `newest` is the time of the log's newest event."""
+    def matches(self, explanation: Explanation, newest_time: datetime | None) -> bool:
+        """Whether the decision meets all conditions. `newest_time` is the time of the log's newest event."""
         decision = explanation.decision
         voters = {line.agent for line in decision.tally if line.stance != "silent"} | {explanation.proposer}
         return (
-            self.since.includes(explanation.step, explanation.time, newest)
+            self.since.includes(explanation.step, explanation.time, newest_time)
             and self.actuator in ("", decision.actuator)
             and (not self.agent or self.agent in voters)
             and self.verdict in ("", decision.verdict)

@@ -60,7 +60,7 @@ class Explanations:
 
     by_id: dict[str, Explanation] = field(default_factory=dict)
     """Explanations by decision id, without the added prompts. Use `get` to include them."""
-    newest: datetime | None = None
+    newest_time: datetime | None = None
     """Time of the newest event."""
     step: int = 0
     tick: int = 0
@@ -76,7 +76,7 @@ class Explanations:
 
     def feed(self, event: Event) -> None:
         """Add the next event."""
-        self.newest, self.changed_id = event.time, ""
+        self.newest_time, self.changed_id = event.time, ""
         match event.body:
             case Observation() as body:
                 self.step, self.tick = body.step, max(self.tick, body.tick)

@@ -46,7 +46,7 @@ class ExplanationReport(BaseModel):
     model_config = ConfigDict(frozen=True, ser_json_inf_nan="strings")
 
     run: str
-    seq: int = Field(description="of the decision's event")
+    seq: int = Field(description="sequence of the decision's event")
     time: datetime
     step: int = Field(description="the optimizer step at which it was decided")
     who: str = Field(description="the agent that proposed it, or the person who gave the command")

@@ -36,14 +36,14 @@ class MetricHistory(BaseModel):
     better: str = Field(description="up, down or neither; empty: the run does not announce it")
     held_out: bool = Field(description="measured on data that the run never trains on")
     measured: int = Field(description="number of measurements")
-    not_finite: int = Field(description="how many of them are NaN or infinite")
+    not_finite: int = Field(description="number of measurements that are NaN or infinite")
     least: Real | None
     greatest: Real | None
     first: Real | None
     last: Real | None
     points: tuple[Point, ...] = Field(
-        description="all measurements, if they are few enough. Else the least and greatest of each of equal intervals, "
-        "and its first that is not finite. Each is a real measurement; none is an average"
+        description="all measurements, or if there are too many, the minimum, maximum and first non-finite value per "
+        "interval. Every point is a real measurement, never an average"
     )
     thinned: bool = Field(description="whether `points` omits some measurements")
 
@@ -57,11 +57,11 @@ class MetricReader:
     _measured: list[tuple[int, int, float, datetime]] = field(default_factory=list)  # tick, step, value, time
     _names: set[str] = field(default_factory=set)
     _spec: MetricSpec | None = None
-    _newest: datetime | None = None
+    _newest_time: datetime | None = None
 
     def feed(self, event: Event) -> None:
         """Add the next event."""
-        self._newest = event.time
+        self._newest_time = event.time
         match event.body:
             case RunStarted() as started:
                 self._names |= {spec.name for spec in started.metrics}
@@ -80,7 +80,7 @@ class MetricReader:
         selected = [
             (tick, step, value)
             for tick, step, value, time in self._measured
-            if self.since.includes(step, time, self._newest)
+            if self.since.includes(step, time, self._newest_time)
         ]
         values = [value for _, _, value in selected]
         finite = [value for value in values if math.isfinite(value)]

@@ -48,12 +48,12 @@ class NamedSymptoms:
     _started: RunStarted | None = None
     _step: int = 0
     _tick: int = 0
-    _newest: datetime | None = None
+    _newest_time: datetime | None = None
     _mentions: list[_Mention] = field(default_factory=list)
 
     def feed(self, event: Event) -> None:
         """Add the next event."""
-        self._newest = event.time
+        self._newest_time = event.time
         match event.body:
             case RunStarted() as started:
                 self._started, self._step = started, started.step
@@ -68,7 +68,7 @@ class NamedSymptoms:
         """Return the symptoms, newest first."""
         by_id: dict[str, list[_Mention]] = {}
         for mention in self._mentions:
-            if self.since.includes(mention.step, mention.time, self._newest):
+            if self.since.includes(mention.step, mention.time, self._newest_time):
                 by_id.setdefault(mention.symptom, []).append(mention)
         symptoms = [
             NamedSymptom(

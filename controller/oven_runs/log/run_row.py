@@ -29,9 +29,9 @@ class RunRow:
     progress: float = 0.0
     target: str = ""
     """The metric that shows how well the run is doing; empty if there is none."""
-    first: float | None = None
-    now: float | None = None
-    """The target's newest value; this and `first` are None if it was not measured or is not a number."""
+    first_value: float | None = None
+    newest_value: float | None = None
+    """The target's newest value; this and `first_value` are None if it was not measured or is not a number."""
     adopted: int | None = None
     rejected: int | None = None
     would_set: int = 0
@@ -47,7 +47,7 @@ class RunRow:
     """Number of changes that did not take effect, according to their receipts."""
     pace_s: float | None = None
     """Median seconds between observations."""
-    last: str = ""
+    newest_time: str = ""
     """Time of the newest event, RFC 3339; empty if there is none."""
     fault: str = ""
     """Why the log is unreadable; empty if it is readable."""
@@ -58,7 +58,7 @@ class RunRow:
 
     def silent_s(self, now: datetime) -> float | None:
         """Return the seconds since the newest event; None if there is none."""
-        return max(0.0, (now - datetime.fromisoformat(self.last)).total_seconds()) if self.last else None
+        return max(0.0, (now - datetime.fromisoformat(self.newest_time)).total_seconds()) if self.newest_time else None
 
     def age_s(self, now: datetime) -> float | None:
         """Return the seconds since the run was created; None if unknown."""
@@ -93,7 +93,7 @@ class RunRow:
             alerts.append("no new events")
         if self.status == "running":
             alerts += [f"pending advice: approve {id_}" for id_ in self.advised]
-        if self.target and self.now is None and self.step and self.is_complete:
+        if self.target and self.newest_value is None and self.step and self.is_complete:
             alerts.append(f"{self.target} is not a number")
         if self.malformed:
             alerts.append(f"{self.malformed} malformed events")
@@ -111,8 +111,8 @@ def add_summary(row: RunRow, summary: RunSummary) -> RunRow:
         max_steps=summary.max_steps,
         progress=summary.progress,
         target=target,
-        first=finite(summary.first.get(target)),
-        now=finite(summary.metrics.get(target)),
+        first_value=finite(summary.first_values.get(target)),
+        newest_value=finite(summary.metrics.get(target)),
         adopted=summary.adopted,
         rejected=summary.rejected,
         would_set=summary.would_set,
@@ -121,7 +121,7 @@ def add_summary(row: RunRow, summary: RunSummary) -> RunRow:
         ended=(f"{ended.reason}: {ended.detail}" if ended.detail else ended.reason) if ended else "",
         malformed=summary.malformed,
         not_applied=sum(n for status, n in summary.receipts.items() if status not in ("applied", "noop")),
-        last=summary.last_time.astimezone(UTC).isoformat() if summary.last_time else "",
+        newest_time=summary.last_time.astimezone(UTC).isoformat() if summary.last_time else "",
     )
 
 

@@ -74,7 +74,7 @@ class RunSummary:
     observations: int = 0
     progress: float = 0.0
     metrics: dict[str, float] = field(default_factory=dict)
-    first: dict[str, float] = field(default_factory=dict)
+    first_values: dict[str, float] = field(default_factory=dict)
     """Each metric's first value in this training."""
     unchanged_readings: dict[str, int] = field(default_factory=dict)
     """For each metric, the number of readings in which it kept its first value; 0 once the value has changed."""
@@ -183,7 +183,8 @@ class RunSummary:
 
     def _start(self, started: RunStarted) -> None:
         if self.started is not None and self.started.training != started.training:
-            self.metrics, self.first, self.unchanged_readings = {}, {}, {}  # they belong to other weights and data
+            # The old values belong to other weights and data.
+            self.metrics, self.first_values, self.unchanged_readings = {}, {}, {}
         self.started, self.ended, self.held, self.ended_with = started, None, "", ""
         self.step, self.tick = started.step, max(self.tick, started.tick)
         self.knobs = {spec.name: spec.value for spec in started.actuators}
@@ -282,7 +283,7 @@ class RunSummary:
     def _measure(self, metrics: dict[str, float]) -> None:
         self.metrics.update(metrics)
         for name, value in metrics.items():
-            if self.first.setdefault(name, value) != value:
+            if self.first_values.setdefault(name, value) != value:
                 self.unchanged_readings[name] = 0
             elif self.unchanged_readings.get(name) != 0:
                 self.unchanged_readings[name] = self.unchanged_readings.get(name, 0) + 1

@@ -32,12 +32,12 @@ class Since:
             return cls(seconds=float(match[1]) * _UNITS[match[2]])
         raise ConfigError(f"since {text[:40]!r} is neither a step nor a time; write {FORMS}")
 
-    def includes(self, step: int, time: datetime, newest: datetime | None) -> bool:
-        """Whether this step or time is at or after the start. `newest` is the time of the newest event."""
+    def includes(self, step: int, time: datetime, newest_time: datetime | None) -> bool:
+        """Whether this step or time is at or after the start. `newest_time` is the time of the newest event."""
         if self.step is not None:
             return step >= self.step
-        if self.seconds is not None and newest is not None:
-            return (newest - time).total_seconds() <= self.seconds
+        if self.seconds is not None and newest_time is not None:
+            return (newest_time - time).total_seconds() <= self.seconds
         return True
 
 

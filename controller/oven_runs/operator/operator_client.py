@@ -106,7 +106,7 @@ class OperatorClient:
 
     def __init__(self, bus: Bus, access: RunAccess, keyring: Keyring) -> None:
         self.bus = bus
-        self._run, self._by, self._is_up, self._keyring = access.run, access.by, access.is_up, keyring
+        self._run, self._user, self._is_up, self._keyring = access.run, access.user, access.is_up, keyring
         self._pending: dict[str, _Pending] = {}
         self._started = False
 
@@ -216,7 +216,7 @@ class OperatorClient:
     async def _log(self, command: OperatorCommand, limit_s: float) -> int:
         """Append the command and return its sequence. Raises BusError, or RefusedError if the key is not allowed to."""
         cause, deadline = "no answer", _now() + limit_s
-        subject = names.Subjects(self._run).operator(self._by)
+        subject = names.Subjects(self._run).operator(self._user)
         while _now() < deadline:
             try:
                 async with asyncio.timeout_at(deadline):

@@ -117,8 +117,8 @@ def _print_memory_error(code: int) -> None:
     used_mb = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024 // 1_000_000
     if used_mb > limit_mb // 2:
         print(
-            f"error: it used {used_mb} MB, but an agent process may use {limit_mb} MB (agents_memory_mb); make its "
-            f"agents store less, or raise the limit with --set agents_memory_mb={2 * limit_mb}",
+            f"error: it used {used_mb} MB, but an agent process may use at most {limit_mb} MB (agents_memory_mb); make "
+            f"its agents store less, or raise the limit with --set agents_memory_mb={2 * limit_mb}",
             file=sys.stderr,
         )
 

@@ -67,8 +67,8 @@ class ProviderEntry(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
 
-    wire: Wire = Field(description="its wire format")
-    base_url: Address = Field(default="", description="address of the API; empty: a member has to name it")
+    wire: Wire = Field(description="wire format of its API")
+    base_url: Address = Field(default="", description="address of the API; empty: a member must set it")
     key_env: Variable = Field(default="", description="environment variable with the key; empty: none is sent")
     schema_mode: SchemaMode = Field(default="strict", alias="schema")
     top_logprobs: int = Field(default=0, ge=0, le=MAX_LOGPROBS, description="maximum alternatives per token; 0: none")

@@ -84,18 +84,18 @@ def resolve(
     recipe_flags: Sequence[Layer] = (),
     environ: Mapping[str, str] | None = None,
     attached: bool = False,
-    earlier: Mapping[str, Any] | None = None,
+    earlier_settings: Mapping[str, Any] | None = None,
 ) -> ResolvedSettings:
     """Merge the layers and check every value. Raises ConfigError or UnknownNameError, with the value and the remedy.
 
     `attached`: the training script is the user's own, so there is no recipe, and autonomy begins at `observe`.
-    `earlier`: the settings of the run that is resumed. `recipe_flags`: layers from flags for the recipe's own settings
-    (oven_runs.settings.recipe_flags).
+    `earlier_settings`: the settings of the run that is resumed. `recipe_flags`: layers from flags for the recipe's own
+    settings (oven_runs.settings.recipe_flags).
     """
     layers: list[Layer] = []
     if attached:
         layers.append(Layer("default", {"recipe": ATTACHED, "rules": {"autonomy": "observe"}}, "default"))
-    layers += _layers(config, sets, environ or {}, earlier)
+    layers += _layers(config, sets, environ or {}, earlier_settings)
     used_flags = {key: value for key, value in (flags or {}).items() if value is not None}
     layers += [Layer("command line", used_flags, "flag"), *recipe_flags]
     merged = _merge_layers(layers)
@@ -141,18 +141,18 @@ def named_recipe(
     config: Path | None,
     sets: Sequence[str],
     environ: Mapping[str, str],
-    earlier: Mapping[str, Any] | None,
+    earlier_settings: Mapping[str, Any] | None,
 ) -> tuple[str, type[BaseModel]] | None:
     """Return a recipe's name and settings model; None for a user's script. Raises ConfigError or UnknownNameError."""
-    name = str(recipe or _merge_layers(_layers(config, sets, environ, earlier)).get("recipe", DEFAULT_RECIPE))
+    name = str(recipe or _merge_layers(_layers(config, sets, environ, earlier_settings)).get("recipe", DEFAULT_RECIPE))
     return None if name == ATTACHED else (name, _recipe(name).settings_model)
 
 
 def _layers(
-    config: Path | None, sets: Sequence[str], environ: Mapping[str, str], earlier: Mapping[str, Any] | None
+    config: Path | None, sets: Sequence[str], environ: Mapping[str, str], earlier_settings: Mapping[str, Any] | None
 ) -> list[Layer]:
     """Return the layers below the flags, lowest precedence first."""
-    layers = [Layer("the run's config.json", dict(earlier), "run")] if earlier else []
+    layers = [Layer("the run's config.json", dict(earlier_settings), "run")] if earlier_settings else []
     if config is not None:
         layers.append(Layer(str(config), read_yaml(config), "file", key_lines(read_text(config))))
     return [*layers, *layers_from_environment(environ), *(layer_from_set(text) for text in sets)]

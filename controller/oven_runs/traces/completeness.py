@@ -78,16 +78,16 @@ class Completeness:
     def _add_steps(self, trace: Trace) -> int:
         """Count the steps of a trace. Return the number of whole steps."""
         whole_steps = 0
-        recorded = True  # whether everything before the step was recorded
+        is_recorded = True  # whether everything before the step was recorded
         tools = {tool.name: tool for tool in trace.tools}
         for number, (step, state) in enumerate(zip(trace.steps, trace.states(), strict=True)):
-            recorded = recorded or step.state is not None
-            problems = list(_step_problems(trace, step, state, recorded))
+            is_recorded = is_recorded or step.state is not None
+            problems = list(_step_problems(trace, step, state, is_recorded))
             for problem in problems:
                 self._count(self.steps_lacking, problem, f"{trace.id}, step {number}")
             if kind := _unusable(step.action, tools):
                 self._count(self.unusable_actions, kind, f"{trace.id}, step {number}")
-            recorded = recorded and step.result is not None
+            is_recorded = is_recorded and step.result is not None
             self.steps += 1
             whole_steps += not problems
         self.whole_steps += whole_steps
@@ -120,10 +120,10 @@ def _trace_problems(trace: Trace) -> Iterator[str]:
         yield "its sampled tokens are not assigned to steps"
 
 
-def _step_problems(trace: Trace, step: TraceStep, state: Sequence[Message], recorded: bool) -> Iterator[str]:
+def _step_problems(trace: Trace, step: TraceStep, state: Sequence[Message], is_recorded: bool) -> Iterator[str]:
     if not state:
         yield "state: empty"
-    elif not recorded:
+    elif not is_recorded:
         yield "state: an earlier result is missing"
     if step.action.role != "assistant":
         yield f"action: a message of the role {step.action.role}"

@@ -108,7 +108,7 @@ def bake(
         raise ConfigError("every rank would start its own stack; use `oven-controller run -- torchrun …`")
     stack = None if address is not None else ChildStack(_stack_settings(settings, members, resume), run, resume)
     try:
-        common: dict[str, Any] = {
+        common_arguments: dict[str, Any] = {
             "model": model,
             "prompts": prompts,
             "rules": {getattr(rules, "__name__", "rule"): rules} if callable(rules) else rules or {},
@@ -135,7 +135,7 @@ def bake(
 
             options = text_training.arguments(*sizes, trainer_args)
             training = text_training.TextTraining(
-                **common,
+                **common_arguments,
                 tokenizer=tokenizer,
                 arguments=options,
                 beta=trainer_args.get("beta"),
@@ -145,7 +145,7 @@ def bake(
             from oven_learner.baking import policy_training
 
             options = policy_training.arguments(*sizes, trainer_args)
-            training = policy_training.PolicyTraining(**common, arguments=options)
+            training = policy_training.PolicyTraining(**common_arguments, arguments=options)
         if stack is not None:
             address = stack.address()
         assert address is not None  # there is an existing stack or a new one
@@ -193,17 +193,17 @@ def _stack_settings(
     settings: Mapping[str, Any] | None, members: Mapping[str, Mapping[str, Any]] | None, resume: bool
 ) -> dict[str, Any]:
     """Add the members and the default autonomy level to the settings."""
-    complete = dict(settings or {})
-    rules = complete.get("rules") or {}
+    all_settings = dict(settings or {})
+    rules = all_settings.get("rules") or {}
     if not resume and isinstance(rules, Mapping) and "autonomy" not in rules:
-        complete["rules"] = {"autonomy": "auto", **rules}
-        log.warning("the controller may change the knobs of this training; to only observe, pass %s", OBSERVE_SETTINGS)
+        all_settings["rules"] = {"autonomy": "auto", **rules}
+        log.warning("the controller may change the knobs of this training; to observe only, pass %s", OBSERVE_SETTINGS)
     if members:
-        complete["committee"] = {
-            **complete.get("committee", {}),
+        all_settings["committee"] = {
+            **all_settings.get("committee", {}),
             "members": {key: dict(member) for key, member in members.items()},
         }
-    return complete
+    return all_settings
 
 
 def _teacher_configs(teachers: TeacherArgument, tokenizer: Any) -> Sequence[TeacherConfig]:

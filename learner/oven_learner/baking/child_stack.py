@@ -21,9 +21,9 @@ from typing import Any
 from oven_core.errors import ConfigError, ProcessError
 
 START_TIMEOUT_S = 120.0
-"""Seconds until the stack must be ready for its learner."""
+"""Maximum seconds for the stack to become ready for its learner."""
 SHUTDOWN_TIMEOUT_S = 30.0
-"""Seconds until the shutdown must be complete, including the copy of the log."""
+"""Maximum seconds for the shutdown, including the copy of the log."""
 
 
 @dataclass(frozen=True, slots=True)

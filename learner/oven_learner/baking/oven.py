@@ -62,10 +62,10 @@ class Training(Protocol):
     def client(self) -> OvenClient | None:
         """The client of the running training, or None before training starts."""
 
-    def when_announced(self, call: Callable[[], object]) -> None:
+    def set_announcement_callback(self, call: Callable[[], object]) -> None:
         """Register a function to call once the run is announced."""
 
-    def between_steps(self, call: Callable[[], object]) -> None:
+    def run_between_steps(self, call: Callable[[], object]) -> None:
         """Run a function in the training thread after the current step, and wait for it. Re-raises its errors. Raises
         ConfigError if training ends first."""
 
@@ -100,7 +100,7 @@ class Oven:
         self._started = False
         self._ended = threading.Event()
         self._cancelled = False
-        training.when_announced(self._on_announced)
+        training.set_announcement_callback(self._on_announced)
 
     def run_sync(self) -> Any:
         """Train to the end, and return the trainer's result. Raises ConfigError in a running event loop, which the call
@@ -185,7 +185,7 @@ class Oven:
             return
         self._operator_folder()  # fail before anything changes
         candidate = teachers.prepare(config.name, config, during_training=True)
-        self._training.between_steps(partial(teachers.admit, candidate))
+        self._training.run_between_steps(partial(teachers.admit, candidate))
 
         def is_offer(body: object) -> bool:
             if not isinstance(body, ActuatorAnnounced):
@@ -275,8 +275,8 @@ class Oven:
             raise CommandRefusedError(
                 f"training was not announced within {COMMAND_TIMEOUT_S:g} s, so the command was not sent"
             )
-        command_sent = send_command(*self._position_in_log(), new_command(**command), timeout_s, self._ended.is_set)
-        result = run_in_thread(command_sent)
+        pending_result = send_command(*self._position_in_log(), new_command(**command), timeout_s, self._ended.is_set)
+        result = run_in_thread(pending_result)
         if result.code:
             raise CommandRefusedError(result.line())
         return result.receipt
@@ -295,7 +295,7 @@ class Oven:
         """Return the run, and a log sequence number before this training's announcement."""
         client = self._training.client
         assert client is not None  # the training is announced
-        return LocalRun(RunFolder(self._operator_folder())), client.began_after
+        return LocalRun(RunFolder(self._operator_folder())), client.seq_at_connect
 
 
 def find_member(members: Mapping[str, MemberSettings], role: str, name: str | None) -> str:

@@ -42,10 +42,10 @@ class SteeredTrainer(PolicyTrainer):
     def trainer(self) -> PolicyTrainer:
         return self
 
-    def when_announced(self, call: Callable[[], object]) -> None:
+    def set_announcement_callback(self, call: Callable[[], object]) -> None:
         self._on_announced = call
 
-    def between_steps(self, call: Callable[[], object]) -> None:
+    def run_between_steps(self, call: Callable[[], object]) -> None:
         self._calls.submit(call)
 
     def train(self, **options: Any) -> None:
@@ -65,9 +65,9 @@ class SteeredTrainer(PolicyTrainer):
     def update(self, number: int, conditions: Sequence[Any]) -> dict[str, float]:
         """Run waiting calls from other threads, then the step."""
         if self.client is not None:
-            self.client.while_held = self._calls.run_waiting
+            self.client.while_held = self._calls.run_waiting_calls
         self._on_announced()
-        self._calls.run_waiting()
+        self._calls.run_waiting_calls()
         return super().update(number, conditions)
 
 

@@ -36,10 +36,10 @@ class StepCalls:
             self._waiting.append((call, result))
         result.result()
 
-    def run_waiting(self) -> None:
+    def run_waiting_calls(self) -> None:
         """Run all waiting calls. Called in the training thread. Re-raises exceptions that end the thread."""
-        while (waiting := self._next()) is not None:
-            call, result = waiting
+        while (entry := self._next_call()) is not None:
+            call, result = entry
             try:
                 result.set_result(call())
             except Exception as error:  # raised in the calling thread
@@ -62,9 +62,9 @@ class StepCalls:
         finally:
             with self._lock:
                 self._end_reason, self._training_thread = end_reason, 0
-            while (waiting := self._next()) is not None:
-                waiting[1].set_exception(ConfigError(end_reason))
+            while (entry := self._next_call()) is not None:
+                entry[1].set_exception(ConfigError(end_reason))
 
-    def _next(self) -> Call | None:
+    def _next_call(self) -> Call | None:
         with self._lock:
             return self._waiting.popleft() if self._waiting else None

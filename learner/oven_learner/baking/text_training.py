@@ -99,21 +99,21 @@ class AttachedTraining(TrainerCallback):
         with self._calls.during_training():
             return self.trainer.train()
 
-    def when_announced(self, call: Callable[[], object]) -> None:
+    def set_announcement_callback(self, call: Callable[[], object]) -> None:
         self._on_announced = call
 
-    def between_steps(self, call: Callable[[], object]) -> None:
+    def run_between_steps(self, call: Callable[[], object]) -> None:
         self._calls.submit(call)
 
     def on_train_begin(self, *_: Any, **__: Any) -> None:
         """Notify the Oven that the attachment has announced the run."""
         if self.client is not None:
-            self.client.while_held = self._calls.run_waiting
+            self.client.while_held = self._calls.run_waiting_calls
         self._on_announced()
 
     def on_step_end(self, *_: Any, **__: Any) -> None:
         """Run calls from other threads between two steps."""
-        self._calls.run_waiting()
+        self._calls.run_waiting_calls()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,7 +128,7 @@ class TextTraining(BakeArguments):
     def __post_init__(self) -> None:
         check_tokenizer(self.model, self.tokenizer)
         if self.verifier and not self.teachers:
-            raise ConfigError("use_verifier= needs a teacher's answers; pass teachers=, or omit it")
+            raise ConfigError("use_verifier= needs a teacher's answers; pass teachers=, or omit use_verifier=")
 
     def oven(self, address: StackAddress, stack: ChildStack | None) -> Oven:
         """Build the training and attach it to the run at `address`. Raises ConfigError, UnknownNameError or

@@ -60,7 +60,7 @@ class AdoptedDecisions:
         self._snapshots, self._publish = snapshots, publish
         self._waiting: list[Decision] = []
         self._pending: list[PendingReceipt] = []
-        self._before_plan: dict[str, Value] = {}  # id of a plan's decision → the value before it, for this boundary
+        self._values_before_plan: dict[str, Value] = {}  # decision id → the value before it, for this boundary
 
     def add(self, decision: Decision) -> None:
         """Queue an adopted decision until its tick. Ignore copies and decisions that were not adopted."""
@@ -76,7 +76,7 @@ class AdoptedDecisions:
         due = self._due_decisions(next_tick)
         self._waiting = [decision for decision in self._waiting if decision not in due]
         failed_plans: dict[tuple[int, tuple[str, ...]], str] = {}  # (tick, plan) → reason
-        self._before_plan = {}
+        self._values_before_plan = {}
         for decision in sorted(due, key=lambda d: (d.tick, bool(d.plan) and self._moves_weights(d.actuator))):
             plan = (decision.tick, decision.plan)
             if decision.plan and plan in failed_plans:
@@ -90,12 +90,12 @@ class AdoptedDecisions:
 
     def _due_decisions(self, next_tick: int) -> list[Decision]:
         """Return the decisions whose tick has come. Those of a plan also wait until the plan is complete or expired."""
-        arrived = {(decision.tick, decision.actuator) for decision in self._waiting}
+        arrived_names = {(decision.tick, decision.actuator) for decision in self._waiting}
         due = []
         for decision in self._waiting:
-            is_time = decision.apply_at_tick <= next_tick or bool(self._run.held)
-            is_complete = all((decision.tick, name) in arrived for name in decision.plan)
-            if is_time and (is_complete or next_tick > decision.expires_at_tick):
+            is_due = decision.apply_at_tick <= next_tick or bool(self._run.held)
+            is_complete = all((decision.tick, name) in arrived_names for name in decision.plan)
+            if is_due and (is_complete or next_tick > decision.expires_at_tick):
                 due.append(decision)
         return due
 
@@ -103,18 +103,18 @@ class AdoptedDecisions:
         """Send receipts of settings that the last step used or ignored, and of settings that other code reverted."""
         if self._pending:
             by_rank = self._ranks.each([pending.proof.verdict() if pending.proof else "" for pending in self._pending])
-            due, self._pending = self._pending, []
-            for pending, verdicts in zip(due, zip(*by_rank, strict=True), strict=True):
+            receipts, self._pending = self._pending, []
+            for pending, verdicts in zip(receipts, zip(*by_rank, strict=True), strict=True):
                 if any(verdict is None for verdict in verdicts):
                     self._pending.append(pending)
                     continue
-                why, applied = next((verdict for verdict in verdicts if verdict), ""), pending.applied
-                if why and not verdicts[self._ranks.index]:  # the change was used on this rank, but not on all
+                problem, applied = next((verdict for verdict in verdicts if verdict), ""), pending.applied
+                if problem and not verdicts[self._ranks.index]:  # the change was used on this rank, but not on all
                     self._actuators.apply(pending.decision.actuator, applied.before)
-                self._send(pending, _unused(pending, self._actuators, why) if why else applied)
+                self._send(pending, _unused_outcome(pending, self._actuators, problem) if problem else applied)
         for name, proof in self._actuators.proofs().items():
-            if reverted := proof.take_undone_change():
-                self._publish(Applied("applied", *reverted), name)
+            if reversion := proof.take_undone_change():
+                self._publish(Applied("applied", *reversion), name)
 
     def end(self) -> None:
         """Answer all open decisions, because there are no more steps. Waiting decisions expire."""
@@ -146,7 +146,7 @@ class AdoptedDecisions:
         else:
             self._send(pending, applied)
         if decision.plan and applied.status == "applied" and not self._moves_weights(decision.actuator):
-            self._before_plan[decision.id] = applied.before
+            self._values_before_plan[decision.id] = applied.before
         return applied
 
     def _expiry_reason(self, decision: Decision, next_tick: int) -> str:
@@ -157,34 +157,34 @@ class AdoptedDecisions:
             return "it was decided for the previous training"
         return ""
 
-    def _revert(self, decisions: Sequence[Decision], why: str) -> None:
+    def _revert(self, decisions: Sequence[Decision], cause: str) -> None:
         """Revert a plan's settings that have already been applied, with a receipt for each."""
         for decision in decisions:
-            before = self._before_plan.get(decision.id)
+            before = self._values_before_plan.get(decision.id)
             if before is None:
                 continue
             pending = next((entry for entry in self._pending if entry.decision.id == decision.id), None)
             applied = self._agree(decision, self._actuators.apply(decision.actuator, before))
             if pending is not None:
                 self._pending.remove(pending)
-                self._send(pending, replace(pending.applied, status="skipped", after=applied.after, reason=why))
+                self._send(pending, replace(pending.applied, status="skipped", after=applied.after, reason=cause))
             else:
-                self._publish(replace(applied, reason=why), decision.actuator)
+                self._publish(replace(applied, reason=cause), decision.actuator)
 
     def _apply(self, decision: Decision) -> Applied:
         if self._run.restart and self._is_action(decision.actuator):
-            why = f"{self._run.restart}; an action would be lost in the restart, so request it again afterwards"
-            return Applied("rejected", reason=why)
+            problem = f"{self._run.restart}; an action would be lost in the restart, so request it again afterwards"
+            return Applied("rejected", reason=problem)
         if decision.snapshot_first and self._snapshots is not None:
             try:
                 self._snapshots.ensure(self._run.tick)
             except Exception as error:
-                why = f"the snapshot before it failed: {reason(error)}"
-                return Applied("rejected", reason=why)
+                problem = f"the snapshot before it failed: {reason(error)}"
+                return Applied("rejected", reason=problem)
         if decision.actuator == ROLLBACK and self._snapshots is not None and isinstance(decision.value, int | float):
             exact = bool(decision.command) and not decision.approves
-            if why := self._snapshots.distance_problem(int(decision.value), self._run.tick, exact=exact):
-                return Applied("rejected", reason=why)
+            if problem := self._snapshots.distance_problem(int(decision.value), self._run.tick, exact=exact):
+                return Applied("rejected", reason=problem)
         return self._actuators.apply(decision.actuator, decision.value)
 
     def _agree(self, decision: Decision, applied: Applied) -> Applied:
@@ -231,11 +231,11 @@ def _final_outcome(pending: PendingReceipt, actuators: Actuators) -> Applied:
     if verdict == "":
         return pending.applied
     if verdict is None:
-        why = "it was set, but the run ended before a step used it"
-        return replace(pending.applied, status="unknown", reason=why)
-    return _unused(pending, actuators, verdict)
+        explanation = "it was set, but the run ended before a step used it"
+        return replace(pending.applied, status="unknown", reason=explanation)
+    return _unused_outcome(pending, actuators, verdict)
 
 
-def _unused(pending: PendingReceipt, actuators: Actuators, why: str) -> Applied:
+def _unused_outcome(pending: PendingReceipt, actuators: Actuators, cause: str) -> Applied:
     """Return the outcome of a change that did not take effect, with the current value."""
-    return replace(pending.applied, status="rejected", after=actuators.read(pending.decision.actuator), reason=why)
+    return replace(pending.applied, status="rejected", after=actuators.read(pending.decision.actuator), reason=cause)

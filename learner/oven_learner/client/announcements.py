@@ -38,20 +38,20 @@ class Announcements:
         self._due.update(dict.fromkeys(names))
 
     def publish(self, send: Callable[[ActuatorSpec], object]) -> None:
-        """Send each due announcement with the actuator's current value. A collective if something is due. Skip an
+        """Send each due announcement with the actuator's current value. All ranks must call this together. Skip an
         actuator that cannot be read or differs between ranks, because decisions for it would have different effects.
         Log the reason."""
         due, self._due = self._due, {}
         for name in due:
             by_rank = self._ranks.each(self._spec_or_failure(name))
             failure = next((outcome for outcome in by_rank if isinstance(outcome, str)), "")
-            differing = [rank for rank, outcome in enumerate(by_rank) if outcome != by_rank[0]]
-            if failure or differing:
-                why = failure or (
-                    f"ranks 0 and {differing[0]} have {by_rank[0]} and {by_rank[differing[0]]}; "
+            differing_ranks = [rank for rank, outcome in enumerate(by_rank) if outcome != by_rank[0]]
+            if failure or differing_ranks:
+                problem = failure or (
+                    f"ranks 0 and {differing_ranks[0]} have {by_rank[0]} and {by_rank[differing_ranks[0]]}; "
                     "make the same change on all ranks"
                 )
-                log.error("%s was not announced: %s", name, why)
+                log.error("%s was not announced: %s", name, problem)
             elif isinstance(spec := by_rank[0], ActuatorSpec):
                 log.info("announced %s", name)
                 send(spec)

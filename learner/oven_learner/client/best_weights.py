@@ -48,7 +48,7 @@ class BestWeights:
         score_name: str = "",
     ) -> None:
         """Args:
-        metric: the metric to judge by. It has a better direction.
+        metric: the metric to judge by. Its better direction is known.
         take: copies the weights.
         restore: restores such a copy.
         read: measures the metric on the held-out examples without affecting the training.
@@ -82,9 +82,8 @@ class BestWeights:
         self._copy = WeightsCopy(tick, step, score, dict(metrics), state)
 
     def end(self, tick: int, step: int) -> tuple[Applied, Mapping[str, float]]:
-        """Measure the best and the last weights again, and restore the best if they still score better. Returns the
-        outcome for the receipt, and the metrics of the restored weights. They are empty if the last weights are
-        kept."""
+        """Measure the best and the last weights again, and restore the best if they still score better. Return the
+        outcome for the receipt, and the metrics of the restored weights, or no metrics if the last weights are kept."""
         best = self._copy
         if best is None:
             return self._outcome("noop", f"no evaluation has measured {self.metric.name}; kept the last weights"), {}
@@ -107,19 +106,19 @@ class BestWeights:
         try:
             self._on_all_ranks(lambda: self._restore(last_state))
         except RuntimeError as error:
-            why = f"restored the weights of step {best.step}, and cannot restore the last ones: {error}"
-            return self._outcome("unknown", f"{why}; {failure}" if failure else why), {}
+            message = f"restored the weights of step {best.step}, and cannot restore the last ones: {error}"
+            return self._outcome("unknown", f"{message}; {failure}" if failure else message), {}
         if failure:
-            why = f"kept the last weights, because those of step {best.step} failed: {failure}"
-            return self._outcome("rejected", why), {}
-        why = f"kept the last weights: {self._score_name} {last_score:.4g}, {best_score:.4g} at step {best.step}"
-        return self._outcome("noop", why), {}
+            message = f"kept the last weights, because those of step {best.step} failed: {failure}"
+            return self._outcome("rejected", message), {}
+        message = f"kept the last weights: {self._score_name} {last_score:.4g}, {best_score:.4g} at step {best.step}"
+        return self._outcome("noop", message), {}
 
     def _set(self, value: str) -> None:
         self.final_weights = value
 
-    def _outcome(self, status: Status, why: str) -> Applied:
-        return Applied(status, self.final_weights, self.final_weights, why)
+    def _outcome(self, status: Status, message: str) -> Applied:
+        return Applied(status, self.final_weights, self.final_weights, message)
 
     def _is_better(self, score: float, other_score: float) -> bool:
         """Compare two scores. NaN and infinities are never better, and any finite number is better than them."""
@@ -142,6 +141,6 @@ class BestWeights:
             results.append(function())
         except Exception as error:
             failure = reason(error)
-        if why := next((message for message in self._ranks.each(failure) if message), ""):
-            raise RuntimeError(why)
+        if first_failure := next((text for text in self._ranks.each(failure) if text), ""):
+            raise RuntimeError(first_failure)
         return results[0]

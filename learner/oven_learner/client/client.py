@@ -106,7 +106,7 @@ class OvenClient:
         """Reason to stop training after this step, or empty."""
         self.restart = ""
         """Reason to exit and restart the process, for a rollback that it cannot do itself. Otherwise empty."""
-        self.began_after = 0
+        self.seq_at_connect = 0
         """The log's last sequence number when this incarnation connected. Its RunStarted has a higher number."""
         self.while_held: Callable[[], object] = lambda: None
         """Called repeatedly while the run is held, for work that belongs between two steps."""
@@ -126,7 +126,7 @@ class OvenClient:
             recipe=recipe,
             horizon=self._horizon,
             metrics=metrics,
-            unmeasured={name: why for name, why in (unmeasured or {}).items() if name not in announced},
+            unmeasured={name: cause for name, cause in (unmeasured or {}).items() if name not in announced},
             rules=self._rules,
             lockstep=lockstep,
             mesh_code=mesh_code,
@@ -159,7 +159,7 @@ class OvenClient:
         check_rules(self._rules, self.actuators)
         past, self._training = open_log(self._link, self._ranks, self._training)
         self._adopted.answers_immediately = self._ranks.same(self._lockstep)
-        self._incarnation, self.began_after = past.incarnation + 1, past.last_seq
+        self._incarnation, self.seq_at_connect = past.incarnation + 1, past.last_seq
         self.tick, self.step = past.tick, step
         if past.training not in ("", self._training):
             self._adopted.last_tick_of_previous_training = past.tick
@@ -167,16 +167,16 @@ class OvenClient:
         resume_judges(past.offers.get(self._training, {}), self.actuators)
         resume_values({**(values or {}), **past.values.get(self._training, {})}, self.actuators, self._ranks)
         self._started_at = time.monotonic()
-        started = self._run_started(
+        run_started = self._run_started(
             incarnation=self._incarnation,
-            n=self._next(),
+            n=self._next_n(),
             training=self._training,
             tick=self.tick,
             step=step,
             actuators=self.actuators.specs(),
             keys=self._keys or dict(past.keys),
         )
-        self._enqueue(started.model_copy)  # built here, so that an error in it is raised
+        self._enqueue(run_started.model_copy)  # built here, so that an error in it is raised
         self._adopted.seen_ids = set(past.decided_ids)
         self._commands.ignore(past.commands)
         for applied, actuator, decision_id, command in receipts_of_unanswered(past):
@@ -201,7 +201,7 @@ class OvenClient:
     def publish(self, tick: int, step: int, metrics: Mapping[str, float]) -> None:
         """Log the metrics of a tick that `advance` has returned."""
         self._enqueue(
-            PendingObservation(self._incarnation, self._next(), tick, step, self.progress(step), dict(metrics)), True
+            PendingObservation(self._incarnation, self._next_n(), tick, step, self.progress(step), dict(metrics)), True
         )
 
     def poll(self) -> None:
@@ -244,8 +244,8 @@ class OvenClient:
         if self._best is None or self._best.final_weights != BEST_WEIGHTS or self.restart:
             return
         if self.held or self.stopping in signal.Signals.__members__:
-            why = f"the run is held ({self.held})" if self.held else f"{self.stopping} leaves no time to evaluate"
-            applied = Applied("skipped", BEST_WEIGHTS, BEST_WEIGHTS, f"kept the last weights, because {why}")
+            obstacle = f"the run is held ({self.held})" if self.held else f"{self.stopping} leaves no time to evaluate"
+            applied = Applied("skipped", BEST_WEIGHTS, BEST_WEIGHTS, f"kept the last weights, because {obstacle}")
         else:
             applied, metrics = self._best.end(self.tick, self.step)
             self._final_metrics = dict(metrics)
@@ -275,19 +275,19 @@ class OvenClient:
         if self._closed:
             return True
         if reason is None:
-            reason, why = self.end_reason(sys.exception())
-            detail = detail or why
+            reason, default_detail = self.end_reason(sys.exception())
+            detail = detail or default_detail
         self._closed = True
         self._settle_safely()
-        late_orders = self._inbox.take_rest()
+        late_orders = self._inbox.take_remaining()
         for order in late_orders:
             if not isinstance(order, OperatorCommand):
                 self._adopted.add(order)
         self._adopted.end()
         self._commands.end(late_orders)
-        ended = RunEnded(
+        run_ended = RunEnded(
             incarnation=self._incarnation,
-            n=self._next(),
+            n=self._next_n(),
             reason=reason,
             detail=detail,
             tick=self.tick,
@@ -295,11 +295,11 @@ class OvenClient:
             metrics=floats({**(metrics or {}), **self._final_metrics}),
             lockstep_timeouts=self._inbox.timeouts,
         )
-        self._enqueue(ended.model_copy)
-        sent = self._link.close(timeout_s)
-        if not sent:
-            log.error("the run's last messages could not be sent within %g s; the log lacks them", timeout_s)
-        return sent
+        self._enqueue(run_ended.model_copy)
+        all_sent = self._link.close(timeout_s)
+        if not all_sent:
+            log.error("the run's last messages could not be sent within %g s and are missing from the log", timeout_s)
+        return all_sent
 
     def position(self) -> dict[str, int]:
         """Return the position in the log: the tick, and (incarnation, n) of the learner's last message."""
@@ -348,7 +348,7 @@ class OvenClient:
         self._settle_safely()
         receipt = Receipt(
             incarnation=self._incarnation,
-            n=self._next(),
+            n=self._next_n(),
             decision_id=decision_id,
             command=command,
             actuator=actuator,
@@ -367,7 +367,7 @@ class OvenClient:
 
     def publish_message(self, kind: type[LearnerMessage], **fields: Any) -> None:
         """Log a message of this kind."""
-        self._enqueue(partial(kind, incarnation=self._incarnation, n=self._next(), **fields))
+        self._enqueue(partial(kind, incarnation=self._incarnation, n=self._next_n(), **fields))
 
     def _snapshot(self) -> None:
         if self._snapshots is None:
@@ -402,7 +402,7 @@ class OvenClient:
         try:
             self._settle()
         except Exception:  # the device has failed, so training will raise its own error
-            log.exception("measurements could not be read from the device; the log lacks them")
+            log.exception("measurements could not be read from the device and are missing from the log")
 
     def _enqueue(self, factory: MessageFactory, droppable: bool = False) -> None:
         """Queue a message on the link. Never raises, because the other ranks would wait for this one."""
@@ -411,6 +411,6 @@ class OvenClient:
         except Exception:
             log.exception("cannot send a message; training continues")
 
-    def _next(self) -> int:
+    def _next_n(self) -> int:
         self._n += 1
         return self._n

@@ -49,8 +49,8 @@ class Commands:
         self.seen_ids: set[str] = set()
         """Ids of commands that were executed or answered."""
         self._run, self._actuators, self._publish, self._leader = run, actuators, publish, leader
-        self._probing: dict[str, tuple[OperatorCommand, Future[str]]] = {}  # member → running probe
-        self._probed: list[ProbedOffer] = []
+        self._probes: dict[str, tuple[OperatorCommand, Future[str]]] = {}  # member → running probe
+        self._offers: list[ProbedOffer] = []
         self._answers: list[tuple[OperatorCommand, Applied]] = []
 
     def ignore(self, ids: Iterable[str]) -> None:
@@ -66,7 +66,7 @@ class Commands:
             if self._leader:
                 refusal = self._start_probe(command)
                 if refusal or command.action == "remove":
-                    self._probed.append(ProbedOffer(command, refusal))
+                    self._offers.append(ProbedOffer(command, refusal))
         elif command.action in DIRECT_COMMANDS:
             applied = _execute_directly(self._run, command)
             is_local = command.id.startswith(LOCAL_PREFIX)
@@ -76,11 +76,11 @@ class Commands:
 
     def take_finished_probes(self) -> tuple[ProbedOffer, ...]:
         """Return and remove the commands whose probe has finished. Rank 0 only."""
-        for member, (command, probe) in [*self._probing.items()]:
+        for member, (command, probe) in [*self._probes.items()]:
             if probe.done():
-                del self._probing[member]
-                self._probed.append(ProbedOffer(command, _refusal(probe)))
-        probed, self._probed = tuple(self._probed), []
+                del self._probes[member]
+                self._offers.append(ProbedOffer(command, _refusal(probe)))
+        probed, self._offers = tuple(self._offers), []
         return probed
 
     def apply_judge_commands(self, offers: Iterable[ProbedOffer]) -> list[str]:
@@ -88,18 +88,18 @@ class Commands:
         announced."""
         changed_names: list[str] = []
         for offer in offers:
-            command, name, why = offer.command, offer.command.actuator, offer.refusal
+            command, name, problem = offer.command, offer.command.actuator, offer.refusal
             before = self._read(name)
-            if not why:
+            if not problem:
                 try:
                     changed_names += self._change_seats(command)
                 except OvenError as error:
-                    why = str(error)
-            status: Status = "rejected" if why else "noop" if command.action == "offer" else "applied"
+                    problem = str(error)
+            status: Status = "rejected" if problem else "noop" if command.action == "offer" else "applied"
             identity = command.judge.identity if command.judge is not None else ""
-            why = why or JUDGE_COMMAND_REASONS[command.action].format(identity)
-            log.info("%s %s: %s, %s", command.action, name, status, why)
-            self._answers.append((command, Applied(status, before, self._read(name), why)))
+            explanation = problem or JUDGE_COMMAND_REASONS[command.action].format(identity)
+            log.info("%s %s: %s, %s", command.action, name, status, explanation)
+            self._answers.append((command, Applied(status, before, self._read(name), explanation)))
         return changed_names
 
     def answer(self) -> None:
@@ -111,10 +111,10 @@ class Commands:
     def end(self, late_orders: Iterable[object]) -> None:
         """Answer the commands that are still open when the run ends. `late_orders` arrived too late to be executed."""
         self.answer()
-        for command in [command for command, _ in self._probing.values()] + [offer.command for offer in self._probed]:
+        for command in [command for command, _ in self._probes.values()] + [offer.command for offer in self._offers]:
             self._answer(command, EXPIRED)
-        self._probing.clear()
-        self._probed.clear()
+        self._probes.clear()
+        self._offers.clear()
         for order in late_orders:
             is_open = isinstance(order, OperatorCommand) and order.id not in self.seen_ids
             if isinstance(order, OperatorCommand) and is_open and order.action in LEARNER_ACTIONS:
@@ -136,23 +136,23 @@ class Commands:
             return f"{command.actuator!r} does not name a committee member; write {actuator_of('NAME')}"
         if command.action == "add" and member in seats:
             return f"{member} is already a member; swap its model, or choose another name"
-        if command.action == "remove" and member in self._probing and member not in seats:
-            addition, probe = self._probing.pop(member)
+        if command.action == "remove" and member in self._probes and member not in seats:
+            addition, probe = self._probes.pop(member)
             probe.cancel()
-            self._probed.append(ProbedOffer(addition, "it was removed before its probe finished"))
+            self._offers.append(ProbedOffer(addition, "it was removed before its probe finished"))
         if command.action != "add" and member not in seats:
             members = [seat for name in self._actuators if (seat := member_of(name)) and seat in seats]
             return str(UnknownNameError("committee member", member, members))
-        if member in self._probing:
-            running = self._probing[member][0].judge
-            model = running.identity if running is not None else "another model"
+        if member in self._probes:
+            probed_judge = self._probes[member][0].judge
+            model = probed_judge.identity if probed_judge is not None else "another model"
             return f"{model} is currently being probed for {member}; try again when the probe has finished"
         if command.action == "remove":
             return ""
         if judge is None:
             return "the command does not name a model"
         try:
-            self._probing[member] = (command, seats.probe(member, judge, joins=command.action == "add"))
+            self._probes[member] = (command, seats.probe(member, judge, joins=command.action == "add"))
         except Exception as error:
             return reason(error)
         return ""
@@ -176,22 +176,22 @@ class Commands:
 
 def _execute_directly(run: Run, command: OperatorCommand) -> Applied:
     """Hold, resume or stop the run. Return the outcome for the receipt."""
-    why = command.reason or "requested by an operator"
+    cause = command.reason or "requested by an operator"
     match command.action:
         case "hold" if run.held:
             return Applied("noop", reason=f"the run is already held: {run.held}")
         case "hold":
-            run.held = why
-            return Applied("applied", reason=why)
+            run.held = cause
+            return Applied("applied", reason=cause)
         case "resume" if not run.held:
             return Applied("noop", reason="the run is not held")
         case "resume":
             run.held = ""
-            return Applied("applied", reason=f"training continues: {why}")
+            return Applied("applied", reason=f"training continues: {cause}")
         case _ if run.stopping:
             return Applied("noop", reason=f"the run is already stopping: {run.stopping}")
-    run.stopping = why
-    return Applied("applied", reason=f"the run stops after this step: {why}")
+    run.stopping = cause
+    return Applied("applied", reason=f"the run stops after this step: {cause}")
 
 
 def _refusal(probe: Future[str]) -> str:

@@ -78,10 +78,10 @@ class Evaluation:
         return announced
 
 
-def means(measured: Measurements) -> dict[str, float]:
+def means(measurements: Measurements) -> dict[str, float]:
     """Replace each list of values with its mean. An empty list gives NaN."""
     mean_values: dict[str, float] = {}
-    for name, value in measured.items():
+    for name, value in measurements.items():
         if hasattr(value, "__len__") and getattr(value, "ndim", 1) != 0:  # a zero-dimensional array is a number
             examples = [float(example) for example in cast("Sequence[float]", value)]
             mean_values[name] = math.fsum(examples) / len(examples) if examples else math.nan

@@ -22,9 +22,9 @@ from oven_learner.ranks import Ranks
 log = logging.getLogger("oven.learner")
 
 LOCKSTEP_TIMEOUT_S = 30.0
-"""Seconds until a tick must close in lockstep. After that, the learner continues."""
+"""Maximum seconds to wait for a tick to close in lockstep. After that, the learner continues."""
 REPEATED_TIMEOUT_S = 0.2
-"""Timeout after a first one, until a tick closes again. It limits the delay that a stuck agent can cause."""
+"""Maximum after a first timeout, until a tick closes again. It limits the delay that a stuck agent can cause."""
 
 Order = Decision | OperatorCommand
 
@@ -60,31 +60,31 @@ class Inbox:
         self._link, self._ranks, self._lockstep = link, ranks, lockstep
         self._timeout_s = LOCKSTEP_TIMEOUT_S
         self._closed_tick = -1
-        self._numbers = itertools.count()
+        self._command_numbers = itertools.count()
         self._local_commands: list[OperatorCommand] = []
         self._received: list[Order] = []  # not yet passed to the other ranks
 
     def request(self, action: Literal["hold", "stop"], reason: str) -> None:
-        """Queue one of the learner's own commands. Can be called in a signal handler. A stop counts from any rank, a
-        hold only from rank 0."""
+        """Queue one of the learner's own commands. Can be called in a signal handler. Any rank can request a
+        stop, but only rank 0 a hold."""
         if action == "stop" or self._ranks.leader:
-            command_id = f"{LOCAL_PREFIX}{next(self._numbers)}"
+            command_id = f"{LOCAL_PREFIX}{next(self._command_numbers)}"
             self._local_commands.append(OperatorCommand(id=command_id, action=action, reason=reason))
 
     def collect(
         self, is_time_spent: Callable[[], bool], tick: int | None = None, answered_ids: Container[str] = ()
     ) -> Orders | None:
-        """Return the orders of rank 0 on every rank, or None if there is nothing new. A collective.
+        """Return the orders of rank 0 on every rank, or None if there is nothing new.
 
-        Rank 0 also decides when the time budget is used up, so that all ranks stop together. If reading the link fails
-        on rank 0, the other ranks still receive a result for this step. In lockstep, rank 0 waits for `tick` to close,
-        unless there is a command that is not in `answered_ids`.
+        All ranks must call this at the same step. Rank 0 also decides when the time budget is used up, so that all
+        ranks stop together. If reading the link fails on rank 0, the other ranks still receive a result for this step.
+        In lockstep, rank 0 waits for `tick` to close, unless there is a command that is not in `answered_ids`.
         """
         wants_stop = bool(self._local_commands) and not self._ranks.leader
         read_orders = partial(self._read_orders, is_time_spent, tick, answered_ids)
         return self._ranks.broadcast_if_any(read_orders, wants_stop=wants_stop)
 
-    def take_rest(self) -> list[Order]:
+    def take_remaining(self) -> list[Order]:
         """Return the orders that arrived too late to be executed."""
         self._listen(None, ())
         return self._received
@@ -115,18 +115,18 @@ class Inbox:
 
     def _wait_for_close(self, tick: int, answered_ids: Container[str]) -> None:
         deadline = time.monotonic() + self._timeout_s
-        while self._closed_tick < tick and time.monotonic() < deadline and not self._has_unanswered(answered_ids):
+        while self._closed_tick < tick and time.monotonic() < deadline and not self._must_answer(answered_ids):
             time.sleep(0.0005)
             self._drain()
         if self._closed_tick >= tick:
             self._timeout_s = LOCKSTEP_TIMEOUT_S
-        elif not self._has_unanswered(answered_ids):
+        elif not self._must_answer(answered_ids):
             self.timeouts += 1
             log.warning("tick %d did not close within %g s; the run is not reproducible", tick, self._timeout_s)
             self._timeout_s = REPEATED_TIMEOUT_S
 
-    def _has_unanswered(self, answered_ids: Container[str]) -> bool:
-        """Whether a direct command is waiting. It does not need the mesh, and so it does not wait for the tick."""
+    def _must_answer(self, answered_ids: Container[str]) -> bool:
+        """Whether a direct command is waiting. It does not need the mesh, so the tick does not have to close first."""
         return any(
             isinstance(order, OperatorCommand) and order.action in DIRECT_COMMANDS and order.id not in answered_ids
             for order in (*self._local_commands, *self._received)

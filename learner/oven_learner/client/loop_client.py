@@ -96,14 +96,14 @@ class LoopClient(OvenClient):
     ) -> bool:
         """Announce the end and send the queue, like `OvenClient.close`."""
         if reason is None:
-            reason, why = self.end_reason(sys.exception())
-            detail = detail or why
+            reason, default_detail = self.end_reason(sys.exception())
+            detail = detail or default_detail
         if reason != "failed":
             self.finish()
         last = self.evaluation.last if self.evaluation is not None else {}
-        sent = super().close(reason, detail=detail, metrics={**last, **(metrics or {})}, timeout_s=timeout_s)
+        all_sent = super().close(reason, detail=detail, metrics={**last, **(metrics or {})}, timeout_s=timeout_s)
         self.hooks.close()
-        return sent
+        return all_sent
 
     def on_weights_restored(self) -> None:
         """Reset the gauges, because a rollback has changed the weights."""

@@ -74,8 +74,8 @@ class RunActions:
         }
         snapshot = restore()
         if snapshot.restart:
-            why = f"rolled back from step {step_before} to step {snapshot.step}: {snapshot.restart}"
-            run.restart = run.stopping = why
+            restart_reason = f"rolled back from step {step_before} to step {snapshot.step}: {snapshot.restart}"
+            run.restart = run.stopping = restart_reason
             settings = {}  # the restarted process reads them from the log
         for name, value in settings.items():  # a snapshot contains some of them, such as the optimizer's weight decay
             self._actuators.apply(name, value)

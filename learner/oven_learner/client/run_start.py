@@ -85,7 +85,7 @@ def resume_bounds(announced: Mapping[str, ActuatorSpec], actuators: Actuators) -
         try:
             actuators.update(name, low=spec.low, high=spec.high)
         except ConfigError as error:
-            log.warning("the last announced bounds are not restored: %s", error)
+            log.warning("cannot restore the last announced bounds: %s", error)
 
 
 def resume_judges(offered: Mapping[str, Mapping[str, JudgeSpec]], actuators: Actuators) -> None:
@@ -106,8 +106,8 @@ def resume_values(values: Mapping[str, Value], actuators: Actuators, ranks: Rank
             value = values[name]
             applied = actuators.apply(name, value)
             level = logging.INFO if applied.status in SUCCESSFUL else logging.WARNING
-            why = f": {applied.reason}" if applied.reason else ""
-            log.log(level, "restored %s = %s (%s%s)", name, applied.after, applied.status, why)
+            details = f": {applied.reason}" if applied.reason else ""
+            log.log(level, "restored %s = %s (%s%s)", name, applied.after, applied.status, details)
             if rank_difference := difference(ranks.each(applied)):
                 raise ConfigError(f"restoring {name} = {value} gave different outcomes: {rank_difference}")
 
@@ -120,6 +120,6 @@ def receipts_of_unanswered(past: ResumeState) -> Iterator[tuple[Applied, str, st
         yield unknown, decision.actuator, decision.id, ""
     for command_id, command in past.commands.items():
         if command is not None:
-            why = f"the learner restarted before it executed this; send {command.action} again if you still need it"
+            cause = f"the learner restarted before it executed this; send {command.action} again if you still need it"
             actuator = DIRECT_COMMANDS.get(command.action, command.actuator)
-            yield Applied("unknown", reason=why), actuator, "", command_id
+            yield Applied("unknown", reason=cause), actuator, "", command_id

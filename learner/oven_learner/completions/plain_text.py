@@ -8,7 +8,7 @@ from typing import Any
 
 def as_text(value: Any) -> str:
     """Return a prompt or a completion as text that JSON can encode."""
-    return encodable(join_messages(value))
+    return make_encodable(join_messages(value))
 
 
 def join_messages(value: Any) -> str:
@@ -21,6 +21,6 @@ def join_messages(value: Any) -> str:
     return str(value)
 
 
-def encodable(text: str) -> str:
+def make_encodable(text: str) -> str:
     """Replace each lone surrogate, which JSON cannot encode, with a question mark."""
     return text.encode(errors="replace").decode()

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 from oven_core.bus.streams import COMPLETION_BYTES
 from oven_core.protocol.completion_messages import SampledGroup
-from oven_learner.completions.plain_text import encodable, join_messages
+from oven_learner.completions.plain_text import join_messages, make_encodable
 from oven_runs.settings.completions import CompletionsSettings
 
 Redact: TypeAlias = Callable[[str], str]
@@ -65,8 +65,8 @@ def group_fields(
     settings: CompletionsSettings,
     redact: Redact | None,
 ) -> dict[str, Any]:
-    """Return the fields of a SampledGroup as strings, numbers, tuples and dicts. `position` contains its numbers.
-    Re-raises errors of the redaction. Raises TypeError if the redaction does not return text."""
+    """Return the fields of a SampledGroup as strings, numbers, tuples and dicts. `position` has its numeric fields.
+    Raises any error of the redaction. Raises TypeError if the redaction does not return text."""
     completions = list(sample.completions[: settings.completions])
     limit = min(settings.characters, COMPLETION_BYTES // (1 + len(completions)))
     rewards = _numbers(_weighted_sums(sample.members) if sample.rewards is None else sample.rewards, len(completions))
@@ -102,7 +102,7 @@ def encode_group(fields: dict[str, Any], max_bytes: int = COMPLETION_BYTES - HEA
 
 def _shorten(fields: dict[str, Any], limit: int) -> dict[str, Any]:
     """Cut each text and each reason to `limit` characters."""
-    members = [{**member, "reasons": tuple(why[:limit] for why in member["reasons"])} for member in fields["members"]]
+    members = [{**member, "reasons": tuple(text[:limit] for text in member["reasons"])} for member in fields["members"]]
     completions = [_cut(completion, limit) for completion in fields["completions"]]
     return {**fields, "prompt": _cut(fields["prompt"], limit), "completions": completions, "members": members}
 
@@ -122,22 +122,22 @@ def _text_fields(text: str, limit: int, redact: Redact | None) -> dict[str, Any]
     """Redact a text, cut it, and make it encodable. Redaction comes before cutting, because half a secret is not
     recognised. Encoding comes last, because its cost depends on the number of characters."""
     if redact is not None:
-        text = redact(encodable(text))
+        text = redact(make_encodable(text))
         if not isinstance(text, str):
             raise TypeError(f"the redaction returned a {type(text).__name__} instead of text")
     fields = _cut({"text": text, "cut": 0, "end": ""}, limit)
-    return {**fields, "text": encodable(fields["text"]), "end": encodable(fields["end"])}
+    return {**fields, "text": make_encodable(fields["text"]), "end": make_encodable(fields["end"])}
 
 
 def _member_fields(verdict: MemberVerdict, texts: Sequence[str], redact: Redact | None) -> dict[str, Any]:
     by_text = verdict.reasons or {}
-    reasons = [by_text.get(encodable(text), "") for text in texts]
-    shown_reasons = [_text_fields(why, REASON_CHARACTERS, redact)["text"] for why in reasons] if any(reasons) else []
+    reasons = [by_text.get(make_encodable(text), "") for text in texts]
+    shown_reasons = [_text_fields(text, REASON_CHARACTERS, redact)["text"] for text in reasons] if any(reasons) else []
     return {
-        "member": encodable(verdict.member),
+        "member": make_encodable(verdict.member),
         "weight": _numbers([verdict.weight], 1)[0],
         "scores": () if verdict.scores is None else _numbers(verdict.scores, len(texts)),
-        "abstained": encodable(verdict.abstained),
+        "abstained": make_encodable(verdict.abstained),
         "reasons": tuple(shown_reasons),
     }
 

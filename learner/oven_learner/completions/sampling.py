@@ -19,17 +19,17 @@ class SampleSchedule:
 
     def __init__(self, interval: int, groups_per_sample: int) -> None:
         """`groups_per_sample` is the maximum number of groups per selected step."""
-        self.next = 0
-        """The step count at which the next sample is due. A plain number, because it is read at every step."""
+        self.due_step = 0
+        """Step count from which the next sample is due. It is a plain number, because it is read at every step."""
         self._interval, self._groups_per_sample = interval, groups_per_sample
         self._next_group = 0
 
     def restart(self) -> None:
-        self.next = 0
+        self.due_step = 0
 
     def take(self, step_count: int, group_count: int) -> range:
-        """Select groups of a step that is due. Take the numbers modulo `group_count` to get the groups."""
-        self.next = step_count + self._interval
+        """Select groups of a step that is due. The numbers keep increasing, so take them modulo `group_count`."""
+        self.due_step = step_count + self._interval
         first = self._next_group
         self._next_group += min(self._groups_per_sample, group_count)
         return range(first, self._next_group)
@@ -41,8 +41,8 @@ class Sampling:
     def __init__(self, settings: CompletionsSettings, redact: Redact | None) -> None:
         self.schedule = SampleSchedule(settings.every or 0, settings.groups)
         self._settings, self._redact = settings, redact
-        self.number = 0
-        """The number of samples so far."""
+        self.sample_count = 0
+        """Number of samples so far."""
 
     def convert(
         self,
@@ -53,7 +53,7 @@ class Sampling:
     ) -> dict[str, Any]:
         """Convert one group into plain values. Called outside the training thread. `position` is the client's method of
         this name. `numbers` are the sample's number (from 1), tick, step, group, and the number of groups. `sample`
-        reads values that do not change any more."""
+        reads values that no longer change."""
         number, tick, step, group, groups = numbers
         incarnation = position()["incarnation"]
         fields = {"incarnation": incarnation, "number": number, "tick": tick, "step": step}
@@ -61,7 +61,7 @@ class Sampling:
         return group_fields(fields, sample(), advantages, self._settings, self._redact)
 
 
-def sampling_of(
+def choose_sampling(
     run_settings: CompletionsSettings | None, script_settings: Mapping[str, Any] | None, redact: Redact | None
 ) -> Sampling | None:
     """Return the settings for showing completions, or None if they are not shown. `script_settings` replace the

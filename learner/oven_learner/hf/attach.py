@@ -19,7 +19,7 @@ from oven_learner.client.held_out_evaluation import Measurements
 from oven_learner.client.loop_client import idle_client
 from oven_learner.completions.plain_text import as_text
 from oven_learner.completions.sample import Redact
-from oven_learner.completions.sampling import sampling_of
+from oven_learner.completions.sampling import choose_sampling
 from oven_learner.hf.callback import Attachment, Options
 from oven_learner.hf.hooks.completion_samples import shows_completions
 from oven_learner.hf.hooks.evaluations import TrainerEvaluation
@@ -95,7 +95,7 @@ def attach(
         evaluate: measures held-out metrics at the start, every `evaluate_every` steps, at the end, and when an agent
             requests it.
         charge_rollbacks: count steps that rollbacks threw away against `max_steps`, to compare runs at equal cost.
-            Otherwise, they are trained again. The setting with the same name has the same effect.
+            Otherwise, they are repeated. The setting with the same name has the same effect.
         teachers: adds `teacher.active`.
         beta_bounds: bounds of β, as multiples of your value.
         committee: the GRPOTrainer's reward function, if several members judge (oven_learner.rewards). It adds
@@ -113,7 +113,7 @@ def attach(
     A model that is sharded or too large to copy is rolled back by a restart from the trainer's own checkpoints. `run
     --` and `up` restart the command, and `train()` resumes from the right checkpoint automatically.
 
-    Raises ConfigError if there is no controller and it is not optional, or if an input would end the run later
+    Raises ConfigError if there is no controller and it is not optional, or if an input would make the run fail later
     (`check_inputs`). Raises RefusedError if the controller rejects the credentials. `train()` raises ConfigError for a
     checkpoint that cannot be used. Later failures of the controller do not affect the training.
     """
@@ -123,10 +123,10 @@ def attach(
     if link is None or mode is Mode.DISABLED:
         # Only rank 0 connects, because two clients of one run would count as two learners.
         leader = trainer.accelerator.process_index == 0
-        exists, connection = find_controller(mode, url, run, creds, leader=leader, same=ranks.from_leader)
-        if not exists and not (mixture or committee or stateful):
+        has_controller, connection = find_controller(mode, url, run, creds, leader=leader, broadcast=ranks.from_leader)
+        if not has_controller and not (mixture or committee or stateful):
             return IdleAttachment(trainer, mode, actuators)
-        if not exists:
+        if not has_controller:
             mode.log_absence()
             link = SilentLink()
     check_inputs(trainer)
@@ -149,7 +149,7 @@ def attach(
             **({COMMITTEE: committee} if committee is not None and committee.remote is not None else {}),
             **(stateful or {}),
         },
-        sampling=sampling_of(connection.shown_completions if connection else None, completions, redact)
+        sampling=choose_sampling(connection.shown_completions if connection else None, completions, redact)
         if shows_completions(trainer)
         else None,
     )
@@ -194,7 +194,7 @@ MAX_LISTED_ROWS = 5
 
 
 def check_inputs(trainer: Any) -> None:
-    """Raise ConfigError for inputs that TRL's on-policy trainers accept, but that end or spoil the run later. These are
+    """Raise ConfigError for inputs that TRL's on-policy trainers accept, but that make the run fail later. These are
     a β below 0, a tokenizer with ids that the model does not embed, and empty prompts. Prompts are only checked in
     datasets that can be indexed, because the prompts of a stream are not known yet."""
     if not any(cls.__name__ in ON_POLICY_TRAINERS for cls in type(trainer).__mro__):
@@ -233,7 +233,7 @@ def _check_vocabulary(rows: int, tokenizer: Any, prompts: Sequence[Any]) -> None
 
 
 def _check_prompts(dataset: Any, tokenizer: Any) -> None:
-    """Raise ConfigError for prompts without tokens. Alone, they end generation. In a batch, they are only padding."""
+    """Raise ConfigError for empty prompts. Alone, they make generation fail. In a batch, they are only padding."""
     import pyarrow.compute as pc
     import pyarrow.types as types
 

@@ -10,7 +10,7 @@ import types
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch.distributed.checkpoint.stateful import Stateful
@@ -25,7 +25,7 @@ from oven_learner.client.held_out_evaluation import Measurements
 from oven_learner.client.run_start import installed_versions, next_training_name
 from oven_learner.completions.sampling import Sampling
 from oven_learner.hf.checkpoints import SaveSchedule, TrainerCheckpoints
-from oven_learner.hf.final_weights import choose_best
+from oven_learner.hf.final_weights import choose_best_weights
 from oven_learner.hf.hooks.authored_prompts import AuthoredPromptsReader
 from oven_learner.hf.hooks.completion_samples import CompletionSamples
 from oven_learner.hf.hooks.evaluations import TrainerEvaluation, UserEvaluation
@@ -107,7 +107,7 @@ class Attachment(TrainerCallback):
         self._charge_rollbacks = options.charge_rollbacks
         self._ranks: Ranks | None = None
         self._budget = StepBudget(None, False, 0, 0)
-        self._numbers: dict[str, torch.Tensor] = {}
+        self._device_metrics: dict[str, torch.Tensor] = {}
         self._not_finite: Counter[str] = Counter()
         self._user_values = UserValues()
         self._sigterm = EndOnSigterm(self._stop)
@@ -205,11 +205,11 @@ class Attachment(TrainerCallback):
             save=self._saving.request,
             settle=self.readback.settle,
             unmeasured=self._gauges.unmeasured,
-            best=choose_best(trainer, announced, self._user_evaluation, self._ranks),
+            best=choose_best_weights(trainer, announced, self._user_evaluation, self._ranks),
         )
         record = self.checkpoints.origin.record
-        saved = record if record and record.training == self.checkpoints.training else None
-        self.client.start(state.global_step, saved.actuators if saved else {})
+        saved_record = record if record and record.training == self.checkpoints.training else None
+        self.client.start(state.global_step, saved_record.actuators if saved_record else {})
         if isinstance(options.mixture, PromptSource):
             options.mixture.log_to(self.client)
         self.checkpoints.finish_relaunch()
@@ -222,17 +222,17 @@ class Attachment(TrainerCallback):
     def on_pre_optimizer_step(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
     ) -> None:
-        self._numbers = {}
+        self._device_metrics = {}
         for hook in self._hooks:
-            self._numbers |= hook.before_update()
+            self._device_metrics |= hook.before_update()
 
     def on_optimizer_step(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
     ) -> None:
         for hook in self._hooks:
-            self._numbers |= hook.after_update()
+            self._device_metrics |= hook.after_update()
         if self._ranks is not None and self._ranks.leader:  # the other ranks publish nothing
-            self.readback.request(self._numbers)
+            self.readback.request(self._device_metrics)
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         """Publish the step, and apply decisions."""
@@ -293,9 +293,8 @@ class Attachment(TrainerCallback):
         if args.load_best_model_at_end and state.best_model_checkpoint is not None:
             self._evaluation.on_best_restored(state)
         self._close_hooks()
-        why = self.client.stopping
-        reason: Literal["completed", "stopped"] = "stopped" if why and not self.client.out_of_time else "completed"
-        self.client.close(reason, detail=why, metrics=self.last_evaluation)
+        reason, detail = self.client.end_reason(None)
+        self.client.close(reason, detail=detail, metrics=self.last_evaluation)
         self._sigterm.end()
         for name, steps in self._not_finite.items():
             log.warning("%s was not finite in %d of %d steps", name, steps, self._budget.trained_steps)
@@ -338,16 +337,16 @@ class Attachment(TrainerCallback):
         user_holds_out = any(metric.held_out for metric in user_metrics)
         own_metrics = [metric for part in (*self._hooks, *self._channels) for metric in part.metric_specs()]
         hook_metrics = (metric for metric in own_metrics if metric.name not in names)
-        has_computed = getattr(self.trainer, "compute_metrics", None) is not None
-        has_computed = has_computed and bool(self._evaluation.announced_held_out())
-        if has_computed and not user_holds_out and not self._evaluation.declared_target():
+        held_out_metrics = self._evaluation.announced_held_out()
+        has_computed_metrics = bool(held_out_metrics) and getattr(self.trainer, "compute_metrics", None) is not None
+        if has_computed_metrics and not user_holds_out and not self._evaluation.declared_target():
             log.warning(
                 "the results of compute_metrics are shown but cannot judge changes, because their better direction is "
                 "unknown; set TrainingArguments(metric_for_best_model=…, greater_is_better=…)"
             )
         evaluated_metrics = (
             metric.model_copy(update={"held_out": metric.held_out and not user_holds_out})
-            for metric in self._evaluation.announced_held_out()
+            for metric in held_out_metrics
             if metric.name not in names
         )
         return (*hook_metrics, *user_metrics, *evaluated_metrics)
@@ -372,13 +371,13 @@ class Attachment(TrainerCallback):
         else:
             scalars.announce_reward_weights(trainer, actuators)
 
-    def _hold(self, why: str) -> None:
+    def _hold(self, reason: str) -> None:
         if self.client is not None:
-            self.client.hold(why)
+            self.client.hold(reason)
 
-    def _stop(self, why: str) -> None:
+    def _stop(self, reason: str) -> None:
         if self.client is not None:
-            self.client.request_stop(why)
+            self.client.request_stop(reason)
 
     def _publish(self, tick: int, step: int, metrics: Mapping[str, float]) -> None:
         assert self.client is not None

@@ -121,8 +121,8 @@ class TrainerCheckpoints:
         if isinstance(choice, OvenError):
             raise choice
         assert choice is not None
-        path, record, again = choice
-        self.origin = Origin(path, record, again, self._load_rank_state(path, record))
+        path, record, pending_relaunch = choice
+        self.origin = Origin(path, record, pending_relaunch, self._load_rank_state(path, record))
         if path is None:
             return None
         self._log_differences(path, record)
@@ -130,15 +130,15 @@ class TrainerCheckpoints:
 
     def restore(self, dataloader: Any) -> None:
         """Restore the additional state. Called after the trainer has restored its own."""
-        saved = self.origin.rank_state
+        rank_state = self.origin.rank_state
         self._find_generator(dataloader)
-        if self._generator is not None and saved.get("sampler") is not None:
-            self._generator.set_state(saved["sampler"])
-        if "generated" in saved:
-            self._trainer._step = saved["generated"]
+        if self._generator is not None and rank_state.get("sampler") is not None:
+            self._generator.set_state(rank_state["sampler"])
+        if "generated" in rank_state:
+            self._trainer._step = rank_state["generated"]
             to_device = partial(torch.Tensor.to, device=self._trainer.args.device)
-            self._trainer._buffered_inputs = tree_map_only(torch.Tensor, to_device, saved["buffer"])
-        for name, state in saved.get("stateful", {}).items():
+            self._trainer._buffered_inputs = tree_map_only(torch.Tensor, to_device, rank_state["buffer"])
+        for name, state in rank_state.get("stateful", {}).items():
             if name in self._stateful:
                 self._stateful[name].load_state_dict(state)
 
@@ -152,8 +152,8 @@ class TrainerCheckpoints:
         self.epoch_order = self._generator.get_state() if self._generator is not None else None
 
     def complete(self, step: int, record: Callable[[], Record]) -> tuple[Path, float, float] | None:
-        """Add this rank's state and the record to the checkpoint that the trainer has written. A collective. Returns
-        the folder and the times when the save began and ended, or None if it was not a checkpoint of this trainer."""
+        """Add this rank's state and the record to the checkpoint that the trainer has written. All ranks must call
+        this. Return the folder and the times when the save began and ended, or None if it was not this trainer's."""
         folder = self.output / f"checkpoint-{step}"
         if self._save_began is None or not folder.is_dir():
             return None
@@ -181,14 +181,14 @@ class TrainerCheckpoints:
             checkpoint_record.begin(folder)
 
     def _choose_on_leader(self, requested: str | bool | None) -> tuple[Path | None, Record | None, Relaunch | None]:
-        again = relaunch.read(self.run_folder) if self.run_folder is not None else None
+        pending = relaunch.read(self.run_folder) if self.run_folder is not None else None
         resume_from, self._resume_from = self._resume_from, ""  # only for the first `train()`
-        if again is not None and again.training != self.training:
-            again, resume_from = None, relaunch.LATEST  # the rollback is for another training, so this one continues
+        if pending is not None and pending.training != self.training:
+            pending, resume_from = None, relaunch.LATEST  # the rollback is for another training, so this one continues
         path: Path | None
-        if again is not None:
-            path = None if again.checkpoint == relaunch.START else Path(again.checkpoint)
-            log.info("continuing after a rollback: %s", again.reason)
+        if pending is not None:
+            path = None if pending.checkpoint == relaunch.START else Path(pending.checkpoint)
+            log.info("continuing after a rollback: %s", pending.reason)
         elif requested and requested is not True:
             path = Path(requested)
         elif resume_from == relaunch.START:
@@ -200,7 +200,7 @@ class TrainerCheckpoints:
         else:
             path = None
         record = checkpoint_record.read_for_resume(path, self.run, self._shapes) if path else None
-        return path, record, again
+        return path, record, pending
 
     def _latest(self, *, required: bool) -> Path | None:
         if required:
@@ -228,13 +228,13 @@ class TrainerCheckpoints:
         if not file.is_file():
             return {}
         try:
-            loaded: dict[str, Any] = torch.load(file, map_location="cpu", weights_only=True)
+            rank_state: dict[str, Any] = torch.load(file, map_location="cpu", weights_only=True)
         except Exception as error:
             raise ConfigError(
                 f"cannot read {file} ({reason(error)}); resume from another checkpoint, or remove "
                 f"{checkpoint_record.RECORD} to continue without this state"
             ) from error
-        return loaded
+        return rank_state
 
     def _log_differences(self, path: Path, record: Record | None) -> None:
         reasons: list[str] = []
@@ -312,8 +312,8 @@ class SaveSchedule(StepHook):
         self._requested = self._due_for_rollback = False
 
     def on_save(self, state: TrainerState, client: OvenClient, budget: StepBudget, rollback: Rollback | None) -> None:
-        """Complete the checkpoint that the trainer has written. A collective."""
-        for_rollback, self._saving_for_rollback = self._saving_for_rollback, False
+        """Complete the checkpoint that the trainer has written. All ranks must call this."""
+        is_for_rollback, self._saving_for_rollback = self._saving_for_rollback, False
         completed = self._checkpoints.complete(
             state.global_step,
             lambda: Record(
@@ -323,7 +323,7 @@ class SaveSchedule(StepHook):
                 step=state.global_step,
                 trained=budget.total,
                 fresh=False,
-                own=for_rollback,
+                own=is_for_rollback,
                 world=1,
                 actuators={spec.name: spec.value for spec in client.actuators.specs() if spec.kind != "action"},
                 inexact=self._checkpoints.inexact_reasons(budget.discarded_steps(state.global_step)),
@@ -332,7 +332,7 @@ class SaveSchedule(StepHook):
         disk = rollback.disk if isinstance(rollback, Snapshots) else rollback
         if completed is not None and isinstance(disk, DiskCheckpoints):
             folder, began, ended = completed
-            disk.on_saved(folder, client.tick, began, ended, is_scheduled=for_rollback)
+            disk.on_saved(folder, client.tick, began, ended, is_scheduled=is_for_rollback)
 
 
 def _rank_file(rank: int) -> str:

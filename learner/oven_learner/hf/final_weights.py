@@ -33,7 +33,7 @@ MAX_ROWS = 64
 """Maximum number of held-out rows to measure."""
 
 
-def choose_best(
+def choose_best_weights(
     trainer: Trainer,
     announced: tuple[MetricSpec, ...],
     evaluation: UserEvaluation | None,
@@ -46,9 +46,9 @@ def choose_best(
     if metric is None or trainer.model is None or trainer.args.load_best_model_at_end:
         return None
     model = trainer.accelerator.unwrap_model(trainer.model)
-    sharded = trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled or snapshot.describe_sharding(model)
+    is_sharded = trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled or snapshot.describe_sharding(model)
     read = _reader(trainer, metric.name, evaluation)
-    if sharded or read is None or not snapshot.best_copies_fit(model, MAX_SNAPSHOTS + 2):
+    if is_sharded or read is None or not snapshot.best_copies_fit(model, MAX_SNAPSHOTS + 2):
         return None
     copies = snapshot.WeightCopies(model, lambda: _forget_vllm_weights(trainer))
     uses_builtin_score = evaluation is None or metric.name not in evaluation.first_results()

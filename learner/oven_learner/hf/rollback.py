@@ -42,7 +42,7 @@ def snapshot_size(trainer: Trainer) -> int:
 
 
 def take_snapshot(trainer: Trainer) -> tuple[int, dict[str, Any]]:
-    """Return (step, state)."""
+    """Take a snapshot of the trainer. Return its step and state."""
     channels = {name: copy_tensors(module.state_dict()) for name, module in channel_modules(trainer).items()}
     position = {"step": trainer.state.global_step, "epoch": trainer.state.epoch}
     return trainer.state.global_step, {**position, "channels": channels, **_loop_snapshot(trainer).take()}
@@ -60,15 +60,15 @@ def restore_snapshot(trainer: Trainer, state: dict[str, Any]) -> None:
         rates.write(scale)
     trainer.state.global_step, trainer.state.epoch = state["step"], state["epoch"]
     # The trainer's next log line divides the loss since the last line by the steps since then, so reset both.
-    private: Any = trainer
-    if hasattr(private, "_globalstep_last_logged"):
-        private._globalstep_last_logged = state["step"]
-    if isinstance(getattr(private, "_tr_loss", None), torch.Tensor):
-        private._tr_loss.zero_()
-    if hasattr(private, "_buffered_inputs"):
-        private._buffered_inputs = None  # TRL: completions of the abandoned policy
-    if hasattr(private, "_last_loaded_step"):
-        private._last_loaded_step = -1  # TRL: makes vLLM load the weights again
+    internals: Any = trainer
+    if hasattr(internals, "_globalstep_last_logged"):
+        internals._globalstep_last_logged = state["step"]
+    if isinstance(getattr(internals, "_tr_loss", None), torch.Tensor):
+        internals._tr_loss.zero_()
+    if hasattr(internals, "_buffered_inputs"):
+        internals._buffered_inputs = None  # TRL: completions of the abandoned policy
+    if hasattr(internals, "_last_loaded_step"):
+        internals._last_loaded_step = -1  # TRL: makes vLLM load the weights again
 
 
 def _loop_snapshot(trainer: Trainer) -> LoopSnapshot:

@@ -35,7 +35,7 @@ class EpochExtension:
         trainer.set_initial_training_values = extended_values  # type: ignore[method-assign]
 
     def begin(self, state: TrainerState) -> None:
-        """Set the trainer's own number of epochs in its state, for readers. Called when training begins."""
+        """Restore the trainer's own number of epochs in its state, for other callbacks. Called when training begins."""
         self._epochs_done = 0
         if self._planned_epochs is not None:
             state.num_train_epochs = self._planned_epochs

@@ -14,7 +14,7 @@ from oven_learner.link.log_reader import LogReader
 from oven_learner.link.log_writer import MAX_RETRY_S, RETRY_S, LogWriter, OutageLog
 
 OPEN_TIMEOUT_S = 30.0
-"""Seconds without any event from the log after which opening it fails."""
+"""Opening the log fails after this many seconds without an event from it."""
 CHECK_INTERVAL_S = 0.5
 """Seconds between two checks of the connection."""
 MAX_SILENT_CHECKS = 3
@@ -38,12 +38,12 @@ class BusSession:
         writer: LogWriter,
         reader: LogReader,
         outages: OutageLog,
-        more_tasks: Sequence[Callable[[Bus], Awaitable[object]]] = (),
+        extra_tasks: Sequence[Callable[[Bus], Awaitable[object]]] = (),
     ) -> None:
-        """`more_tasks` also use each connection. They run until they are cancelled."""
+        """`extra_tasks` also use each connection. They run until they are cancelled."""
         self._url, self._run, self._credentials = url, run, credentials
         self._writer, self._reader, self._outages = writer, reader, outages
-        self._more_tasks = more_tasks
+        self._extra_tasks = extra_tasks
 
     async def open(self, begin: Callable[[Bus], Awaitable[object]]) -> Bus:
         """Return the first connection, after `begin` has read the log. Raises OvenError, or BusError for a timeout."""
@@ -73,33 +73,33 @@ class BusSession:
         """Write and read until everything is sent, and reconnect if the connection fails. Cancel the call to give
         up."""
         while True:
-            why = await self._use(bus)
+            failure = await self._use(bus)
             if self._writer.is_finished:
                 return
-            bus = await self._reconnect(why)
+            bus = await self._reconnect(failure)
 
     async def _connect(self, timeout_s: float = CONNECT_S) -> Bus:
         return await Bus.open(self._url, self._credentials, name="learner", timeout_s=timeout_s, reconnect=False)
 
     async def _use(self, bus: Bus) -> BaseException:
         """Write and read until everything is sent or the connection fails. Close it, and return the reason."""
-        coroutines = (self._watch, self._writer.run, self._reader.run, *self._more_tasks)
+        coroutines = (self._watch, self._writer.run, self._reader.run, *self._extra_tasks)
         tasks = [asyncio.ensure_future(coroutine(bus)) for coroutine in coroutines]
-        why: BaseException = BusError(f"the connection to {self._url} was lost")
+        failure: BaseException = BusError(f"the connection to {self._url} was lost")
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             if bus.is_connected:
-                why = next((error for task in tasks if task.done() and (error := task.exception())), why)
+                failure = next((error for task in tasks if task.done() and (error := task.exception())), failure)
             if self._writer.is_finished:
                 await bus.close()
         finally:
             await bus.abort()  # first, because tasks that are waiting for the server cannot be cancelled before
             await end(*tasks, limit_s=1)
-        return why
+        return failure
 
-    async def _reconnect(self, why: BaseException) -> Bus:
+    async def _reconnect(self, failure: BaseException) -> Bus:
         """Keep trying to connect, without a timeout, and return the new connection."""
-        self._outages.record(why, self._writer.unsent)
+        self._outages.record(failure, self._writer.unsent)
         await asyncio.sleep(RETRY_S)  # limits the rate if connections fail right after they are opened
         pause = RETRY_S
         while True:

@@ -131,16 +131,16 @@ def find_controller(
     creds: str | Path | None,
     *,
     leader: bool,
-    same: Callable[[bool], bool],
+    broadcast: Callable[[bool], bool],
 ) -> tuple[bool, Connection | None]:
-    """Return whether there is a controller, and on rank 0 also the connection to it. `same` returns rank 0's argument
-    on every rank. Raises the same errors as `Connection.find`, unless the controller is optional and none is named."""
+    """Return whether there is a controller, and on rank 0 also the connection to it. `broadcast` returns rank 0's
+    argument on every rank. Raises the errors of `Connection.find`, unless the controller is optional and not named."""
     if mode is Mode.DISABLED:
         return False, None
     is_named = (url or os.environ.get("OVEN_URL")) and (run or os.environ.get("OVEN_RUN"))
     must_connect = mode is Mode.REQUIRED or bool(is_named)
     connection = Connection.find(url, run, creds) if leader and must_connect else None
-    return mode is Mode.REQUIRED or same(must_connect), connection
+    return mode is Mode.REQUIRED or broadcast(must_connect), connection
 
 
 def _keys(credentials: Credentials | None) -> dict[str, str]:

@@ -10,7 +10,7 @@ from oven_learner.link import pipes
 from oven_learner.link.link_interface import MessageFactory, PendingObservation, floats
 
 GRACE_S = 1.0
-"""Seconds in which the worker must end after the closing message, or after the learner has died."""
+"""Maximum seconds for the worker to end after the closing message, or after the learner has died."""
 BEGIN = "begin"
 """Message to the worker that the learner accepts decisions from now on."""
 
@@ -86,7 +86,7 @@ class LogItem:
 
 @dataclass(frozen=True, slots=True)
 class Resumed:
-    """The first message of a replacement worker. It says which of the learner's messages are in the log."""
+    """The first message of a replacement worker. It tells the learner which of its messages are in the log."""
 
     n: int
     """The number of the last message in the log."""
@@ -102,6 +102,6 @@ def pack_observation(n: int, lost_count: int, observation: PendingObservation) -
 
 
 def unpack_observation(data: bytes) -> PendingObservation:
-    """Unpack the result of `packed_observation`."""
+    """Unpack the result of `pack_observation`."""
     _n, _lost_count, *fields = pipes.unpack(data)
     return PendingObservation(*fields)

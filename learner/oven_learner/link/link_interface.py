@@ -105,13 +105,13 @@ def floats(metrics: Mapping[Any, Any]) -> dict[str, float]:
 
 
 @cache
-def _warn_once(name: str, why: str) -> None:
-    log.warning("the metric %s is not published, because it is not a number (%s); pass a float", name, why)
+def _warn_once(name: str, cause: str) -> None:
+    log.warning("the metric %s is not published, because it is not a number (%s); pass a float", name, cause)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TracedReceipt:
-    """A receipt for `Link.send`, with the start and end of applying the decision, for traces."""
+    """A receipt for `Link.send`, with the times when applying the decision began and ended, for traces."""
 
     receipt: Receipt
     began_ns: int

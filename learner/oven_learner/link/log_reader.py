@@ -31,12 +31,12 @@ class LogReader:
         deliver: Callable[[int, LogMessage], object],
     ) -> None:
         """Args:
-        secret: the key of this learner's message ids.
+        secret: the key from which this learner's message ids are computed.
         contexts: receives the trace contexts of adopted decisions.
         deliver: receives each event for the learner, with its sequence number.
         """
         self.progress = 0
-        """Number of events of earlier incarnations that were read so far."""
+        """Number of events of earlier incarnations read so far."""
         self._run, self._keyring, self._secret = run, keyring, secret
         self._contexts, self._deliver = contexts, deliver
         self._subjects = Subjects(run)
@@ -56,9 +56,9 @@ class LogReader:
         self._last_read = past.last_seq
         return past
 
-    async def continue_from(self, bus: Bus, last_item: int) -> None:
-        """Replace another reader of the same learner, which has delivered all events up to this sequence number."""
-        self._last_read, self._is_announced = last_item, True
+    async def take_over(self, bus: Bus, last_seq: int) -> None:
+        """Take over from another reader of the same learner, which has delivered all events up to `last_seq`."""
+        self._last_read, self._is_announced = last_seq, True
         head = await bus.head(self._run)
         if head:
             subjects = [self._subjects.run, self._subjects.operator("*")]

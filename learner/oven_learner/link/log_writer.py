@@ -43,14 +43,14 @@ class OutageLog:
 
     def record(self, error: BaseException, waiting_count: int) -> None:
         """Record a failed attempt and the number of waiting messages."""
-        now, why = time.monotonic(), reason(error)
+        now, message = time.monotonic(), reason(error)
         self._began_at = self._began_at or now
-        if why not in self._logged_reasons or now >= self._logged_at + REPEAT_LOG_S:
-            self._logged_reasons.add(why)
+        if message not in self._logged_reasons or now >= self._logged_at + REPEAT_LOG_S:
+            self._logged_reasons.add(message)
             self._logged_at = now
             log.warning(
                 "%s (for %.0f s, %d messages waiting); training continues",
-                why,
+                message,
                 now - self._began_at,
                 waiting_count,
                 exc_info=None if isinstance(error, OvenError) else error,  # another error is a bug
@@ -122,9 +122,9 @@ class LogWriter:
             self._new_messages.set()
         return count == BUILD_BATCH
 
-    def take_rest(self) -> list[QueuedMessage]:
+    def take_remaining(self) -> list[QueuedMessage]:
         """Return the messages that were not sent, in order, and empty the outbox."""
-        return list(self._outbox.take_rest())
+        return list(self._outbox.take_remaining())
 
     async def run(self, bus: Bus) -> None:
         """Send the outbox in order. After a failure, check the log before sending more. Returns when the connection is

@@ -103,7 +103,7 @@ class LearnerOutbox:
         """Remove the messages in flight up to `n`, because the log has them."""
         self.in_flight = [message for message in self.in_flight if message.n > n]
 
-    def take_rest(self) -> Iterator[QueuedMessage]:
+    def take_remaining(self) -> Iterator[QueuedMessage]:
         """Yield all messages in order and empty the outbox. Called after giving up sending."""
         while self.collect():
             pass

@@ -70,7 +70,7 @@ MAX_RESTART_PAUSE_S = 5.0
 CLOSING_POLL_S = 0.001
 """Seconds that the relay sleeps while the link is closing."""
 SPOOL_TIMEOUT_S = 5.0
-"""Seconds in which the worker must disconnect and write unsent messages to disk, after the timeout for sending."""
+"""Maximum seconds for the worker to disconnect and write unsent messages to disk, after the timeout for sending."""
 STATUS_POLL_S = 0.05
 """Seconds between two checks of the worker's status."""
 
@@ -144,7 +144,7 @@ class ProcessLink:
         self._samples = SampleQueue()
         self._past: ResumeState | None = None
         self._failure: BaseException | None = None
-        self._opened, self._begun, self._closing = threading.Event(), threading.Event(), threading.Event()
+        self._opened, self._may_begin, self._closing = threading.Event(), threading.Event(), threading.Event()
         self._relay = threading.Thread(target=self._run, name="oven-relay", daemon=True)
         # Used only by the relay:
         self._process: subprocess.Popen[bytes] | None = None
@@ -186,7 +186,7 @@ class ProcessLink:
         return self._past
 
     def begin(self) -> None:
-        self._begun.set()
+        self._may_begin.set()
 
     def send(self, factory: MessageFactory, *, droppable: bool = False) -> None:
         self._count += 1
@@ -351,7 +351,7 @@ class ProcessLink:
     def _send(self, outlet: Outlet) -> None:
         if not self._ready:
             return
-        if self._begun.is_set() and not self._sent_begin:
+        if self._may_begin.is_set() and not self._sent_begin:
             self._sent_begin = outlet.put(pack(BEGIN))
         while self._unsent:
             n, data, droppable = self._unsent[0]

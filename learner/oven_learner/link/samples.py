@@ -28,7 +28,7 @@ MAX_WAITING = 8
 """Maximum number of samples in each of three queues (for the conversion, the pipe and the server). This is about one
 step's groups. Beyond that, the oldest are dropped."""
 FINAL_TIMEOUT_S = 0.5
-"""Seconds in which the last samples must be converted when training ends."""
+"""Maximum seconds to wait for the last samples to be converted when training ends."""
 
 
 class SampleQueue:

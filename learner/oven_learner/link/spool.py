@@ -15,7 +15,7 @@ from oven_runs.home.learner_spool import Spool, SpooledMessage
 log = logging.getLogger("oven.learner")
 
 WAIT_S = 3.0
-"""Seconds in which the previous learner must release the spool."""
+"""Maximum seconds to wait for the previous learner to release the spool."""
 
 
 def open_spool(folder: str, run: str) -> Spool | None:
@@ -27,18 +27,18 @@ def open_spool(folder: str, run: str) -> Spool | None:
         spool = Spool.lock(Path(folder), run, create=True, wait_s=WAIT_S)
     except OSError as error:
         log.warning(
-            "cannot open a spool in %s (%s); messages that are unsent at the end will be lost", folder, error.strerror
+            "cannot open a spool in %s (%s); any messages still unsent at the end will be lost", folder, error.strerror
         )
         return None
     if spool is None:
         log.warning(
-            "another learner is using the spool in %s; messages that are unsent at the end will be lost", folder
+            "another learner is using the spool in %s; any messages still unsent at the end will be lost", folder
         )
     return spool
 
 
 def empty_spool(spool: Spool) -> None:
-    """Empty the spool after its messages were appended to the log."""
+    """Empty the spool once its messages are in the log."""
     try:
         if spool.content.lost:
             log.error("%s was truncated; %d of its messages are lost", spool.path, spool.content.lost)
@@ -56,8 +56,8 @@ def release_spool(spool: Spool | None) -> None:
 
 
 def write_unsent(spool: Spool | None, entries: Sequence[Entry], credentials: Credentials | None) -> int:
-    """Sign the unsent messages and write them to the spool. Remove the spool if there are none. Returns the number of
-    messages that were written."""
+    """Sign the unsent messages and write them to the spool. Remove the spool if there are none. Return the number of
+    messages written."""
     if spool is None:
         return 0
     try:
@@ -75,7 +75,7 @@ def write_unsent(spool: Spool | None, entries: Sequence[Entry], credentials: Cre
             len(messages),
             written_count,
             spool.path,
-            f"; {lost_count} are lost, because the disk is full" if lost_count else "",
+            f"; {lost_count} are lost because the disk is full" if lost_count else "",
         )
         return written_count
     except (OSError, OvenError) as error:

@@ -98,7 +98,7 @@ class Worker:
             config.url, run, config.credentials, self._writer, self._reader, outages, (self._samples.run,)
         )
         self._is_open = self._gave_up = self._learner_gone = False
-        self._sending: asyncio.Task[None] | None = None
+        self._send_task: asyncio.Task[None] | None = None
         self._readable: asyncio.Event | None = None
         self._last_received = 0
         self._status, self._status_at = Status(), 0.0
@@ -124,7 +124,7 @@ class Worker:
         finally:
             tracing.flush()
         if self._is_open:
-            unsent = self._writer.take_rest()
+            unsent = self._writer.take_remaining()
             self._unsent_count = len(unsent)
             self._spooled_count = spool.write_unsent(self._spool, unsent, self._config.credentials)
             self._post(self._current_status(is_final=True))
@@ -136,12 +136,12 @@ class Worker:
     async def _serve(self) -> None:
         bus = await self._session.open(self._begin)
         self._is_open = True
-        self._sending = asyncio.create_task(self._session.run(bus))
-        collecting = asyncio.create_task(self._collect())
+        self._send_task = asyncio.create_task(self._session.run(bus))
+        collect_task = asyncio.create_task(self._collect())
         try:
-            await self._sending
+            await self._send_task
         finally:
-            await end(collecting)
+            await end(collect_task)
 
     async def _begin(self, bus: Bus) -> None:
         """Append the spool's messages to the log, and read the parts of the log that the learner needs."""
@@ -157,7 +157,7 @@ class Worker:
             self._post(past)
             return
         self._writer.last_sent, self._writer.logged_count = config.last_sent, config.logged_count
-        await self._reader.continue_from(bus, config.last_item)
+        await self._reader.take_over(bus, config.last_item)
         async for message in self._writer.own_messages(bus):
             self._last_received = message.n
             self._writer.logged_count += isinstance(message, Observation)
@@ -223,8 +223,8 @@ class Worker:
 
     def _give_up(self) -> None:
         self._gave_up = True
-        if self._sending is not None:
-            self._sending.cancel()
+        if self._send_task is not None:
+            self._send_task.cancel()
 
     def _deliver(self, seq: int, body: LogMessage) -> None:
         self._items.post(pack(LogItem(seq, body)))
@@ -272,7 +272,7 @@ class MachineReadings:
 
     def __init__(self, pid: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._pid, self._clock = pid, clock
-        self._due = -1.0
+        self._next_reading_at = -1.0
         self._process: psutil.Process | None = None
         self._gpus: list[tuple[int, Any]] | None = None
         self._nvml: Any = None
@@ -280,9 +280,9 @@ class MachineReadings:
     def take_if_due(self) -> dict[str, float]:
         """Return metric → value, or an empty mapping if READING_INTERVAL_S has not passed yet. Never raises."""
         now = self._clock()
-        if now < self._due:
+        if now < self._next_reading_at:
             return {}
-        self._due = now + READING_INTERVAL_S
+        self._next_reading_at = now + READING_INTERVAL_S
         readings: dict[str, float] = {}
         with contextlib.suppress(psutil.Error, OSError):
             self._process = self._process or psutil.Process(self._pid)
@@ -319,11 +319,11 @@ class MachineReadings:
         return [(index, self._nvml.nvmlDeviceGetHandleByIndex(index)) for index in numbers[:MAX_GPUS]]
 
 
-def visible_gpus(visible: str | None, count: int) -> list[int]:
-    """Return the numbers of the GPUs in CUDA_VISIBLE_DEVICES, or all if it is unset or does not contain numbers."""
-    if visible is None:
+def visible_gpus(variable: str | None, count: int) -> list[int]:
+    """Return the GPU numbers in CUDA_VISIBLE_DEVICES, or all if it is unset or does not contain numbers."""
+    if variable is None:
         return list(range(count))
-    entries = [part.strip() for part in visible.split(",") if part.strip()]
+    entries = [part.strip() for part in variable.split(",") if part.strip()]
     if not all(part.lstrip("-").isdigit() for part in entries):
         return list(range(count))
     return [int(part) for part in entries if 0 <= int(part) < count]

@@ -139,7 +139,7 @@ def publish_groups(
     """Publish some groups of this step's batch if the sampling schedule requires it. `advantages` belong to
     `scored_rows`. They are None if no group was scored."""
     sampling = client.sampling if client is not None else None
-    if client is None or sampling is None or client.tick + 1 < sampling.schedule.next:
+    if client is None or sampling is None or client.tick + 1 < sampling.schedule.due_step:
         return
     try:
         tick, groups = client.tick + 1, len(prompts)
@@ -153,8 +153,8 @@ def publish_groups(
             if scoring.committee is not None:
                 members = partial(scoring.committee.evidence.group_verdicts, index)
             sample = partial(_sample, prompts[index], texts, rewards, members)
-            sampling.number += 1
-            position = (sampling.number, tick, step, index, groups)
+            sampling.sample_count += 1
+            position = (sampling.sample_count, tick, step, index, groups)
             group_advantages = [advantage_by_row.get(row, math.nan) for row in rows]
             client.show(partial(sampling.convert, client.position, position, group_advantages, sample))
     except Exception as error:  # the error's text is not logged, because it may quote a prompt

@@ -21,7 +21,7 @@ from oven_core.protocol.names import Subjects
 from oven_core.replica.service import serve_completions
 from oven_core.security.credentials import Credentials
 from oven_learner.completions.sample import MemberVerdict, Sample
-from oven_learner.completions.sampling import Sampling, sampling_of
+from oven_learner.completions.sampling import Sampling, choose_sampling
 from oven_learner.link.process_link import ProcessLink
 from oven_learner.link.samples import MAX_WAITING
 
@@ -30,18 +30,18 @@ ON = Subjects(RUN)
 
 def sampling(**options: Any) -> Sampling:
     redact = options.pop("redact", None)
-    made = sampling_of(None, {"every": 1, **options}, redact)
+    made = choose_sampling(None, {"every": 1, **options}, redact)
     assert made is not None
     return made
 
 
 def sample(made: Sampling, tick: int, *texts: str) -> Any:
-    made.number += 1
+    made.sample_count += 1
     count = len(texts)
     members = [MemberVerdict("exact", 1.0, [None, *[0.5] * (count - 1)][:count])]
     rewards = [float("nan"), *[0.5] * (count - 1)][:count]
     sample = Sample(f"prompt {tick} \ud800\x1b[2J", texts, rewards, members)
-    where = (made.number, tick, tick, 0, 1)
+    where = (made.sample_count, tick, tick, 0, 1)
     return partial(made.convert, lambda: {"incarnation": 1}, where, [0.0] * count, lambda: sample)
 
 

@@ -238,10 +238,10 @@ def test_options_persist_when_a_run_is_resumed() -> None:
     )
     assert result.settings.agent_options == {"learning_rate": {"cut": 4}, "divergence": {"weights_share": 0.4}}
     earlier = result.settings.model_dump(mode="json")
-    assert resolve(earlier=earlier).settings == result.settings
-    resumed = resolve(earlier=earlier, sets=["agent_options.learning_rate.cut=2"]).settings
+    assert resolve(earlier_settings=earlier).settings == result.settings
+    resumed = resolve(earlier_settings=earlier, sets=["agent_options.learning_rate.cut=2"]).settings
     assert resumed.agent_options == {"learning_rate": {"cut": 2}, "divergence": {"weights_share": 0.4}}
-    without = resolve(earlier=earlier, sets=["agents=[divergence]"]).settings
+    without = resolve(earlier_settings=earlier, sets=["agents=[divergence]"]).settings
     assert without.agent_options == {"divergence": {"weights_share": 0.4}}
 
 

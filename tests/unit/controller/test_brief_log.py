@@ -57,7 +57,11 @@ def test_status_and_decisions_are_those_of_the_full_log(
     assert brief == full
     brief_log, full_log = (asyncio.run(read_explanations(access)) for access in (LocalRun(folder), FullRun(folder)))
     assert brief_log.by_id == full_log.by_id
-    assert (brief_log.step, brief_log.tick, brief_log.newest) == (full_log.step, full_log.tick, full_log.newest)
+    assert (brief_log.step, brief_log.tick, brief_log.newest_time) == (
+        full_log.step,
+        full_log.tick,
+        full_log.newest_time,
+    )
 
 
 def test_a_brief_log_decodes_a_small_part_of_a_long_log(tmp_path: Path) -> None:

@@ -121,7 +121,7 @@ def cut(folder: RunFolder) -> bytes:
 
 
 DAMAGE: dict[str, tuple[Callable[[RunFolder], bytes], str]] = {
-    "cut": (cut, "the file is cut off within it"),
+    "cut": (cut, "the line is cut off"),
     "empty": (lambda _: b"", "log.jsonl is empty"),
     "gap": (lambda f: b"".join(lines(f)[:4] + lines(f)[6:]), "line 5: event 7 follows event 4; 2 events between them"),
     "twice": (lambda f: b"".join(lines(f)[:4] + lines(f)[3:]), "event 4 follows event 4; it is a duplicate"),
@@ -303,7 +303,7 @@ ENDING = {
     "import sys\nsys.exit(0)\n": "line 2: importing the agent called sys.exit(0)",
     "raise SystemExit\n": "line 1: importing the agent called sys.exit(None)",
     "from oven_agents import Agent\nclass A(Agent):\n    def __init__(self) -> None:\n        raise SystemExit(0)\n": (
-        "A() called sys.exit(0); put code that is only for scripts under `if __name__"
+        "A() called sys.exit(0); move code for scripts under `if __name__"
     ),
 }
 

@@ -101,7 +101,7 @@ def test_a_set_is_done_after_its_receipt_in_any_order_of_messages(messages: list
             "mute: logged as event 7 of r; no answer from the mesh within 5 s: a mesh acts on it as soon as it runs",
         ),
         ("set", [answer(False, "1 > 0.5")], 1, "set: refused: 1 > 0.5"),
-        ("set", [answer(decision="d"), decision()], 3, "set: logged as event 7 of r, decision d too; no receipt from"),
+        ("set", [answer(decision="d"), decision()], 3, "set: logged as event 7 of r and decided as d; no receipt from"),
         (
             "approve",
             [answer(decision="d"), decision(), receipt("rejected", reason="kept")],

@@ -49,8 +49,8 @@ def test_a_row_equals_the_fold_of_the_whole_log(home: Home) -> None:
     assert row.is_complete and (row.step, row.max_steps, row.progress) == (summary.step, 240, summary.progress)
     assert (row.adopted, row.rejected, row.held) == (summary.adopted, summary.rejected, summary.held)
     assert row.target == summary.target() == "eval/accuracy"
-    assert (row.first, row.now) == (summary.first[row.target], summary.metrics[row.target])
-    assert row.last == summary.last_time.isoformat() if summary.last_time else False
+    assert (row.first_value, row.newest_value) == (summary.first_values[row.target], summary.metrics[row.target])
+    assert row.newest_time == summary.last_time.isoformat() if summary.last_time else False
     assert row.pace_s == pytest.approx(1.0, abs=0.1)
     assert any("malformed" in alert for alert in row.alerts(NOW))
 
@@ -89,7 +89,7 @@ def test_a_log_that_did_not_change_is_not_read_again(home: Home, monkeypatch: py
     monkeypatch.undo()
     with folder.export.open("a") as out:
         out.write(EVENTS[0].line() + "\n")
-    assert read(home)["one"] == replace(first["one"], last=read(home)["one"].last)
+    assert read(home)["one"] == replace(first["one"], newest_time=read(home)["one"].newest_time)
 
 
 @pytest.mark.parametrize("text", ["", "{", '{"format": 99}', '{"format": 1, "runs": {"one": {"at": 3}}}', "[]"])
@@ -116,15 +116,15 @@ def test_a_run_with_an_unreadable_log_has_a_row_with_the_reason(home: Home) -> N
 
 
 def test_states_and_alerts() -> None:
-    live = RunRow("r", status="running", step=3, last=(NOW - timedelta(seconds=4)).isoformat(), pace_s=1.0)
+    live = RunRow("r", status="running", step=3, newest_time=(NOW - timedelta(seconds=4)).isoformat(), pace_s=1.0)
     assert live.state(NOW) == "live" and live.alerts(NOW) == []
     assert live.state(NOW + timedelta(seconds=30)) == "stalled"
-    slow = RunRow("r", status="running", step=3, last=NOW.isoformat(), pace_s=60.0)
+    slow = RunRow("r", status="running", step=3, newest_time=NOW.isoformat(), pace_s=60.0)
     assert slow.state(NOW + timedelta(seconds=500)) == "live"
     assert RunRow("r", status="running").state(NOW) == "waiting"
-    held = RunRow("r", status="running", last=NOW.isoformat(), held="a person wants to look")
+    held = RunRow("r", status="running", newest_time=NOW.isoformat(), held="a person wants to look")
     assert held.state(NOW) == "held" and held.alerts(NOW) == ["held: a person wants to look"]
-    asks = RunRow("r", status="running", last=NOW.isoformat(), advised=("000000000012-00",))
+    asks = RunRow("r", status="running", newest_time=NOW.isoformat(), advised=("000000000012-00",))
     assert asks.alerts(NOW) == ["pending advice: approve 000000000012-00"]
     failed = RunRow("r", status="failed", ended="failed: out of memory")
     assert failed.alerts(NOW) == ["failed: out of memory"]

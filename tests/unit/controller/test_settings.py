@@ -68,7 +68,7 @@ def test_the_later_layer_wins_and_the_others_stay(tmp_path: Path) -> None:
     config = tmp_path / "oven.yaml"
     config.write_text("seed: 1\nsteps: 10\nminutes: 1\nrules: {window_ticks: 4, agreeing: 1, cooldown_ticks: 9}\n")
     resolved = resolve(
-        earlier={"headless": True, "seed": 9},
+        earlier_settings={"headless": True, "seed": 9},
         config=config,
         environ={"OVEN_SET_STEPS": "20", "OVEN_SET_RULES__WINDOW_TICKS": "5", "OVEN_SET_MINUTES": "2", "OTHER": "x"},
         sets=["rules.window_ticks=6", "minutes=3", "recipe_options.beta=0.1"],
@@ -194,7 +194,7 @@ def test_shadow_agents_are_listed_in_the_rules(tmp_path: Path) -> None:
     assert settings.rules.shadow == ("guest", "scout")
     assert [spec.name for spec in agent_specs(settings)] == ["learning_rate", "scout", "curriculum"]
     earlier = settings.model_dump(mode="json")
-    again = resolve(sets=["agents=[learning_rate]"], earlier=earlier).settings
+    again = resolve(sets=["agents=[learning_rate]"], earlier_settings=earlier).settings
     assert (again.agents, again.rules.shadow) == (("learning_rate",), ("guest", "scout")), (
         "kept until something else is said"
     )
@@ -239,7 +239,7 @@ def test_an_attached_script_starts_in_observe() -> None:
 
 def test_resolved_settings_resolve_to_themselves() -> None:
     resolved = resolve(sets=["seed=3", "recipe_options.beta=0.1"])
-    assert resolve(earlier=resolved.settings.model_dump(mode="json")).settings == resolved.settings
+    assert resolve(earlier_settings=resolved.settings.model_dump(mode="json")).settings == resolved.settings
 
 
 def test_two_agents_of_one_name_are_refused(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from transformers import Trainer
 
 from oven_learner.hf.attach import attach
 from oven_learner.hf.hooks.step_hooks import REPEATED
-from oven_learner.hf.knobs.mixture import Mixture, RowsRead
+from oven_learner.hf.knobs.mixture import Mixture, ReadRows
 from oven_learner.link.resume_state import ResumeState
 from oven_learner.testing import FakeLink
 
@@ -64,21 +64,21 @@ def trained(folder: Path, line: FakeLink, resume: str | None = None, **settings:
 )
 def test_rows_read_agree_with_a_set_and_survive_saving(case: tuple[int, list[list[int]]]) -> None:
     count, batches = case
-    first, second = RowsRead(count), RowsRead(count)
+    first, second = ReadRows(count), ReadRows(count)
     wanted = by_hand([list(map(float, batch)) for batch in batches])
     for batch, share in zip(batches, wanted, strict=True):
-        assert first.repeated(batch) == share
+        assert first.mark(batch) == share
     second.restore(first.bits())
     assert torch.equal(second.bits(), first.bits())
     rows = {row for batch in batches for row in batch}
-    assert [second.repeated([row]) for row in range(count)] == [float(row in rows) for row in range(count)]
+    assert [second.mark([row]) for row in range(count)] == [float(row in rows) for row in range(count)]
 
 
 def test_rows_of_a_changed_dataset_count_as_unread() -> None:
-    first, second = RowsRead(8), RowsRead(9)
-    first.repeated(range(8))
+    first, second = ReadRows(8), ReadRows(9)
+    first.mark(range(8))
     second.restore(first.bits())
-    assert second.repeated(range(9)) == 0.0
+    assert second.mark(range(9)) == 0.0
 
 
 @pytest.mark.parametrize("settings", [

@@ -23,7 +23,7 @@ from oven_core.protocol.messages import LearnerMessage, Observation
 from oven_learner.actuators import Actuators
 from oven_learner.client.client import OvenClient
 from oven_learner.completions.sample import encode_group
-from oven_learner.completions.sampling import sampling_of
+from oven_learner.completions.sampling import choose_sampling
 from oven_learner.hf.attach import attach
 from oven_learner.hf.hooks.completion_samples import CompletionSamples
 from oven_learner.hf.hooks.step_hooks import StepEnd
@@ -168,7 +168,7 @@ def test_only_rank_0_shows_completions_and_none_of_an_evaluation(monkeypatch: py
     def shown(*, leader: bool = True, training: bool = True, broken: bool = False) -> int:
         made, link = trainer(), FakeLink()
         client = OvenClient(link, Actuators())
-        sampling = sampling_of(None, {"every": 1}, None)
+        sampling = choose_sampling(None, {"every": 1}, None)
         assert sampling is not None
         hook = CompletionSamples(made, None, sampling, lambda: client)
         ranks = Ranks()

@@ -364,10 +364,10 @@ def test_closing_removes_the_hooks() -> None:
 
 
 def test_a_large_optimizer_state_is_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gauges, "COPY_BYTES", 1 << 20)
+    monkeypatch.setattr(gauges, "MAX_COPY_BYTES", 1 << 20)
     run = run_of(Loop(Lion).run(FakeLink()))
     assert not run.unmeasured
-    monkeypatch.setattr(gauges, "COPY_BYTES", 8)
+    monkeypatch.setattr(gauges, "MAX_COPY_BYTES", 8)
     run = run_of(Loop(Lion).run(FakeLink()))
     assert set(run.unmeasured) == {COSINE, RATIO}
     assert "needs torch's Adam or AdamW; this is Lion" in run.unmeasured[RATIO]

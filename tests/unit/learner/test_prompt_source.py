@@ -197,7 +197,7 @@ def test_a_resumed_source_draws_the_same_prompts_whatever_happened(steps: list[t
     state = json.loads(json.dumps({**straight.state_dict(), "read": None}))  # plain values
     resumed = made(cap=5)
     resumed.inject(["of the script"], by="ann", why="at each start", topic="sums")
-    resumed.load_state_dict({**state, "read": straight.read.bits()})
+    resumed.load_state_dict({**state, "read": straight.read_rows.bits()})
     assert resumed.held == straight.held <= 5
     ahead = play(straight, steps[cut_step:], cut_step)
     assert play(resumed, steps[cut_step:], cut_step) == ahead

@@ -30,10 +30,10 @@ def test_it_is_called_in_the_trainings_thread_and_the_asker_gets_what_it_raised(
 
     futures = [submit_from_another_thread(calls, lambda: seen.append(threading.get_ident()))]  # before training begins
     with calls.during_training():
-        calls.run_waiting()
+        calls.run_waiting_calls()
         futures.append(submit_from_another_thread(calls, wrong))
-        calls.run_waiting()
-        calls.run_waiting()
+        calls.run_waiting_calls()
+        calls.run_waiting_calls()
     assert seen == [threading.get_ident()] and futures[0].result() is None
     with pytest.raises(ConfigError, match="the asker's"):
         futures[1].result()
@@ -48,7 +48,7 @@ def test_calls_are_rejected_when_training_ends() -> None:
             late.result()
     with calls.during_training():
         again = submit_from_another_thread(calls, lambda: seen.append(3))
-        calls.run_waiting()
+        calls.run_waiting_calls()
     assert again.result() is None and seen == [3]
 
 
@@ -78,7 +78,7 @@ def test_an_interrupt_during_a_call_is_the_trainings_and_no_asker_waits_for_ever
     def train() -> None:
         with calls.during_training():
             futures.extend(submit_from_another_thread(calls, call) for call in (interrupted, lambda: None))
-            calls.run_waiting()
+            calls.run_waiting_calls()
 
     with pytest.raises(KeyboardInterrupt):
         train()
@@ -110,5 +110,5 @@ def test_asking_while_training_ends_is_answered_in_every_order() -> None:
             with calls.during_training():
                 futures = [threads.submit(asker) for _ in range(4)]
                 start.wait()
-                calls.run_waiting()
+                calls.run_waiting_calls()
             assert {future.result() for future in futures} <= {"called", "training has ended"}

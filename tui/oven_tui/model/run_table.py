@@ -107,10 +107,10 @@ def target(run_row: RunRow) -> str:
     """Return the target metric, such as "eval/accuracy 0.1 → 0.93", with a dash if it was not measured."""
     if not run_row.target:
         return "no metric yet" if run_row.status == "running" else "no metric"
-    value = axis_number(run_row.now) if run_row.now is not None else "–"
-    if run_row.first is None or run_row.first == run_row.now:
+    value = axis_number(run_row.newest_value) if run_row.newest_value is not None else "–"
+    if run_row.first_value is None or run_row.first_value == run_row.newest_value:
         return f"{run_row.target} {value}"
-    return f"{run_row.target} {axis_number(run_row.first)} → {value}"
+    return f"{run_row.target} {axis_number(run_row.first_value)} → {value}"
 
 
 def decisions(run_row: RunRow) -> str:

@@ -97,7 +97,7 @@ class Header(Lines):
     def _results_row(self, width: int) -> list[TextRun]:
         run, left_part = self.view.run, []
         if name := run.target():
-            start, current = run.first[name], run.metrics[name]
+            start, current = run.first_values[name], run.metrics[name]
             left_part += [
                 (f"{name} ", "dim"),
                 (f"{start:.3f} → {current:.3f}", "strong"),

@@ -92,7 +92,7 @@ class Legend(Lines):
             return row(width, [*left_part, (f"{link} …", "dim")])
         left_part.append((f"{state}  step {run.step}{f'/{run.max_steps}' if run.max_steps else ''}  ", "text"))
         if name := run.target():
-            left_part.append((f"{name} {run.first[name]:.3f} → {run.metrics[name]:.3f}  ", "text"))
+            left_part.append((f"{name} {run.first_values[name]:.3f} → {run.metrics[name]:.3f}  ", "text"))
         left_part.append((run.decision_counts(), "dim"))
         for knob, value in run.changed_knobs():
             left_part.append((f"  {knob} {format_value(value)}", "dim"))

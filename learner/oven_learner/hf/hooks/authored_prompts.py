@@ -30,14 +30,14 @@ from oven_runs.settings.language_models import AuthorSettings
 
 log = logging.getLogger("oven.learner")
 
-STORED = MetricSpec(name="data/authored", unit="prompts of an author's that can be drawn")
-REFUSED = MetricSpec(name="data/authored_refused", better="down", unit="prompts of an author's that were not taken")
+STORED = MetricSpec(name="data/authored", unit="authored prompts that can be drawn")
+REFUSED = MetricSpec(name="data/authored_refused", better="down", unit="authored prompts that were refused")
 HELD_OUT_ROWS = 20_000
 """Maximum number of rows to compare per evaluation set. More rows would delay the first step."""
 
 
 class AuthoredPromptsReader(StepHook):
-    """Reads authored prompts, if there are an author, a run folder, and a way to score authored prompts."""
+    """Reads authored prompts, if the run has an author, a folder, and a way to score authored prompts."""
 
     def __init__(self, trainer: Trainer, source: PromptSource, committee: Committee | None) -> None:
         self._trainer, self._source, self._committee = trainer, source, committee
@@ -57,8 +57,8 @@ class AuthoredPromptsReader(StepHook):
         if self._settings is None:
             return
         held_out = [*self._source.held_out, *_evaluation_prompts(self._trainer)]
-        self._admission = Admission([text_of(prompt) for prompt in self._source.own_prompts()], held_out)
-        if not self._admission.held_out:
+        self._admission = Admission([text_of(prompt) for prompt in self._source.data_prompts()], held_out)
+        if not self._admission.held_out_count:
             self._warn_once(
                 "no held-out prompts are known; pass PromptSource(held_out=…) to protect them from quotation"
             )
@@ -110,8 +110,8 @@ class AuthoredPromptsReader(StepHook):
         authored.refusals.update({"malformed": batch.malformed, "too_long": batch.too_long})
         groups: dict[tuple[str, str, str], list[str]] = {}
         for entry in batch.prompts:
-            if why := self._refusal(entry, total):
-                authored.refusals[why] += 1
+            if refusal := self._refusal(entry, total):
+                authored.refusals[refusal] += 1
             else:
                 authored.accepted_keys.add(key_of(entry.prompt))
                 origin = f"{entry.by} by {entry.model or 'no model'} at tick {entry.tick}"
@@ -137,7 +137,7 @@ class AuthoredPromptsReader(StepHook):
         remedy = "use oven.Committee as the reward" if committee is None else "add a remote judge to the committee"
         self._warn_once(
             f"{SHARE} is not announced, because authored prompts have no {missing_columns} and cannot be scored "
-            f"without; {remedy}"
+            f"without them; {remedy}"
         )
         return False
 
@@ -145,9 +145,9 @@ class AuthoredPromptsReader(StepHook):
         """Write the topics for the author, with examples from the training data."""
         topics = []
         for name in self._source.names:
-            prompts = self._source.own_prompts(name)
-            shown = tuple(text_of(prompt)[:CHARACTERS] for prompt in prompts[:examples])
-            topics.append(Topic(name=name[:200], prompts=len(prompts), examples=shown))
+            prompts = self._source.data_prompts(name)
+            example_texts = tuple(text_of(prompt)[:CHARACTERS] for prompt in prompts[:examples])
+            topics.append(Topic(name=name[:200], prompts=len(prompts), examples=example_texts))
         try:
             write_topics(self._folder, topics)
         except (OSError, ValidationError) as error:

@@ -49,7 +49,7 @@ class CompletionSamples(StepHook):
         self._schedule.restart()
 
     def end_step(self, step: StepEnd) -> None:
-        if not self._has_new_batch or step.trained_steps < self._schedule.next:
+        if not self._has_new_batch or step.trained_steps < self._schedule.due_step:
             return
         client = self._client()
         if client is None or not self._is_leader:
@@ -86,8 +86,8 @@ class CompletionSamples(StepHook):
                 )
             else:
                 sample = partial(_committee_sample, committee.evidence, committee.last_outcome.rewards, group, size)
-            sampling.number += 1
-            position = (sampling.number, client.tick + 1, trainer.state.global_step, group, groups)
+            sampling.sample_count += 1
+            position = (sampling.sample_count, client.tick + 1, trainer.state.global_step, group, groups)
             client.show(partial(sampling.convert, client.position, position, rows(advantages), sample))
 
     def _picker(self, group: int, size: int) -> itemgetter[Any]:

@@ -1,7 +1,7 @@
 """Measures the metrics `frontier/*`, the policy's drift from a frontier model's answers to a fixed set of prompts.
 
 Every N steps, the policy is teacher-forced over these answers (oven_learner.frontier), which are never trained on. The
-metrics are changes since the first reading, which is made at step 0 if the answers have arrived by then. A policy's
+metrics are changes since the first reading, which is taken at step 0 if the answers have arrived by then. A policy's
 distance from another model says little, but its drift is informative. The measurement uses no random numbers and no
 gradients. Another process fetches the answers, without delaying training. Nothing is published until they arrive.
 """
@@ -29,10 +29,10 @@ log = logging.getLogger("oven.learner")
 BITS, KL = "frontier/bits_per_byte", "frontier/kl"
 LEVEL = "_level"
 METRICS = (
-    MetricSpec(name=BITS, better="down", unit="bits per byte, change against the first reading"),
-    MetricSpec(name=KL, better="down", unit="nats per place, at least; change against the first reading"),
+    MetricSpec(name=BITS, better="down", unit="bits per byte, change since the first reading"),
+    MetricSpec(name=KL, better="down", unit="nats per position, at least; change since the first reading"),
     MetricSpec(name=BITS + LEVEL, better="down", unit="bits per byte of the frontier model's answers"),
-    MetricSpec(name=KL + LEVEL, better="down", unit="nats per place, at least, to the frontier model"),
+    MetricSpec(name=KL + LEVEL, better="down", unit="nats per position, at least, to the frontier model"),
 )
 
 
@@ -46,7 +46,7 @@ class FrontierCalibration(StepHook):
         self._is_active = False
 
     def begin(self, ranks: Ranks) -> None:
-        """Make the first reading, with the initial weights, if the answers have arrived."""
+        """Take the first reading, with the initial weights, if the answers have arrived."""
         trainer, settings = self._trainer, self._settings
         self._reading = self._first = None
         self._is_active = ranks.leader
@@ -74,7 +74,7 @@ class FrontierCalibration(StepHook):
             step.metrics |= self._metrics(self._measure())
 
     def _begin_if_available(self) -> None:
-        """Once the answers are available, make the first reading, or load it if the run is resumed."""
+        """Once the answers are available, take the first reading, or load it if the run is resumed."""
         try:
             answers = probe_set.read(self._folder, self._key)
             if answers is None:
@@ -125,15 +125,15 @@ class FrontierCalibration(StepHook):
             self._give_up(reason(error))
             return None
 
-    def _metrics(self, now: Reading | None) -> dict[str, float]:
+    def _metrics(self, latest: Reading | None) -> dict[str, float]:
         first = self._first
-        if now is None or first is None:
+        if latest is None or first is None:
             return {}
-        metrics = {BITS: now.bits_per_byte - first.bits_per_byte, BITS + LEVEL: now.bits_per_byte}
-        if now.kl is not None and first.kl is not None:
-            metrics |= {KL: now.kl - first.kl, KL + LEVEL: now.kl}
+        metrics = {BITS: latest.bits_per_byte - first.bits_per_byte, BITS + LEVEL: latest.bits_per_byte}
+        if latest.kl is not None and first.kl is not None:
+            metrics |= {KL: latest.kl - first.kl, KL + LEVEL: latest.kl}
         return metrics
 
-    def _give_up(self, why: str) -> None:
+    def _give_up(self, cause: str) -> None:
         self._is_active = False
-        log.warning("frontier: stopped measuring: %s", why)
+        log.warning("frontier: stopped measuring: %s", cause)

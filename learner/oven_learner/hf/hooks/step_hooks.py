@@ -49,7 +49,7 @@ class StepEnd:
 
 class StepHook:
     """A feature of an attached trainer. Hooks are always called in the same order, and do nothing by default. They are
-    called on every rank, because some are collectives."""
+    called on every rank, because some communicate between ranks."""
 
     def begin(self, ranks: Ranks) -> None:
         """Prepare for a training. The optimizer, the scheduler and the data loader already exist."""
@@ -111,17 +111,17 @@ class StepRate(StepHook):
 
     def __init__(self, trainer: Trainer) -> None:
         self._trainer = trainer
-        self._used = 0.0
+        self._last_rate = 0.0
 
     def begin(self, ranks: Ranks) -> None:
         self.scale = LearningRateScale(self._trainer.optimizer, self._trainer.lr_scheduler)
 
     def after_update(self) -> Mapping[str, torch.Tensor]:
-        self._used = self.scale.current_rate()  # before the scheduler changes it
+        self._last_rate = self.scale.current_rate()  # before the scheduler changes it
         return {}
 
     def end_step(self, step: StepEnd) -> None:
-        step.metrics["learning_rate"] = self._used
+        step.metrics["learning_rate"] = self._last_rate
 
 
 class CommitteeScores(StepHook):
@@ -150,12 +150,12 @@ class CommitteeScores(StepHook):
     def end_step(self, step: StepEnd) -> None:
         if self._ahead is not None:
             step.metrics |= self._ahead.take_metrics()
-        valid, why = self._skipping.end_step(step.metrics | dict.fromkeys(step.published_names, math.nan))
+        valid, hold_reason = self._skipping.end_step(step.metrics | dict.fromkeys(step.published_names, math.nan))
         step.metrics = {name: value for name, value in valid.items() if name not in step.published_names}
         step.metrics |= self._committee.take_cost()
         step.published_names &= valid.keys()
-        if why:
-            self._hold(why)
+        if hold_reason:
+            self._hold(hold_reason)
 
     def close(self) -> None:
         if self._ahead is not None:
@@ -172,13 +172,13 @@ class RewardFaults(StepHook):
         if self._is_active:
             calculate = trainer._calculate_rewards
 
-            def counted(*args: Any, **kwargs: Any) -> Any:
+            def calculate_and_count(*args: Any, **kwargs: Any) -> Any:
                 rewards = calculate(*args, **kwargs)  # (all completions, functions)
                 if trainer.model.training:
                     self._count(rewards)
                 return rewards
 
-            trainer._calculate_rewards = counted
+            trainer._calculate_rewards = calculate_and_count
 
     def metric_specs(self) -> tuple[MetricSpec, ...]:
         return (UNSCORED, INFINITE) if self._is_active else ()
@@ -212,7 +212,7 @@ class RepeatedRows(StepHook):
     def begin(self, ranks: Ranks) -> None:
         """Prepare for counting. Each step of such a trainer uses one chunk."""
         sampler, trainer = self._mixture.sampler, self._trainer
-        self._prompts = sampler.prompts if sampler is not None and not sampler.answered else 0
+        self._prompts = sampler.prompts if sampler is not None and not sampler.trains_on_answers else 0
         self._chunk = 0 if trainer.args.ignore_data_skip else trainer.state.global_step
 
     def metric_specs(self) -> tuple[MetricSpec, ...]:
@@ -222,4 +222,4 @@ class RepeatedRows(StepHook):
         if self._prompts:
             rows = self._mixture.rows(self._chunk, self._prompts)
             self._chunk += 1
-            step.metrics[REPEATED.name] = self._mixture.read.repeated(rows)
+            step.metrics[REPEATED.name] = self._mixture.read_rows.mark(rows)

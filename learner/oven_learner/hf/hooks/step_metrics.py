@@ -39,7 +39,7 @@ class StepTiming(StepHook):
         self._clock = clock
         self._durations: dict[str, float] = {}
         self._began: float | None = None
-        self._ended = self._updating = 0.0
+        self._ended = self._update_began = 0.0
         self._controller: float | None = None
         self._tokens = 0.0
         self._last_token_count: float | None = None
@@ -72,11 +72,11 @@ class StepTiming(StepHook):
         return (MetricSpec(name=STEP, unit="seconds"), MetricSpec(name=TOKENS, unit="tokens per second"))
 
     def before_update(self) -> Mapping[str, torch.Tensor]:
-        self._updating = self._clock()
+        self._update_began = self._clock()
         return {}
 
     def after_update(self) -> Mapping[str, torch.Tensor]:
-        self._durations[OPTIMIZER] = self._durations.get(OPTIMIZER, 0.0) + self._clock() - self._updating
+        self._durations[OPTIMIZER] = self._durations.get(OPTIMIZER, 0.0) + self._clock() - self._update_began
         return {}
 
     def end_step(self, step: StepEnd) -> None:
@@ -112,8 +112,8 @@ class StepTiming(StepHook):
         token_counts = getattr(self._trainer, "_metrics", {}).get("train", {}).get("num_tokens")
         if not token_counts:
             return self._tokens
-        before, self._last_token_count = self._last_token_count, float(token_counts[-1])
-        return max(0.0, self._last_token_count - before) if before is not None else 0.0
+        count_before, self._last_token_count = self._last_token_count, float(token_counts[-1])
+        return max(0.0, self._last_token_count - count_before) if count_before is not None else 0.0
 
 
 COMMON_METRICS = (

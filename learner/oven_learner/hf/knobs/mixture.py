@@ -32,18 +32,18 @@ accelerate another one. So a change in step k first affects the data of step k +
 SKIP = "data.skip"
 MAX_SKIPPED = 10_000
 """Maximum number of batches in one skip. A larger number is probably a mistake."""
-ENDLESS = 100_000
+ENDLESS_EPOCH_CHUNKS = 100_000
 """Number of chunks in an epoch if the run's steps are limited. No run has that many, so the epoch never ends."""
 
 
-class RowsRead:
-    """The set of rows that were read, with one bit per row: 12.5 MB for a hundred million rows."""
+class ReadRows:
+    """The set of rows that have been read, with one bit per row: 12.5 MB for a hundred million rows."""
 
     def __init__(self, rows: int) -> None:
         self._bits = bytearray((rows + 7) // 8)
 
-    def repeated(self, rows: Iterable[int]) -> float:
-        """Mark at least one row as read. Return the share of the rows that were read before."""
+    def mark(self, rows: Iterable[int]) -> float:
+        """Mark one or more rows as read. Return the share of them that were read before."""
         bits, count, repeated_count = self._bits, 0, 0
         for row in rows:
             byte, bit = row >> 3, 1 << (row & 7)
@@ -78,7 +78,7 @@ class Mixture:
         self, datasets: Mapping[str, Sequence[Any] | Any], weights: Mapping[str, float] | None = None, *, seed: int = 0
     ) -> None:
         """`weights` default to the sizes of the datasets, as if they were shuffled together. Raises ConfigError for
-        invalid weights, without datasets, and for an empty dataset."""
+        invalid weights, if there are no datasets, and for an empty dataset."""
         if not datasets or not all(len(rows) for rows in datasets.values()):
             lengths = {name: len(rows) for name, rows in datasets.items()}
             raise ConfigError(
@@ -88,7 +88,7 @@ class Mixture:
         self.seed = seed
         self.dataset = _concatenate(list(datasets.values()))
         """All datasets concatenated: the trainer's `train_dataset`."""
-        self.epoch = self.dataset
+        self.epoch_dataset = self.dataset
         """The dataset that the loader reads."""
         ends = list(accumulate(len(rows) for rows in datasets.values()))
         self.pools = dict(zip(self.names, map(range, [0, *ends], ends), strict=False))
@@ -99,21 +99,21 @@ class Mixture:
         """List of (first chunk, number of chunks skipped before it), oldest first."""
         self.next_chunk = 0
         """The next chunk to draw."""
-        self.read = RowsRead(ends[-1])
+        self.read_rows = ReadRows(ends[-1])
         """Rows already used for training, without rows that were only drawn ahead."""
         self.sampler: MixtureSampler | None = None
         """The trainer's sampler, or None before the trainer has created its loader."""
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state for a checkpoint."""
-        return {"timeline": self.timeline, "skips": self.skips, "next": self.next_chunk, "read": self.read.bits()}
+        return {"timeline": self.timeline, "skips": self.skips, "next": self.next_chunk, "read": self.read_rows.bits()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore a state, including which rows were read. Raises ConfigError if the datasets differ."""
         self.timeline = [(int(chunk), self._normalised(weights)) for chunk, weights in state["timeline"]]
         self.skips = [(int(chunk), int(skipped)) for chunk, skipped in state["skips"]]
         self.next_chunk = int(state["next"])
-        self.read.restore(state["read"])
+        self.read_rows.restore(state["read"])
 
     def get(self) -> dict[str, float]:
         """Return the newest weights, which sum to 1."""
@@ -122,13 +122,13 @@ class Mixture:
     def set(self, weights: Mapping[str, float]) -> None:
         """Use these weights from the next chunk that is not drawn yet (`LAG_CHUNKS` from now). Raises ConfigError
         unless the weights name exactly the datasets, are finite and >= 0, and have a positive sum."""
-        entry = (self.next_chunk, self._normalised(weights))
-        self.timeline = [old for old in self.timeline if old[0] < self.next_chunk] + [entry]
+        new_entry = (self.next_chunk, self._normalised(weights))
+        self.timeline = [entry for entry in self.timeline if entry[0] < self.next_chunk] + [new_entry]
 
     def skip(self, count: int, chunk: int) -> None:
         """Skip `count` chunks of data from `chunk` on. That chunk is drawn next, even if it was drawn before."""
         skipped = self.skips[-1][1] + count
-        self.skips = [old for old in self.skips if old[0] < chunk] + [(chunk, skipped)]
+        self.skips = [entry for entry in self.skips if entry[0] < chunk] + [(chunk, skipped)]
         self.next_chunk = chunk
 
     def position(self, chunk: int) -> int:
@@ -174,14 +174,14 @@ class MixtureSampler(Sampler[int]):
     """Yields rows in the layout of the trainer's own sampler. A chunk has `prompts` rows, each repeated `group_size`
     times. The whole chunk is repeated `repeats` times."""
 
-    answered = False
+    trains_on_answers = False
     """Whether the model trains on sampled answers to the rows, instead of the rows themselves."""
 
     def __init__(self, mixture: Mixture, *, prompts: int, group_size: int = 1, repeats: int = 1, chunks: int) -> None:
         """`chunks` is the number of chunks in an epoch."""
         self.mixture, self.chunks = mixture, chunks
         self.prompts, self.group_size, self.repeats = prompts, group_size, repeats
-        self.ends = chunks
+        self.end_chunk = chunks
         """The first chunk after the current epoch."""
         self._epoch = 0
         mixture.sampler = self
@@ -190,8 +190,8 @@ class MixtureSampler(Sampler[int]):
         self._epoch = epoch
 
     def __iter__(self) -> Iterator[int]:
-        chunk, self.ends = self._epoch * self.chunks, (self._epoch + 1) * self.chunks
-        while chunk < self.ends:
+        chunk, self.end_chunk = self._epoch * self.chunks, (self._epoch + 1) * self.chunks
+        while chunk < self.end_chunk:
             rows = self.mixture.draw(chunk, self.prompts)
             for _ in range(self.repeats):
                 for row in rows:
@@ -219,8 +219,8 @@ def plug_in(trainer: Any, mixture: Mixture) -> None:
     get_own_sampler = trainer._get_train_sampler
 
     def sampler(dataset: Any = None) -> MixtureSampler:
-        if mixture.epoch is not mixture.dataset:
-            dataset = mixture.epoch
+        if mixture.epoch_dataset is not mixture.dataset:
+            dataset = mixture.epoch_dataset
         own_sampler = get_own_sampler() if dataset is None else get_own_sampler(dataset)
         return _sampler_like(own_sampler, trainer, mixture)
 
@@ -234,13 +234,13 @@ def _sampler_like(own_sampler: Any, trainer: Any, mixture: Mixture) -> MixtureSa
     args = trainer.args
     step = args.train_batch_size * args.world_size * args.gradient_accumulation_steps
     prompts, group, repeats = step, 1, 1
-    answered = type(own_sampler).__name__ == "RepeatSampler"
-    if answered:
+    trains_on_answers = type(own_sampler).__name__ == "RepeatSampler"
+    if trains_on_answers:
         prompts, group = own_sampler.batch_size, own_sampler.mini_repeat_count
         repeats = own_sampler.repeat_count
-    chunks = ENDLESS if args.max_steps > 0 else max(1, len(own_sampler) // (prompts * group * repeats))
+    chunks = ENDLESS_EPOCH_CHUNKS if args.max_steps > 0 else max(1, len(own_sampler) // (prompts * group * repeats))
     sampler = MixtureSampler(mixture, prompts=prompts, group_size=group, repeats=repeats, chunks=chunks)
-    sampler.answered = answered
+    sampler.trains_on_answers = trains_on_answers
     return sampler
 
 
@@ -259,7 +259,7 @@ class Skip:
 
     def __init__(self, trainer: Any, mixture: Mixture) -> None:
         self._mixture = mixture
-        self._trained_on = 0
+        self._trained_chunks = 0
         self._batches_to_drop = 0
         fetch = trainer.get_batch_samples
 
@@ -267,14 +267,14 @@ class Skip:
             while self._batches_to_drop:
                 self._batches_to_drop -= 1
                 fetch(iterator, batches, *rest)
-            self._trained_on += 1
+            self._trained_chunks += 1
             return fetch(iterator, batches, *rest)
 
         fetch_after_skip.oven_skip = self  # type: ignore[attr-defined]
         trainer.get_batch_samples = fetch_after_skip
 
     def begin(self, step: int) -> None:
-        self._trained_on, self._batches_to_drop = step, 0
+        self._trained_chunks, self._batches_to_drop = step, 0
 
     def __call__(self, count: float | None) -> tuple[float, float]:
         """Skip `count` batches. Return the positions of the next batch without and with the skip. The skip begins after
@@ -283,12 +283,12 @@ class Skip:
         if count is None or not 1 <= count <= MAX_SKIPPED or count != int(count):
             raise ValueError(f"cannot skip {count!r} batches; give a whole number from 1 to {MAX_SKIPPED:,}")
         mixture, sampler = self._mixture, self._mixture.sampler
-        chunk = drawn = mixture.next_chunk
-        if sampler is not None and sampler.repeats == 1 and drawn < sampler.ends:
-            chunk = min(drawn, self._trained_on)
+        chunk = next_chunk = mixture.next_chunk
+        if sampler is not None and sampler.repeats == 1 and next_chunk < sampler.end_chunk:
+            chunk = min(next_chunk, self._trained_chunks)
         before = mixture.position(chunk)
         mixture.skip(int(count), chunk)
-        self._batches_to_drop += drawn - chunk
+        self._batches_to_drop += next_chunk - chunk
         return float(before), float(mixture.position(chunk))
 
 

@@ -67,15 +67,16 @@ BETAS = {
     "RLOOTrainer": ("rloo.beta", "× KL per completion, in the reward"),
     "DPOTrainer": ("dpo.beta", "× log-ratio to the reference, in the loss"),
 }
+"""Trainer class → its knob for β, and the unit."""
 CLIPS = ("grpo", "bnpo", "dr_grpo", "dapo", "luspo")
 """Losses that clip on both sides (TRL 1.16, `_compute_loss`). cispo clips only above, sapo and vespo do not clip."""
 
 
-def announce_clip(trainer: Any, actuators: Actuators, own: UserValues) -> None:
-    """Register `grad.clip` if the trainer clips. DeepSpeed clips by itself, and reads its configuration only once."""
+def announce_clip(trainer: Any, actuators: Actuators, user_values: UserValues) -> None:
+    """Register `grad.clip` if the trainer clips. DeepSpeed does its own, and reads its configuration only once."""
     args = trainer.args
     if args.max_grad_norm and args.max_grad_norm > 0 and not trainer.is_deepspeed_enabled:
-        own.scalar(
+        user_values.scalar(
             actuators,
             "grad.clip",
             lambda: float(args.max_grad_norm),
@@ -84,16 +85,16 @@ def announce_clip(trainer: Any, actuators: Actuators, own: UserValues) -> None:
         )
 
 
-def announce_beta(trainer: Any, actuators: Actuators, own: UserValues, bounds: tuple[float, float]) -> None:
+def announce_beta(trainer: Any, actuators: Actuators, user_values: UserValues, bounds: tuple[float, float]) -> None:
     """Register the trainer's β, with `bounds` as multiples of the user's value."""
     read, write = lambda: float(trainer.beta), partial(setattr, trainer, "beta")
     for kind, (name, unit) in BETAS.items():
         if is_a(trainer, kind) and trainer.beta > 0 and _has_reference(trainer):
-            own.scalar(actuators, name, read, write, unit=unit, bounds=bounds)
+            user_values.scalar(actuators, name, read, write, unit=unit, bounds=bounds)
     if is_a(trainer, "DistillationTrainer") and 0 < trainer.beta < 1 and trainer.teacher_model is not None:
         name, unit = "distillation.beta", "0: forward KL, 1: reverse KL"
         max_value = 1 - (1 - trainer.args.beta) * bounds[0]  # keeps a distance from 1, like the lower bound from 0
-        own.scalar(actuators, name, read, write, unit=unit, bounds=bounds, scale="linear", max_value=max_value)
+        user_values.scalar(actuators, name, read, write, unit=unit, bounds=bounds, scale="linear", max_value=max_value)
 
 
 def _has_reference(trainer: Any) -> bool:
@@ -108,7 +109,7 @@ def _has_reference(trainer: Any) -> bool:
     )
 
 
-def announce_epsilon(trainer: Any, actuators: Actuators, own: UserValues) -> None:
+def announce_epsilon(trainer: Any, actuators: Actuators, user_values: UserValues) -> None:
     """Register ε if completions are reused after an optimizer step. Before that, the ratio is 1 and never clipped."""
     kind = next((name for name in ("GRPOTrainer", "RLOOTrainer") if is_a(trainer, name)), None)
     if kind is None or not reuses_completions(trainer):
@@ -119,14 +120,14 @@ def announce_epsilon(trainer: Any, actuators: Actuators, own: UserValues) -> Non
     def set_both(value: float) -> None:
         trainer.epsilon_low = trainer.epsilon_high = value
 
-    low, high = partial(setattr, trainer, "epsilon_low"), partial(setattr, trainer, "epsilon_high")
+    set_low, set_high = partial(setattr, trainer, "epsilon_low"), partial(setattr, trainer, "epsilon_high")
     is_asymmetric = trainer.args.epsilon_high is not None and trainer.args.epsilon_high != trainer.args.epsilon
     if loss in CLIPS:
-        write, unit = (low, "ratio below 1") if is_asymmetric else (set_both, "ratio around 1")
-        own.scalar(actuators, name, lambda: float(trainer.epsilon_low), write, unit=unit, max_value=1.0)
+        write, unit = (set_low, "ratio below 1") if is_asymmetric else (set_both, "ratio around 1")
+        user_values.scalar(actuators, name, lambda: float(trainer.epsilon_low), write, unit=unit, max_value=1.0)
     if loss == "cispo" or (loss in CLIPS and is_asymmetric):
         unit = "ratio" if loss == "cispo" else "ratio above 1"
-        own.scalar(actuators, f"{name}_high", lambda: float(trainer.epsilon_high), high, unit=unit)
+        user_values.scalar(actuators, f"{name}_high", lambda: float(trainer.epsilon_high), set_high, unit=unit)
 
 
 def reuses_completions(trainer: Any) -> bool:
@@ -137,13 +138,13 @@ def reuses_completions(trainer: Any) -> bool:
     return bool(keeps_log_probs or getattr(trainer, "oven_ahead", False))
 
 
-def announce(trainer: Any, actuators: Actuators, own: UserValues, beta_bounds: tuple[float, float]) -> None:
-    """Register those of `grad.clip`, `optimizer.weight_decay`, β and ε that this trainer has."""
-    announce_clip(trainer, actuators, own)
+def announce(trainer: Any, actuators: Actuators, user_values: UserValues, beta_bounds: tuple[float, float]) -> None:
+    """Register `grad.clip`, `optimizer.weight_decay`, β and ε, if this trainer has them."""
+    announce_clip(trainer, actuators, user_values)
     if not trainer.is_deepspeed_enabled:  # DeepSpeed's optimizers keep their own groups
         weight_decay.announce(trainer.optimizer, actuators)
-    announce_beta(trainer, actuators, own, beta_bounds)
-    announce_epsilon(trainer, actuators, own)
+    announce_beta(trainer, actuators, user_values, beta_bounds)
+    announce_epsilon(trainer, actuators, user_values)
 
 
 class UserValues:

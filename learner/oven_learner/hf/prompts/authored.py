@@ -1,4 +1,4 @@
-"""Decides which authored prompts a source accepts, and which share of the draws they get in each chunk.
+"""Decides which authored prompts a source accepts, and what share of the draws they get in each chunk.
 
 The initial share is 0. All draws and random numbers are then the same as without authored prompts.
 """
@@ -20,11 +20,11 @@ CAP = 256
 SHARE = "data.authored_share"
 """Name of the actuator."""
 QUOTE_WORDS = 8
-"""Number of consecutive words of a held-out prompt that count as a quotation, as in PaLM's test for contamination
+"""Number of consecutive words of a held-out prompt that count as a quotation, as in PaLM's contamination test
 (Chowdhery et al. 2022, arXiv 2204.02311, section 8). A shorter prompt counts as quoted if a text contains all of it."""
 MIN_WORDS = 4
-"""A held-out prompt with fewer words ("wave hello") counts as quoted only by an equal text. Otherwise it would exclude
-many prompts."""
+"""A held-out prompt with fewer words ("wave hello") counts as quoted only if a text is equal to it. Otherwise it would
+exclude many prompts."""
 TEMPLATE_ROWS = 20_000
 """Number of prompts in the data whose phrases are common and do not count as quotations. Reading them takes about a
 second before the first step."""
@@ -49,12 +49,12 @@ class AuthoredPrompts:
         return self.timeline[-1][1]
 
     def set_share(self, share: float, chunk: int) -> None:
-        self.timeline = [old for old in self.timeline if old[0] < chunk] + [(chunk, share)]
+        self.timeline = [entry for entry in self.timeline if entry[0] < chunk] + [(chunk, share)]
 
-    def drawable(self, topic: str, chunk: int) -> tuple[float, Sequence[int]]:
+    def drawable_slots(self, topic: str, chunk: int) -> tuple[float, Sequence[int]]:
         """Return the share in a chunk and the slots to draw from, or (0, ()) if the topic has no prompts."""
         share = self.timeline[bisect_right([start for start, _ in self.timeline], chunk) - 1][1]
-        slots = self.pool.drawable(topic, chunk) if share > 0 else ()
+        slots = self.pool.drawable_slots(topic, chunk) if share > 0 else ()
         return (share, slots) if slots else (0.0, ())
 
     def state(self) -> dict[str, Any]:
@@ -79,23 +79,23 @@ class Admission:
 
     def __init__(self, data_prompts: Sequence[str], held_out: Iterable[str]) -> None:
         self._data_keys = {key_of(text) for text in data_prompts}
-        held_out_words = [words for text in held_out if (words := _words(text))]
-        self.held_out = len(held_out_words)
+        held_out_words = [words for text in held_out if (words := _split_words(text))]
+        self.held_out_count = len(held_out_words)
         """Number of held-out prompts."""
         quotes = {gram for words in held_out_words if len(words) >= MIN_WORDS for gram in _grams(words)}
         for text in islice(data_prompts, TEMPLATE_ROWS if quotes else 0):
-            quotes.difference_update(_grams(_words(text)))
+            quotes.difference_update(_grams(_split_words(text)))
         self._full_prompts = {tuple(words) for words in held_out_words}
         self._quotes = quotes | {words for words in self._full_prompts if MIN_WORDS <= len(words) <= QUOTE_WORDS}
         self._lengths = sorted({len(gram) for gram in self._quotes})
 
     def refusal(self, text: str, accepted: Collection[int]) -> str:
         """Return the reason for refusing the text, or an empty string. `accepted` has the keys of accepted prompts."""
-        if why := fault(text):
-            return why
+        if refusal := fault(text):
+            return refusal
         if key_of(text) in self._data_keys or key_of(text) in accepted:
             return "duplicate"
-        words = _words(text)
+        words = _split_words(text)
         quotes = any(gram in self._quotes for length in self._lengths for gram in _windows(words, length))
         return "held_out" if quotes or tuple(words) in self._full_prompts else ""
 
@@ -108,14 +108,14 @@ def text_of(prompt: Any) -> str:
 
 
 def key_of(text: str) -> int:
-    """Return the first 64 bits of BLAKE2b of the normalized text, which are equal for duplicates."""
+    """Return the first 64 bits of the normalized text's BLAKE2b hash, which are equal for duplicates."""
     data = normalized(text).encode(errors="surrogatepass")
     return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "little")
 
 
-def _words(text: str) -> list[str]:
+def _split_words(text: str) -> list[str]:
     """Split a text into words without punctuation. Mathematical signs are words."""
-    return [bare for word in normalized(text).split() if (bare := word.strip(".,;:!?\"'()[]"))]
+    return [word for part in normalized(text).split() if (word := part.strip(".,;:!?\"'()[]"))]
 
 
 def _windows(words: Sequence[str], length: int) -> Iterator[tuple[str, ...]]:

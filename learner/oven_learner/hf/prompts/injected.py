@@ -44,7 +44,7 @@ class _Entry:
 
 
 class InjectedPrompts:
-    """A pool of at most `cap` prompts; the oldest are evicted first."""
+    """A pool of at most `cap` prompts. The oldest are evicted first."""
 
     def __init__(self, cap: int) -> None:
         self.cap = cap
@@ -59,7 +59,7 @@ class InjectedPrompts:
     def row(self, slot: int) -> Row | None:
         return self._rows.get(slot)
 
-    def drawable(self, topic: str, chunk: int) -> Sequence[int]:
+    def drawable_slots(self, topic: str, chunk: int) -> Sequence[int]:
         if self._cached is None or self._cached[0] != chunk:
             slots: dict[str, list[int]] = {}
             for entry in self._entries:
@@ -72,8 +72,8 @@ class InjectedPrompts:
         """Add rows that can be drawn from `chunk` on. Return their slots, without rows beyond the cap, and the number
         of evicted prompts."""
         current = [entry for entry in self._entries if entry.ends is None]
-        first, room = max(0, len(rows) - self.cap), self.cap - min(len(rows), self.cap)
-        evicted = current[: max(0, len(current) - room)]
+        overflow, space = max(0, len(rows) - self.cap), max(0, self.cap - len(rows))
+        evicted = current[: max(0, len(current) - space)]
         for entry in evicted:
             entry.ends = chunk
         self._entries = [
@@ -83,10 +83,10 @@ class InjectedPrompts:
         ]
         used_slots = {entry.slot for entry in self._entries}
         free_slots = (slot for slot in range(self.slots) if slot not in used_slots)
-        new_entries = [_Entry(next(free_slots), topic, chunk, None, row) for row in rows[first:]]
+        new_entries = [_Entry(next(free_slots), topic, chunk, None, row) for row in rows[overflow:]]
         self._entries += new_entries
         self._reindex()
-        return [entry.slot for entry in new_entries], len(evicted) + first
+        return [entry.slot for entry in new_entries], len(evicted) + overflow
 
     def state(self) -> dict[str, Any]:
         return {"cap": self.cap, "prompts": [asdict(entry) for entry in self._entries]}

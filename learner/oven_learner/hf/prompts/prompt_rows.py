@@ -13,7 +13,7 @@ from oven_core.errors import ConfigError, reason
 Row: TypeAlias = dict[str, Any]
 """One prompt, with the columns that a reward function also gets."""
 Prompts: TypeAlias = Iterable[Any] | str | Path | Callable[[], Iterable[Any]]
-"""A list of prompts, a JSONL file, a folder of the `datasets` library, or a function that returns prompts."""
+"""A list of prompts, a JSONL file, a folder saved by the `datasets` library, or a function that returns prompts."""
 
 PROMPT, TOPIC = "prompt", "topic"
 MAX_ROWS = 5_000_000
@@ -21,15 +21,15 @@ MAX_ROWS = 5_000_000
 
 
 def read(prompts: Prompts, source_name: str) -> Iterator[tuple[str, Row]]:
-    """Yield (location, row) of each prompt, in order. Raises ConfigError, with `source_name`, for a source that cannot
+    """Yield (location, row) for each prompt, in order. Raises ConfigError, with `source_name`, for a source that cannot
     be read and for invalid prompts."""
     for count, (location, entry) in enumerate(_entries(prompts, source_name), start=1):
         if count > MAX_ROWS:
             raise ConfigError(f"{source_name} has more than {MAX_ROWS:,} prompts; give fewer, or a function that ends")
-        yield location, checked(entry, location)
+        yield location, validated_row(entry, location)
 
 
-def checked(entry: Any, location: str) -> Row:
+def validated_row(entry: Any, location: str) -> Row:
     """Return a prompt as a row. `entry` is text, messages, or a mapping with one of them as `prompt` and other columns.
     Raises ConfigError for anything else."""
     row = dict(entry) if isinstance(entry, Mapping) else {PROMPT: entry}
@@ -57,7 +57,7 @@ def is_text(row: Row) -> bool:
 
 
 def digest(prompt: Any) -> str:
-    """Return BLAKE2b of the prompt's JSON, 16 bytes in hexadecimal."""
+    """Return the BLAKE2b hash of the prompt's JSON, 16 bytes in hexadecimal."""
     data = json.dumps(prompt, sort_keys=True, ensure_ascii=False, default=str).encode(errors="surrogatepass")
     return hashlib.blake2b(data, digest_size=16).hexdigest()
 
@@ -94,8 +94,8 @@ def _from_path(path: Path) -> Iterator[tuple[str, Any]]:
                         "object with `prompt`"
                     ) from error
     except OSError as error:
-        why = "no such file or folder" if isinstance(error, FileNotFoundError) else reason(error)
-        raise ConfigError(f"{path}: {why}; give a JSONL file, a datasets folder, or the prompts as a list") from error
+        cause = "no such file or folder" if isinstance(error, FileNotFoundError) else reason(error)
+        raise ConfigError(f"{path}: {cause}; give a JSONL file, a datasets folder, or the prompts as a list") from error
 
 
 def _folder(path: Path) -> Iterator[tuple[str, Any]]:
@@ -105,7 +105,7 @@ def _folder(path: Path) -> Iterator[tuple[str, Any]]:
         dataset = load_from_disk(str(path))
     except Exception as error:
         raise ConfigError(
-            f"{path} is not a folder of the datasets library ({reason(error)}); create one with save_to_disk"
+            f"{path} is not a folder saved by the datasets library ({reason(error)}); create one with save_to_disk"
         ) from error
     if not isinstance(dataset, Dataset):
         splits = ", ".join(map(str, dataset))

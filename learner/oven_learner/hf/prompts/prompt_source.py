@@ -23,7 +23,7 @@ from oven_learner.client.client import OvenClient
 from oven_learner.hf.knobs.mixture import Mixture
 from oven_learner.hf.prompts.authored import AuthoredPrompts
 from oven_learner.hf.prompts.injected import InjectedPrompts, Injection
-from oven_learner.hf.prompts.prompt_rows import PROMPT, TOPIC, Prompts, Row, checked, digest, is_text, read
+from oven_learner.hf.prompts.prompt_rows import PROMPT, TOPIC, Prompts, Row, digest, is_text, read, validated_row
 
 log = logging.getLogger("oven.learner")
 
@@ -65,8 +65,8 @@ class PromptSource(Mixture):
         share: share of a topic's draws that injected prompts get, if there are any.
         held_out: prompts used for evaluation. Authored prompts must not quote them.
 
-        Raises ConfigError without prompts, for an invalid prompt (with its location), for two spellings of a topic,
-        and for invalid weights, cap or share. Raises UnknownNameError for weights of an unknown topic.
+        Raises ConfigError if there are no prompts, and for an invalid prompt (with its location), two spellings of a
+        topic, or invalid weights, cap or share. Raises UnknownNameError for weights of an unknown topic.
         """
         if not 1 <= cap <= 100_000 or cap != int(cap):
             raise ConfigError(f"cap={cap!r} is invalid; give a whole number from 1 to 100,000")
@@ -76,7 +76,7 @@ class PromptSource(Mixture):
         for name in weights or {}:
             if name not in topics:
                 raise UnknownNameError("topic", name, topics)
-        rows = [row for of_topic in topics.values() for row in of_topic]
+        rows = [row for topic_rows in topics.values() for row in topic_rows]
         self._is_text = _are_text(rows)
         self._columns = tuple(dict.fromkeys(name for row in rows for name in row))
         super().__init__(topics, weights, seed=seed)
@@ -95,8 +95,8 @@ class PromptSource(Mixture):
         """Hash of the data's prompts and columns, without added prompts."""
         self._client: OvenClient | None = None
         self._unpublished: list[Injection] = []
-        self.read.grow(self._injected.slots + self.authored.pool.slots)
-        self.dataset, self.epoch = self._as_dataset()
+        self.read_rows.grow(self._injected.slots + self.authored.pool.slots)
+        self.dataset, self.epoch_dataset = self._as_dataset()
 
     @property
     def held(self) -> int:
@@ -121,7 +121,7 @@ class PromptSource(Mixture):
         if topic is not None and topic not in self.names:
             raise UnknownNameError("topic", topic, self.names)
         rows = [
-            {**self._checked_row(prompt, index), TOPIC: topic or self.names[0]} for index, prompt in enumerate(prompts)
+            {**self._injected_row(prompt, index), TOPIC: topic or self.names[0]} for index, prompt in enumerate(prompts)
         ]
         injection = self._add(self._injected, len(self._rows), by, why, rows)
         if injection.evicted:
@@ -129,13 +129,13 @@ class PromptSource(Mixture):
         return injection
 
     def add_authored(self, prompts: Sequence[str], *, by: str, why: str, topic: str) -> Injection:
-        """Add accepted prompts of an author, and log them like an injection. `data.authored_share` sets their share of
-        the topic's draws."""
+        """Add accepted prompts from an author, and log them like an injection. `data.authored_share` sets their share
+        of the topic's draws."""
         contents: list[Any] = list(prompts) if self._is_text else [[{"role": "user", "content": p}] for p in prompts]
         rows = [{**self._with_all_columns({PROMPT: content}), TOPIC: topic} for content in contents]
         return self._add(self.authored.pool, len(self._rows) + self._injected.slots, by, why, rows)
 
-    def own_prompts(self, topic: str | None = None) -> list[Any]:
+    def data_prompts(self, topic: str | None = None) -> list[Any]:
         """Return the prompts in the data, without added prompts, in order. `topic` selects one topic."""
         return [row[PROMPT] for row in self._rows if topic in (None, row[TOPIC])]
 
@@ -144,7 +144,7 @@ class PromptSource(Mixture):
         topic = rows[0][TOPIC]
         slots, evicted = pool.add(topic, rows, self.next_chunk)
         for slot in slots:
-            self.read.forget(first + slot)
+            self.read_rows.forget(first + slot)
         injection = Injection(by, why, topic, tuple(digest(row[PROMPT]) for row in rows), len(pool), evicted)
         log.info("%s added %d prompts to %s: %s", by, len(rows), topic, why)
         self._unpublished.append(injection)
@@ -178,12 +178,12 @@ class PromptSource(Mixture):
 
     def pick(self, rng: random.Random, name: str, chunk: int) -> int:
         """Draw a row of a topic, from its authored, injected or data prompts."""
-        share, authored = self.authored.drawable(name, chunk)
-        if authored and rng.random() < share:
-            return len(self._rows) + self._injected.slots + rng.choice(authored)
-        injected = self._injected.drawable(name, chunk)
-        if injected and rng.random() < self._share:
-            return len(self._rows) + rng.choice(injected)
+        share, slots = self.authored.drawable_slots(name, chunk)
+        if slots and rng.random() < share:
+            return len(self._rows) + self._injected.slots + rng.choice(slots)
+        slots = self._injected.drawable_slots(name, chunk)
+        if slots and rng.random() < self._share:
+            return len(self._rows) + rng.choice(slots)
         return super().pick(rng, name, chunk)
 
     def check_loader(self, args: Any) -> None:
@@ -196,8 +196,8 @@ class PromptSource(Mixture):
 
     def state_dict(self) -> dict[str, Any]:
         """Return the mixture's state, and the injected and authored prompts with their text."""
-        added = {"injected": self._injected.state(), "authored": self.authored.state()}
-        return {**super().state_dict(), **added, "prompts": self.fingerprint}
+        added_prompts = {"injected": self._injected.state(), "authored": self.authored.state()}
+        return {**super().state_dict(), **added_prompts, "prompts": self.fingerprint}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore a state. Drops prompts that were injected before. Raises ConfigError if the topics differ, or the cap
@@ -216,9 +216,9 @@ class PromptSource(Mixture):
                 client.publish_message(PromptsInjected, **asdict(injection), tick=client.tick, step=client.step)
             self._unpublished.clear()
 
-    def _checked_row(self, prompt: Any, index: int) -> Row:
+    def _injected_row(self, prompt: Any, index: int) -> Row:
         location = f"injected prompt {index}"
-        row = checked(prompt, location)
+        row = validated_row(prompt, location)
         if unknown := next((name for name in row if name not in self._columns), None):
             raise UnknownNameError("column of the prompts", unknown, self._columns)
         if is_text(row) != self._is_text:
@@ -293,10 +293,10 @@ def _by_topic(prompts: Prompts | Mapping[str, Prompts]) -> dict[str, list[Row]]:
 
 def _are_text(rows: Sequence[Row]) -> bool:
     """Whether all prompts are text instead of messages. Raises ConfigError if they are mixed."""
-    text = is_text(rows[0])
-    if differing := next((row for row in rows if is_text(row) != text), None):
+    first_is_text = is_text(rows[0])
+    if other_row := next((row for row in rows if is_text(row) != first_is_text), None):
         raise ConfigError(
-            f"topic {rows[0][TOPIC]!r} has {'text' if text else 'messages'} and topic {differing[TOPIC]!r} has "
-            f"{'messages' if text else 'text'}; use the same form for all prompts"
+            f"topic {rows[0][TOPIC]!r} has {'text' if first_is_text else 'messages'} and topic {other_row[TOPIC]!r} "
+            f"has {'messages' if first_is_text else 'text'}; use the same form for all prompts"
         )
-    return text
+    return first_is_text

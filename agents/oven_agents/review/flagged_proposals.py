@@ -147,13 +147,10 @@ def judge(
         return "unknown", "the run was only slow, and the recording does not show what the change would have gained"
     sign = _sign(metrics.get(vote.target), vote.target, vote.expected_change)
     series = measured.get(vote.target)
-    if series is None or not sign:
-        return (
-            "unknown",
-            f"{vote.target} was not measured"
-            if series is None
-            else f"it is unknown whether a higher {vote.target} is better",
-        )
+    if series is None:
+        return "unknown", f"{vote.target} was not measured"
+    if not sign:
+        return "unknown", f"it is unknown whether a higher {vote.target} is better"
     from_tick = flag.tick if flag.back is None else min(flag.back, flag.tick)
     end = series.count_until(from_tick)
     begin = min(bisect_left(series.ticks, series.ticks[end - 1] - horizon + 1), max(0, end - min_samples)) if end else 0

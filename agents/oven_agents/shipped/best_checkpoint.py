@@ -145,29 +145,30 @@ class BestCheckpoint(Agent):
             return None
         step = next(o.step for o in window.observations if o.tick == best_tick)
         skip_ticks = {receipt.tick for receipt in window.applied(SKIP)}
-        tried = any(_number(receipt.after) <= step or receipt.tick in skip_ticks for receipt in rollbacks)
+        was_tried = any(_to_number(receipt.after) <= step or receipt.tick in skip_ticks for receipt in rollbacks)
         old, new = apply_sign(metric, best), apply_sign(metric, values[-1])
         why = f"{metric.name} went from {old:.4g} at tick {best_tick} to {new:.4g} and lost {share:.0%} of its progress"
-        bad_count = self._bad_readings(values)
+        bad_count = self._count_bad_readings(values)
         if bad_count == 1 and any(receipt.tick >= points[-1][0] - 1 for receipt in window.applied(EVALUATE)):
             return None  # a person or agent with more information requested the reading, and decides
         if bad_count == 1 and can_evaluate(window) and self.lost_share(values, self.SINGLE_READING_FACTOR) is None:
             return request_evaluation(window, why)
-        was_cut = not tried and any(receipt.tick > best_tick for receipt in window.applied(SCALE))
-        choice = self._remedy(window, best_tick, tried, is_single=was_cut or best_tick == points[-bad_count - 1][0])
+        was_cut = not was_tried and any(receipt.tick > best_tick for receipt in window.applied(SCALE))
+        is_single = was_cut or best_tick == points[-bad_count - 1][0]
+        choice = self._choose_remedy(window, best_tick, was_tried, is_single=is_single)
         if choice is None:
             return None
         remedy, changes, text = choice
         why += f": roll back to tick {best_tick}{text}"
         plan = Plan.of_changes(
             window, remedy, {ROLLBACK: float(best_tick), **changes},
-            confidence=self.SECOND_CONFIDENCE if tried else self.CONFIDENCE, why=why, target=metric.name,
+            confidence=self.SECOND_CONFIDENCE if was_tried else self.CONFIDENCE, why=why, target=metric.name,
             expected_change=apply_sign(metric, round(best - values[-1], 4)), horizon=40,
         )  # fmt: skip
         return offer([plan], {SYMPTOMS[metric.better]: min(1.0, share)})
 
-    def _remedy(
-        self, window: Window, tick: int, tried: bool, *, is_single: bool
+    def _choose_remedy(
+        self, window: Window, tick: int, was_tried: bool, *, is_single: bool
     ) -> tuple[str, dict[str, float], str] | None:
         """Return the remedy's name, its changes in addition to the rollback, and their description. `is_single` means
         that a rollback alone may be enough, because the cause may not recur. Return None if no remedy is left that
@@ -175,7 +176,7 @@ class BestCheckpoint(Agent):
         rate_growth, length_growth = (growth_of(window, name) for name in (RATE, LENGTH))
         if rate_growth < self.CAUSAL_GROWTH and last_rollback_failed(window):
             return None
-        if not tried and rate_growth < self.CAUSAL_GROWTH:
+        if not was_tried and rate_growth < self.CAUSAL_GROWTH:
             if SKIP in window.knobs and length_growth < self.CAUSAL_GROWTH:
                 return (
                     "rollback_and_skip",
@@ -185,26 +186,26 @@ class BestCheckpoint(Agent):
             if is_single or length_growth >= self.CAUSAL_GROWTH:
                 return "rollback", {}, ""
         if unexplained_jump(window, tick, window.tick - tick):  # only further steps repair such weights
-            return None if tried else ("rollback", {}, "")
+            return None if was_tried else ("rollback", {}, "")
         knob = window.knobs[SCALE]
         lowered = knob.bounded(knob.number / (rate_growth if rate_growth >= self.CAUSAL_GROWTH else self.CUT))
         if lowered > knob.number / 1.2:
             return None
         return "rollback_and_cut", {SCALE: lowered}, f" and {SCALE} {knob.number:.3g} → {lowered:.3g}"
 
-    def _bad_readings(self, values: Sequence[float]) -> int:
+    def _count_bad_readings(self, values: Sequence[float]) -> int:
         """Return the number of consecutive newest readings that show the loss."""
         shorter = (values[:end] for end in range(len(values), self.MIN_READINGS, -1))
         return sum(1 for _ in takewhile(lambda prefix: self.lost_share(prefix) is not None, shorter))
 
-    def lost_share(self, values: Sequence[float], times: float = 1.0) -> float | None:
-        """Return the share of what was learnt that the newest reading has lost beyond the limits, or None. `times`
+    def lost_share(self, values: Sequence[float], factor: float = 1.0) -> float | None:
+        """Return the share of what was learnt that the newest reading has lost beyond the limits, or None. `factor`
         multiplies the limits. `values` are at least four values, oldest first, where higher is better."""
         max_count = max(1, min(self.MAX_AVERAGED, len(values) - self.MIN_READINGS))
-        shares = (self._averaged_lost_share(values, count, times) for count in range(1, max_count + 1))
+        shares = (self._averaged_lost_share(values, count, factor) for count in range(1, max_count + 1))
         return next((share for share in shares if share is not None), None)
 
-    def _averaged_lost_share(self, values: Sequence[float], count: int, times: float) -> float | None:
+    def _averaged_lost_share(self, values: Sequence[float], count: int, factor: float) -> float | None:
         """Return the lost share for the mean of the newest `count` readings. The last one must not have recovered."""
         before, newest = values[:-count], values[-count:]
         best, deviation = max(before), bending_noise(before)
@@ -212,7 +213,7 @@ class BestCheckpoint(Agent):
         # The expected maximum of n readings, in standard deviations above their level.
         expected_maximum = math.sqrt(2 * math.log(len(before)))
         noise = (expected_maximum + self.SIGMAS) * deviation / math.sqrt(count)
-        min_loss = times * max(
+        min_loss = factor * max(
             self.MIN_LOST_SHARE * learnt,
             self.MIN_RELATIVE_LOSS * abs(best),
             noise,
@@ -226,5 +227,5 @@ def _largest_fall(values: Sequence[float]) -> float:
     return max(high - value for high, value in zip(accumulate(values, max), values, strict=True))
 
 
-def _number(value: Value) -> float:
+def _to_number(value: Value) -> float:
     return float(value) if isinstance(value, int | float) else math.inf

@@ -80,12 +80,12 @@ class CalibrationDrift(Agent):
         lag = int(self.WAIT_TICKS / 2)
         if sighting is None or len(readings) <= lag or readings[-1][1] < readings[-1 - lag][1] - self.MIN_RECOVERY:
             return None
-        calibrated = [tick for tick, error, null in readings if error <= null]
-        return self._offer(window, sighting.why, calibrated[-1] if calibrated else None)
+        calibrated_ticks = [tick for tick, error, null in readings if error <= null]
+        return self._offer(window, sighting.why, calibrated_ticks[-1] if calibrated_ticks else None)
 
     def _offer(self, window: Window, why: str, calibrated_tick: int | None) -> Alternatives | None:
         knobs, target = window.knobs, _target(window.run)
-        alone_confidence, seconded_confidence = solo_confidence(window.run), tentative_confidence(window.run)
+        alone_confidence, shared_confidence = solo_confidence(window.run), tentative_confidence(window.run)
         plans = []
         weight, beta, rate = knobs.get(LAMBDA), knobs.get(BETA), knobs.get(SCALE)
         if weight is not None and held_out_metric(window.run) is not None:
@@ -101,13 +101,13 @@ class CalibrationDrift(Agent):
         if beta is not None:
             raised_beta = beta.bounded(max(self.BETA_FACTOR * beta.number, self.MIN_BETA))
             if raised_beta > beta.number:
-                plans.append(("raise_beta", {BETA: raised_beta}, seconded_confidence))
+                plans.append(("raise_beta", {BETA: raised_beta}, shared_confidence))
         if rate is not None:
             lowered = rate.bounded(self.RATE_FACTOR * rate.number)
             if lowered < rate.number:
-                plans.append(("lower_lr", {SCALE: lowered}, seconded_confidence))
+                plans.append(("lower_lr", {SCALE: lowered}, shared_confidence))
         change = apply_sign(target, self.GAIN)
-        offered = [
+        offered_plans = [
             Plan.of_votes(
                 remedy,
                 [
@@ -120,7 +120,7 @@ class CalibrationDrift(Agent):
             )
             for remedy, changes, confidence in plans
         ]  # fmt: skip
-        return offer(offered, {"calibration_drift": 0.8})
+        return offer(offered_plans, {"calibration_drift": 0.8})
 
 
 def _target(run: RunStarted) -> MetricSpec:

@@ -74,11 +74,11 @@ class Curriculum(Agent):
 
     def vote(self, window: Window) -> TopicShares | None:
         shares = window.knobs[MIXTURE].shares
-        changed = window.last_change_tick(MIXTURE)
-        if changed >= 0 and window.tick < changed + self.WAIT_TICKS:
+        changed_at = window.last_change_tick(MIXTURE)
+        if changed_at >= 0 and window.tick < changed_at + self.WAIT_TICKS:
             return None
         # Rewards before a rollback say nothing about the restored policy.
-        since = max(changed, window.last_change_tick(ROLLBACK))
+        since = max(changed_at, window.last_change_tick(ROLLBACK))
         if len(window.series("reward", after=since)) < self.MIN_TICKS:
             return None
         rewards = {level: window.series(f"reward/{level}", after=since, last=self.RECENT) for level in shares}

@@ -294,7 +294,7 @@ class Divergence(Agent):
         why = f"{LOSS} jumped from {level:.3g} (noise {spread:.2g}) to {values[-1]:.3g} at tick {onset} and stayed high"
         severity = min(1.0, excess / (8 * spread))
         mean_excess = fmean(values[-rise_length - self.ROLLBACK_MARGIN + 1 :]) - level
-        remedies = self._remedies(window, onset)
+        remedies = self._likely_remedies(window, onset)
         return _Harm("loss_spike", severity, onset, why, mean_excess, level, remedies, confidence=self.JUMP_CONFIDENCE)
 
     def _find_slow_rise(self, window: Window, losses: list[tuple[int, float]], new_count: int) -> _Harm | None:
@@ -313,20 +313,20 @@ class Divergence(Agent):
         excess = math.fsum(values[-count:]) / count - level
         why = f"{LOSS} rose from {level:.3g} to a mean of {level + excess:.3g} over {count} ticks"
         onset = losses[-steps_since_rise(values[-2 * self.RECENT_TICKS :], level)][0]
-        remedies = self._remedies(window, onset)
+        remedies = self._likely_remedies(window, onset)
         return _Harm("loss_creeps_up", 0.6, onset, why, excess, level, remedies, confidence=self.CREEP_CONFIDENCE)
 
-    def _remedies(self, window: Window, onset: int) -> tuple[str, ...]:
+    def _likely_remedies(self, window: Window, onset: int) -> tuple[str, ...]:
         if growth_of(window, RATE) >= self.CAUSAL_GROWTH:
             return (ROLLBACK_AND_CUT, ROLLBACK_AND_SKIP)
-        if growth_of(window, LENGTH) >= self.CAUSAL_GROWTH and ROLLBACK_ONLY not in self._tried(window, onset):
+        if growth_of(window, LENGTH) >= self.CAUSAL_GROWTH and ROLLBACK_ONLY not in self._tried_remedies(window, onset):
             return (ROLLBACK_ONLY,)  # the rate is unchanged, so the moments are damaged; a rollback restores them, too
         return (ROLLBACK_AND_SKIP, ROLLBACK_AND_CUT)
 
     def _offer(self, window: Window, harm: _Harm) -> Alternatives | None:
         if shrink_share(window) > 0.5:
             return None  # the cause is weight decay, not the rate or the data
-        tried = self._tried(window, harm.onset)
+        tried_remedies = self._tried_remedies(window, harm.onset)
         symptoms = {harm.symptom: harm.severity}
         cosines = window.series(ALIGNMENT, after=harm.onset - 1)
         if len(cosines) >= self.JUMP_LENGTH and median(cosines) < -0.2:
@@ -337,15 +337,15 @@ class Divergence(Agent):
             may_cut = False  # no step caused the harm, and further steps repair the weights
         no_rollback = last_rollback_failed(window) and not harm.retry
         plans = [
-            self._plan(window, remedy, harm)
-            for remedy in sorted(harm.remedies, key=lambda remedy: remedy in tried)
-            if (harm.retry or remedy not in tried)
+            self._create_plan(window, remedy, harm)
+            for remedy in sorted(harm.remedies, key=lambda remedy: remedy in tried_remedies)
+            if (harm.retry or remedy not in tried_remedies)
             and (may_cut or remedy != ROLLBACK_AND_CUT)
             and not (no_rollback and remedy not in (ROLLBACK_AND_CUT, SKIP_ONLY))
         ]
         return offer(plans, symptoms)
 
-    def _tried(self, window: Window, onset: int) -> set[str]:
+    def _tried_remedies(self, window: Window, onset: int) -> set[str]:
         """Return the remedies of the last MEMORY ticks, except a single rollback to a damaged snapshot."""
         rollbacks = {r.tick for r in window.applied(ROLLBACK) if r.tick > window.tick - self.MEMORY}
         with_cut = {r.tick for r in window.applied(SCALE)} & rollbacks
@@ -371,7 +371,7 @@ class Divergence(Agent):
             (o.tick for o in window.observations if o.tick <= rollback.tick and o.step <= rollback.after), default=None
         )
 
-    def _plan(self, window: Window, remedy: str, harm: _Harm) -> Plan:
+    def _create_plan(self, window: Window, remedy: str, harm: _Harm) -> Plan:
         """Return the plan of a remedy, or an empty plan if the run lacks one of its knobs."""
         snapshot = self._damaged_snapshot(window, harm.onset) if remedy == ROLLBACK_ONLY and not harm.retry else None
         back = max(0, harm.onset - self.ROLLBACK_MARGIN if snapshot is None else snapshot - 1)
@@ -393,7 +393,7 @@ class Divergence(Agent):
         target = objective(window.run)
         gain = harm.excess or DEFAULT_GAIN
         expected_change = round(apply_sign(target, gain), 4)
-        is_second = not harm.retry and self._tried(window, harm.onset)
+        is_second = not harm.retry and self._tried_remedies(window, harm.onset)
         hit_rate = min(harm.confidence, self.SECOND_CONFIDENCE) if is_second else harm.confidence
         certainty = confidence(
             window, hit_rate=hit_rate, target=target.name, gain=gain, horizon=self.HORIZON, back=back

@@ -95,11 +95,9 @@ class EntropyCollapse(Agent):
     def _treat_constant_confidence(self, window: Window) -> Alternatives | None:
         """Raise λ if stated confidences are constant. There was no fall that a rollback could undo."""
         knob, since = window.knobs.get(LAMBDA), window.last_change_tick(ROLLBACK, SCALE, BETA, LAMBDA)
-        if (
-            knob is None
-            or held_out_metric(window.run) is None
-            or (since >= 0 and window.tick < since + self.COLLAPSE_TICKS)
-        ):
+        if knob is None or held_out_metric(window.run) is None:
+            return None
+        if since >= 0 and window.tick < since + self.COLLAPSE_TICKS:
             return None
         sighting = confidence_sighting(window)
         raised = knob.bounded(max(2 * knob.number, self.MIN_LAMBDA))
@@ -126,7 +124,7 @@ class EntropyCollapse(Agent):
             return None
         if rise(values, self.LEVEL_TICKS) > 2 or fmean(values[-self.LEVEL_TICKS :]) > self.SOLVED_LEVEL:
             return None
-        falls = {gauge: self._fall(window, gauge, since) for gauge in (ENTROPY, CONFIDENCE)}
+        falls = {gauge: self._measure_fall(window, gauge, since) for gauge in (ENTROPY, CONFIDENCE)}
         gauge, fall = next(((gauge, fall) for gauge, fall in falls.items() if fall is not None), ("", None))
         if fall is None:
             return None
@@ -145,7 +143,7 @@ class EntropyCollapse(Agent):
             window, why, self.CONFIDENCE_OF_BOTH if is_quiet else self.CONFIDENCE_OF_ONE, gauge, is_quiet
         )
 
-    def _fall(self, window: Window, gauge: str, since: int) -> tuple[float, float] | None:
+    def _measure_fall(self, window: Window, gauge: str, since: int) -> tuple[float, float] | None:
         """Return the old and new median of a gauge that has collapsed, otherwise None."""
         values = [
             v for _, v in window.surviving_series(gauge, after=since, last=self.LEVEL_TICKS + self.COLLAPSE_TICKS)
@@ -197,7 +195,7 @@ class EntropyCollapse(Agent):
     ) -> Alternatives | None:
         target = held_out_metric(window.run) or objective(window.run)
         change = apply_sign(target, 0.03)
-        offered = [
+        offered_plans = [
             Plan.of_votes(
                 remedy,
                 [
@@ -210,4 +208,4 @@ class EntropyCollapse(Agent):
             )
             for remedy, changes in plans
         ]  # fmt: skip
-        return offer(offered, symptoms)
+        return offer(offered_plans, symptoms)

@@ -75,10 +75,8 @@ class FinalWeights(Agent):
         values = [apply_sign(metric, value) for value in (*earlier, *window.series(metric.name))]
         if self.lost_quality(values) is None:
             return None
-        best, current = (
-            apply_sign(metric, max(filter(math.isfinite, values))),
-            apply_sign(metric, values[-1]),
-        )
+        best = apply_sign(metric, max(filter(math.isfinite, values)))
+        current = apply_sign(metric, values[-1])
         why = (
             f"{metric.name} was {best:.4g} at its best and is {current:.4g} now: compare both at the end, and keep the "
             "better weights"

@@ -68,9 +68,9 @@ class GradClip(Agent):
         norms = [norm for _, norm in window.surviving_series(NORM, after=since, last=self.WINDOW)]
         if len(norms) < self.WINDOW or not all(math.isfinite(norm) and norm > 0 for norm in norms):
             return None
-        return self._outliers(window, norms) or self._drift(window, norms)
+        return self._treat_outliers(window, norms) or self._treat_drift(window, norms)
 
-    def _outliers(self, window: Window, norms: list[float]) -> Vote | None:
+    def _treat_outliers(self, window: Window, norms: list[float]) -> Vote | None:
         middle = median(norms)
         outliers = [norm for norm in norms if norm > self.OUTLIER_FACTOR * middle]
         if not self.MIN_OUTLIERS <= len(outliers) <= self.MAX_OUTLIER_SHARE * len(norms):
@@ -83,7 +83,7 @@ class GradClip(Agent):
         certainty = confidence(window, hit_rate=self.CONFIDENCE, target=target, gain=self.GAIN, horizon=self.HORIZON)
         return self._tighten(window, 1.5 * quantile(norms, 0.9), why, "grad_norm_spike", certainty)
 
-    def _drift(self, window: Window, norms: list[float]) -> Vote | None:
+    def _treat_drift(self, window: Window, norms: list[float]) -> Vote | None:
         logs = [math.log(norm) for norm in norms]
         shift = shift_of_newest(norms, self.RECENT_TICKS)
         old, new = median(shift.before), median(shift.now)

@@ -63,7 +63,7 @@ class LearningRate(Agent):
     WINDOW = 8
     """Newest ticks whose cosines show a low rate. Eight steps reveal a rate that is 10 to 30 times too low."""
     MIN_COSINES = 6
-    """Minimum cosines measured within WINDOW. With fewer, the median and the quartile are single values."""
+    """Minimum number of cosines within WINDOW. With fewer, the median and the quartile are single values."""
     SETTLING_TICKS = 2
     """Ticks to ignore after a rate change while the mean adapts, and to roll back before the first long step."""
     MIN_COSINE = 0.40
@@ -79,7 +79,7 @@ class LearningRate(Agent):
     MIN_LONG_COSINES = 20
     """Minimum cosines for opposition or slight agreement. With SIGMAS, 2 % of 400 ticks of noise give a false alarm."""
     LONG_WINDOW = 60
-    """Maximum ticks to read for opposed gradients. More would describe an earlier state of the model."""
+    """Maximum number of ticks to read for opposed gradients. More would describe an earlier state of the model."""
     SIGMAS = 3.5
     """Standard errors that a mean cosine, or a worsening loss, must exceed. Noise often crosses two of them."""
     EARLY_COUNTS = range(12, 15)
@@ -196,8 +196,8 @@ class LearningRate(Agent):
     def _treat_collapse(self, window: Window) -> Plan | Vote | None:
         """Propose a rollback and a cut after a collapse of the reward, or first request a held-out reading."""
         since = window.last_change_tick(SCALE, ROLLBACK)
-        changed = window.last_change_tick(SCALE)
-        if changed >= 0 and window.tick <= changed + window.run.rules.cooldown_ticks:
+        changed_at = window.last_change_tick(SCALE)
+        if changed_at >= 0 and window.tick <= changed_at + window.run.rules.cooldown_ticks:
             return None  # the cut would be rejected, and after a rollback alone the reward would collapse again
         if objective(window.run).name != "reward":
             return None
@@ -206,8 +206,8 @@ class LearningRate(Agent):
         lost = lost_rewards(window, since, min_level=self.MIN_REWARD, by_level=by_level)
         if not lost or is_off_policy(window):
             return None
-        healthy = last_healthy_tick(window, since)
-        onset = healthy + DECLINE_TICKS + 1
+        healthy_tick = last_healthy_tick(window, since)
+        onset = healthy_tick + DECLINE_TICKS + 1
         evidence = held_out_evidence(window, onset).state
         if evidence == "ask":
             return request_evaluation(window, f"{lost[0].name} fell from {lost[0].best:.2f} to {lost[0].current:.2f}")
@@ -217,7 +217,7 @@ class LearningRate(Agent):
         cut = window.knobs[SCALE].bounded(scale / self.CUT)
         if cut > scale / 1.2:
             return None
-        rollback_tick = max(since, healthy, 0)
+        rollback_tick = max(since, healthy_tick, 0)
         name, best, current, low_ticks = lost[0]
         why = (
             f"{name} fell from {best:.2f} to {current:.2f} and has stayed there for {low_ticks} ticks at scale "
@@ -233,8 +233,8 @@ class LearningRate(Agent):
         )  # fmt: skip
 
     def _raise_low_rate(self, window: Window) -> list[Vote]:
-        aligned = self._aligned(window)
-        raise_reason = aligned or self._leaning(window)
+        aligned = self._check_agreement(window)
+        raise_reason = aligned or self._check_lean(window)
         if (
             not raise_reason
             or self._may_leave_initialisation(window)
@@ -296,10 +296,10 @@ class LearningRate(Agent):
         values = [-apply_sign(target, value) for _, value in window.surviving_series(target.name, last=3 * self.WINDOW)]
         return rise(values, self.WINDOW // 2) > 2
 
-    def _aligned(self, window: Window) -> tuple[str, float] | None:
+    def _check_agreement(self, window: Window) -> tuple[str, float] | None:
         """Return the reason and the factor of a raise, or None. A few steps are enough if the agreement is clear."""
         cosines = self._cosines(window, self.WINDOW)
-        if len(cosines) < self.MIN_COSINES or _schedule_moves(window, self.WINDOW):
+        if len(cosines) < self.MIN_COSINES or _schedule_changed_rate(window, self.WINDOW):
             return None
         middle, quarter = median(cosines), quantile(cosines, 0.25)
         if middle < self.MIN_COSINE or quarter < self.MIN_QUARTILE:
@@ -310,7 +310,7 @@ class LearningRate(Agent):
         )
         return why, 4.0 if middle >= self.CLEAR_COSINE else 2.5
 
-    def _leaning(self, window: Window) -> tuple[str, float] | None:
+    def _check_lean(self, window: Window) -> tuple[str, float] | None:
         """Return the reason and the factor of a raise for slight agreement, or None. Ignore the start and the end."""
         cosines = self._cosines(window, self.LEAN_WINDOW)
         if len(cosines) < self.MIN_LONG_COSINES or window.progress > self.LATE_PROGRESS:
@@ -318,7 +318,7 @@ class LearningRate(Agent):
         shift = shift_of_halves(cosines)
         if min(fmean(shift.before), fmean(shift.now)) < self.MIN_LEAN_COSINE:
             return None
-        if len(window.observations) < self.LEAN_START or _schedule_moves(window, self.LEAN_WINDOW):
+        if len(window.observations) < self.LEAN_START or _schedule_changed_rate(window, self.LEAN_WINDOW):
             return None
         if fmean(window.series("data/repeated", last=self.MIN_LONG_COSINES) or [0.0]) > self.MAX_REPEATED_SHARE:
             return None  # the same rows have the same gradients
@@ -334,19 +334,19 @@ class LearningRate(Agent):
     def _cut_opposed(self, window: Window) -> list[Vote]:
         cosines = self._cosines(window, self.LONG_WINDOW)
         early = len(cosines) in self.EARLY_COUNTS
-        if not (early or len(cosines) >= self.MIN_LONG_COSINES) or _schedule_moves(window, self.LONG_WINDOW):
+        if not (early or len(cosines) >= self.MIN_LONG_COSINES) or _schedule_changed_rate(window, self.LONG_WINDOW):
             return []
         shift = shift_of_halves(cosines)
         if max(fmean(shift.before), fmean(shift.now)) > self.MAX_OPPOSED_COSINE:
             return []
         sigmas = self.EARLY_SIGMAS if early else self.SIGMAS
-        solved = median(window.series("frac_reward_zero_std", last=self.LONG_WINDOW) or [0.0])
+        solved_share = median(window.series("frac_reward_zero_std", last=self.LONG_WINDOW) or [0.0])
         mean, error = fmean(cosines), stdev(cosines) / math.sqrt(len(cosines))
-        if mean + sigmas * error > 0 or solved > self.MAX_SOLVED_SHARE:
+        if mean + sigmas * error > 0 or solved_share > self.MAX_SOLVED_SHARE:
             return []  # if most groups are solved, the gradient is the noise of the few others
         if objective(window.run).name == "loss" and not self._loss_worsens(window, len(cosines)):
             return []  # at a good rate, steps also overshoot in a few directions
-        lowered = _lowered(window)
+        lowered = _lowered_scale(window)
         if lowered is None:
             return []
         why = (
@@ -364,16 +364,16 @@ class LearningRate(Agent):
         target = objective(window.run)
         since = window.last_change_tick()
         values = window.series(target.name, after=since, last=2 * self.STALL_HALF)
-        if len(values) < 2 * self.STALL_HALF or _schedule_moves(window, 2 * self.STALL_HALF):
+        if len(values) < 2 * self.STALL_HALF or _schedule_changed_rate(window, 2 * self.STALL_HALF):
             return []
-        solved = median(window.series("frac_reward_zero_std", last=self.LONG_WINDOW) or [0.0])
+        solved_share = median(window.series("frac_reward_zero_std", last=self.LONG_WINDOW) or [0.0])
         old, new = fmean(values[: self.STALL_HALF]), fmean(values[self.STALL_HALF :])
         error = noise(values) * math.sqrt(2 / self.STALL_HALF)
         is_flat = apply_sign(target, new - old) < 2 * error < self.MIN_RESOLUTION * abs(old)
         cosines = window.series(ALIGNMENT, after=since, last=self.STALL_HALF)
-        if not is_flat or solved > self.MAX_SOLVED_SHARE or len(cosines) < self.STALL_HALF or fmean(cosines) > 0:
+        if not is_flat or solved_share > self.MAX_SOLVED_SHARE or len(cosines) < self.STALL_HALF or fmean(cosines) > 0:
             return []
-        lowered = _lowered(window)
+        lowered = _lowered_scale(window)
         if lowered is None:
             return []
         why = (
@@ -390,7 +390,7 @@ class LearningRate(Agent):
         return [cosine for cosine in cosines if math.isfinite(cosine)]
 
 
-def _lowered(window: Window) -> float | None:
+def _lowered_scale(window: Window) -> float | None:
     """Return the scale divided by 2.5, or None if the run lacks the knob or its lower bound allows no cut."""
     knob = window.knobs.get(SCALE)
     lowered = knob.bounded(knob.number / 2.5) if knob else math.inf
@@ -411,7 +411,7 @@ def _scale_votes(
     ]  # fmt: skip
 
 
-def _schedule_moves(window: Window, ticks: int) -> bool:
+def _schedule_changed_rate(window: Window, ticks: int) -> bool:
     """Return whether a schedule, such as warm-up or decay, changed the rate within the last ticks."""
     since = window.last_change_tick(SCALE, ROLLBACK)
     rates = window.series("learning_rate", after=since, last=ticks)

@@ -35,7 +35,7 @@ class LrCooldown(Agent):
     MAX_RATE_RATIO = 1.02
     """Maximum ratio between the highest and the lowest rate of a constant rate. It allows for rounding."""
     MIN_TICKS = 20
-    """Minimum ticks with a rate in the second half of the window. Fewer may be one stage of a step schedule."""
+    """Minimum number of rates in the second half of the window. Fewer may be one stage of a step schedule."""
 
     def cannot_fire(self, run: RunStarted) -> str | None:
         if reason := super().cannot_fire(run):

@@ -93,9 +93,9 @@ class RewardHacking(Agent):
         return "the run has only one judge" if len(weights.choices) < 2 else None
 
     def vote(self, window: Window) -> Alternatives | Vote | None:
-        return self._changed_judge(window) or self._diverging_judges(window)
+        return self._treat_changed_judge(window) or self._treat_diverging_judges(window)
 
-    def _changed_judge(self, window: Window) -> Alternatives | None:
+    def _treat_changed_judge(self, window: Window) -> Alternatives | None:
         shares = window.knobs[WEIGHTS].shares
         jumps = {judge: self._jump(window, judge) for judge in shares}
         known = {judge: movement for judge, movement in jumps.items() if movement is not None}
@@ -109,7 +109,7 @@ class RewardHacking(Agent):
                 return self._offer(window, judge, why, "judge_disagreement", None)
         return None
 
-    def _diverging_judges(self, window: Window) -> Alternatives | Vote | None:
+    def _treat_diverging_judges(self, window: Window) -> Alternatives | Vote | None:
         shares = window.knobs[WEIGHTS].shares
         shifts = {judge: self._shift(window, judge, self.RECENT_STEPS, self.REFERENCE) for judge in shares}
         known = {judge: movement for judge, movement in shifts.items() if movement is not None}
@@ -181,6 +181,5 @@ class RewardHacking(Agent):
         if min(now) <= max(before) and max(now) >= min(before):
             return 0.0, 0.0
         shift = Shift(before[self.JUMP_STEPS :], now)
-        return shift.mean_difference / shift.standard_error(
-            max(noise(values[: -self.JUMP_STEPS]), MIN_NOISE)
-        ), shift.mean_difference
+        error = shift.standard_error(max(noise(values[: -self.JUMP_STEPS]), MIN_NOISE))
+        return shift.mean_difference / error, shift.mean_difference

@@ -63,19 +63,19 @@ class RollbackUndo(Agent):
             rollback.tick + int(self.EFFECT_TICKS) + PATIENCE
         ):
             return None
-        measured = recovered_share(window, rollback)
-        if measured is None:
+        recovered_shares = recovered_share(window, rollback)
+        if recovered_shares is None:
             return None
-        shares = [share for tick, share in measured if tick >= rollback.tick + self.EFFECT_TICKS]
+        shares = [share for tick, share in recovered_shares if tick >= rollback.tick + self.EFFECT_TICKS]
         if not shares:
             return self._request_reading(window, rollback)
         return self._undo(window, rollback, shares[0]) if shares[0] < MIN_RECOVERY else None
 
     def _request_reading(self, window: Window, rollback: Receipt) -> Vote | None:
         """Request a reading after a rollback, unless there was already a request."""
-        requested = any(receipt.tick >= rollback.tick + self.EFFECT_TICKS for receipt in window.applied(EVALUATE))
+        was_requested = any(receipt.tick >= rollback.tick + self.EFFECT_TICKS for receipt in window.applied(EVALUATE))
         why = f"the rollback at tick {rollback.tick} may not have helped"
-        return None if requested or not can_evaluate(window) else request_evaluation(window, why)
+        return None if was_requested or not can_evaluate(window) else request_evaluation(window, why)
 
     def _undo(self, window: Window, rollback: Receipt, share: float) -> Plan:
         regained = f"only {share:.0%}" if share > 0 else "none"

@@ -28,7 +28,7 @@ class _Reading:
     kl: float
     growth: float
     """KL of the later half divided by the KL of the earlier half."""
-    highest: float
+    max_kl: float
     """Highest KL of a single step."""
     headroom: float
     """Remaining share of the ceiling: the smaller one of training reward and held-out metric."""
@@ -85,7 +85,7 @@ class Teacher(Agent):
     MIN_DISTANCE_RATIO = 2.0
     """Minimum KL to a stronger teacher that has more to teach, as a multiple of the KL to the active one."""
     MIN_SAMPLES = 2
-    """Minimum samples of the KL to a stronger teacher. A single step means nothing."""
+    """Minimum number of samples of the KL to a stronger teacher. A single step means nothing."""
     MAX_RUNAWAY_KL = 1.0
     """KL in nats per token above which β is not raised. Raises gained 4.8 noise widths below, and lost 0.9 above."""
     MAX_LEAP = 5.0
@@ -155,13 +155,9 @@ class Teacher(Agent):
         return self._propose(window, last.actuator, last.before, why, lost, "symptom:reward_fell_after_swap")
 
     def _tighten(self, window: Window, reading: _Reading) -> Vote | None:
-        if (
-            reading.growth < self.RUNAWAY_RATIO
-            or not self.MIN_RUNAWAY_KL <= reading.kl <= self.MAX_RUNAWAY_KL
-            or reading.rise > 0
-        ):
+        if reading.growth < self.RUNAWAY_RATIO or reading.rise > 0:
             return None
-        if reading.highest > self.MAX_LEAP * reading.kl:
+        if not self.MIN_RUNAWAY_KL <= reading.kl <= self.MAX_RUNAWAY_KL or reading.max_kl > self.MAX_LEAP * reading.kl:
             return None
         if quality_dropped(window) is False or is_off_policy(window):
             return None
@@ -183,7 +179,7 @@ class Teacher(Agent):
         if reading.rise > self.MAX_FLAT_RISE * reading.headroom:
             return None
         why = f"the KL penalty limits the policy ({reading.text}; beta × KL {beta.number * reading.kl:.2f})"
-        stronger = _stronger(window)
+        stronger = _stronger_teacher(window)
         if stronger:
             why += f": {TEACHER} {window.knobs[TEACHER].value} → {stronger}"
             return self._propose(window, TEACHER, stronger, why, reading.headroom / 2, "symptom:kl_anchor_binds")
@@ -195,7 +191,7 @@ class Teacher(Agent):
 
     def _replace_absorbed_teacher(self, window: Window, reading: _Reading) -> Vote | None:
         """Move from an absorbed teacher to the next stronger one."""
-        stronger = _stronger(window)
+        stronger = _stronger_teacher(window)
         if (
             not stronger
             or reading.growth > self.FLAT_RATIOS[1]
@@ -280,7 +276,7 @@ def _last_rewards(window: Window, count: int, *, after: int = -1, until: int | N
     return rewards
 
 
-def _stronger(window: Window) -> str:
+def _stronger_teacher(window: Window) -> str:
     """Return the next stronger teacher that was neither rejected nor abandoned, or an empty string if there is none."""
     knob = window.knobs.get(TEACHER)
     if knob is None or knob.value not in knob.spec.choices:

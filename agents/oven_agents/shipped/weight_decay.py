@@ -116,9 +116,9 @@ class WeightDecay(Agent):
         )
         if len(norms) < gauges.LEVEL_TICKS:
             return None
-        top = max(value for _, value in norms)
-        healthy_tick = max(tick for tick, value in norms if value >= 0.99 * top)
-        lost = 1 - norms[-1][1] / top
+        max_norm = max(value for _, value in norms)
+        healthy_tick = max(tick for tick, value in norms if value >= 0.99 * max_norm)
+        lost = 1 - norms[-1][1] / max_norm
         knob, attempts = window.knobs[DECAY], window.applied(DECAY)
         if lost < self.MIN_NORM_CHANGE or knob.number <= 0 or len(attempts) >= self.MAX_ATTEMPTS:
             return None

@@ -49,8 +49,7 @@ def recovered_share(window: Window, rollback: Receipt) -> list[tuple[int, float]
     metric = held_out_metric(window.run)
     if metric is None:
         return None
-    measured = [o for o in window.observations if metric.name in o.metrics]
-    points = [(o, apply_sign(metric, o.metrics[metric.name])) for o in measured]
+    points = [(o, apply_sign(metric, o.metrics[metric.name])) for o in window.observations if metric.name in o.metrics]
     step = rollback.after if isinstance(rollback.after, int | float) else -1
     before = [value for o, value in points if o.tick <= rollback.tick and o.step <= step]
     discarded = [value for o, value in points if o.tick <= rollback.tick and o.step > step]

@@ -96,11 +96,9 @@ def equal_advantages(
     deviations: Sequence[float], objectives: Sequence[float] = (), metric: str = ADVANTAGE
 ) -> Sighting | None:
     """Report groups whose completions all get the same reward, so that no gradient is left."""
-    if (
-        len(deviations) < LEVEL_VALUES
-        or _is_solved(objectives)
-        or not is_below(deviations, EQUAL_DEVIATION, 2 * EQUAL_DEVIATION)
-    ):
+    if len(deviations) < LEVEL_VALUES or _is_solved(objectives):
+        return None
+    if not is_below(deviations, EQUAL_DEVIATION, 2 * EQUAL_DEVIATION):
         return None
     now = median(deviations[-LEVEL_VALUES:])
     why = f"advantages have a standard deviation of {now:.3g}: the rewards do not distinguish completions"
@@ -236,11 +234,9 @@ def equal_rewards_sighting(window: Window) -> Sighting | None:
 
 
 def length_sighting(window: Window) -> Sighting | None:
-    return (
-        shrinking_answers(recent_values(window, LENGTH), start_level(window, LENGTH))
-        if _publishes(window, LENGTH)
-        else None
-    )
+    if not _publishes(window, LENGTH):
+        return None
+    return shrinking_answers(recent_values(window, LENGTH), start_level(window, LENGTH))
 
 
 def kl_sighting(window: Window) -> Sighting | None:

@@ -54,10 +54,8 @@ class OverlongSteps:
 def overlong_steps(window: Window) -> OverlongSteps | None:
     """Return the newest streak of overlong steps since the last rate change. Return None during warm-up (the final
     rate is unknown), if the length is not measured, or if steps at this rate used to be half as long or less."""
-    if (
-        _is_warming_up(window)
-        or max(window.series(LENGTH, last=RECENT_TICKS), default=0.0) <= MAX_LENGTH / MAX_WEIGHT_GROWTH
-    ):
+    max_length = max(window.series(LENGTH, last=RECENT_TICKS), default=0.0)
+    if max_length <= MAX_LENGTH / MAX_WEIGHT_GROWTH or _is_warming_up(window):
         return None  # a fast path for most ticks
     lengths = _lengths(window)
     streak: list[tuple[int, float]] = []

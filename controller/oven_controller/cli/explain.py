@@ -111,5 +111,5 @@ def vote_lines(decision: Decision, votes: Mapping[str, Vote]) -> list[str]:
         if vote is not None and vote.target:
             vote_line += f", expects {vote.target} {vote.expected_change:+.3g} within {vote.horizon} ticks"
         lines.append(vote_line + (f": {rationale}" if rationale else ""))
-    silent = [line.agent for line in decision.tally if line.stance == "silent"]
-    return [*lines, f"silent: {', '.join(silent)}"] if silent else lines
+    silent_agents = [line.agent for line in decision.tally if line.stance == "silent"]
+    return [*lines, f"silent: {', '.join(silent_agents)}"] if silent_agents else lines

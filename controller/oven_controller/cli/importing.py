@@ -76,26 +76,26 @@ def resumed_text(incarnations: int) -> str:
 
 def source_lines(summary: dict[str, Any]) -> list[str]:
     """Return lines about the rows and fields that the import skipped, and hints."""
-    out = [f"  skipped: {count} {kind}" for kind, count in summary["skipped"].items()]
+    lines = [f"  skipped: {count} {kind}" for kind, count in summary["skipped"].items()]
     if summary["untimed"]:
-        out.append(f"  {summary['untimed']} rows have no timestamp; the file's modification time is used")
-    return [line for text in [*out, *summary["hints"]] for line in wrapped(text)]
+        lines.append(f"  {summary['untimed']} rows have no timestamp; the file's modification time is used")
+    return [line for text in [*lines, *summary["hints"]] for line in wrapped(text)]
 
 
 def _summary_lines(summary: dict[str, Any]) -> list[str]:
     resumes = ", " + resumed_text(summary["incarnations"]) if summary["incarnations"] > 1 else ""
-    out = wrapped(
+    lines = wrapped(
         f"run {summary['run']}: {summary['observations']} observations of "
         f"{counted(len(summary['metrics']), 'metric')}, steps {summary['first_step']} to "
         f"{summary['last_step']}{resumes}; from {summary['source']} ({summary['format']})"
     )
-    out += source_lines(summary)
+    lines += source_lines(summary)
     if summary["actuators"]:
-        out += wrapped(f"  knobs: {', '.join(summary['actuators'])}")
+        lines += wrapped(f"  knobs: {', '.join(summary['actuators'])}")
     else:
-        out += wrapped(
+        lines += wrapped(
             "  no knobs, because there is no metric `learning_rate`: use --rename NAME=learning_rate if it has another "
             "name, or --knob optimizer.lr_scale"
         )
-    out.append("next steps:")
-    return [*out, f"  oven-controller review {summary['run']}", f"  oven-controller monitor {summary['run']}"]
+    lines.append("next steps:")
+    return [*lines, f"  oven-controller review {summary['run']}", f"  oven-controller monitor {summary['run']}"]

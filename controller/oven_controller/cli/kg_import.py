@@ -51,7 +51,7 @@ def import_graph_files(
     except ImportError as error:
         raise ConfigError(f"`kg import` {NEEDS_EXTRA}") from error
     folder.check_new(to)
-    imported = read_files(
+    result = read_files(
         files,
         format_,
         relations=relations,
@@ -60,18 +60,18 @@ def import_graph_files(
         cycles="cut" if cut_cycles else "refuse",
         licence=licence,
     )
-    folder.write(to, imported.arrays)
+    folder.write(to, result.arrays)
     if as_json:
-        fields = {"folder": str(to), **summary_fields(imported.arrays)}
-        print(json.dumps(fields | {"repeated": imported.repeated, "left_out": imported.skipped}))
+        fields = {"folder": str(to), **summary_fields(result.arrays)}
+        print(json.dumps(fields | {"repeated": result.repeated, "left_out": result.skipped}))
         return 0
-    say(f"{imported.arrays.nodes:,} nodes and {imported.arrays.edges:,} edges in {to}")
-    say(*summary_lines(imported.arrays))
-    if imported.repeated:
-        say(f"{imported.repeated:,} edges were repeated; the largest weight of each was used")
-    for kind, count in imported.skipped.items():
+    say(f"{result.arrays.nodes:,} nodes and {result.arrays.edges:,} edges in {to}")
+    say(*summary_lines(result.arrays))
+    if result.repeated:
+        say(f"{result.repeated:,} edges were repeated; the largest weight of each was used")
+    for kind, count in result.skipped.items():
         say(f"{count:,} {kind} skipped")
-    for name in imported.unused_relations:
+    for name in result.unused_relations:
         say(f"{relations} maps the relation {name!r}, but no file has it")
     return 0
 
@@ -140,7 +140,7 @@ def summary_lines(arrays: GraphArrays) -> list[str]:
 
 
 def _counts_line(label: str, counts: dict[str, int]) -> str:
-    ranked = sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))
-    details = ", ".join(f"{count:,} {name or 'unspecified'}" for name, count in ranked[:MAX_COUNTS])
-    more = f", and {len(ranked) - MAX_COUNTS} more" if len(ranked) > MAX_COUNTS else ""
+    ranking = sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))
+    details = ", ".join(f"{count:,} {name or 'unspecified'}" for name, count in ranking[:MAX_COUNTS])
+    more = f", and {len(ranking) - MAX_COUNTS} more" if len(ranking) > MAX_COUNTS else ""
     return f"{label:14}{sum(counts.values()):,}  {details}{more}"

@@ -74,16 +74,16 @@ async def _print(access: RunAccess, as_json: bool, follow: bool, last: int | Non
     if last is not None:
         exit_if_incomplete(access)
         return
-    pending: list[Event] = []
+    pending_events: list[Event] = []
     started = False
     # Reading fails at RunStarted if another version wrote the log. Nothing is printed before that is clear.
     async for event in access.events():
-        pending.append(event)
+        pending_events.append(event)
         started |= isinstance(event.body, RunStarted)
         if started:
-            _print_events(pending, as_json)
-            pending.clear()
-    _print_events(pending, as_json)
+            _print_events(pending_events, as_json)
+            pending_events.clear()
+    _print_events(pending_events, as_json)
     exit_if_incomplete(access)
 
 

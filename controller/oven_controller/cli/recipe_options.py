@@ -113,6 +113,6 @@ def _options(recipe: str, model: type[BaseModel], own_names: set[str | None]) ->
 
 def _help_text(text: str, default: Any) -> str:
     """Return a setting's description and its default as a user would type it, e.g. `25,50,75` for a list."""
-    typed = ",".join(map(str, default)) if isinstance(default, tuple | list) else str(default)
+    default_text = ",".join(map(str, default)) if isinstance(default, tuple | list) else str(default)
     sentence = text[:1].upper() + text[1:]
-    return sentence if default is None else f"{sentence} (default {typed})".strip()
+    return sentence if default is None else f"{sentence} (default {default_text})".strip()

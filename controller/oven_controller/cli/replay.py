@@ -61,7 +61,7 @@ def replay(
         return
     log_replay, signatures = asyncio.run(_replay_log(folder, until, verify))
     report = log_replay.report()
-    if not report.same and signatures.signed and not verify:
+    if not report.same and signatures.is_signed and not verify:
         # A live replica may have ignored an event with a wrong signature, which was accepted here.
         log_replay, signatures = asyncio.run(_replay_log(folder, until, True))
         report = log_replay.report()
@@ -85,7 +85,7 @@ class Signatures:
 
     def __init__(self, folder: RunFolder, check: bool) -> None:
         self.keyring = Keyring(folder.pin(), check=check)
-        self.checked = check
+        self.is_checked = check
         self.explain_difference = False
         """Whether the decisions agree only if signatures are verified."""
         self.by_kind: dict[str, Counter[str]] = {}
@@ -96,7 +96,7 @@ class Signatures:
         if isinstance(event.body, LearnerMessage):
             self._gap_finder.feed(event.body)
         kind = names.kind(event.subject)
-        if self.checked and kind not in UNSIGNED:
+        if self.is_checked and kind not in UNSIGNED:
             fault = event.body.fault if isinstance(event.body, Malformed) else "signed"
             result = {"signature": "wrong", "signed": "signed", "unsigned": "unsigned"}.get(fault, "no message")
             self.by_kind.setdefault(kind, Counter())[result] += 1
@@ -116,19 +116,19 @@ class Signatures:
         return lines
 
     @property
-    def signed(self) -> bool:
+    def is_signed(self) -> bool:
         """Whether the run's events are signed."""
         return bool(self.keyring.keys)
 
     def fields(self) -> dict[str, Any]:
-        counts = dict(sorted(self.by_kind.items())) if self.signed else {}
-        fields = {"run_signed": self.signed, "checked": self.checked, "decided": self.explain_difference}
+        counts = dict(sorted(self.by_kind.items())) if self.is_signed else {}
+        fields = {"run_signed": self.is_signed, "checked": self.is_checked, "decided": self.explain_difference}
         return fields | {"by_kind": counts}
 
     def lines(self) -> list[str]:
-        if not self.checked:
+        if not self.is_checked:
             return []
-        if not self.signed:
+        if not self.is_signed:
             return ["signatures: none to check, because this run is not signed (RunStarted contains no keys)"]
         lines = ["signatures, checked:"]
         for kind, count in sorted(self.by_kind.items()):

@@ -92,8 +92,8 @@ def _start_change(
     names = {Path(agent).stem for agent in agents}
 
     def change(start: RunStarted) -> RunStarted:
-        imported = start.recipe == IMPORTED
-        new_rules = with_rules(start.rules, ({"autonomy": "auto"} if imported else {}) | rules)
+        is_imported = start.recipe == IMPORTED
+        new_rules = with_rules(start.rules, ({"autonomy": "auto"} if is_imported else {}) | rules)
         if "shadow" not in rules:
             shadow = tuple(name for name in new_rules.shadow if name not in names)
             new_rules = new_rules.model_copy(update={"shadow": shadow})
@@ -101,9 +101,9 @@ def _start_change(
         metrics = [spec.name for spec in start.metrics]
         specs = {spec.name: spec for spec in start.actuators}
         declared_names = {knob.name for knob in knobs}
-        assumed_knobs = [Knob(name) for name in ASSUMED_KNOBS] if imported and assume else []
+        assumed_knobs = [Knob(name) for name in ASSUMED_KNOBS] if is_imported and assume else []
         for knob in [*assumed_knobs, *knobs]:
-            if knob.name not in specs or (knob.name in declared_names and imported):
+            if knob.name not in specs or (knob.name in declared_names and is_imported):
                 specs[knob.name] = knob.spec(metrics)
         return start.model_copy(update={"rules": new_rules, "actuators": tuple(specs.values())})
 

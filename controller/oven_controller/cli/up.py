@@ -118,11 +118,11 @@ def up(
         **_notify_flags(notify),
     }
     if no_learner:
-        ignored = [f"--{name}" for name in ("start", "steps", "minutes", "seed") if flags[name] is not None]
-        ignored += [layer.source for layer in options]
-        if ignored:
+        ignored_options = [f"--{name}" for name in ("start", "steps", "minutes", "seed") if flags[name] is not None]
+        ignored_options += [layer.source for layer in options]
+        if ignored_options:
             raise ConfigError(
-                f"{', '.join(ignored)} has no effect with --no-learner, because your own script decides that; omit it"
+                f"{', '.join(ignored_options)} has no effect with --no-learner; omit it: your script decides that"
             )
     if as_json and not no_learner:
         raise ConfigError("--json needs --no-learner, because it prints what your own learner needs to connect")

@@ -47,7 +47,7 @@ def dry_run(request: Request, home: Home) -> list[str]:
         processes["script"] = " ".join(request.command)
     elif request.learner:
         processes["learner"] = f"{prefix} learner"
-    if request.monitored:
+    if request.opens_monitor:
         command = f"{prefix} monitor --control  (in the terminal, if there is one)"
         processes["monitor"] = command if is_installed("monitor") else "not started: it is not installed"
     return [

@@ -21,7 +21,7 @@ def probe_judges(committee: CommitteeSettings) -> dict[str, dict[str, Any]]:
         raise ConfigError("no judge is configured; pass settings with --config FILE or --set committee.members.NAME=…")
     command = process_command("member", "--probe")
     try:
-        completed = subprocess.run(
+        result = subprocess.run(
             command,
             input=committee.model_dump_json(),
             capture_output=True,
@@ -31,9 +31,9 @@ def probe_judges(committee: CommitteeSettings) -> dict[str, dict[str, Any]]:
         )
     except subprocess.TimeoutExpired as error:
         raise ProcessError(f"probing the judges took longer than {PROBE_S:g} s; try again later") from error
-    if completed.returncode:
-        last_line = next(reversed(completed.stderr.splitlines()), "the probe process failed without an error message")
-        error_type = ConfigError if completed.returncode == ConfigError.exit_code else ProcessError
+    if result.returncode:
+        last_line = next(reversed(result.stderr.splitlines()), "the probe process failed without an error message")
+        error_type = ConfigError if result.returncode == ConfigError.exit_code else ProcessError
         raise error_type(last_line.removeprefix("error: "))
-    results: dict[str, dict[str, Any]] = json.loads(completed.stdout)
+    results: dict[str, dict[str, Any]] = json.loads(result.stdout)
     return results

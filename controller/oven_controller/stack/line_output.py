@@ -104,7 +104,7 @@ class LinePrinter:
         """For each knob, the last proposal that was not adopted, and how often it was repeated."""
         self._cannot_fire: dict[str, str] = {}
         """For each agent, the printed reason why it cannot fire."""
-        self._quarantined: list[str] = []
+        self._quarantined_members: list[str] = []
         self._stopped_agents = 0
 
     def on_earlier_event(self, event: Event) -> None:
@@ -215,9 +215,9 @@ class LinePrinter:
             detail = f"; {count} cannot fire in this run; the summary at the end says why" if count else ""
             self._print(event, f"{counted(len(own_agents), 'agent')} joined{detail}")
         for member in self.view.quarantined():
-            if member not in self._quarantined:
+            if member not in self._quarantined_members:
                 self._print(event, quarantine_text(member))
-        self._quarantined = self.view.quarantined()
+        self._quarantined_members = self.view.quarantined()
         for advice in self._reminders.select(self.view):
             time_left = format_remaining(advice, self.view.tick)
             self._print(
@@ -233,9 +233,9 @@ class LinePrinter:
         self._printed_step = body.step
         metrics = [name for name in (training_signal(body.metrics), *held_out) if name]
         parts = [f"{name} {body.metrics[name]:.3f}" for name in metrics]
-        initial = {spec.name: spec.value for spec in self.view.specs}
+        initial_values = {spec.name: spec.value for spec in self.view.specs}
         for name, value in self.view.knobs.items():
-            if isinstance(value, float) and (name == "optimizer.lr_scale" or value != initial.get(name)):
+            if isinstance(value, float) and (name == "optimizer.lr_scale" or value != initial_values.get(name)):
                 parts.append(f"{name.rsplit('.', 1)[-1]} {format_value(value)}")
         self._print(event, f"step {body.step:>4}{f'/{max_steps}' if max_steps else ''}  " + "  ".join(parts))
 

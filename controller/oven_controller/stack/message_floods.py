@@ -29,15 +29,15 @@ class FloodDetector:
     _tick: int = 0
     _excess: dict[str, tuple[int, int]] = field(default_factory=dict)
     """For each agent, the number of messages beyond PER_TICK and the tick of that count."""
-    _reported: set[str] = field(default_factory=set)
+    _reported_agents: set[str] = field(default_factory=set)
 
     def on_event(self, event: Event) -> None:
         if isinstance(event.body, Observation):
             self._tick = max(self._tick, event.body.tick)
-        elif isinstance(event.body, Vote | AgentStatus | Alert) and event.author not in self._reported:
+        elif isinstance(event.body, Vote | AgentStatus | Alert) and event.author not in self._reported_agents:
             excess, tick = self._excess.get(event.author, (0, self._tick))
             excess = max(0, excess - PER_TICK * (self._tick - tick)) + 1
             self._excess[event.author] = excess, self._tick
             if excess > MAX_EXCESS:
-                self._reported.add(event.author)
+                self._reported_agents.add(event.author)
                 self.report(event.author)

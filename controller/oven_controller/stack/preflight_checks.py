@@ -48,7 +48,7 @@ class Request:
     """Receives what the user's own learner needs to connect, and later the summary. Without it, they are printed."""
 
     @property
-    def monitored(self) -> bool:
+    def opens_monitor(self) -> bool:
         """Whether the monitor opens in the terminal. It stays closed for a script, which uses the terminal itself, and
         without a learner, because the user must see how to start one."""
         return self.learner and not self.command and not self.resolved.settings.headless
@@ -122,17 +122,17 @@ def load_agents(specs: Sequence[AgentSpec], mode: str) -> str:
     options as JSON. Raises ConfigError for an agent that cannot be loaded."""
     command = process_command("agent", *Pool("", tuple(specs)).arguments, mode)
     try:
-        completed = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=LOAD_S)
+        result = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=LOAD_S)
     except subprocess.TimeoutExpired as error:
         files = ", ".join(spec.target for spec in specs if not spec.is_installed) or "the agents"
         raise ConfigError(
             f"importing {files} took longer than {LOAD_S:g} s; importing a file must not block"
         ) from error
-    if completed.returncode:
-        last_line = next(reversed(completed.stderr.splitlines()), "the agent process failed without an error message")
-        error_type = ConfigError if completed.returncode == ConfigError.exit_code else ProcessError
+    if result.returncode:
+        last_line = next(reversed(result.stderr.splitlines()), "the agent process failed without an error message")
+        error_type = ConfigError if result.returncode == ConfigError.exit_code else ProcessError
         raise error_type(last_line.removeprefix("error: "))
-    return completed.stdout
+    return result.stdout
 
 
 async def check_server(request: Request) -> None:

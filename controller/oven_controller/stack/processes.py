@@ -44,9 +44,9 @@ class MemberProcesses:
         """`report` prints a line."""
         self._processes, self._report = processes, report
         self._lock = asyncio.Lock()
-        self._adding: dict[str, str] = {}
+        self._pending_additions: dict[str, str] = {}
         """The member that each pending command adds."""
-        self._removing: dict[str, str] = {}
+        self._pending_removals: dict[str, str] = {}
         """The member that each pending command removes."""
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -55,16 +55,16 @@ class MemberProcesses:
         ready. It ends when the learner has refused or removed the member."""
         match event.body:
             case OperatorCommand(action="add") as command if NAME.fullmatch(member := member_of(command.actuator)):
-                self._adding[command.id] = member
+                self._pending_additions[command.id] = member
                 self._schedule(self._start(member), f"add {member}")
             case OperatorCommand(action="remove") as command if NAME.fullmatch(member := member_of(command.actuator)):
-                self._removing[command.id] = member
-            case Receipt() as receipt if receipt.command in self._adding:
-                member = self._adding.pop(receipt.command)
+                self._pending_removals[command.id] = member
+            case Receipt() as receipt if receipt.command in self._pending_additions:
+                member = self._pending_additions.pop(receipt.command)
                 if receipt.status != "applied":
                     self._schedule(self._end(member), f"refuse {member}")
-            case Receipt() as receipt if receipt.command in self._removing:
-                member = self._removing.pop(receipt.command)
+            case Receipt() as receipt if receipt.command in self._pending_removals:
+                member = self._pending_removals.pop(receipt.command)
                 if receipt.status == "applied":
                     self._schedule(self._end(member), f"remove {member}")
             case _:
@@ -112,7 +112,7 @@ class Processes:
         self.learner: Child | None = None
         self._plan, self._bus, self._watch = plan, bus, watch
         self._stop, self._report, self._record_pid = stop, report, record_pid
-        self._starting: list[Child] = []
+        self._starting_children: list[Child] = []
         self._others: list[SupervisedProcess] = []  # agents, members, the prior service, the notifier
         self._meshes: list[SupervisedProcess] = []
         self._server: SupervisedProcess | None = None
@@ -188,8 +188,8 @@ class Processes:
         for process in [process for process in self._others if process.name == f"member-{name}"]:
             self._others.remove(process)
             await process.end(GRACE_S)
-        for child in [child for child in self._starting if child.name == f"member-{name}"]:
-            self._starting.remove(child)
+        for child in [child for child in self._starting_children if child.name == f"member-{name}"]:
+            self._starting_children.remove(child)
             await child.end(GRACE_S)
 
     async def start_learner(self, service: Service) -> Child:
@@ -197,7 +197,7 @@ class Processes:
         if self.learner is not None:
             self.learner.close()
         self.learner = await self._start_child(service)
-        self._starting.remove(self.learner)
+        self._starting_children.remove(self.learner)
         return self.learner
 
     async def end_learner(self) -> None:
@@ -208,8 +208,8 @@ class Processes:
         """End all processes except the server, which must still log their last messages. The meshes end last."""
         if self._probes_task is not None:
             await end(self._probes_task)
-        ending = [supervised.end(GRACE_S) for supervised in self._others]
-        await asyncio.gather(*ending, *(child.end(GRACE_S) for child in self._starting))
+        end_calls = [supervised.end(GRACE_S) for supervised in self._others]
+        await asyncio.gather(*end_calls, *(child.end(GRACE_S) for child in self._starting_children))
         await asyncio.gather(*(mesh.end(GRACE_S) for mesh in self._meshes))
 
     async def end_server(self) -> None:
@@ -218,7 +218,7 @@ class Processes:
 
     def kill(self) -> None:
         """Kill all processes except the server."""
-        for process in (self.learner, *self._starting, *self._others, *self._meshes):
+        for process in (self.learner, *self._starting_children, *self._others, *self._meshes):
             if process is not None:
                 process.kill()
 
@@ -241,14 +241,14 @@ class Processes:
         if self._stop.is_set():
             raise StopRequested
         child = await service.start()
-        self._starting.append(child)
+        self._starting_children.append(child)
         self._record_pid(service.name, child.pid)
         return child
 
     def _supervise(
         self, service: Service, child: Child, wait_ready: Callable[[], Awaitable[None]], consequence: Callable[[], str]
     ) -> SupervisedProcess:
-        self._starting.remove(child)
+        self._starting_children.remove(child)
         restartable = Restartable(service.name, service.start, wait_ready, consequence)
         return SupervisedProcess(restartable, child, self._report, self._record_pid)
 

@@ -131,19 +131,19 @@ async def run_status(access: RunAccess, on_event: Callable[[Event], object] = la
         missing = access.missing_messages()
     except OvenError as error:
         read_error = str(error)
-    info, local = access.info(), _folder_facts(access, view, read_error, warnings)
-    running = local.status == "running"
+    info, facts = access.info(), _folder_facts(access, view, read_error, warnings)
+    running = facts.status == "running"
     problems = [*warnings, *([missing] if missing else ())]
-    problems += find_problems(view, local.processes, read_error, datetime.now(UTC), local.last_line)
+    problems += find_problems(view, facts.processes, read_error, datetime.now(UTC), facts.last_line)
     return RunStatus(
         run=access.run,
-        status=local.status,
+        status=facts.status,
         recipe=info.recipe or (view.started.recipe if view.started else ""),
         start=info.start,
         drill=info.drill,
         url=tls.redact(info.url) if running else "",
-        processes=tuple(ProcessStatus.model_validate(entry) for entry in local.processes),
-        memory_mb=round(sum(entry["memory_mb"] for entry in local.processes), 1),
+        processes=tuple(ProcessStatus.model_validate(entry) for entry in facts.processes),
+        memory_mb=round(sum(entry["memory_mb"] for entry in facts.processes), 1),
         tick=view.tick,
         step=view.step,
         progress=view.progress,
@@ -153,14 +153,14 @@ async def run_status(access: RunAccess, on_event: Callable[[Event], object] = la
         decisions=_decisions(view),
         outcomes=view.outcomes,
         prompts=PromptCounts(injected=view.injected, evicted=view.evicted),
-        judge_costs=local.judge_costs,
+        judge_costs=facts.judge_costs,
         held=view.held if running else "",
         ended_with=view.ended_with,
         autonomy=_autonomy(view),
         receipts=view.receipts,
         agents=_agents(view, running),
         alerts=_alerts(view),
-        judges=local.judges,
+        judges=facts.judges,
         quarantined=tuple(view.quarantined()),
         events=view.seq,
         log_unread=read_error,
@@ -213,15 +213,15 @@ def find_problems(
     """Return the problems of a running stack, one per line. `processes` have the fields of ProcessStatus. `error` says
     why the log is unreadable, or is empty. `last_line` returns the last line of a process's log."""
     problems: list[str] = []
-    unavailable = {entry["name"] for entry in processes if not entry["alive"] or entry["stopped"]}
-    frozen = [entry["name"] for entry in processes if entry["alive"] and entry["stopped"]]
-    if frozen:
-        verb = "is" if len(frozen) == 1 else "are"
-        problems.append(f"{', '.join(frozen)} {verb} frozen (stopped by a signal; `kill -CONT PID` resumes a process)")
-    if "nats-server" in unavailable:
+    unavailable_names = {entry["name"] for entry in processes if not entry["alive"] or entry["stopped"]}
+    names = [entry["name"] for entry in processes if entry["alive"] and entry["stopped"]]
+    if names:
+        verb = "is" if len(names) == 1 else "are"
+        problems.append(f"{', '.join(names)} {verb} frozen (stopped by a signal; `kill -CONT PID` resumes a process)")
+    if "nats-server" in unavailable_names:
         problems.append("the bus does not respond; training continues with its last settings")
     meshes = [entry["name"] for entry in processes if _is_mesh(entry["name"])]
-    lost_meshes = [name for name in meshes if name in unavailable]
+    lost_meshes = [name for name in meshes if name in unavailable_names]
     if meshes and len(lost_meshes) == len(meshes):
         problems.append("no mesh is running; no decisions are made, and training continues with its last settings")
     elif lost_meshes:

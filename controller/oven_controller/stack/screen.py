@@ -26,7 +26,7 @@ class Screen:
         self._held_lines: list[str] = []
         self._dropped_lines = 0
         self._monitor: ForegroundProcess | None = None
-        self._closing: asyncio.Task[None] | None = None
+        self._close_task: asyncio.Task[None] | None = None
 
     def __call__(self, line: str) -> None:
         line = clean(line)
@@ -44,7 +44,7 @@ class Screen:
         """Open the monitor in the terminal. `on_closed` returns the line to print when it is closed. Raises
         ProcessError."""
         self._monitor = monitor = await ForegroundProcess.start(command, env)
-        self._closing = asyncio.create_task(self._wait_until_closed(monitor, on_closed), name="monitor")
+        self._close_task = asyncio.create_task(self._wait_until_closed(monitor, on_closed), name="monitor")
 
     @property
     def pid(self) -> int:
@@ -53,8 +53,8 @@ class Screen:
 
     async def wait_closed(self) -> None:
         """Wait until the user quits the monitor. Return immediately if none is open."""
-        if self._closing is not None:
-            await self._closing
+        if self._close_task is not None:
+            await self._close_task
 
     async def close(self) -> None:
         """End the monitor if one is open."""

@@ -295,7 +295,7 @@ class _Stack:
         self.out(f"rules from kg (graph {info.graph[:12]}): {counts}")
 
     async def _open_monitor(self, plan: Plan) -> None:
-        if not self.request.monitored or not terminal.has_terminal():
+        if not self.request.opens_monitor or not terminal.has_terminal():
             return
         if not is_installed("monitor"):
             self.out('printing lines, because the monitor is not installed (`pip install "oven-controller[tui]"`)')

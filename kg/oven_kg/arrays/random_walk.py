@@ -76,12 +76,12 @@ class RandomWalk:
             mass[frontier] = 0
             shares[frontier] += (1 - DAMPING) * pushed_mass
             factors = per_weight[frontier]
-            reached = self._push(frontier, DAMPING * pushed_mass * factors, mass, undirected)
+            end_nodes = self._push(frontier, DAMPING * pushed_mass * factors, mass, undirected)
             if lost_mass := DAMPING * float(pushed_mass[factors == 0].sum()):
                 mass[start] += lost_mass
-                reached = np.append(reached, np.int32(start))
-            reached_nodes.append(reached)
-            frontier = _distinct(reached[mass[reached] > residue * limits[reached]], scratch)
+                end_nodes = np.append(end_nodes, np.int32(start))
+            reached_nodes.append(end_nodes)
+            frontier = _distinct(end_nodes[mass[end_nodes] > residue * limits[end_nodes]], scratch)
         nodes = _distinct(np.concatenate(reached_nodes), scratch)
         remaining_mass = mass[nodes]
         time_shares = (
@@ -95,15 +95,15 @@ class RandomWalk:
 
     def _push(self, nodes: NDArray[np.int32], per_weight: Values, mass: Values, undirected: bool) -> NDArray[np.int32]:
         """Add to `mass` the mass that flows along each edge of the nodes. Return the ends of these edges."""
-        arrays, reached = self.arrays, []
+        arrays, end_nodes = self.arrays, []
         directions = [(arrays.indptr, arrays.dst, arrays.weight)]
         if undirected:
             directions.append((arrays.in_indptr, arrays.in_src, arrays.in_weight))
         for indptr, ends, weights in directions:
             positions, counts = row_positions(indptr, nodes)
-            reached.append(ends[positions])
-            np.add.at(mass, reached[-1], np.repeat(per_weight, counts) * weights[positions])
-        return np.concatenate(reached)
+            end_nodes.append(ends[positions])
+            np.add.at(mass, end_nodes[-1], np.repeat(per_weight, counts) * weights[positions])
+        return np.concatenate(end_nodes)
 
     @cached_property
     def _incoming_weights(self) -> sparse.csr_array:

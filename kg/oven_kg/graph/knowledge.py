@@ -32,13 +32,13 @@ class Knowledge:
                 network.add_edge(edge.dst, edge.src, key=edge.id, relation=edge.relation)
         self.network = nx.freeze(network)
         # Agents send requests at every step of a run, and networkx's views are ten times slower than these.
-        self._incoming: dict[tuple[str, str], list[Edge]] = {}
-        self._outgoing: dict[tuple[str, str], list[Edge]] = {}
+        self._incoming_edges: dict[tuple[str, str], list[Edge]] = {}
+        self._outgoing_edges: dict[tuple[str, str], list[Edge]] = {}
         self._nodes_by_kind: dict[str, list[Node]] = {}
         for src, dst, key in network.edges(keys=True):
             edge = self.edges[key]
-            self._incoming.setdefault((dst, edge.relation), []).append(edge)
-            self._outgoing.setdefault((src, edge.relation), []).append(edge)
+            self._incoming_edges.setdefault((dst, edge.relation), []).append(edge)
+            self._outgoing_edges.setdefault((src, edge.relation), []).append(edge)
         for node in records.nodes:
             self._nodes_by_kind.setdefault(node.kind, []).append(node)
         self.records = records
@@ -50,16 +50,16 @@ class Knowledge:
     def edges_into(self, node: str, *relations: str) -> Iterator[Edge]:
         """Yield the edges of these relations that end at `node`."""
         for relation in relations:
-            yield from self._incoming.get((node, relation), ())
+            yield from self._incoming_edges.get((node, relation), ())
 
     def edges_out_of(self, node: str, *relations: str) -> Iterator[Edge]:
         """Yield the edges of these relations that begin at `node`."""
         for relation in relations:
-            yield from self._outgoing.get((node, relation), ())
+            yield from self._outgoing_edges.get((node, relation), ())
 
     def edges_from(self, node: str, relation: str) -> Sequence[Edge]:
         """Return the edges of one relation that begin at `node`."""
-        return self._outgoing.get((node, relation), ())
+        return self._outgoing_edges.get((node, relation), ())
 
     def nodes_of_kind(self, kind: str) -> Sequence[Node]:
         return self._nodes_by_kind.get(kind, ())
@@ -122,10 +122,10 @@ def _counts(values: Iterable[str]) -> dict[str, int]:
 def _content_hash(records: Records) -> str:
     """Return the SHA-256 of the content in canonical form, so that order and layout of the files do not matter. Only
     cited sources count, because the bibliography may have more than a graph uses."""
-    cited = {edge.source for edge in records.edges}
+    ids = {edge.source for edge in records.edges}
     content = {
         "nodes": sorted((asdict(node) for node in records.nodes), key=lambda node: str(node["id"])),
         "edges": sorted((asdict(edge) for edge in records.edges), key=lambda edge: str(edge["id"])),
-        "sources": sorted((asdict(s) for s in records.sources if s.id in cited), key=lambda source: str(source["id"])),
+        "sources": sorted((asdict(s) for s in records.sources if s.id in ids), key=lambda source: str(source["id"])),
     }
     return hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()

@@ -41,8 +41,8 @@ def to_texts(
         raise ConfigError(f"{graph_file.path}, {locate(max(row, 0))}: the {label} is empty; write a name")
     codes = column.indices.to_numpy(zero_copy_only=False).astype(np.int32)
     values = _decode(graph_file, column.dictionary, lambda code: locate(int(np.argmax(codes == code))), label)
-    converted = Column([rewrite(value) for value in values] if rewrite else values, codes)
-    return converted.select(np.arange(len(codes))) if is_dictionary else converted
+    text_column = Column([rewrite(value) for value in values] if rewrite else values, codes)
+    return text_column.select(np.arange(len(codes))) if is_dictionary else text_column
 
 
 def _decode(graph_file: GraphFile, dictionary: Any, locate: Locate, label: str) -> list[str]:
@@ -52,7 +52,7 @@ def _decode(graph_file: GraphFile, dictionary: Any, locate: Locate, label: str) 
     if not (pa.types.is_binary(dtype) or pa.types.is_string(dtype) or pa.types.is_large_string(dtype)):
         raise ConfigError(f"{graph_file.path}: the {label} is a column of {dtype}; write names")
     try:
-        decoded = dictionary.cast(pa.binary()).cast(pa.string())
+        strings = dictionary.cast(pa.binary()).cast(pa.string())
     except pa.ArrowInvalid:
         for code, value in enumerate(dictionary.cast(pa.binary()).to_pylist()):
             try:
@@ -60,7 +60,7 @@ def _decode(graph_file: GraphFile, dictionary: Any, locate: Locate, label: str) 
             except UnicodeDecodeError as error:
                 raise utf8_error(graph_file, locate(code), value[error.start]) from None
         raise
-    values: list[str] = decoded.to_numpy(zero_copy_only=False).tolist()
+    values: list[str] = strings.to_numpy(zero_copy_only=False).tolist()
     return values
 
 

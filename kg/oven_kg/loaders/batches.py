@@ -120,20 +120,20 @@ class NodeRow:
 def check_declared(rows: Iterable[NodeRow | EdgeRow], path: Path, unit: str = "") -> Iterator[NodeRow | EdgeRow]:
     """Yield a file's rows, and check that every node is declared, even after its edges. `unit` as in `to_batches`."""
     names: set[str] = set()
-    undeclared: dict[str, int] = {}  # undeclared node → number of the first edge that names it
+    undeclared_nodes: dict[str, int] = {}  # undeclared node → number of the first edge that names it
     for row in rows:
         if isinstance(row, EdgeRow):
-            undeclared |= {
-                end: row.number for end in (row.source, row.target) if end not in names and end not in undeclared
+            undeclared_nodes |= {
+                end: row.number for end in (row.source, row.target) if end not in names and end not in undeclared_nodes
             }
         elif row.name in names:
             position = f"{path}, {unit or 'node'} {row.number}"
             raise ConfigError(f"{position}: the node {row.name[:60]!r} is declared twice; give each node its own id")
         else:
             names.add(row.name)
-            undeclared.pop(row.name, None)
+            undeclared_nodes.pop(row.name, None)
         yield row
-    for name, number in undeclared.items():
+    for name, number in undeclared_nodes.items():
         position = f"{path}, {unit or 'edge'} {number}"
         raise ConfigError(f"{position}: the edge ends at {name[:60]!r}, but no node has that id; add the node")
 

@@ -43,7 +43,7 @@ class _GraphML(XmlEvents):
         self._rows: list[NodeRow | EdgeRow] = []
         self._keys: dict[str, str] = {}
         """The name of each declared attribute in lower case, by id."""
-        self._undirected = False
+        self._is_undirected = False
         self._element: dict[str, str] | None = None
         """The XML attributes of the open node or edge."""
         self._line = 1
@@ -64,7 +64,7 @@ class _GraphML(XmlEvents):
             if len(self._keys) > MAX_KEYS:
                 raise ConfigError(f"{self.location}: more than {MAX_KEYS} attributes are declared; remove some")
         elif tag == "graph":
-            self._undirected = attributes.get("edgedefault") == "undirected"
+            self._is_undirected = attributes.get("edgedefault") == "undirected"
         elif tag in ("node", "edge"):
             self._element, self._data, self._line = attributes, {}, self.line
         elif tag == "data" and self._element is not None:
@@ -94,7 +94,7 @@ class _GraphML(XmlEvents):
         relation = self._first_value(RELATIONS) or DEFAULT_RELATION
         weight = parse_weight(self._first_value(WEIGHTS), location)
         self._rows.append(EdgeRow(source, relation, target, weight, self._line))
-        if not {"true": True, "false": False}.get(element.get("directed", ""), not self._undirected):
+        if not {"true": True, "false": False}.get(element.get("directed", ""), not self._is_undirected):
             self._rows.append(EdgeRow(target, relation, source, weight, self._line))
 
     def _first_value(self, names: tuple[str, ...]) -> str:

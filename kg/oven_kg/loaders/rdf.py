@@ -76,20 +76,20 @@ class BracketDepth:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._incomplete = b""
+        self._incomplete_token = b""
         """The end of the last chunk, which may be an unfinished token."""
         self.depth = 0
 
     def feed(self, chunk: bytes) -> None:
         """Count the brackets of a chunk. Raises ConfigError if a limit is exceeded."""
-        text = self._incomplete + chunk
+        text = self._incomplete_token + chunk
         # Quotes at the end may be the beginning of three quotes.
         match = COMPLETE_TOKENS.match(text, 0, len(text.rstrip(b"\"'")))
         end = match.end() if match else 0
-        self._incomplete = text[end:]
+        self._incomplete_token = text[end:]
         brackets = NOT_BRACKETS.sub(b"", TOKEN.sub(b"", text[:end]))
         self.depth += sum(map(brackets.count, (b"(", b"["))) - sum(map(brackets.count, (b")", b"]")))
-        if self.depth > MAX_DEPTH or len(self._incomplete) > MAX_STATEMENT_BYTES:
+        if self.depth > MAX_DEPTH or len(self._incomplete_token) > MAX_STATEMENT_BYTES:
             raise ConfigError(
                 f"{self._path} has more than {MAX_DEPTH:,} nested brackets, or a text of more than "
                 f"{MAX_STATEMENT_BYTES:,} bytes; convert it to N-Triples"

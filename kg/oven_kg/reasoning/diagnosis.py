@@ -46,12 +46,12 @@ def diagnose(graph: Knowledge, request: DiagnoseRequest) -> Diagnosis:
     """Rank the causes of the symptoms, and the remedies with a positive score. Remedies with unmet needs come last."""
     symptoms = severities(graph, request.symptoms)
     causes = cause_probabilities(graph, symptoms, request.phase)
-    ranked = []
+    ranking = []
     for node in graph.nodes_of_kind("remedy"):
         if node.applies(request.phase) and (score := weigh(graph, node.id, causes, symptoms)) > 0:
-            missing = unmet(_all_needs(graph, node), request.actuators, request.metrics, request.held_out)
-            ranked.append((bool(missing), -score, node.id, missing))
-    ranked.sort()
+            missing = unmet_needs(_all_needs(graph, node), request.actuators, request.metrics, request.held_out)
+            ranking.append((bool(missing), -score, node.id, missing))
+    ranking.sort()
     remedies = [
         Remedy(
             id=id_,
@@ -60,7 +60,7 @@ def diagnose(graph: Knowledge, request: DiagnoseRequest) -> Diagnosis:
             unmet=missing,
             paths=evidence(graph, id_, causes, symptoms, ("SOLVES", "PREVENTS")),
         )
-        for _, negative_score, id_, missing in ranked[: request.k]
+        for _, negative_score, id_, missing in ranking[: request.k]
     ]
     ids = sorted({symptom.id for symptom in request.symptoms})
     return Diagnosis(
@@ -130,19 +130,19 @@ def evidence(
     graph: Knowledge, remedy: str, causes: Mapping[str, float], symptoms: Severities, relations: Sequence[str]
 ) -> tuple[EvidencePath, ...]:
     """Return at most MAX_PATHS paths from the symptoms to the remedy by these relations, strongest first."""
-    weighted: list[tuple[float, tuple[Edge, ...]]] = []
+    weighted_paths: list[tuple[float, tuple[Edge, ...]]] = []
     for edge in graph.edges_out_of(remedy, *relations):
         if edge.dst in symptoms:
-            weighted.append((edge.strength * symptoms[edge.dst], (edge,)))
+            weighted_paths.append((edge.strength * symptoms[edge.dst], (edge,)))
         elif edge.dst in causes:
             symptom_edge = max(
                 (cause_edge for cause_edge in graph.edges_out_of(edge.dst, "CAUSES") if cause_edge.dst in symptoms),
                 key=lambda cause_edge: (cause_edge.strength * symptoms[cause_edge.dst], cause_edge.id),
             )
             weight = edge.strength * causes[edge.dst] * (PREVENTION_WEIGHT if edge.relation == "PREVENTS" else 1.0)
-            weighted.append((weight, (symptom_edge, edge)))
-    weighted.sort(key=lambda item: (-item[0], [edge.id for edge in item[1]]))
-    return tuple(evidence_path(graph, edges) for _, edges in weighted[:MAX_PATHS])
+            weighted_paths.append((weight, (symptom_edge, edge)))
+    weighted_paths.sort(key=lambda item: (-item[0], [edge.id for edge in item[1]]))
+    return tuple(evidence_path(graph, edges) for _, edges in weighted_paths[:MAX_PATHS])
 
 
 def evidence_path(graph: Knowledge, edges: Sequence[Edge], remark: str = "") -> EvidencePath:
@@ -172,7 +172,7 @@ def _weakest_grade(edges: Sequence[Edge]) -> Literal["A", "B", "C", "D"]:
     return cast('Literal["A", "B", "C", "D"]', grade)
 
 
-def unmet(
+def unmet_needs(
     needs: Mapping[str, tuple[Edge, ...]], actuators: Collection[str], metrics: Collection[str], held_out: bool
 ) -> tuple[str, ...]:
     """Return the needs that this run does not meet. Empty if nothing is known about the run."""
@@ -198,14 +198,14 @@ def judge(graph: Knowledge, request: JudgeRequest) -> Judgement:
     causes = cause_probabilities(graph, symptoms, request.phase)
     weights = [(weigh(graph, node.id, causes, symptoms), node.id) for node in _remedies(graph, request)]
     log_odds, best_remedy = max((weight for weight in weights if weight[0]), default=(0.0, ""))
-    barring = barring_paths(graph, request)
+    bars = barring_paths(graph, request)
     verdict = "support" if log_odds >= NEUTRAL_LOG_ODDS else "object" if log_odds <= -NEUTRAL_LOG_ODDS else "neutral"
     return Judgement(
         graph=graph.sha,
-        verdict="barred" if barring else verdict,
+        verdict="barred" if bars else verdict,
         log_odds=log_odds,
         supports=evidence(graph, best_remedy, causes, symptoms, ("SOLVES", "PREVENTS")) if best_remedy else (),
-        objections=barring + (evidence(graph, best_remedy, causes, symptoms, ("WORSENS",)) if best_remedy else ()),
+        objections=bars + (evidence(graph, best_remedy, causes, symptoms, ("WORSENS",)) if best_remedy else ()),
     )
 
 
@@ -214,7 +214,7 @@ def barring_paths(graph: Knowledge, request: JudgeRequest) -> tuple[EvidencePath
     paths = []
     for change, needs in graph.requirements.items():
         if covers(change, request.changes):
-            missing = unmet(needs, request.actuators, request.metrics, request.held_out)
+            missing = unmet_needs(needs, request.actuators, request.metrics, request.held_out)
             paths += [evidence_path(graph, needs[need], "unmet") for need in missing]
     for pair, edge in graph.contradictions.items():
         for barred_change, opposite_change in (pair, pair[::-1]):

@@ -54,8 +54,8 @@ class LargeQuery:
 
     def _relation_numbers(self, names: Collection[str]) -> list[int] | None:
         known_names = self._arrays.relations
-        if unknown := [name for name in names if name not in known_names]:
-            raise ConfigError(f"the graph has no relation {unknown[0]!r}; it has {', '.join(known_names[:20])}")
+        if unknown_names := [name for name in names if name not in known_names]:
+            raise ConfigError(f"the graph has no relation {unknown_names[0]!r}; it has {', '.join(known_names[:20])}")
         return [known_names.index(name) for name in names] or None
 
     def _row(self, node: int, **fields: object) -> QueryRow:

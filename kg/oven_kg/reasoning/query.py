@@ -72,8 +72,8 @@ def _neighbors(graph: Knowledge, request: GraphQuery) -> list[QueryRow]:
             if step.end not in depths:
                 depths[step.end] = depths[node] + 1
                 queue.append(step.end)
-    ranked = sorted((depth, node) for node, depth in depths.items() if depth)
-    return [_row(graph, node, depth=depth) for depth, node in ranked]
+    ranking = sorted((depth, node) for node, depth in depths.items() if depth)
+    return [_row(graph, node, depth=depth) for depth, node in ranking]
 
 
 def _steps(graph: Knowledge, node: str, request: GraphQuery) -> list[_Step]:
@@ -114,7 +114,7 @@ def _ppr(graph: Knowledge, request: GraphQuery) -> list[QueryRow]:
     if request.relations or request.direction == "in":
         raise ConfigError("ppr follows all relations, in the direction both or out; remove these options")
     start = _existing_node(graph, request.node)
-    neighbors = cache(lambda node: _neighbor_counts(graph, node, both=request.direction == "both"))
+    neighbors = cache(lambda node: _neighbor_counts(graph, node, undirected=request.direction == "both"))
     shares = {start: 1.0}
     for _ in range(ITERATIONS):
         new_shares = {start: RESTART}
@@ -123,14 +123,14 @@ def _ppr(graph: Knowledge, request: GraphQuery) -> list[QueryRow]:
             for target, edges in targets.items():
                 new_shares[target] = new_shares.get(target, 0.0) + (1 - RESTART) * share * edges / targets.total()
         shares = new_shares
-    ranked = sorted(shares.items(), key=lambda item: (-item[1], item[0]))
-    return [_row(graph, node, score=share) for node, share in ranked[: request.limit + 2] if node != start]
+    ranking = sorted(shares.items(), key=lambda item: (-item[1], item[0]))
+    return [_row(graph, node, score=share) for node, share in ranking[: request.limit + 2] if node != start]
 
 
-def _neighbor_counts(graph: Knowledge, node: str, *, both: bool) -> Counter[str]:
-    """Return each neighbour with the number of edges to it, and from it if `both`."""
+def _neighbor_counts(graph: Knowledge, node: str, *, undirected: bool) -> Counter[str]:
+    """Return each neighbour with the number of edges to it, and from it if `undirected`."""
     keys = {(dst, key) for _, dst, key in graph.network.out_edges(node, keys=True)}
-    if both:
+    if undirected:
         keys |= {(src, key) for src, _, key in graph.network.in_edges(node, keys=True)}
     return Counter(neighbor for neighbor, _ in sorted(keys))
 
@@ -139,8 +139,8 @@ def _search(graph: Knowledge, request: GraphQuery) -> list[QueryRow]:
     """Return nodes by the number of matching words in their id or text."""
     words = _words(request.node)
     counts = {node.id: len(words & _words(f"{node.id} {node.text}")) for node in graph.nodes.values()}
-    ranked = sorted((-count, node) for node, count in counts.items() if count)
-    return [_row(graph, node, score=-negative_count) for negative_count, node in ranked]
+    ranking = sorted((-count, node) for node, count in counts.items() if count)
+    return [_row(graph, node, score=-negative_count) for negative_count, node in ranking]
 
 
 def _words(text: str) -> set[str]:

@@ -62,8 +62,8 @@ def _unigram_scores(request: TokenPriorRequest) -> dict[int, float]:
     counts, total = request.counts, sum(request.counts)
     if not total or min(counts) < 0:
         raise ConfigError("a unigram prior needs `counts`, how often each token occurs in the corpus (at least 0)")
-    ranked = sorted((id_ for id_, count in enumerate(counts) if count), key=lambda id_: (-counts[id_], id_))
-    return {id_: math.log(counts[id_] / total) for id_ in ranked[: request.k]}
+    ranking = sorted((id_ for id_, count in enumerate(counts) if count), key=lambda id_: (-counts[id_], id_))
+    return {id_: math.log(counts[id_] / total) for id_ in ranking[: request.k]}
 
 
 def _kg_scores(graph_scores: Callable[[Encode], dict[int, float]], request: TokenPriorRequest) -> dict[int, float]:
@@ -78,8 +78,8 @@ def _kg_scores(graph_scores: Callable[[Encode], dict[int, float]], request: Toke
 
 def top_scores(scores: Mapping[int, float], k: int) -> dict[int, float]:
     """Return the k highest scores, made linear in their rank: 1 for the first, 1/k for the last."""
-    ranked = sorted((id_ for id_, score in scores.items() if score > 0), key=lambda id_: (-scores[id_], id_))[:k]
-    return {id_: 1 - rank / len(ranked) for rank, id_ in enumerate(ranked)}
+    ranking = sorted((id_ for id_, score in scores.items() if score > 0), key=lambda id_: (-scores[id_], id_))[:k]
+    return {id_: 1 - rank / len(ranking) for rank, id_ in enumerate(ranking)}
 
 
 class LongestMatch:

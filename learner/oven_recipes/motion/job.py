@@ -76,12 +76,8 @@ def warm_up(policy: Policy, settings: MotionSettings, habit: tuple[float, float]
         for _ in range(settings.warm_steps):
             texts = [TRAINING_TEXTS[i] for i in torch.randint(len(TRAINING_TEXTS), (settings.warm_batch,)).tolist()]
             reached_shares = habit[0] + (habit[1] - habit[0]) * torch.rand(len(texts))
-            optimizer_step(
-                warm_up_loss(policy, clips(texts, settings.frames, reached_shares), texts),
-                policy.parameters(),
-                optimizer,
-                schedule,
-            )
+            loss = warm_up_loss(policy, clips(texts, settings.frames, reached_shares), texts)
+            optimizer_step(loss, policy.parameters(), optimizer, schedule)
     return policy.eval()
 
 
@@ -162,11 +158,8 @@ def held_out_evaluation(policy: Policy, seed: int) -> Callable[[], Measurements]
     def evaluate() -> Measurements:
         torch.manual_seed(seed)  # `connect` restores the generators
         clips = policy.sample(EVALUATION_TEXTS, CLIPS_PER_INTENT).outputs
-        return {
-            HELD_OUT.name: weighted_score(
-                [text for text in EVALUATION_TEXTS for _ in range(CLIPS_PER_INTENT)], clips
-            ).tolist()
-        }
+        texts = [text for text in EVALUATION_TEXTS for _ in range(CLIPS_PER_INTENT)]
+        return {HELD_OUT.name: weighted_score(texts, clips).tolist()}
 
     return evaluate
 

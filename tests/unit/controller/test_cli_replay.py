@@ -303,7 +303,7 @@ ENDING = {
     "import sys\nsys.exit(0)\n": "line 2: importing the agent called sys.exit(0)",
     "raise SystemExit\n": "line 1: importing the agent called sys.exit(None)",
     "from oven_agents import Agent\nclass A(Agent):\n    def __init__(self) -> None:\n        raise SystemExit(0)\n": (
-        "A() called sys.exit(0); put code that is only for scripts under `if __name__"
+        "A() called sys.exit(0); move code for scripts under `if __name__"
     ),
 }
 

@@ -156,7 +156,7 @@ def test_ask_prints_each_depths_answer_and_the_users_mistakes(saved: Path, capsy
     assert [answer["depth"] for answer in json.loads(capsys.readouterr().out)["answers"]] == [25, 50, 75]
     for wrong, message in (
         (["oracle", "ask", " ", "-r", str(saved)], "the text is empty"),
-        (["oracle", "ask", "rome", "-r", str(saved)], "1 token"),
+        (["oracle", "ask", "rome", "-r", str(saved)], "fewer than the required 2 tokens"),
         ([*command[:3], " ", *command[4:]], "the question is empty"),
         ([*command, "--layer-percents", "100"], "use numbers from 0 to below 100"),
         ([*command[:3], "is " * 200, *command[4:]], "exceeds the model's 160 positions"),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from oven_core import plugins
-from oven_learner.rewards.exact_match import exact as exact  # older installations have this entry point here
 from oven_learner.rewards.scores import RewardFunction
 
 

@@ -220,7 +220,7 @@ def test_a_running_mean_replaces_a_missing_first_moment(tmp_path: Path) -> None:
 def test_a_gauge_whose_running_mean_is_too_large_is_reported_as_unmeasured(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("oven_learner.optim.gauges.COPY_BYTES", 8)
+    monkeypatch.setattr("oven_learner.optim.gauges.MAX_COPY_BYTES", 8)
     job, line = trainer(tmp_path, optim="sgd"), FakeLink()
     attach(job, link=line)
     job.train()

@@ -84,7 +84,7 @@ class FinalWeights(Agent):
         return window.propose(BEST, BEST_CHOICE, confidence=self.CONFIDENCE, why=why)
 
     def has_lost_quality(self, values: Sequence[float]) -> bool:
-        """Return whether the best reading clearly exceeds the better of the newest two."""
+        """Return whether the better of the newest two readings is below the best one by more than the noise."""
         before = [value for value in values[:-2] if math.isfinite(value)]
         newest = max((value for value in values[-2:] if math.isfinite(value)), default=-math.inf)
         if before and newest == -math.inf:

@@ -63,14 +63,14 @@ class OperatorSession:
             async with asyncio.timeout(CONNECT_S):
                 await self._ready.wait()
         except TimeoutError:
-            result.failed = f"not sent within {CONNECT_S:g} s: {self._problem}"
+            result.failure = f"not sent within {CONNECT_S:g} s: {self._problem}"
         if self._client is None:
-            result.failed = result.failed or self.refused or self._problem
+            result.failure = result.failure or self.refused or self._problem
             changed(result)
             return
         try:
             await self._client.carry_out(result.command, result=result, on_change=changed)
         except (OvenError, NatsError, OSError) as error:
             if not result.logged:
-                result.failed = reason(error)
+                result.failure = reason(error)
             changed(result)

@@ -63,7 +63,7 @@ def judge(
     if probe_all:
         probe_committee()
         return
-    name = names.checked("member", name)
+    name = names.validate("member", name)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     folder = Path(os.environ["OVEN_RUN_DIR"])
     configured = configured_member(folder / "config.json", name)

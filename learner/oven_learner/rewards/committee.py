@@ -123,7 +123,7 @@ class Committee:
         self._saved_models: dict[str, str] = {}
         self.members = (*self.rules, *remotes)
         for name in self.members:
-            names.checked("member", name)
+            names.validate("member", name)
         duplicates = set(self.rules).intersection(remotes)
         if duplicates:
             names_text = ", ".join(sorted(duplicates))
@@ -184,7 +184,7 @@ class Committee:
     def add_member(self, member: str, judge: JudgeSpec, share: float) -> None:
         """Add a remote member with this share of the total weight, starting with the next batch. Raises ConfigError for
         an invalid member, or a share that is not between 0 and 1."""
-        names.checked("member", member)
+        names.validate("member", member)
         if self.remote is None:
             raise ConfigError("the committee has no connection to remote members; create it with convene()")
         if member in self.members:

@@ -39,7 +39,7 @@ log = logging.getLogger("oven.member")
 MAX_PENDING: Final = 512
 """Maximum pending requests. Further requests are dropped and miss their deadlines."""
 GRACE_S: Final = 2.0
-"""Seconds that requests in progress may take when the process ends."""
+"""Seconds that requests in progress may still take when the process stops."""
 
 
 def main(args: list[str]) -> int:

@@ -155,7 +155,7 @@ MARKED: list[tuple[Script, dict[str, Any], str, str | None]] = [
         "read was dropped",
     ),
     (lambda _, turn: LISTED, {"max_tool_calling_iterations": 2}, "turns", "allows 2 rounds"),
-    (lambda _, turn: LISTED.removesuffix(f"}}</tool_call>{END}"), {}, "truncated", "cut at its maximum"),
+    (lambda _, turn: LISTED.removesuffix(f"}}</tool_call>{END}"), {}, "truncated", "truncated at its maximum"),
     (lambda _, turn: [LISTED, "I give up" + END][turn], {}, "submitted", None),
 ]
 

@@ -80,9 +80,9 @@ class TeacherRefusedError(ConfigError):
 class UnknownNameError(OvenError, LookupError):
     exit_code = 2
 
-    def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
-        """`kind`: the kind of name, such as "recipe". `known`: the valid names."""
-        known = sorted(known)
+    def __init__(self, kind: str, name: str, valid_names: Iterable[str]) -> None:
+        """`kind`: the kind of name, such as "recipe". `valid_names`: the names that exist."""
+        known = sorted(valid_names)
         earlier = {old: new for old, new in RENAMED.get(kind.split()[0], {}).items() if new in known}
         candidates = earlier | {valid: valid for valid in known}
         close_matches = [name] if name in earlier else similar(name, candidates)
@@ -127,11 +127,13 @@ class DivergedError(OvenError, RuntimeError):
     exit_code = 3
 
 
-def similar(name: str, known: Iterable[str]) -> list[str]:
-    """Return at most three of the `known` names: similar spellings, and names where one is a prefix of the other."""
-    known = list(known)
-    same_prefix = [valid for valid in known if len(name) > 2 and (valid.startswith(name) or name.startswith(valid))]
-    return list(dict.fromkeys([*difflib.get_close_matches(name, known, n=3, cutoff=0.6), *same_prefix]))[:3]
+def similar(name: str, valid_names: Iterable[str]) -> list[str]:
+    """Return at most three of the valid names: similar spellings, and names where one is a prefix of the other."""
+    candidates = list(valid_names)
+    same_prefix = [
+        valid for valid in candidates if len(name) > 2 and (valid.startswith(name) or name.startswith(valid))
+    ]
+    return list(dict.fromkeys([*difflib.get_close_matches(name, candidates, n=3, cutoff=0.6), *same_prefix]))[:3]
 
 
 def reason(error: BaseException) -> str:

@@ -1,4 +1,4 @@
-"""Wrap text for terminals, and strip control characters from texts that agents and learners wrote."""
+"""Wrap text for terminals, and strip control characters from strings that agents and learners wrote."""
 
 from __future__ import annotations
 

@@ -265,7 +265,7 @@ async def backtest(
     """Run an agent (the name of an entry point, or a file) over the verified events of a run. `progress` is called with
     (events, tick) after each event, and may raise to end the backtest. Raises ConfigError if the run never started."""
     name, loaded = load_repeatable(agent)
-    test = Backtest(loaded, names.checked("agent", name), run, rules)
+    test = Backtest(loaded, names.validate("agent", name), run, rules)
     count = 0
     async for event in events:
         test.add(event)

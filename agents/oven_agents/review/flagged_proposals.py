@@ -97,7 +97,7 @@ class Flag:
 
 
 def flags(votes: Iterable[CastVote], rules: Rules) -> list[Flag]:
-    """Return the flags in the order of their ticks. A proposal is a repetition if the last flag has the same agent,
+    """Return the flags in tick order. A proposal is a repetition if the last flag has the same agent,
     actuators and directions, and is at most a horizon or the lifetime of a decision ago."""
     latest: dict[tuple[str, frozenset[tuple[str, str]]], Flag] = {}
     flags_so_far: list[Flag] = []
@@ -135,7 +135,7 @@ class Series:
 def judge(
     flag: Flag,
     metrics: Mapping[str, MetricSpec],
-    measured: Mapping[str, Series],
+    series_by_metric: Mapping[str, Series],
     changes: Sequence[tuple[int, str]],
     min_samples: int,
 ) -> tuple[FlagKind, str]:
@@ -146,7 +146,7 @@ def judge(
     if set(flag.symptoms) & SLOW_SYMPTOMS:
         return "unknown", "the run was only slow, and the recording does not show what the change would have gained"
     sign = _sign(metrics.get(vote.target), vote.target, vote.expected_change)
-    series = measured.get(vote.target)
+    series = series_by_metric.get(vote.target)
     if series is None:
         return "unknown", f"{vote.target} was not measured"
     if not sign:

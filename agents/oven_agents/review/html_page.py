@@ -64,11 +64,11 @@ def charted_metrics(report: Report) -> list[str]:
     """Return the metrics with a chart: headline metrics, targets of flags, learning rate and gradient norm."""
     targets = [flag.first.vote.target for flag in report.flags]
     names = dict.fromkeys([*headline(report), *targets, "learning_rate", "grad_norm"])
-    return [name for name in names if name in report.measured][:MAX_CHARTS]
+    return [name for name in names if name in report.series][:MAX_CHARTS]
 
 
 def _charts(report: Report) -> str:
-    charts = [chart(name, report.measured[name], report.flags, *report.span) for name in charted_metrics(report)]
+    charts = [chart(name, report.series[name], report.flags, *report.span) for name in charted_metrics(report)]
     legend = ""
     if report.flags:
         legend = '<p class="soft">Numbered lines are flags: <b class="harm">harm</b>, <b class="late">false alarm</b>, '

@@ -2,7 +2,7 @@
 
 The agents receive the same events as in a live run: the recorded start, observations and receipts, and the ballots and
 decisions of a mesh. In this mesh, their votes replace the recorded votes under their names. All agents vote after each
-event, and their messages are added in the order of their names, so no agent sees another agent's vote first. A live
+event, and their messages are added in name order, so no agent sees another agent's vote first. A live
 agent that is busy skips windows, so it may vote here on windows that it skipped in the recording.
 """
 

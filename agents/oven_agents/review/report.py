@@ -21,7 +21,7 @@ OPEN_LOOP = (
 
 @dataclass
 class Report:
-    """The result of a review. `measured` has the series for charts and judgements, by metric."""
+    """The result of a review. `series` has the measurements for charts and judgements, by metric."""
 
     run: str
     start: RunStarted
@@ -40,7 +40,7 @@ class Report:
     """Knobs that are not in the log and were added for the review."""
     lines: Sequence[str] = ()
     """Notes on the source."""
-    measured: Mapping[str, Series] = field(default_factory=dict)
+    series: Mapping[str, Series] = field(default_factory=dict)
 
     @property
     def silent(self) -> list[str]:
@@ -141,14 +141,15 @@ class Report:
 
 def changes(flag: Flag) -> str:
     """Return the changes, such as "optimizer.lr_scale 1 → 0.125, run.rollback to tick 90"."""
-    texts = []
+    descriptions = []
     for cast in flag.plans[0]:
         name, value = cast.vote.actuator, cast.vote.value
         if cast.before is None:
-            texts.append(name if value is None else f"{name} {'to tick ' * (name == 'run.rollback')}{show(value)}")
+            prefix = "to tick " if name == "run.rollback" else ""
+            descriptions.append(name if value is None else f"{name} {prefix}{show(value)}")
         else:
-            texts.append(f"{name} {show(cast.before)} → {show(value)}")
-    return ", ".join(texts)
+            descriptions.append(f"{name} {show(cast.before)} → {show(value)}")
+    return ", ".join(descriptions)
 
 
 def verdict(flag: Flag) -> str:

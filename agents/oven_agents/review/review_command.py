@@ -41,7 +41,7 @@ def main(
     source. Raises ConfigError, UnknownNameError, and the errors of reading a log."""
     loaded = dict(load_repeatable(agent) for agent in agents or repeatable_agents())
     for name in loaded:
-        names.checked("agent", name)
+        names.validate("agent", name)
     with _Progress() as progress:
         report = review(run, events, loaded, change, progress.show)
     report.lines = notes(report.start)
@@ -123,7 +123,7 @@ def _judge(report: Report, events: Iterable[Event], replay: OpenLoopReplay) -> N
     """Judge flags by their targets' measurements. A second pass over the log reads only these into memory."""
     charted = {flag.first.vote.target for flag in report.flags} | {"learning_rate", "grad_norm"}
     charted |= set(html_page.headline(report))
-    measured: dict[str, Series] = {}
+    series_by_metric: dict[str, Series] = {}
     latest = (0, -1)
     for event in events:
         observation = event.body
@@ -131,12 +131,12 @@ def _judge(report: Report, events: Iterable[Event], replay: OpenLoopReplay) -> N
             continue
         latest = observation.incarnation, observation.n
         for name in charted & observation.metrics.keys():
-            measured.setdefault(name, Series()).add(observation.tick, observation.metrics[name])
+            series_by_metric.setdefault(name, Series()).add(observation.tick, observation.metrics[name])
     announced = {spec.name: spec for spec in report.start.metrics}
     for flag in report.flags:
         min_samples = report.start.rules.outcome_samples
-        flag.likely, flag.afterwards = judge(flag, announced, measured, replay.changes, min_samples)
-    report.measured = measured
+        flag.likely, flag.afterwards = judge(flag, announced, series_by_metric, replay.changes, min_samples)
+    report.series = series_by_metric
 
 
 class _Progress:

@@ -82,7 +82,7 @@ def serve(
     if list_options:
         print(json.dumps([describe_agent(name, type(agent)) for name, agent in zip(voters, loaded, strict=True)]))
     if not check and not list_options:
-        voters = [names.checked("agent", name) for name in voters]
+        voters = [names.validate("agent", name) for name in voters]
         _host([Session(agent, name, shadow=shadow) for name, agent in zip(voters, loaded, strict=True)])
 
 

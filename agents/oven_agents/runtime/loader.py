@@ -17,7 +17,7 @@ from oven_runs.settings.agent_options import checked_options
 
 def load(name_or_file: str, options: Mapping[str, Any] | None = None, alias: str = "") -> tuple[str, Agent]:
     """Create an agent with `options`, and return its default name and the agent. `alias` replaces the name in error
-    messages. Raises UnknownNameError, or ConfigError with the file and line of the problem."""
+    messages. Raises UnknownNameError, and ConfigError with the file and line of the problem."""
     factory, error_prefix = find(name_or_file)
     name = default_name(name_or_file)
     try:

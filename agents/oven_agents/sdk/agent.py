@@ -68,9 +68,11 @@ class Agent:
         metrics = [spec.name for spec in run.metrics]
         if self.moves and not actuators.intersection(self.moves):
             return f"the run announces none of {', '.join(self.moves)}"
-        missing = [pattern for pattern in self.needs if not any(fnmatchcase(name, pattern) for name in metrics)]
-        if missing:
-            return f"the run publishes no {', '.join(missing)}{unmeasured_reasons(run, *missing)}"
+        unmatched_patterns = [
+            pattern for pattern in self.needs if not any(fnmatchcase(name, pattern) for name in metrics)
+        ]
+        if unmatched_patterns:
+            return f"the run publishes no {', '.join(unmatched_patterns)}{unmeasured_reasons(run, *unmatched_patterns)}"
         return None
 
 

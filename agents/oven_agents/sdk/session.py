@@ -258,7 +258,7 @@ class Session:
             self._must_announce, self._voted_tick = True, -1
 
     def _forget(self, incarnation: int) -> None:
-        """Drop the state of the previous training, except early messages of the new incarnation."""
+        """Drop the state of the previous training run, except early messages of the new incarnation."""
         current = (o for o in self._observations if o.incarnation >= incarnation)
         self._observations = deque(current, maxlen=WINDOW_LENGTH)
         self._earlier.clear()

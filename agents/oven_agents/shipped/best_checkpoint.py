@@ -62,11 +62,11 @@ class BestCheckpoint(Agent):
     MIN_READINGS = 5
     """Minimum number of held-out readings before the newest. Fewer give a poor estimate of their noise."""
     MIN_LOST_SHARE = 0.1
-    """Minimum lost share of what the run has learnt, 0 to 1. Two bad readings in a row doubled false alarms."""
+    """Minimum loss as a fraction of what the run has learnt. Two bad readings in a row doubled false alarms."""
     SIGMAS = 3.3
-    """Standard deviations of the noise that must be lost, beyond the expected maximum. See the false alarms above."""
+    """Minimum loss beyond the expected maximum, in standard deviations of the noise. See the false alarms above."""
     MIN_RELATIVE_LOSS = 0.02
-    """Minimum share of the best reading, 0 to 1, that must be lost if the run has learnt little."""
+    """Minimum loss as a fraction of the best reading. It decides if the run has learnt little."""
     MIN_FALL_RATIO = 2.0
     """Minimum ratio to the largest earlier fall below the best reading, for runs whose readings go up and down."""
     SINGLE_READING_FACTOR = 2.0

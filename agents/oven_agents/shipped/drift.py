@@ -97,7 +97,8 @@ class Drift(Agent):
 
     def _hold_to_reference(self, window: Window, since: int) -> Vote | None:
         """Propose to hold the policy closer while its KL to the reference runs away without a gain."""
-        runaway, begin = kl_sighting(window), window.tick - int(self.WAIT_TICKS)
+        runaway = kl_sighting(window)
+        begin = window.tick - int(self.WAIT_TICKS)
         if runaway is None or (since >= 0 and since > begin):
             return None
         improves = self._improves(window, begin) if readings(window) else self._objective_rises(window, begin)
@@ -107,7 +108,8 @@ class Drift(Agent):
         """Return whether held-out readings improved since the growth began. Without readings, the objective decides."""
         if held_out_metric(window.run) is not None:
             points = readings(window)
-            before, after = [v for tick, v in points if tick <= since], [v for tick, v in points if tick > since]
+            before = [v for tick, v in points if tick <= since]
+            after = [v for tick, v in points if tick > since]
             return not before or not after or max(after) > max(before)
         return self._objective_rises(window, since)
 

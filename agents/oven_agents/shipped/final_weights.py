@@ -17,9 +17,9 @@ BEST_CHOICE = "best"
 
 class FinalWeights(Agent):
     """Signals: from LATE_PROGRESS on, two consecutive held-out readings are below the best one, whatever the cause.
-    They are not finite, or the loss exceeds MIN_RELATIVE_LOSS of the best reading and the noise. The noise threshold is
-    SIGMAS standard deviations beyond the expected maximum of as many readings. Readings that a rollback discarded
-    count, too, because their weights are stored.
+    They are not finite, or the drop exceeds both MIN_RELATIVE_LOSS × the best reading and the noise threshold. The
+    noise threshold is SIGMAS standard deviations beyond the expected maximum of as many readings. Readings that a
+    rollback discarded count, too, because their weights are stored.
 
     Actions: sets `run.best` to "best", once. Nothing changes before the end. Then the learner compares both weights on
     the same held-out examples and keeps the better ones. This is early stopping with the best weights restored
@@ -32,8 +32,8 @@ class FinalWeights(Agent):
     whose readings only vary. Under heavy tails (Student's t, three degrees of freedom) it voted in up to 67 and 124.
 
     Limits: the agent needs a run with a known end, more than MIN_READINGS readings, and one of them after
-    LATE_PROGRESS. It ignores a fall within the noise, although the earlier weights would have been slightly better. No
-    metric shows its gain, but the receipt of `run.best` at the end has it.
+    LATE_PROGRESS. It ignores a drop within the noise, although the earlier weights would have been slightly better. The
+    gain appears only in the receipt of `run.best` at the end of the run.
     """
 
     moves = (BEST,)
@@ -45,9 +45,9 @@ class FinalWeights(Agent):
     MIN_READINGS = 5
     """Minimum number of held-out readings before the newest two. Fewer give a poor estimate of their noise."""
     SIGMAS = 3.3
-    """Standard deviations of the noise to be lost beyond the expected maximum, as in `best_checkpoint`."""
+    """Minimum loss of quality beyond the expected maximum, in standard deviations of the noise."""
     MIN_RELATIVE_LOSS = 0.01
-    """Minimum share of the best reading, 0 to 1, to be lost. Readings without noise have rounding errors."""
+    """Minimum loss of quality, as a fraction of the best reading. Readings without noise have rounding errors."""
     CONFIDENCE = 0.8
     """Confidence of the vote. The learner compares both weights, so only a reading that misleads twice does harm."""
 
@@ -73,7 +73,7 @@ class FinalWeights(Agent):
             return None
         earlier = [value for _, _, value in window.earlier]
         values = [apply_sign(metric, value) for value in (*earlier, *window.series(metric.name))]
-        if self.lost_quality(values) is None:
+        if not self.has_lost_quality(values):
             return None
         best = apply_sign(metric, max(filter(math.isfinite, values)))
         current = apply_sign(metric, values[-1])
@@ -83,16 +83,16 @@ class FinalWeights(Agent):
         )
         return window.propose(BEST, BEST_CHOICE, confidence=self.CONFIDENCE, why=why)
 
-    def lost_quality(self, values: Sequence[float]) -> float | None:
-        """Return by how much the best reading exceeds the better of the newest two, or None if it is not clear."""
+    def has_lost_quality(self, values: Sequence[float]) -> bool:
+        """Return whether the better of the newest two readings is below the best one by more than the noise."""
         before = [value for value in values[:-2] if math.isfinite(value)]
         newest = max((value for value in values[-2:] if math.isfinite(value)), default=-math.inf)
         if before and newest == -math.inf:
-            return math.inf  # noise is always finite
+            return True  # noise is always finite
         if len(before) <= self.MIN_READINGS:
-            return None
+            return False
         best = max(before)
         # The expected maximum of n readings, in standard deviations above their level.
         expected_maximum = math.sqrt(2 * math.log(len(before)))
         min_loss = max((expected_maximum + self.SIGMAS) * bending_noise(before), self.MIN_RELATIVE_LOSS * abs(best))
-        return best - newest if best - newest > min_loss else None
+        return best - newest > min_loss

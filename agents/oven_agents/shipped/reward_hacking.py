@@ -98,9 +98,9 @@ class RewardHacking(Agent):
     def _treat_changed_judge(self, window: Window) -> Alternatives | None:
         shares = window.knobs[WEIGHTS].shares
         jumps = {judge: self._jump(window, judge) for judge in shares}
-        known = {judge: movement for judge, movement in jumps.items() if movement is not None}
-        for judge, (errors, difference) in known.items():
-            others = [abs(z) for witness, (z, _) in known.items() if witness != judge]
+        movements = {judge: movement for judge, movement in jumps.items() if movement is not None}
+        for judge, (errors, difference) in movements.items():
+            others = [abs(z) for witness, (z, _) in movements.items() if witness != judge]
             if errors > self.JUMP_ERRORS and difference > self.MIN_JUMP and others and max(others) < self.CALM_ERRORS:
                 why = (
                     f"the mean score of {judge} jumped by {difference:+.2f} within {self.JUMP_STEPS} steps "
@@ -112,15 +112,15 @@ class RewardHacking(Agent):
     def _treat_diverging_judges(self, window: Window) -> Alternatives | Vote | None:
         shares = window.knobs[WEIGHTS].shares
         shifts = {judge: self._shift(window, judge, self.RECENT_STEPS, self.REFERENCE) for judge in shares}
-        known = {judge: movement for judge, movement in shifts.items() if movement is not None}
-        rising = [j for j, (z, d) in known.items() if z > self.RISE_ERRORS and d > self.MIN_MOVE and shares[j] > 0]
-        falling = [j for j, (z, d) in known.items() if z < self.FALL_ERRORS and d < -self.MIN_MOVE]
+        movements = {judge: movement for judge, movement in shifts.items() if movement is not None}
+        rising = [j for j, (z, d) in movements.items() if z > self.RISE_ERRORS and d > self.MIN_MOVE and shares[j] > 0]
+        falling = [j for j, (z, d) in movements.items() if z < self.FALL_ERRORS and d < -self.MIN_MOVE]
         if not rising or not falling or not quality_dropped(window):
             return None
-        fooled = max(rising, key=lambda judge: known[judge][1])
-        falls = " and ".join(f"that of {judge} fell by {-known[judge][1]:.2f}" for judge in falling)
+        fooled = max(rising, key=lambda judge: movements[judge][1])
+        falls = " and ".join(f"that of {judge} fell by {-movements[judge][1]:.2f}" for judge in falling)
         why = (
-            f"the mean score of {fooled} rose by {known[fooled][1]:.2f} in {self.RECENT_STEPS} steps while "
+            f"the mean score of {fooled} rose by {movements[fooled][1]:.2f} in {self.RECENT_STEPS} steps while "
             f"{falls}, and held-out quality fell"
         )
         if can_evaluate(window) and not is_recent(window):

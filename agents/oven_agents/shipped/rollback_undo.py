@@ -52,8 +52,8 @@ class RollbackUndo(Agent):
             return "the run learns from a reward, and a policy never adapts to a misleading reward"
         if held_out_metric(run) is None:
             return "the run announces no held-out metric with a direction, so nothing shows whether a rollback helped"
-        missing = {UNDO, EVALUATE} - {spec.name for spec in run.actuators}
-        return f"the run announces no {' and no '.join(sorted(missing))}" if missing else None
+        missing_knobs = {UNDO, EVALUATE} - {spec.name for spec in run.actuators}
+        return f"the run announces no {' and no '.join(sorted(missing_knobs))}" if missing_knobs else None
 
     def vote(self, window: Window) -> Vote | Plan | None:
         rollback = next(reversed(window.jumps), None)

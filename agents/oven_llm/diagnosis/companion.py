@@ -32,7 +32,7 @@ from oven_runs.settings.language_models import SupervisorSettings
 log = logging.getLogger("oven.agent")
 
 FOLDER: Final = "diagnoses"
-"""Name of the folder with diagnoses in the run's folder."""
+"""Name of the diagnoses folder in the run's folder."""
 
 
 def connect_models(run_context: RunContext, settings: SupervisorSettings) -> tuple[Budget, list[ModelHandler]]:

@@ -266,7 +266,7 @@ class Gauge:
     up: str = ""
     down: str = ""
     jump: str = ""
-    """Symptom of a fast increase; empty: `up`."""
+    """Symptom of a fast increase; an empty string: the same as `up`."""
     min_size: float = 2.0
     """Minimum change in standard deviations of one reading."""
     min_ratio: float = 1.0

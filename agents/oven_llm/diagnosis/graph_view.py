@@ -1,7 +1,7 @@
 """Asks the knowledge graph about a run's alarms, and returns ranked causes, remedies and all known causes.
 
 As in oven_agents.runtime.kg_client, a generator asks the questions, so that a process on the bus and a command can both
-use it. It yields (endpoint, request) and receives the reply, or None without a reply."""
+use it. It yields (endpoint, request) and receives the reply, or None if there is none."""
 
 from __future__ import annotations
 

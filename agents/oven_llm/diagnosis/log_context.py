@@ -1,7 +1,7 @@
 """Prepares a run's log for a diagnosis: settings, measurements, votes, decisions and their outcomes.
 
-The log's texts are untrusted, because third-party agents may have written them. Invisible characters are removed and
-long texts are cut. A model's conclusions are checked against the figures, never against the texts."""
+The log's strings are untrusted, because third-party agents may have written them. Invisible characters are removed, and
+long strings are truncated. A model's conclusions are checked against the figures, never against the strings."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from oven_llm.diagnosis.detectors import Alarm, find_alarms
 from oven_llm.judges.sanitize import visible_text
 
 MAX_TEXT_CHARACTERS: Final = 300
-"""Maximum characters of a text. A rationale's first sentence, which contains its figures, is shorter."""
+"""Maximum characters of a string. A rationale's first sentence, which contains its figures, is shorter."""
 MAX_ROWS: Final = 2000
 """Maximum rows per table. Older rows are dropped, so that many messages cannot crowd out the measurements."""
 MAX_METRICS: Final = 400
@@ -45,7 +45,7 @@ class LogContext:
 
     run: RunStarted | None = None
     """The latest announcement of the run."""
-    ended: RunEnded | None = None
+    run_end: RunEnded | None = None
     ticks: list[int] = field(default_factory=list)
     steps: list[int] = field(default_factory=list)
     series: dict[str, tuple[list[int], list[float]]] = field(default_factory=dict)
@@ -57,7 +57,7 @@ class LogContext:
     _latest: dict[str, tuple[int, int]] = field(default_factory=dict)
 
     def add(self, event: Event) -> None:
-        """Add the next verified event of the log. Malformed and repeated events are ignored."""
+        """Add the next verified event. Malformed and repeated events are ignored."""
         self.seq = max(self.seq, event.seq)
         body = event.body
         if isinstance(body, Observation):
@@ -65,12 +65,13 @@ class LogContext:
                 self._add_observation(body)
         elif isinstance(body, RunStarted):
             if self._is_new("run", body.incarnation, body.n):
-                self.run, self.ended, self.start_count = body, None, self.start_count + 1
+                self.run, self.run_end = body, None
+                self.start_count += 1
         elif isinstance(body, ActuatorAnnounced):
             if self.run is not None:
                 self.run = with_announced(self.run, body)
         elif isinstance(body, RunEnded):
-            self.ended = body
+            self.run_end = body
         elif isinstance(body, LogMessage) and (table_and_row := _table_row(body, event.author)) is not None:
             table, row = table_and_row
             rows = self.rows.setdefault(table, [])
@@ -109,7 +110,7 @@ class LogContext:
         return frozenset(spec.name for spec in self.started.metrics)
 
     def readings(self, metric: str, first: int, last: int) -> list[float]:
-        """Return the metric's readings from tick `first` to `last`, both included."""
+        """Return the metric's readings from tick `first` to `last`, inclusive."""
         ticks, values = self.series.get(metric, ((), ()))
         return [value for tick, value in zip(ticks, values, strict=True) if first <= tick <= last]
 
@@ -128,7 +129,7 @@ class LogContext:
                 "recipe": _clean_text(run.recipe),
                 "max_steps": run.horizon.max_steps,
                 "starts": self.start_count,
-                "ended": self.ended.reason if self.ended else None,
+                "ended": self.run_end.reason if self.run_end else None,
                 "autonomy": run.rules.autonomy,
                 "versions": {_clean_text(name): _clean_text(version) for name, version in run.versions.items()},
             },
@@ -230,7 +231,7 @@ def _clean_text(text: str) -> str:
 
 
 def _json_value(value: Any, depth: int = 6) -> Any:
-    """Return a value for JSON. Long texts are cut, and numbers that are not finite become texts."""
+    """Return a value for JSON. Long strings are truncated, and numbers that are not finite become strings."""
     if isinstance(value, str):
         return _clean_text(value)
     if isinstance(value, float):

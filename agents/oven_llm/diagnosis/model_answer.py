@@ -115,7 +115,7 @@ class Diagnosis:
     evidence: tuple[Evidence, ...]
     """Evidence with the recomputed figures."""
     knob: str
-    """The knob to change; empty if nothing should be changed."""
+    """The knob to change, or an empty string if nothing should be changed."""
     value: Value
     revert_if: RevertIf | None
     confidence: float

@@ -11,7 +11,7 @@ from oven_core.protocol.messages import RunStarted
 from oven_llm.diagnosis.graph_view import GraphView
 from oven_llm.diagnosis.log_context import LogContext
 from oven_llm.diagnosis.model_answer import AnswerRefusedError, Diagnosis, check_answer, evidence
-from oven_llm.sandbox.exchange import CallError
+from oven_llm.sandbox.sandbox import CallError
 from oven_llm.supervisor.models import ModelHandler
 from oven_llm.supervisor.orchestrator import RunResult, arun
 
@@ -64,7 +64,7 @@ class DiagnosisResult:
     diagnosis: Diagnosis | None
     """The diagnosis; None if there is no answer or the answer was rejected."""
     kind: str
-    """Kind of failure; empty if there is a diagnosis."""
+    """Kind of failure, or an empty string if there is a diagnosis."""
     reason: str
     """Description of the failure, without any of the model's text."""
     result: RunResult
@@ -74,10 +74,10 @@ class DiagnosisResult:
         return self.result.cost_usd
 
 
-def changeable_knobs(run: RunStarted, allowed: Sequence[str] | None = None) -> tuple[str, ...]:
-    """Return the knobs that a diagnosis may change: the run's settings that are in `allowed`; None: all of them."""
+def changeable_knobs(run: RunStarted, allowed_names: Sequence[str] | None = None) -> tuple[str, ...]:
+    """Return the knobs that a diagnosis may change: the run's settings in `allowed_names`; None: all of them."""
     settings = [spec.name for spec in run.actuators if spec.kind != "action" and spec.effect == "setting"]
-    return tuple(name for name in settings if allowed is None or name in allowed)
+    return tuple(name for name in settings if allowed_names is None or name in allowed_names)
 
 
 async def diagnose(
@@ -95,10 +95,10 @@ async def diagnose(
     """Ask a model to diagnose the log. `view`: the knowledge graph's reply about the log's alarms. `knobs`: the knobs
     that may be changed, if the run has them. `config`: the run's resolved settings. The other arguments are passed to
     `orchestrator.run`. Raises ConfigError for a log without observations, and the errors of `run`."""
-    allowed = changeable_knobs(log.started, knobs)
+    allowed_knobs = changeable_knobs(log.started, knobs)
 
     def compute(metric: str, first: int, last: int) -> dict[str, Any]:
-        """Return evidence for FINAL: the metric's mean from tick `first` to `last`, both included."""
+        """Return evidence for FINAL: the metric's mean from tick `first` to `last`, inclusive."""
         try:
             return evidence(log, str(metric), int(first), int(last)).as_json()
         except (AnswerRefusedError, ValueError, TypeError, OverflowError) as error:
@@ -113,7 +113,7 @@ async def diagnose(
         log_dir=log_dir,
         output_limit=OUTPUT_LIMIT,
         primitives={"evidence": compute},
-        prompt=diagnosis_prompt(allowed),
+        prompt=diagnosis_prompt(allowed_knobs),
         seconds=seconds,
     )
     if result.ended != "final":
@@ -121,6 +121,6 @@ async def diagnose(
             None, result.ended, result.reason or f"the run ended without FINAL ({result.ended})", result
         )
     try:
-        return DiagnosisResult(check_answer(result.answer, log, view.causes, allowed), "", "", result)
+        return DiagnosisResult(check_answer(result.answer, log, view.causes, allowed_knobs), "", "", result)
     except AnswerRefusedError as error:
         return DiagnosisResult(None, error.kind, str(error), result)

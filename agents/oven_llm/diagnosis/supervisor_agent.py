@@ -176,7 +176,7 @@ class Supervisor(ModelAgent[SupervisorSettings, DiagnosisRequest, DiagnosisResul
 
 
 def _alarms(window: Window) -> list[Alarm]:
-    """Return the alarms of the window's observations. The whole log would be too slow, because this is called often."""
+    """Return the alarms for the window's observations. Using the whole log would be too slow at every check."""
     series: dict[str, tuple[list[int], list[float]]] = {}
     for observation in window.observations:
         for name, value in observation.metrics.items():

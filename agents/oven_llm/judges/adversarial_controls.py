@@ -107,7 +107,7 @@ class Controls:
         self._position = 0
         self._suspects: tuple[str, ...] = ()
         self._failed_in_a_row = 0
-        self.count = self.failed = 0
+        self.count = self.failure_count = 0
         """Number of controls so far, and of those that the judge failed."""
         self._load()
 
@@ -147,19 +147,19 @@ class Controls:
         and by REFERENCE for the correct answer if the control includes it. `best_score`: the score of the best real
         answer."""
         reference_score = scores.get(REFERENCE)
-        failed = [
+        failed_names = [
             attack.id for attack in control.attacks if self._is_fooled(scores[attack.id], best_score, reference_score)
         ]
         if reference_score is not None and reference_score <= BAD_SCORE and self._scores_content:
-            failed.append(REFERENCE)
-        if failed:
-            self.failed += 1
+            failed_names.append(REFERENCE)
+        if failed_names:
+            self.failure_count += 1
             self._failed_in_a_row += 1
-            self._suspects = tuple(failed)
+            self._suspects = tuple(failed_names)
         elif scores.keys() >= set(self._suspects):  # a judge must pass on all texts that it failed on
             self._failed_in_a_row, self._suspects = 0, ()
         self._save()
-        return bool(failed)
+        return bool(failed_names)
 
     def _is_fooled(self, score: float, best_score: float, reference_score: float | None) -> bool:
         """Return whether an attack's score is too high."""
@@ -178,7 +178,7 @@ class Controls:
             suspects=list(self._suspects),
             failed_in_a_row=self._failed_in_a_row,
             controls=self.count,
-            failed=self.failed,
+            failed=self.failure_count,
         )
         try:
             self._store.parent.mkdir(parents=True, exist_ok=True)
@@ -203,7 +203,7 @@ class Controls:
             return
         if state.judge != self._judge:
             return
-        self._position, self.count, self.failed = state.next, state.controls, state.failed
+        self._position, self.count, self.failure_count = state.next, state.controls, state.failed
         # The judge cannot be tested on an attack that is no longer in the corpus.
         self._suspects = tuple(suspect for suspect in state.suspects if suspect in {*self._attacks, REFERENCE})
         if self._suspects:

@@ -78,7 +78,7 @@ class Judge:
         self.rubric = rubric if isinstance(rubric, Rubric) else Rubric(rubric)
         self._on_call = on_call
         self._characters = checks.characters
-        self._cut_texts = 0
+        self._truncated_texts = 0
 
     @property
     def trusted(self) -> bool:
@@ -97,7 +97,7 @@ class Judge:
         """Return a score from 0 to 1 for each completion id. Raises ModelFailure. The caller must apply a timeout.
         Equal texts are shown once and share one score, because a judge's noise would give them different scores.
         Completions that are empty, invisible or degenerate (`is_degenerate`) are not shown and score 0. Texts are shown
-        in the order of their ids, which are random."""
+        in id order, and the ids are random."""
         tally.absorb(self.checks.unreported_tally)
         tally.last_fault = None
         try:
@@ -134,12 +134,12 @@ class Judge:
         controls, findings = self.controls, self.checks.findings
         return JudgeHealth(
             controls=controls.count if controls else 0,
-            controls_failed=controls.failed if controls else 0,
+            controls_failed=controls.failure_count if controls else 0,
             quarantined=controls.quarantined if controls else False,
             order_flips=findings.flips,
             change_p=findings.p,
             changes=findings.changes,
-            cut_texts=self._cut_texts,
+            cut_texts=self._truncated_texts,
         )
 
     async def close(self) -> None:
@@ -148,8 +148,8 @@ class Judge:
         await self.model.close()
 
     def _prepare(self, text: str) -> str:
-        """Return `text` as the judge sees it, and count it if it is cut."""
-        self._cut_texts += len(visible_text(text).strip()) > self._characters
+        """Return `text` as the judge sees it, and count it if it is truncated."""
+        self._truncated_texts += len(visible_text(text).strip()) > self._characters
         return prepare(text, self._characters)
 
     def _next_control(self, has_reference: bool) -> Control | None:

@@ -39,7 +39,7 @@ log = logging.getLogger("oven.member")
 MAX_PENDING: Final = 512
 """Maximum pending requests. Further requests are dropped and miss their deadlines."""
 GRACE_S: Final = 2.0
-"""Seconds that requests in progress may take when the process ends."""
+"""Seconds that requests in progress may still take when the process stops."""
 
 
 def main(args: list[str]) -> int:
@@ -63,7 +63,7 @@ def judge(
     if probe_all:
         probe_committee()
         return
-    name = names.checked("member", name)
+    name = names.validate("member", name)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     folder = Path(os.environ["OVEN_RUN_DIR"])
     configured = configured_member(folder / "config.json", name)

@@ -93,7 +93,7 @@ class Rubric:
 
     role: Role = "critic"
     domain: str = ""
-    """A specialist's field; empty: the domain named in the request."""
+    """A specialist's field; an empty string: the domain named in the request."""
     text: str = ""
     """The user's instructions, which replace the role's standard rubric."""
 
@@ -154,12 +154,14 @@ def read_verdict(text: str, ids: Collection[str], reasons: dict[str, str] | None
     verdicts = read_reply(text, _Verdicts).verdicts
     scored_ids = [verdict.id for verdict in verdicts]
     if sorted(scored_ids) != sorted(ids):
-        missing, unknown = len(set(ids) - set(scored_ids)), len(set(scored_ids) - set(ids))
-        repeated = len(scored_ids) - len(set(scored_ids))
-        raise ModelFailure("wrong_ids", f"{missing} ids are missing, {unknown} are unknown, {repeated} are repeated")
-    out_of_range = sum(not 0 <= verdict.score <= MAX_SCORE for verdict in verdicts)
-    if out_of_range:
-        raise ModelFailure("out_of_range", f"{out_of_range} scores are outside 0..{MAX_SCORE}")
+        missing_count, unknown_count = len(set(ids) - set(scored_ids)), len(set(scored_ids) - set(ids))
+        repeated_count = len(scored_ids) - len(set(scored_ids))
+        raise ModelFailure(
+            "wrong_ids", f"{missing_count} ids are missing, {unknown_count} are unknown, {repeated_count} are repeated"
+        )
+    out_of_range_count = sum(not 0 <= verdict.score <= MAX_SCORE for verdict in verdicts)
+    if out_of_range_count:
+        raise ModelFailure("out_of_range", f"{out_of_range_count} scores are outside 0..{MAX_SCORE}")
     if reasons is not None:
         reasons.update((verdict.id, verdict.reason) for verdict in verdicts)
     return {verdict.id: verdict.score / MAX_SCORE for verdict in verdicts}

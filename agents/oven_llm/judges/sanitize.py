@@ -56,7 +56,7 @@ def visible_text(text: str) -> str:
 
 
 def _keep_if_needed(match: re.Match[str]) -> str:
-    """Return the invisible character if it affects its neighbours, otherwise an empty string."""
+    """Return the invisible character if it affects its neighbours, or an empty string if it does not."""
     character, text, index = match[0], match.string, match.start()
     before, after = text[max(0, index - 1) : index], text[index + 1 : index + 2]
     if character in _JOINERS and _JOINING_SCRIPTS.match(before) and _JOINING_SCRIPTS.match(after):
@@ -79,11 +79,11 @@ def _is_symbol(character: str) -> bool:
 
 def shorten(text: str, limit: int = MAX_CHARACTERS) -> str:
     """Return `text`, or its beginning and end with the number of omitted characters between them if it is too long."""
-    omitted = len(text) - limit
-    if omitted <= 0:
+    omitted_count = len(text) - limit
+    if omitted_count <= 0:
         return text
     tail = int(TAIL_SHARE * limit)
-    return f"{text[: limit - tail]}\n[… {omitted} characters omitted …]\n{text[len(text) - tail :]}"
+    return f"{text[: limit - tail]}\n[… {omitted_count} characters omitted …]\n{text[len(text) - tail :]}"
 
 
 def prepare(text: str, limit: int = MAX_CHARACTERS) -> str:
@@ -92,7 +92,7 @@ def prepare(text: str, limit: int = MAX_CHARACTERS) -> str:
 
 
 def data_block(value: Any) -> str:
-    """Return `value` as JSON between `<data>` tags. Its texts cannot close the block: `<` and `>` are escaped."""
+    """Return `value` as JSON between `<data>` tags. `<` and `>` are escaped, so no string can close the block."""
     content = json.dumps(value, ensure_ascii=False).replace("<", "\\u003c").replace(">", "\\u003e")
     return f"<data>\n{content}\n</data>"
 

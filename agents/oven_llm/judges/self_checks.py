@@ -103,7 +103,7 @@ class SelfChecks:
             await self._worker
 
     async def close(self) -> None:
-        """Drop the queue, because another judge replaces this one or the process ends."""
+        """Drop the queue, because another judge replaces this one or the process is about to exit."""
         self._closed = True
         self._pending.clear()
         if self._worker is not None:

@@ -48,7 +48,7 @@ class VerdictCache:
             self._log_failure(error)
 
     def get(self, key: bytes, count: int) -> list[float] | None:
-        """Return the `count` scores stored under `key`, in the order of the texts; None if there are none."""
+        """Return the `count` scores stored under `key`, in text order; None if there are none."""
         row = self._execute("SELECT scores FROM verdicts WHERE key = ?", key)
         if row is None:
             return None

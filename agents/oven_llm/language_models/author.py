@@ -91,7 +91,7 @@ class Mastery:
 
 
 TopicPrompt: TypeAlias = tuple[str, str]
-"""A topic and the text of a prompt for it."""
+"""A topic and a prompt for it."""
 
 
 class _Prompt(ReplyForm):
@@ -129,13 +129,13 @@ class Author(ModelAgent[AuthorSettings, tuple[Mastery, ...], Sequence[TopicPromp
 
     def __init__(self) -> None:
         super().__init__("author", AuthorSettings())
-        self.dropped: Counter[str] = Counter()
+        self.dropped_counts: Counter[str] = Counter()
         """Number of prompts that failed a check, by reason: unknown_topic, empty, too_long, control, duplicate or
         capped."""
         self.written_count = 0
         self._model: AgentModel | None = None
         self._folder = Path()
-        self._texts: set[str] = set()  # normalized texts of the written prompts
+        self._texts: set[str] = set()  # the written prompts, normalized
 
     def _companion(self, run_context: RunContext, settings: AuthorSettings) -> Coroutine[Any, Any, None]:
         self._folder = run_context.folder
@@ -204,7 +204,8 @@ class Author(ModelAgent[AuthorSettings, tuple[Mastery, ...], Sequence[TopicPromp
         existing = self._texts | {normalized(text) for topic in topics.values() for text in topic.examples}
         names = [entry.topic for entry in weak]
         accepted = await model.ask(
-            request_prompts(weak, topics, count), lambda text: read_prompts(text, names, existing, count, self.dropped)
+            request_prompts(weak, topics, count),
+            lambda text: read_prompts(text, names, existing, count, self.dropped_counts),
         )
         tick = self.slot.posted_tick
         prompts = [
@@ -223,7 +224,7 @@ class Author(ModelAgent[AuthorSettings, tuple[Mastery, ...], Sequence[TopicPromp
     @property
     def _status(self) -> str:
         assert self._model is not None
-        return f"{self._model.status}; {self.written_count} prompts; dropped: {format_counts(self.dropped)}"
+        return f"{self._model.status}; {self.written_count} prompts; dropped: {format_counts(self.dropped_counts)}"
 
 
 def request_prompts(weak: Sequence[Mastery], topics: Mapping[str, Topic], count: int) -> Conversation:
@@ -244,9 +245,9 @@ def request_prompts(weak: Sequence[Mastery], topics: Mapping[str, Topic], count:
 
 
 def read_prompts(
-    text: str, topics: Collection[str], existing: Collection[str], limit: int, dropped: Counter[str]
+    text: str, topics: Collection[str], existing: Collection[str], limit: int, dropped_counts: Counter[str]
 ) -> Sequence[TopicPrompt]:
-    """Return at most `limit` valid prompts from the reply `text`, and count the others in `dropped`. `existing`:
+    """Return at most `limit` valid prompts from the reply `text`, and count the others in `dropped_counts`. `existing`:
     normalized texts that count as duplicates. Raises ModelFailure `bad_json` or `schema`."""
     accepted: dict[str, tuple[str, str]] = {}  # by normalized text
     for entry in read_reply(text, _Prompts).prompts:
@@ -257,7 +258,7 @@ def read_prompts(
         if not problem and (normalized(stripped) in existing or normalized(stripped) in accepted):
             problem = "duplicate"
         if problem:
-            dropped[problem] += 1
+            dropped_counts[problem] += 1
         else:
             accepted[normalized(stripped)] = (entry.topic, stripped)
     return list(accepted.values())

@@ -181,7 +181,10 @@ def read_advice(text: str, figures: dict[str, Any]) -> Advice | None:
     if not low <= advice.value <= high:
         raise ModelFailure("out_of_range", f"{advice.actuator} = {advice.value:g} is outside {low:g} to {high:g}")
     if not (0 <= advice.confidence <= 1 and 1 <= advice.horizon <= MAX_HORIZON):
-        raise ModelFailure("out_of_range", f"confidence is not from 0 to 1, or horizon is not from 1 to {MAX_HORIZON}")
+        raise ModelFailure(
+            "out_of_range",
+            f"confidence is outside the range 0 to 1, or horizon is outside the range 1 to {MAX_HORIZON}",
+        )
     reason = " ".join(visible_text(advice.reason).split())
     if not reason:
         raise ModelFailure("schema", "the reason is empty")

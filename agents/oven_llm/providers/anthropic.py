@@ -53,7 +53,7 @@ class AnthropicMessages:
         """See `ModelApi.complete`."""
         body = request_body(conversation, terms)
         try:
-            # The SDK inspects its own arguments in every call, which costs CPU time. It does not inspect extra_body.
+            # The SDK inspects its own arguments on every call, which costs CPU time. It does not inspect extra_body.
             response: object = await self._client.messages.create(
                 model=self._model, messages=[], max_tokens=conversation.max_tokens, timeout=attempt_s, extra_body=body
             )
@@ -96,9 +96,12 @@ def request_body(conversation: Conversation, terms: Terms) -> dict[str, Any]:
 def _usage(response: Response) -> Usage | None:
     try:
         usage = response.usage
-        cached, written = usage.cache_read_input_tokens or 0, usage.cache_creation_input_tokens or 0
+        cached_count, written_count = usage.cache_read_input_tokens or 0, usage.cache_creation_input_tokens or 0
         # This API's `input_tokens` does not include tokens that went through the cache.
-        tokens = {"input_tokens": usage.input_tokens + cached + written, "output_tokens": usage.output_tokens}
-        return USAGE.validate_python({**tokens, "cached_tokens": cached, "written_tokens": written})
+        tokens = {
+            "input_tokens": usage.input_tokens + cached_count + written_count,
+            "output_tokens": usage.output_tokens,
+        }
+        return USAGE.validate_python({**tokens, "cached_tokens": cached_count, "written_tokens": written_count})
     except (AttributeError, TypeError, ValueError):
         return None

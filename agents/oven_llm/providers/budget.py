@@ -33,7 +33,7 @@ class Budget:
     def __init__(self, caps: Sequence[Cap] = (), path: Path | None = None, owner: str = "") -> None:
         """Open the ledger. Raises ConfigError if its file cannot be used. `path`: the ledger's file, whose earlier
         bookings count; None: in memory. `owner`: the account that this process spends from, including its subaccounts;
-        empty: all accounts."""
+        an empty string: all accounts."""
         self.caps = tuple(caps)
         self._owner = owner
         self._spend = ModelSpend(path, self.caps, owner)

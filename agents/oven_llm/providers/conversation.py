@@ -13,7 +13,7 @@ from oven_llm.providers.usage import Usage
 Messages: TypeAlias = Sequence[Mapping[str, str]]
 """Messages with `role` (system, user or assistant) and `content`, as in chat completions."""
 Finish: TypeAlias = Literal["stop", "length", "refusal", "other"]
-"""The reason why a reply ended, as in chat completions, where "refusal" is called `content_filter`."""
+"""The reason why a reply stopped, as in chat completions, which use the name `content_filter` for "refusal"."""
 
 REQUEST_OVERHEAD: Final = 512
 """Maximum tokens that an API adds to a request: separators and instructions for schemas."""
@@ -48,9 +48,9 @@ class Conversation:
 
     def max_usage(self) -> Usage:
         """Return the maximum usage of one request. Each token is at least one byte of UTF-8."""
-        texts = [message["content"] for message in self.messages]
-        texts += [json.dumps(self.schema)] if self.schema is not None else []
-        size = sum(len(text.encode(errors="replace")) for text in texts)
+        strings = [message["content"] for message in self.messages]
+        strings += [json.dumps(self.schema)] if self.schema is not None else []
+        size = sum(len(string.encode(errors="replace")) for string in strings)
         size += REQUEST_OVERHEAD + MESSAGE_OVERHEAD * len(self.messages)
         return Usage(size, self.max_tokens, written_tokens=size if self.reused else 0)
 
@@ -91,7 +91,7 @@ class ModelReply:
         """Raise ModelFailure if the reply is truncated or a refusal."""
         if self.finish in ("length", "refusal"):
             kind: Literal["truncated", "refusal"] = "truncated" if self.finish == "length" else "refusal"
-            raise ModelFailure(kind, f"the reply ended with {self.finish_reason}")
+            raise ModelFailure(kind, f"the reply stopped with {self.finish_reason}")
 
 
 class LanguageModel(Protocol):

@@ -45,7 +45,7 @@ class ModelCall:
     started_ns: int
     """Start of the call in nanoseconds since the epoch."""
     context: str = ""
-    """The request's trace (`traceparent`); empty without one."""
+    """The request's trace (`traceparent`), or an empty string if it has none."""
     evaluation: str = ""
     """The judge's role, e.g. "critic"."""
     scores: Mapping[str, float] = field(default_factory=dict)

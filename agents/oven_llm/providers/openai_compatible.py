@@ -48,7 +48,7 @@ class ChatCompletions:
         """See `ModelApi.complete`."""
         body = request_body(conversation, terms, self._endpoint.limit_as)
         try:
-            # The SDK inspects its own arguments in every call, which takes a third of its CPU time. It does not inspect
+            # The SDK inspects its own arguments on every call, which takes a third of its CPU time. It does not inspect
             # extra_body.
             response: object = await self._client.chat.completions.create(
                 model=self._endpoint.model, messages=[], timeout=attempt_s, extra_body=body

@@ -70,9 +70,9 @@ class AgreedTerms:
         return reply
 
     async def _send_with_weaker_terms(
-        self, send: Callable[[Terms], Awaitable[ModelReply]], refused: Terms, failure: ModelFailure
+        self, send: Callable[[Terms], Awaitable[ModelReply]], refused_terms: Terms, failure: ModelFailure
     ) -> tuple[Terms, ModelReply]:
-        for terms in self._weaker_terms(refused):
+        for terms in self._weaker_terms(refused_terms):
             try:
                 return terms, await send(terms)
             except ModelFailure as retry_failure:
@@ -80,12 +80,12 @@ class AgreedTerms:
                     raise
         raise failure
 
-    def _weaker_terms(self, refused: Terms) -> Iterator[Terms]:
+    def _weaker_terms(self, refused_terms: Terms) -> Iterator[Terms]:
         """Yield weaker terms. Log-probabilities are dropped first, because a judge needs the schema more."""
-        if refused.top_logprobs:
-            yield replace(refused, top_logprobs=0)
-        modes = self._modes[self._modes.index(refused.schema) + 1 :]
-        for top_logprobs in dict.fromkeys((refused.top_logprobs, 0)):
+        if refused_terms.top_logprobs:
+            yield replace(refused_terms, top_logprobs=0)
+        modes = self._modes[self._modes.index(refused_terms.schema) + 1 :]
+        for top_logprobs in dict.fromkeys((refused_terms.top_logprobs, 0)):
             yield from (Terms(mode, top_logprobs) for mode in modes)
 
     def _adopt(self, terms: Terms) -> None:

@@ -67,10 +67,10 @@ def failure_of(error: Exception, sdk: ModuleType) -> ModelFailure:
     return ModelFailure("internal", name)
 
 
-def parse_response(response: object, expected: type[_Response], parse: Callable[[_Response], _Parsed]) -> _Parsed:
+def parse_response(response: object, response_type: type[_Response], parse: Callable[[_Response], _Parsed]) -> _Parsed:
     """Return `parse(response)`. Raises ModelFailure if the response is malformed. The SDKs do not validate responses.
     If a server returns an HTML page, they return it as a string."""
-    if not isinstance(response, expected):
+    if not isinstance(response, response_type):
         raise ModelFailure(
             "bad_response", f"the response is of type {type(response).__name__} instead of the API's object"
         )

@@ -123,8 +123,8 @@ def current_tally() -> CallTally | None:
 
 
 def cost_usd(endpoint: ModelEndpoint, usages: Sequence[Usage]) -> float | None:
-    """Return the cost of these replies in US dollars, from the catalogue's price or else from genai-prices. Return None
-    if neither lists the model at this address."""
+    """Return the cost of these replies in US dollars, from the catalogue's price or otherwise from genai-prices. Return
+    None if neither lists the model at this address."""
     total = 0.0
     for usage in usages:
         cost = _cost(endpoint, usage)

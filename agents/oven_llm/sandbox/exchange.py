@@ -1,86 +1,15 @@
-"""Sends a request to the sandbox's child process and handles its frames, which are not trusted."""
+"""Sends a request to the sandbox's child process and handles the frames it sends, which are not trusted."""
 
 from __future__ import annotations
 
 import time
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, Literal, Protocol, Self
+from typing import Protocol
 
 from oven_core.errors import ConfigError
 from oven_llm.sandbox import frames
 from oven_llm.sandbox.frames import FrameError, frame
 from oven_llm.sandbox.limits import Limits
-from oven_llm.sandbox.probe import Backend
-
-BlockEnding = Literal["completed", "error", "timeout", "died", "protocol", "limit"]
-"""How a block ended. `completed`: it reached its end or called FINAL. `error`: it raised an exception. In the other
-cases its process is gone. `timeout`: it ran too long. `died`: the process ended unexpectedly. `protocol`: it sent an
-invalid frame. `limit`: it sent too much or called too many functions."""
-Functions = Mapping[str, Callable[..., Any]]
-"""The host's functions by their names in the sandbox. Arguments and results are JSON values."""
-
-
-@dataclass(frozen=True)
-class FinalAnswer:
-    """The value passed to FINAL, which may be 0, "" or None."""
-
-    value: Any
-
-
-@dataclass(frozen=True)
-class Block:
-    """The outcome of a block of code."""
-
-    ended: BlockEnding
-    stdout: str
-    stderr: str
-    """Standard error, with a traceback at its end if the block failed."""
-    error: str
-    """One line with the reason if `ended` is not `completed`."""
-    answer: FinalAnswer | None
-    """The first answer, even if the block did not complete."""
-    refused: tuple[str, ...]
-    """Reasons why values passed to FINAL were refused, e.g. because they were too large."""
-    calls: int
-    """Number of calls to the host's functions."""
-    child_s: float
-    """Seconds in the child, which the deadline limits."""
-    host_s: float
-    """Seconds in the host's functions."""
-    dropped: int
-    """Number of characters printed above the limit."""
-    namespace_lost: bool
-    """Whether the process is gone. The next block gets a new process with the same variables assigned."""
-
-
-class Sandbox(ABC):
-    """A process with a namespace that persists between blocks. Only one thread may use it at a time."""
-
-    backend: Backend
-
-    @abstractmethod
-    def assign(self, name: str, value: object) -> None:
-        """Assign a variable: text or a JSON value. Raises ConfigError for anything else, or if it is too large."""
-
-    @abstractmethod
-    def run(self, code: str) -> Block:
-        """Run a block and return its outcome. Raises ProcessError only if no process can be started."""
-
-    @abstractmethod
-    def close(self) -> None:
-        """End the process and everything that runs in it."""
-
-    @abstractmethod
-    def interrupt(self) -> None:
-        """End the running block from another thread. Blocks in monty end at their deadline instead."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
+from oven_llm.sandbox.sandbox import Block, BlockEnding, CallError, FinalAnswer, Functions
 
 
 class DeadlineError(Exception):
@@ -101,11 +30,6 @@ class Peer(Protocol):
         """Return the kind and payload of the next frame. Raises DeadlineError, ChildExitedError and FrameError."""
 
 
-class CallError(Exception):
-    """Raised by a host function to pass an error message to the calling code. The code sees only the type of
-    any other error, because the message may contain a key or a path."""
-
-
 class Exchange:
     """Handles one request and the child's frames until the request is done."""
 
@@ -121,23 +45,23 @@ class Exchange:
         """Send the request and return the outcome. The child cannot make it raise."""
         started = time.monotonic()
         deadline = started + self._limits.block_s
-        ended: BlockEnding
+        ending: BlockEnding
         try:
             child.send(request, deadline)
-            ended, error = self._listen(child, deadline)
+            ending, error = self._listen(child, deadline)
         except DeadlineError:
-            ended, error = "timeout", f"the block was ended after {self._limits.block_s:g} s"
+            ending, error = "timeout", f"the block was stopped after {self._limits.block_s:g} s"
         except ChildExitedError as exit_error:
-            ended, error = "died", str(exit_error)
-        except FrameError as fault:
-            ended, error = "protocol", f"the block was ended because it sent an invalid frame: {fault}"
-        except _LimitError as exceeded:
-            ended, error = "limit", f"the block was ended because {exceeded}"
+            ending, error = "died", str(exit_error)
+        except FrameError as frame_error:
+            ending, error = "protocol", f"the block was stopped because it sent an invalid frame: {frame_error}"
+        except _LimitError as limit_error:
+            ending, error = "limit", f"the block was stopped because {limit_error}"
         elapsed = time.monotonic() - started
         out, err = (b"".join(self._output[kind]).decode(errors="replace") for kind in (frames.OUT, frames.ERR))
         return Block(
-            ended, out, err, error, self._answer, tuple(self._refused), self._calls, elapsed - self._host_s,
-            self._host_s, self._dropped, ended not in ("completed", "error"),
+            ending, out, err, error, self._answer, tuple(self._refused), self._calls, elapsed - self._host_s,
+            self._host_s, self._dropped, ending not in ("completed", "error"),
         )  # fmt: skip
 
     def _listen(self, child: Peer, deadline: float) -> tuple[BlockEnding, str]:
@@ -171,7 +95,7 @@ class Exchange:
                 raise FrameError(f"unexpected frame of kind {kind}")
 
     def _add_output(self, kind: int, payload: bytes) -> None:
-        """Append output up to the limit. The child also cuts its output, but it is not trusted."""
+        """Append output up to the limit. The child also truncates its output, but it is not trusted."""
         output = payload[: max(0, self._limits.output_bytes - self._printed)]
         self._printed += len(output)
         self._dropped += len(payload) - len(output)
@@ -218,7 +142,7 @@ def assignment_frame(name: str, value: object) -> bytes:
         else:
             kind, data = frames.VALUE, frames.encode(value)
     except FrameError as error:
-        raise ConfigError(f"cannot pass {name} to the sandbox: {error}; use text or a JSON value") from None
+        raise ConfigError(f"cannot pass {name} to the sandbox: {error}; use a string or a JSON value") from None
     try:
         return frame(kind, name.encode() + b"\0" + data)
     except FrameError as error:
@@ -230,4 +154,4 @@ def _failure_frame(reason: str) -> bytes:
 
 
 class _LimitError(Exception):
-    """The block exceeded a limit. The message completes the sentence "the block was ended because …"."""
+    """The block exceeded a limit. The message completes the sentence "the block was stopped because …"."""

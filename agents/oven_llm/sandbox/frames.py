@@ -16,7 +16,7 @@ MAX_FRAME_BYTES: Final = 64_000_000
 """Maximum bytes of a frame. A context of 50 MB fits."""
 
 SETUP, TEXT, VALUE, RUN, RETURNED, FAILED = range(1, 7)
-"""Kinds of frames to the child: the setup, a variable as text or JSON, a block, and the result or error of a call."""
+"""Kinds of frames to the child: the setup, a variable (a string or JSON), a block, and a call's result or error."""
 READY, OUT, ERR, CALL, FINAL, REFUSED, DONE = range(16, 23)
 """Kinds of frames to the host: ready, standard output and error, a call of a host function, an answer, the reason for a
 refused answer, and the outcome of a block."""
@@ -26,7 +26,7 @@ MAX_DEPTH: Final = 100
 
 
 class FrameError(ValueError):
-    """The data is not a valid frame or not a valid JSON value."""
+    """The data is not a valid frame or JSON value."""
 
 
 def frame(kind: int, payload: bytes = b"") -> bytes:
@@ -69,7 +69,7 @@ def encode(value: object) -> bytes:
     try:
         return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
     except UnicodeEncodeError:
-        raise FrameError("a text contains an unpaired surrogate") from None
+        raise FrameError("a string contains an unpaired surrogate") from None
     except (TypeError, ValueError, RecursionError) as error:
         raise FrameError("it is nested too deeply" if isinstance(error, RecursionError) else str(error)) from None
 
@@ -100,7 +100,7 @@ def _check(value: object) -> None:
             elif isinstance(item, list):
                 next_level += item
             elif isinstance(item, str):
-                _check_text(item)
+                _check_string(item)
             elif isinstance(item, float) and not math.isfinite(item):
                 raise FrameError("a number is too large for a float")
         if not next_level:
@@ -109,9 +109,9 @@ def _check(value: object) -> None:
     raise FrameError(f"it is nested more than {MAX_DEPTH} levels deep")
 
 
-def _check_text(text: str) -> None:
+def _check_string(text: str) -> None:
     if not text.isascii():
         try:
             text.encode()
         except UnicodeEncodeError:
-            raise FrameError("a text contains an unpaired surrogate") from None
+            raise FrameError("a string contains an unpaired surrogate") from None

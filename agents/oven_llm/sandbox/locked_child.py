@@ -115,7 +115,7 @@ class LockedChild:
 
     def _environment(self) -> dict[str, str]:
         """Return the child's environment, without the host's variables. A fixed hash seed makes resumed runs
-        reproducible. This time zone needs no file, and numeric libraries use one thread."""
+        reproducible. The time zone UTC0 requires no file, and numeric libraries use one thread."""
         variables = {"PYTHONHASHSEED": "0", "TZ": "UTC0", "LC_ALL": "C.UTF-8"}
         variables |= {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
         if (folder := self._profile.write) is not None:
@@ -150,10 +150,10 @@ class LockedChild:
 
     def send(self, data: bytes, deadline: float) -> None:
         """Send bytes. Raises DeadlineError and ChildExitedError."""
-        rest = memoryview(data)
-        while rest:
+        remaining = memoryview(data)
+        while remaining:
             try:
-                rest = rest[os.write(self._request_pipe, rest) :]
+                remaining = remaining[os.write(self._request_pipe, remaining) :]
             except BlockingIOError:
                 self._wait(self._can_send, deadline)
             except BrokenPipeError:
@@ -179,7 +179,7 @@ class LockedChild:
             raise DeadlineError
 
     def _exit_reason(self) -> str:
-        """Wait for the process and return how it ended."""
+        """Wait for the process to exit, and return the reason."""
         try:
             code = self._process.wait(timeout=1)
         except subprocess.TimeoutExpired:
@@ -196,7 +196,7 @@ class LockedChild:
         return output.splitlines()[-1] if output else ""
 
     def pause(self) -> None:
-        """Suspend the process between blocks, because code may still run after it has reported the end of a block."""
+        """Suspend the process between blocks, because a thread may still run after the block has ended."""
         self._signal(signal.SIGSTOP)
 
     def resume(self) -> None:
@@ -207,7 +207,7 @@ class LockedChild:
             os.killpg(self._process.pid, number)
 
     def interrupt(self) -> None:
-        """Kill the process from any thread. In the thread that waits for it, ChildExitedError is raised."""
+        """Kill the process from any thread. ChildExitedError is raised in the thread that waits for it."""
         self._process.kill()
 
     def kill(self) -> None:

@@ -15,14 +15,15 @@ from typing import Any, Literal
 
 from oven_core.errors import ConfigError, ProcessError
 from oven_llm.sandbox import frames
-from oven_llm.sandbox.exchange import Block, BlockEnding, CallError, FinalAnswer, Functions, Sandbox, assignment_frame
+from oven_llm.sandbox.exchange import assignment_frame
 from oven_llm.sandbox.frames import FrameError
-from oven_llm.sandbox.inside.captured_output import cut
+from oven_llm.sandbox.inside.captured_output import truncate
 from oven_llm.sandbox.limits import Limits
 from oven_llm.sandbox.probe import EXTRA
+from oven_llm.sandbox.sandbox import Block, BlockEnding, CallError, FinalAnswer, Functions, Sandbox
 
 GRACE_S = 1.0
-"""Seconds after a block's deadline until its worker is killed, because a long operation does not check the clock."""
+"""Seconds after a block's deadline until its worker is killed. A long operation may not check the clock in time."""
 MAX_SUSPENSIONS = 10**9
 """Monty's limit on calls per session, which is effectively disabled. `Limits.calls` is per block."""
 
@@ -73,7 +74,7 @@ class MontySandbox(Sandbox):
 
     def _send_variable(self, session: Any, name: str, value: object) -> None:
         block = _BlockRun(session, {}, self._limits, self._monty).run("pass", {name: value})
-        if block.ended != "completed":
+        if block.ending != "completed":
             self._drop_session()
             raise ProcessError(
                 f"could not pass {name} to the sandbox ({block.error}); shorten it, or raise memory_bytes, which is "
@@ -138,14 +139,14 @@ class _BlockRun:
             name: self._host_function(name, function) for name, function in self._functions.items()
         }
         started = time.monotonic()
-        ended, error = self._feed(code, inputs, lookup | {"FINAL": self._final})
+        ending, error = self._feed(code, inputs, lookup | {"FINAL": self._final})
         if self._exceeded_limit:
-            ended, error = "limit", self._exceeded_limit
+            ending, error = "limit", self._exceeded_limit
         elapsed = time.monotonic() - started
         out, err = ("".join(self._output[name]) for name in ("stdout", "stderr"))
         return Block(
-            ended, out, err, error, self._answer, tuple(self._refused), self._calls, elapsed - self._host_s,
-            self._host_s, self._dropped, ended not in ("completed", "error"),
+            ending, out, err, error, self._answer, tuple(self._refused), self._calls, elapsed - self._host_s,
+            self._host_s, self._dropped, ending not in ("completed", "error"),
         )  # fmt: skip
 
     def _feed(self, code: str, inputs: dict[str, object], lookup: dict[str, Any]) -> tuple[BlockEnding, str]:
@@ -153,8 +154,8 @@ class _BlockRun:
             self._session.feed_run(code, inputs=inputs, external_lookup=lookup, print_callback=self._print)
         except self._monty.MontyCrashedError as error:
             if error.timed_out:
-                return "timeout", f"the block was ended after {self._limits.block_s:g} s"
-            return "died", "the process ended unexpectedly"
+                return "timeout", f"the block was stopped after {self._limits.block_s:g} s"
+            return "died", "the process exited unexpectedly"
         except self._monty.MontyError as error:
             return self._outcome_of(error)
         except (UnicodeError, ValueError, TypeError, RecursionError) as error:
@@ -166,14 +167,14 @@ class _BlockRun:
             return "completed", ""
         line = str(error).strip().splitlines()[-1][:500] if str(error).strip() else type(error).__name__
         if line.startswith("TimeoutError: feed time limit exceeded"):
-            return "timeout", f"the block was ended after {self._limits.block_s:g} s"
+            return "timeout", f"the block was stopped after {self._limits.block_s:g} s"
         self._print("stderr", f"{error.display() if hasattr(error, 'display') else error}\n")
         return ("died", line) if "was terminated" in line else ("error", line)
 
     def _print(self, stream: Literal["stdout", "stderr"], text: str) -> None:
-        data, dropped = cut(text, self._limits.output_bytes - self._printed)
+        data, dropped_count = truncate(text, self._limits.output_bytes - self._printed)
         self._printed += len(data)
-        self._dropped += dropped
+        self._dropped += dropped_count
         if data:
             self._output[stream].append(data.decode())
 
@@ -198,7 +199,7 @@ class _BlockRun:
             self._calls += 1
             if self._calls > self._limits.calls:
                 self._kill_worker(
-                    f"the block was ended because it called functions more than {self._limits.calls} times"
+                    f"the block was stopped because it called functions more than {self._limits.calls} times"
                 )
             try:
                 data = frames.encode({"args": args, "kwargs": kwargs})

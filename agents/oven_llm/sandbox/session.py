@@ -7,12 +7,13 @@ from functools import partial
 from oven_core.errors import ConfigError, ProcessError
 from oven_llm.sandbox import frames
 from oven_llm.sandbox.bpf import Machine
-from oven_llm.sandbox.exchange import Block, Exchange, Functions, Sandbox, assignment_frame
+from oven_llm.sandbox.exchange import Exchange, assignment_frame
 from oven_llm.sandbox.frames import FrameError, frame
 from oven_llm.sandbox.limits import Limits
 from oven_llm.sandbox.locked_child import LockedChild
 from oven_llm.sandbox.probe import Backend, choose_backend, probe
 from oven_llm.sandbox.profiles import REPL, Profile
+from oven_llm.sandbox.sandbox import Block, Functions, Sandbox
 
 
 def open_sandbox(
@@ -21,8 +22,8 @@ def open_sandbox(
     limits: Limits | None = None,
     backend: str | None = None,
 ) -> Sandbox:
-    """Start a sandbox with this backend; None: the strongest backend of this machine. Raises ConfigError if there is
-    none, and ProcessError if the process cannot be confined."""
+    """Start a sandbox with this backend; None: the strongest backend that this machine supports. Raises ConfigError if
+    there is none, and ProcessError if the process cannot be confined."""
     support = probe()
     backend_name = choose_backend(support, backend, profile.name)
     functions, limits = dict(functions or {}), limits or Limits()
@@ -99,7 +100,7 @@ class LockedSandbox(Sandbox):
     def _send_variable(self, child: LockedChild, name: str, data: bytes) -> None:
         child.resume()
         block = Exchange({}, self._limits).run(child, data)
-        if block.ended != "completed":
+        if block.ending != "completed":
             child.kill()
             self._child = None
             raise ProcessError(

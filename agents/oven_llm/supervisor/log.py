@@ -32,14 +32,14 @@ LOCK_FILE: Final = "lock"
 """Name of an empty file that is locked by the process that writes to the folder."""
 REFUSAL: Final = "refusal: the model refused to answer"
 REDACTED: Final = "[removed]"
-"""Replacement for secrets in all texts, because an endpoint may echo its API key."""
+"""Replacement for secrets in all strings, because an endpoint may echo its API key."""
 
 
 class RunLogger:
     """Appends events to one run's log files, without buffering. Without a folder, nothing is logged. Thread-safe."""
 
     def __init__(self, folder: str | Path | None, *, secrets: Sequence[str] = (), resume: bool = False) -> None:
-        """`secrets`: texts that must not be written to a file. Raises ConfigError if the folder cannot be used, or if
+        """`secrets`: strings that must not be written to a file. Raises ConfigError if the folder cannot be used, or if
         it contains a run and `resume` is False. Raises StoreInUseError while another process writes to it."""
         self.folder = Path(folder) if folder is not None else None
         self._secrets = [secret for secret in secrets if secret]
@@ -69,7 +69,7 @@ class RunLogger:
             raise ConfigError(f"cannot write to the log folder {folder}: {reason(error)}") from error
 
     def close(self) -> None:
-        """Close the files. Events of calls that end later are discarded."""
+        """Close the files. Calls that end later are not logged."""
         with self._lock:
             for file in self._files.values():
                 file.close()
@@ -91,8 +91,8 @@ class RunLogger:
         if isinstance(outcome, ModelFailure):
             event |= {"failure": str(outcome)}
         else:
-            refused = outcome.finish == "refusal"
-            event |= {"failure": REFUSAL} if refused else {"response": outcome.text}
+            is_refusal = outcome.finish == "refusal"
+            event |= {"failure": REFUSAL} if is_refusal else {"response": outcome.text}
             event |= {
                 "usage": None if outcome.usage is None else asdict(outcome.usage),
                 "elapsed": round(elapsed_s, 6),
@@ -113,11 +113,11 @@ class RunLogger:
                 "stdout": block.stdout,
                 "stderr": block.stderr,
                 "elapsed": round(block.child_s + block.host_s, 6),
-                "ended": block.ended,
+                "ended": block.ending,
                 "error": block.error,
                 "answer": None if block.answer is None else {"value": block.answer.value},
-                "refused": list(block.refused),
-                "dropped": block.dropped,
+                "refused": list(block.refusal_reasons),
+                "dropped": block.dropped_count,
                 "calls": block.calls,
             },
         )
@@ -154,7 +154,7 @@ class RecordedCalls:
     """The recorded calls of an interrupted run. Each call is returned once, in the original order."""
 
     def __init__(self, folder: Path | None) -> None:
-        """Read the calls from a log folder; None: there are none. Raises ConfigError if a file is damaged."""
+        """Read the calls from a log folder; None: no calls. Raises ConfigError if a file is damaged."""
         self._outcomes: dict[bytes, deque[ModelReply | ModelFailure]] = {}
         self._programs: Counter[tuple[int, str]] = Counter()
         self.paid_replies: list[tuple[str, ModelReply]] = []
@@ -196,7 +196,7 @@ class RecordedCalls:
         return outcomes.popleft() if outcomes else None
 
     def take_program(self, step: int, code: str) -> bool:
-        """Return whether the log contains this program at that step. Each recorded program is returned once."""
+        """Return whether the log contains this program at that step. Each recorded program counts once."""
         if self._programs[step, code] <= 0:
             return False
         self._programs[step, code] -= 1

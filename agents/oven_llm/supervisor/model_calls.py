@@ -49,7 +49,7 @@ class CallThreads(Generic[_Result]):
         return future
 
     def close(self) -> None:
-        """End each thread after its current call."""
+        """Stop each thread after its current call."""
         for _ in range(self._started):
             self._queue.put(None)
 
@@ -85,7 +85,7 @@ class TimeLimit:
         return None if self.seconds is None else max(0.0, self.seconds - self.elapsed)
 
     def failure(self) -> ModelFailure:
-        """Return the failure of a call that was ended or prevented by the limit."""
+        """Return the failure of a call that the limit stopped or prevented."""
         return ModelFailure("timeout", f"the run reached its limit of {self.seconds or 0:g} s")
 
 
@@ -187,7 +187,9 @@ class ModelCalls:
 
     def _outcome(self, result: ModelReply | ModelFailure) -> CallOutcome:
         if isinstance(result, ModelReply) and result.finish != "refusal":
-            return result.text + TRUNCATION_MARK * (self._role == "worker" and result.finish == "length")
+            if self._role == "worker" and result.finish == "length":
+                return result.text + TRUNCATION_MARK
+            return result.text
         failure = ModelFailure("refusal", "the model refused to answer") if isinstance(result, ModelReply) else result
         with self._lock:
             self.failures[failure.kind] += 1

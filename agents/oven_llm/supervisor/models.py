@@ -42,7 +42,7 @@ class ModelHandler(ABC):
 
     model: str
     secrets: tuple[str, ...] = ()
-    """Texts that must not be written to a file, such as its API key."""
+    """Strings that must not be written to a file, such as its API key."""
 
     @abstractmethod
     def chat(self, messages: Messages) -> ModelReply:
@@ -75,8 +75,8 @@ class ProviderHandler(ModelHandler):
         secrets: Sequence[str] = (),
     ) -> None:
         """`temperature`: None for the API's default. `account`: the account in the budget, by default the model's name.
-        `secrets`: texts that must not be logged, such as the API key. Raises ConfigError for an invalid number, and if
-        the budget caps US dollars and the model's price is unknown."""
+        `secrets`: strings that must not be logged, such as the API key. Raises ConfigError for an invalid number, and
+        if the budget caps US dollars and the model's price is unknown."""
         for name, value in (("max_tokens", max_tokens), ("timeout_s", timeout_s)):
             if value <= 0:
                 raise ConfigError(f"{name} is {value:g}; expected a number above 0")
@@ -131,8 +131,8 @@ class OpenAIHandler(ProviderHandler):
         **options: Any,
     ) -> None:
         """`api_key`: None reads it from the environment variable that the provider catalogue names for this address. An
-        address on this machine needs no key. `options`: arguments of ProviderHandler. Raises ConfigError if the key or
-        the SDK is missing."""
+        address on this machine does not require a key. `options`: arguments of ProviderHandler. Raises ConfigError if
+        the key or the SDK is missing."""
         provider, key = _connect_address("openai", model, base_url, api_key)
         super().__init__(provider, temperature=temperature, max_tokens=max_tokens, secrets=(key,), **options)
 
@@ -182,7 +182,7 @@ def _connect_address(wire: Wire, model: str, base_url: str, api_key: str | None)
 
 
 def address_key(address: str, key_env: str | None = None, environ: Mapping[str, str] = os.environ) -> str | None:
-    """Return the API key for an address; None if it needs none. A provider's key is sent only to its own address,
+    """Return the API key for an address; None if it requires none. A provider's key is sent only to its own address,
     unless `key_env` is set. Raises ConfigError if the key is missing."""
     variable = key_env
     if not variable and (provider := _provider_of(address)):
@@ -234,9 +234,9 @@ def configured_model(
     budget: Budget | None = None,
     **options: Any,
 ) -> ModelHandler:
-    """Return a role's model. If `model` or `base_url` is None, its environment variable is used, or else the default.
-    `key_env`: the environment variable with the API key; None: see `address_key`. `options`: arguments
-    of the handler. Raises ConfigError if the key is missing or the SDK is not installed."""
+    """Return a role's model. If `model` or `base_url` is None, its environment variable is used, and otherwise the
+    default. `key_env`: the environment variable with the API key; None: see `address_key`. `options`: arguments of the
+    handler. Raises ConfigError if the key is missing or the SDK is not installed."""
     defaults = DEFAULTS[role]
     name = model or environ.get(defaults.variable) or defaults.model
     address = validate_address(base_url or environ.get("BASE_URL") or BASE_URL, f"the {role}")

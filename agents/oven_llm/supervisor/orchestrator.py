@@ -15,8 +15,8 @@ from typing import Any, Final, Literal, TypeAlias, TypedDict, Unpack
 from oven_core.errors import ConfigError, OvenError
 from oven_llm.providers.failures import PERMANENT_KINDS
 from oven_llm.providers.usage import Usage
-from oven_llm.sandbox.exchange import CallError
 from oven_llm.sandbox.limits import Limits
+from oven_llm.sandbox.sandbox import CallError
 from oven_llm.supervisor import prompts
 from oven_llm.supervisor.log import RecordedCalls, RunLogger
 from oven_llm.supervisor.model_calls import CallOutcome, CallThreads, ModelCalls, StoppedError, TimeLimit
@@ -55,7 +55,7 @@ class Step:
     output: str
     """Standard output and standard error."""
     ended: str
-    """How the program ended, as in `Block.ended`."""
+    """How the program ended, as in `Block.ending`."""
 
 
 @dataclass(frozen=True)
@@ -135,8 +135,8 @@ def run(
 async def arun(
     query: str, context: Context, supervisor: ModelHandler, worker: ModelHandler, **options: Unpack[RunOptions]
 ) -> RunResult:
-    """Like `run`, but in its own thread. If it is cancelled, it abandons model calls and ends the running block (with
-    the backend monty, at the block's deadline). It waits for a running primitive."""
+    """Like `run`, but in its own thread. If it is cancelled, it abandons model calls and stops the running block
+    (with the backend monty, at the block's deadline). It waits for a running primitive."""
     running = _Run(query, supervisor, worker, **options)
     threads: CallThreads[RunResult] = CallThreads(1)
     result = asyncio.wrap_future(threads.submit(lambda: running.run(context)))
@@ -186,21 +186,21 @@ class _Run:
             if not callable(function):
                 raise ConfigError(f"the primitive {name} is of type {type(function).__name__}; expected a function")
         self._limit = TimeLimit(self.seconds)
-        self._stopped: Future[None] = Future()
+        self._cancellation: Future[None] = Future()
         self._repl: Repl | None = None
         self._turns = self._failed_turns = 0
         self._steps: list[Step] = []
 
     def stop(self) -> None:
-        """Cancel the run from another thread: abandon its model calls and end the running block."""
-        self._stopped.set_result(None)
+        """Cancel the run from another thread: abandon its model calls and stop the running block."""
+        self._cancellation.set_result(None)
         if self._repl is not None:
             self._repl.interrupt()
 
     def run(self, context: Context) -> RunResult:
         """Return the result of the run. Raises the errors of the function `run`, and StoppedError after `stop`."""
         if not isinstance(context, str | list | dict):
-            raise ConfigError(f"the context is of type {type(context).__name__}; expected text, a list or a dict")
+            raise ConfigError(f"the context is of type {type(context).__name__}; expected a string, a list or a dict")
         limits = self.limits or DEFAULT_LIMITS
         if self.seconds is not None:
             limits = replace(limits, block_s=min(limits.block_s, self.seconds))
@@ -210,7 +210,7 @@ class _Run:
                 contextlib.closing(RunLogger(self.log_dir, secrets=secrets, resume=self.resume))
             )
             recorded_calls = RecordedCalls(Path(self.log_dir) if self.log_dir is not None and self.resume else None)
-            common = self._limit, logger, recorded_calls, self._stopped
+            common = self._limit, logger, recorded_calls, self._cancellation
             supervisor = ModelCalls("supervisor", self.supervisor, *common)
             worker = ModelCalls("worker", self.worker, *common, self.concurrency)
             exit_stack.callback(supervisor.close)
@@ -218,7 +218,7 @@ class _Run:
 
             def log_execution(execution: Execution) -> None:
                 block = execution.block
-                self._steps.append(Step(self._step, execution.code, block.stdout + block.stderr, block.ended))
+                self._steps.append(Step(self._step, execution.code, block.stdout + block.stderr, block.ending))
                 if not recorded_calls.take_program(self._step, execution.code):
                     logger.log_program(self._step, execution)
 

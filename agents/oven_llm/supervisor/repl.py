@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from oven_core.errors import ConfigError
-from oven_llm.sandbox.exchange import Block, FinalAnswer, Functions, Sandbox
 from oven_llm.sandbox.limits import Limits
+from oven_llm.sandbox.sandbox import Block, FinalAnswer, Functions, Sandbox
 from oven_llm.sandbox.session import open_sandbox
 
 Context = str | list[Any] | dict[str, Any]
@@ -81,7 +81,7 @@ class Turn:
     def failed(self) -> bool:
         """Whether no program ran, a program failed, or FINAL refused its answer."""
         blocks = [execution.block for execution in self.executions]
-        return not blocks or any(block.ended != "completed" or block.refused for block in blocks)
+        return not blocks or any(block.ending != "completed" or block.refusal_reasons for block in blocks)
 
 
 class Repl:
@@ -102,7 +102,7 @@ class Repl:
     ) -> None:
         """`on_execution` is called after each program."""
         if not context:
-            raise ConfigError("the context is empty; expected text, a list or a dict")
+            raise ConfigError("the context is empty; expected a string, a list or a dict")
         if output_limit < 1:
             raise ConfigError(f"output_limit is {output_limit}; expected 1 or more")
         self._output_limit, self._on_execution = output_limit, on_execution
@@ -118,22 +118,22 @@ class Repl:
         self._sandbox.close()
 
     def interrupt(self) -> None:
-        """End the running block from another thread, if the backend supports this."""
+        """Stop the running block from another thread, if the backend supports this."""
         self._sandbox.interrupt()
 
     def run_turn(self, answer: str) -> Turn:
         """Run the answer's programs until one fails or calls FINAL."""
-        parsed = parse_programs(answer)
+        programs = parse_programs(answer)
         executions: list[Execution] = []
-        for code in parsed.blocks:
+        for code in programs.blocks:
             block = self._sandbox.run(code)
             executions.append(Execution(code, block))
             self._on_execution(executions[-1])
-            if block.answer is not None or block.ended != "completed":
+            if block.answer is not None or block.ending != "completed":
                 break
         final = executions[-1].block.answer if executions else None
-        message = _message(executions, len(parsed.blocks), parsed.unclosed, self._output_limit)
-        return Turn(tuple(executions), message, final, parsed.unclosed)
+        message = _message(executions, len(programs.blocks), programs.unclosed, self._output_limit)
+        return Turn(tuple(executions), message, final, programs.unclosed)
 
 
 def _message(executions: Sequence[Execution], block_count: int, unclosed: bool, limit: int) -> str:
@@ -148,14 +148,14 @@ def _message(executions: Sequence[Execution], block_count: int, unclosed: bool, 
 def outcome_text(block: Block, limit: int) -> str:
     """Return the outcome of a block as text, with at most `limit` characters of its output."""
     output = block.stdout + block.stderr
-    hidden_count = max(0, len(output) - limit) + block.dropped
+    hidden_count = max(0, len(output) - limit) + block.dropped_count
     shown_output = output[:limit]
-    if block.ended == "error" and hidden_count:  # the error must not be cut
+    if block.ending == "error" and hidden_count:  # the error must stay visible
         shown_output += f"\n{block.error}"
     lines = [f"Output:\n{shown_output}" if shown_output else "No output."]
     if hidden_count:
         lines.append(f"({hidden_count} more characters are not shown. Print less.)")
     if block.namespace_lost:
         lines.append(f"{block.error[:1].upper()}{block.error[1:]}. All variables except context and query are lost.")
-    lines += [f"FINAL refused the answer: {reason}." for reason in block.refused[:3]]
+    lines += [f"FINAL refused the answer: {reason}." for reason in block.refusal_reasons[:3]]
     return "\n".join(lines)

@@ -125,7 +125,7 @@ class ClosedLoop:
     def __init__(self, run: str, participants: Iterable[Participant]) -> None:
         """Raises ConfigError if two participants share a name, or if a name is not valid."""
         self.log = MemoryLog(run)
-        self._participants = sorted(participants, key=lambda participant: names.checked("agent", participant.name))
+        self._participants = sorted(participants, key=lambda participant: names.validate("agent", participant.name))
         all_names = [participant.name for participant in self._participants]
         if duplicates := sorted({name for name in all_names if all_names.count(name) > 1}):
             raise ConfigError(f"two participants are called {', '.join(duplicates)}; give each its own name")

@@ -22,10 +22,10 @@ from oven_bench.sandbox.targets import Targets
 from oven_bench.study import Report, Study, progress
 from oven_core.errors import ConfigError, OvenError
 from oven_llm.sandbox import frames
-from oven_llm.sandbox.exchange import Sandbox
 from oven_llm.sandbox.limits import Limits
 from oven_llm.sandbox.probe import probe
 from oven_llm.sandbox.profiles import STANDARD_MODULES, Profile
+from oven_llm.sandbox.sandbox import Sandbox
 from oven_llm.sandbox.session import open_sandbox
 
 DEADLINE_S = 0.5
@@ -72,7 +72,7 @@ def stopped(attack: Attack, profile: Profile, backend: str) -> bool:
         block = sandbox.run(attack.code)
         in_time = time.monotonic() - began < DEADLINE_S + LATE_S
         after = sandbox.run("print(6 * 7)")
-        serving = after.ended == "completed" and after.stdout == "42\n"
+        serving = after.ending == "completed" and after.stdout == "42\n"
         values = [] if block.answer is None else [str(block.answer.value)]
         texts = [block.stdout, block.stderr, block.error, *values]
         seen = Seen("\n".join(texts), max(map(len, texts)), in_time, block.answer is not None, serving)
@@ -95,7 +95,7 @@ def honest(profile: Profile, backend: str) -> list[str]:
         sandbox.assign("context", CONTEXT)
         for program in PROGRAMS:
             block = sandbox.run(program.code)
-            if block.ended == "completed" and block.stdout.strip() == program.printed.strip():
+            if block.ending == "completed" and block.stdout.strip() == program.printed.strip():
                 ran.append(program.name)
     return ran
 
@@ -130,7 +130,7 @@ def _timed(sandbox: Sandbox, code: str) -> float:
     began = time.perf_counter()
     block = sandbox.run(code)
     took = time.perf_counter() - began
-    if block.ended != "completed":
+    if block.ending != "completed":
         raise ConfigError(f"a harmless block failed, so its time means nothing: {block.error}")
     return took
 

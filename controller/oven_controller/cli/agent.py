@@ -89,7 +89,7 @@ def run_agent(
     from oven_controller.stack.single_agent import run_alongside
 
     spec = agent_spec(file)
-    name = names.checked("agent", name or spec.name)
+    name = names.validate("agent", name or spec.name)
     if option:
         options = numeric_options(name, dict(map(parse_assignment, option)))
         spec = replace(spec, options=tuple(options.items()))
@@ -110,7 +110,7 @@ def new_agent(
 
     Example: oven-controller agent new plateau
     """
-    stem = names.checked("agent", name).replace("-", "_")
+    stem = names.validate("agent", name).replace("-", "_")
     path = Path(f"{stem}.py")
     title = "".join(part.capitalize() for part in stem.split("_"))
     if not title.isidentifier():

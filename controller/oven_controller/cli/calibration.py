@@ -16,8 +16,8 @@ from oven_runs.home.run_folder import Home
 from oven_runs.log.vote_calibration import Calibration, calibrate, calibrate_by_agent, collect_claims
 
 NOTE = (
-    "y is the probability, from 0 to 1, that a change was better than no change. The best constant is known only in "
-    "hindsight. The votes of one run are not independent."
+    "The outcome is the probability, from 0 to 1, that a change was better than no change. The best constant is known "
+    "only in hindsight. The votes of one run are not independent."
 )
 
 
@@ -59,5 +59,5 @@ def _print_tables(rows: dict[str, Calibration], overall: Calibration) -> None:
         scores.append((name, str(score.count), *("" if value is None else f"{value:.3f}" for value in figures)))
     print_table(("agent", "votes", "Brier", "Brier of best constant", "best constant"), scores)
     reliability = [(f"{b.low:.1f} to {b.high:.1f}", str(b.count), f"{b.p:.3f}", f"{b.y:.3f}") for b in overall.bins]
-    print_table(("stated", "votes", "mean p", "mean y"), reliability)
+    print_table(("stated confidence", "votes", "mean stated", "mean outcome"), reliability)
     say(*wrapped(NOTE))

@@ -123,7 +123,8 @@ def _grant_access(
         person_file.save(path)
     except OSError as error:
         raise ConfigError(f"cannot write {path} ({reason(error)}); choose another file with --out") from error
-    address, permissions = tls.redact(person_file.url), "control and watch" if role == "operator" else "watch"
+    address = tls.redact(person_file.url)
+    permissions = "control and watch" if role == "operator" else "watch"
     fields = {"name": name, "role": role, "run": person_file.run, "url": address, "file": str(path)}
     lines = [
         f"{name} may {permissions} run {person_file.run} at {address}, from any machine that has this file:",
@@ -216,7 +217,7 @@ def server(
 
     Example: oven-controller creds server bus/ --run tuned-1 --listen 0.0.0.0:4222 --tls --host bus.example
     """
-    names.checked("run", run)
+    names.validate("run", run)
     host, port = _host_and_port("--listen", listen)
     files = ServerFolder(folder.absolute(), run)
     try:
@@ -224,9 +225,9 @@ def server(
             if role not in ("agent", "member"):
                 files.add_user(role, role)
         for name in plugins.find_plugins("agents") if agents is None else agents:
-            files.add_user("agent", names.checked("agent", name))
+            files.add_user("agent", names.validate("agent", name))
         for name in members or ():
-            files.add_user("member", names.checked("member", name))
+            files.add_user("member", names.validate("member", name))
         certificate: Certificate | None
         authority: Path | None
         if not with_tls:

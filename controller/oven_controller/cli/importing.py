@@ -57,7 +57,7 @@ def import_(
 
 
 def parse_renames(pairs: list[str]) -> dict[str, str]:
-    """Parse FROM=TO texts to the new name of each renamed column. Raises ConfigError for an invalid text."""
+    """Parse FROM=TO strings. Return the new name of each column. Raises ConfigError for an invalid string."""
     new_names = {}
     for pair in pairs:
         column, _, name = pair.rpartition("=")
@@ -68,7 +68,7 @@ def parse_renames(pairs: list[str]) -> dict[str, str]:
 
 
 def resumed_text(incarnations: int) -> str:
-    """Return how often a run was resumed, e.g. `resumed twice`, or an empty text if it was not."""
+    """Return how often a run was resumed, e.g. `resumed twice`, or an empty string if it was not."""
     resumes = incarnations - 1
     times = {1: "once", 2: "twice"}.get(resumes, f"{resumes} times")
     return f"resumed {times}" if resumes > 0 else ""

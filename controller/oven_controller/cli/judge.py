@@ -141,7 +141,7 @@ def add(
 
     folder = Home().find(run, running=True)
     settings, view = _settings(folder), _view(folder)
-    names.checked("member", name)
+    names.validate("member", name)
     if name in settings.members or name in view.shares or name in view.members:
         raise ConfigError(f"{name!r} is already a member of {folder.run}; choose another name, or `judge swap {name}`")
     share = 1 / (max(len(view.shares), 1) + 1) if weight is None else weight

@@ -72,7 +72,7 @@ def _prerequisite(text: str) -> tuple[str, str]:
 
 
 def token_prior(
-    vocabulary_file: Annotated[Path, typer.Argument(metavar="FILE", help="The tokens' texts by id: a JSON list.")],
+    vocabulary_file: Annotated[Path, typer.Argument(metavar="FILE", help="The tokens' strings by id: a JSON list.")],
     corpus: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Token ids, separated by white space (for unigram).")
     ] = None,
@@ -110,7 +110,7 @@ def _vocabulary(path: Path) -> list[str]:
         return TypeAdapter(list[str]).validate_json(text if path.suffix == ".json" else "")
     except ValidationError:
         raise ConfigError(
-            f"{path} is not a vocabulary; use a .json file with a list of the tokens' texts in the order of their ids"
+            f"{path} is not a vocabulary; use a .json file with a list of the tokens' strings, sorted by id"
         ) from None
 
 

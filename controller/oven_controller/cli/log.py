@@ -75,12 +75,12 @@ async def _print(access: RunAccess, as_json: bool, follow: bool, last: int | Non
         exit_if_incomplete(access)
         return
     pending_events: list[Event] = []
-    started = False
+    has_started = False
     # Reading fails at RunStarted if another version wrote the log. Nothing is printed before that is clear.
     async for event in access.events():
         pending_events.append(event)
-        started |= isinstance(event.body, RunStarted)
-        if started:
+        has_started |= isinstance(event.body, RunStarted)
+        if has_started:
             _print_events(pending_events, as_json)
             pending_events.clear()
     _print_events(pending_events, as_json)
@@ -97,7 +97,8 @@ def _print_event(event: Event, as_json: bool, flush: bool = False) -> None:
 
 
 def format_event(event: Event) -> str:
-    """Format an event as one line: sequence, time, type, author if the subject names one, and non-default fields."""
+    """Format an event as one line: sequence number, time, type, author if the subject names one, and non-default
+    fields."""
     body = event.body
     if isinstance(body, Malformed):
         return clean(f"{event.seq:>6} {event.time:%H:%M:%S} Malformed on {event.subject}: {body.reason}")
@@ -126,7 +127,7 @@ async def print_completions(access: RunAccess, *, last: int, as_json: bool, foll
 
 def _print_groups(groups: list[StoredGroup], as_json: bool) -> None:
     for group in groups:
-        if as_json:  # in ASCII, because texts may contain terminal control sequences
+        if as_json:  # in ASCII, because strings may contain terminal control sequences
             print(json.dumps(json.loads(group.model_dump_json())), flush=True)
         else:
             say(*group_lines(group), "", flush=True)

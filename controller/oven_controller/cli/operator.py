@@ -125,7 +125,7 @@ def _field_value(argument: Argument, value: Any) -> Any:
 
 def parse_value(text: str | None) -> Value:
     """Parse a number, a JSON string or a JSON object of shares. Anything else is the name of a choice. Raises
-    ConfigError for a text that starts like JSON but is not valid."""
+    ConfigError for a string that starts like JSON but is not valid."""
     if text is None:
         return None
     try:

@@ -59,7 +59,7 @@ def evaluate(
     """
     from oven_recipes.oracle import commands
 
-    settings: Any = {"percents": _percents(layer_percents), "temperature": temperature, "as_json": as_json}
+    settings: Any = {"depths": _percents(layer_percents), "temperature": temperature, "as_json": as_json}
     return commands.evaluate(_oracle_folder(run), benchmarks=benchmarks, items=items, out=out, **settings)
 
 
@@ -84,9 +84,9 @@ def ask(
     """
     from oven_recipes.oracle import commands
 
-    folder, percents = _oracle_folder(run), _percents(layer_percents)
+    folder, depths = _oracle_folder(run), _percents(layer_percents)
     content = sys.stdin.read() if text == "-" else text
-    return commands.ask(folder, content, question, percents=percents, temperature=temperature, as_json=as_json)
+    return commands.ask(folder, content, question, depths=depths, temperature=temperature, as_json=as_json)
 
 
 def _oracle_folder(run: str | None) -> Path:

@@ -106,12 +106,12 @@ class Signatures:
         `until` is the tick at which reading stopped, if any."""
         gap_finder = self._gap_finder
         lines = []
-        if gap_finder.missing:
+        if gap_finder.missing_count:
             ranges = [f"{gap.first} to {gap.last} of incarnation {gap.incarnation}" for gap in gap_finder.gaps]
             numbers = ", ".join(ranges[:MAX_GAPS])
             numbers += f", and {len(ranges) - MAX_GAPS} more gaps" if len(ranges) > MAX_GAPS else ""
-            lines.append(f"missing: {gap_finder.missing} messages of the learner, with the numbers {numbers}")
-        if ended == "completed" and until is None and not gap_finder.ended:
+            lines.append(f"missing: {gap_finder.missing_count} messages of the learner, with the numbers {numbers}")
+        if ended == "completed" and until is None and not gap_finder.has_ended:
             lines.append("missing: the run is completed, but its log has no RunEnded")
         return lines
 

@@ -33,8 +33,8 @@ def run_question(
         list[str],
         Argument(
             metavar="FILE…",
-            help="The context: a text, .json or .jsonl file (a list of its lines), or - for standard input. Several "
-            "files become a dict with their names as keys.",
+            help="The context: a text file, a .json or .jsonl file (a list of its lines), or - for standard input. "
+            "Several files become a dict with their names as keys.",
         ),
     ],
     supervisor_model: Annotated[
@@ -123,7 +123,7 @@ def result_lines(result: RunResult) -> list[str]:
     """Return the answer, or why there is none, and the cost of the run, as lines to print."""
     if result.answered:
         answer = result.answer if isinstance(result.answer, str) else json.dumps(result.answer, indent=1)
-        outcome = answer.splitlines() or ["(empty text)"]
+        outcome = answer.splitlines() or ["(empty string)"]
     else:
         outcome = wrapped(f"no answer ({result.ended}): {result.reason}")
     supervisor, worker = result.supervisor_usage, result.worker_usage
@@ -143,7 +143,7 @@ def read_context(paths: Sequence[str]) -> Context:
 
     A .json file is read as its value, a .jsonl file as a list of its lines' values, and any other file as text. `-` is
     standard input, as text. Raises ConfigError for a file that cannot be read, is not UTF-8 or has invalid JSON, and
-    for a .json file with a value other than a text, list or object.
+    for a .json file with a value other than a string, list or object.
     """
     return _read(paths[0]) if len(paths) == 1 else {path: _read(path) for path in paths}
 
@@ -163,7 +163,7 @@ def _read(path: str) -> Context:
         return text
     value = _parse_json(text, path)
     if not isinstance(value, str | list | dict):
-        raise ConfigError(f"{path} contains {text.strip()[:40]}; the context must be a text, a list or an object")
+        raise ConfigError(f"{path} contains {text.strip()[:40]}; the context must be a string, a list or an object")
     return value
 
 

@@ -19,7 +19,7 @@ from oven_core.terminal_text import say
 from oven_recipes.environments.repair_instance import read_instances
 from oven_recipes.repair.settings import RepairSettings
 from oven_runs.home.run_folder import Home
-from oven_runs.settings.layers import layer_from_set, merge, validated
+from oven_runs.settings.layers import layer_from_set, merge, validate
 from oven_runs.traces import jsonl
 from oven_runs.traces.records import Trace
 
@@ -90,12 +90,12 @@ def collect(
 
 
 def _settings(assignments: Sequence[str]) -> RepairSettings:
-    """Parse NAME=VALUE texts to settings. Raises ConfigError with the invalid setting."""
+    """Parse NAME=VALUE strings into settings. Raises ConfigError with the invalid setting."""
     layers = [layer_from_set(assignment) for assignment in assignments]
     values: dict[str, Any] = {}
     for layer in layers:
         merge(values, layer.values)
-    return validated(RepairSettings, values, "", layers, None)
+    return validate(RepairSettings, values, "", layers, None)
 
 
 def summary(traces: Sequence[Trace]) -> dict[str, Any]:
@@ -113,9 +113,9 @@ def summary(traces: Sequence[Trace]) -> dict[str, Any]:
 
 def report_lines(out: Path, report: dict[str, Any]) -> list[str]:
     """Return the report as text."""
-    ended = ", ".join(f"{kind} {count}" for kind, count in report["ended"].items())
+    endings = ", ".join(f"{kind} {count}" for kind, count in report["ended"].items())
     return [
         f"{out}: traces {report['traces']}, tasks {report['tasks']}, steps {report['steps']}, calls {report['calls']}",
-        f"  solved: {report['solved']} ({report['solved'] / max(1, report['traces']):.2f}); ended: {ended}",
+        f"  solved: {report['solved']} ({report['solved'] / max(1, report['traces']):.2f}); ended: {endings}",
         f"  {report['seconds']:.1f} s, {report['cpu_seconds']:.1f} s of CPU in this process, including the warm-up",
     ]

@@ -70,10 +70,10 @@ def _step_index(path: Path, header: Sequence[str], step_name: str | None) -> int
         raise ConfigError(f"--rename {step_name}=step: {path} has no column {step_name}; {hint}")
     name = step_name or next((name for name in STEP_COLUMNS if name in header), None)
     if name is None:
-        expected = f"{path} has no column with the step ({', '.join(STEP_COLUMNS)})"
+        problem = f"{path} has no column with the step ({', '.join(STEP_COLUMNS)})"
         if not columns:
-            raise ConfigError(f"{expected}: the file is empty")
-        raise ConfigError(f"{expected}; its columns are {', '.join(columns[:8])}. Name one with --rename NAME=step")
+            raise ConfigError(f"{problem}: the file is empty")
+        raise ConfigError(f"{problem}; its columns are {', '.join(columns[:8])}. Name one with --rename NAME=step")
     return list(header).index(name)
 
 

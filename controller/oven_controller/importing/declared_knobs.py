@@ -54,14 +54,14 @@ class Knob:
 
     def spec(self, metrics: Collection[str] = ()) -> ActuatorSpec:
         """Return the actuator as a run with these metrics announces it. Raises ConfigError for a wrong value."""
-        known = VOTABLE_KNOBS[self.name]
-        if known.kind == "action":
+        spec = VOTABLE_KNOBS[self.name]
+        if spec.kind == "action":
             if self.value:
                 raise ConfigError(f"--knob {self.name}={self.value}: actions take no value; write --knob {self.name}")
-            return known
-        return self._simplex(known, metrics) if known.kind == "simplex" else self._scalar(known)
+            return spec
+        return self._simplex(spec, metrics) if spec.kind == "simplex" else self._scalar(spec)
 
-    def _scalar(self, known: ActuatorSpec) -> ActuatorSpec:
+    def _scalar(self, spec: ActuatorSpec) -> ActuatorSpec:
         try:
             value = float(self.value or _DEFAULT_VALUES.get(self.name, ""))
         except ValueError:
@@ -78,9 +78,9 @@ class Knob:
                 scale, high = "linear", min(high, 1 - (1 - value) * LOW_FACTOR)
             case _:
                 scale, low, high = "log", round(low, 9), round(high, 9)
-        return known.model_copy(update={"scale": scale, "low": low, "high": high, "value": value})
+        return spec.model_copy(update={"scale": scale, "low": low, "high": high, "value": value})
 
-    def _simplex(self, known: ActuatorSpec, metrics: Collection[str]) -> ActuatorSpec:
+    def _simplex(self, spec: ActuatorSpec, metrics: Collection[str]) -> ActuatorSpec:
         """Return the simplex with equal shares for all components that have a metric."""
         pattern = _COMPONENTS[self.name]
         prefix, _, suffix = pattern.partition("*")
@@ -91,13 +91,13 @@ class Knob:
         if len(names) < 2:
             raise ConfigError(f"--knob {self.name} needs at least two metrics named {pattern}; omit the option")
         shares = dict.fromkeys(names, 1 / len(names))
-        return known.model_copy(update={"low": 0.0, "high": 1.0, "choices": tuple(names), "value": shares})
+        return spec.model_copy(update={"low": 0.0, "high": 1.0, "choices": tuple(names), "value": shares})
 
 
-def parse_knobs(texts: Iterable[str]) -> list[Knob]:
+def parse_knobs(options: Iterable[str]) -> list[Knob]:
     """Parse `--knob NAME[=VALUE]`. If a name is repeated, the last value counts. Raises ConfigError."""
     knobs: dict[str, Knob] = {}
-    for text in texts:
+    for text in options:
         name, _, value = text.partition("=")
         if name not in VOTABLE_KNOBS:
             matches = difflib.get_close_matches(name, VOTABLE_KNOBS, n=3, cutoff=0.5)

@@ -52,15 +52,15 @@ class Source:
         }
 
 
-def read_source(source: Path, renamed: Mapping[str, str]) -> Source:
-    """Read a source. `renamed` maps columns to their new names. Raises ConfigError if it is unreadable, has no
+def read_source(source: Path, renames: Mapping[str, str]) -> Source:
+    """Read a source. `renames` maps columns to their new names. Raises ConfigError if it is unreadable, has no
     measurements, or lacks a column that should be renamed."""
     try:
         name, importer, path = find_importer(source)
     except OSError as error:
         raise _file_error(error, source) from error
     skipped: Counter[str] = Counter()
-    metric_names = MetricNames(renamed)
+    metric_names = MetricNames(renames)
     try:
         recording = importer.open(path, skipped, metric_names.step_column)
         stored = StoredRows(
@@ -83,14 +83,14 @@ def read_source(source: Path, renamed: Mapping[str, str]) -> Source:
 
 
 def import_run(
-    source: Path, home: Home, run: str | None, renamed: Mapping[str, str], knobs: Iterable[Knob] = ()
+    source: Path, home: Home, run: str | None, renames: Mapping[str, str], knobs: Iterable[Knob] = ()
 ) -> dict[str, Any]:
     """Write a source as a new run and return its summary as JSON values. Raises the errors of `read_source`, and
     NameInUseError if the name is in use. After an error no run remains."""
     knobs = list(knobs)
     folder = home.create(run, IMPORTED)
     try:
-        content = read_source(source, renamed)
+        content = read_source(source, renames)
         with content.rows:
             summary = content.summary(knobs)
             write_log(folder, content.rows, knobs, content.detail)

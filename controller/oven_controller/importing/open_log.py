@@ -35,26 +35,29 @@ class OpenedLog(NamedTuple):
 
 @contextlib.contextmanager
 def open_log(
-    source: str, renamed: Mapping[str, str] = MappingProxyType({}), knobs: Sequence[Knob] = ()
+    source: str, renames: Mapping[str, str] = MappingProxyType({}), knobs: Sequence[Knob] = ()
 ) -> Iterator[OpenedLog]:
-    """Open a log. `renamed` and `knobs` apply to another program's logs, as in `import`. Raises ConfigError if the
+    """Open a log. `renames` and `knobs` apply to another program's logs, as in `import`. Raises ConfigError if the
     source is unreadable, or if it is neither a path nor a run."""
     path = Path(source)
-    if not path.exists():
-        runs = [folder.run for folder in Home().runs()]
-        if source not in runs:
-            raise ConfigError(f"{source} is not a file or folder, and {UnknownNameError('run', source, runs)}")
-    folder = _run_folder(path) if path.exists() else Home().find(source)
+    folder = _run_folder(path) if path.exists() else _find_run(source)
     if folder is not None:
-        if renamed:
+        if renames:
             raise ConfigError(f"--rename does not work with a run's own log ({source}), only with sources for `import`")
         has_folder = (folder.path / "run.json").is_file()
         yield OpenedLog(folder.run, _reader(folder), folder.path if has_folder else None)
         return
-    imported = read_source(path, renamed)
+    imported = read_source(path, renames)
     with imported.rows:
         name = _report_name(path)
         yield OpenedLog(name, lambda: imported.rows.events(name, knobs, imported.detail), imported=imported)
+
+
+def _find_run(name: str) -> RunFolder:
+    try:
+        return Home().find(name)
+    except UnknownNameError as error:
+        raise ConfigError(f"{name} is not a file or folder, and {error}") from error
 
 
 def _report_name(path: Path) -> str:
@@ -84,7 +87,8 @@ def _run_folder(path: Path) -> RunFolder | None:
 
 
 def _reader(folder: RunFolder) -> Callable[[], Iterable[Event]]:
-    """Return a function that reads the run's log. The keys to verify it are in the folder, or else in the log."""
+    """Return a function that reads the run's log. The keys come from the folder if it has them, otherwise
+    from the log."""
     pin = folder.pin() if (folder.path / "run.json").is_file() else None
 
     async def read_store() -> list[Event]:

@@ -49,16 +49,16 @@ class MetricNames(dict[str, str | None]):
     """Maps source columns to metric names: those from `--rename`, or else those of `attach`. None: it is not a gauge.
     It contains only the columns that were looked up."""
 
-    def __init__(self, renamed: Mapping[str, str] | None = None) -> None:
+    def __init__(self, renames: Mapping[str, str] | None = None) -> None:
         super().__init__()
-        self.renamed = dict(renamed or {})
-        self.step_column = next((name for name, new in self.renamed.items() if new == STEP), None)
+        self.renames = dict(renames or {})
+        self.step_column = next((name for name, new in self.renames.items() if new == STEP), None)
         """The column that the user chose as the step."""
 
     def __missing__(self, name: str) -> str | None:
         default = metric_name(name)
-        new_name = self.renamed.get(name) or (self.renamed.get(default) if default else None)
-        if default in self.renamed.values():
+        new_name = self.renames.get(name) or (self.renames.get(default) if default else None)
+        if default in self.renames.values():
             default = None  # the user gave its name to another column
         self[name] = result = None if new_name == STEP else new_name or default
         return result
@@ -66,7 +66,7 @@ class MetricNames(dict[str, str | None]):
     def check(self, source: object) -> None:
         """Raise ConfigError if a column that should be renamed does not exist."""
         columns = self.keys() | {metric for name in self if (metric := metric_name(name))}
-        for name, new in self.renamed.items():
+        for name, new in self.renames.items():
             if name not in columns:
                 hint = suggest_columns(name, [column for column in columns if not column.startswith("_")])
                 raise ConfigError(f"--rename {name}={new}: {source} has no column {name}; {hint}")

@@ -56,7 +56,7 @@ class WandbImporter:
 
 
 class StepAxes:
-    """Finds the step of each metric. It must receive the definitions and rows in the order of the run."""
+    """Finds the step of each metric. It must receive the definitions and rows in the run's order."""
 
     def __init__(self, step: str | None = None) -> None:
         """`step` is the column with the step of all metrics, if the user named it."""

@@ -22,7 +22,7 @@ class AllowedRuns:
     """The folder of Python files that may be backtested, and thus executed; None: only installed agents."""
 
     def find(self, run: str | None, *, running: bool = False) -> RunAccess:
-        """Return access to the run that a call names. Raises ConfigError, UnknownNameError."""
+        """Return access to the run that a call names. Raises ConfigError or UnknownNameError."""
         if run is not None and self.run is not None and run != self.run:
             raise ConfigError(
                 f"this server only serves run {self.run!r}; omit `run`, or start another server for {run!r}"
@@ -51,6 +51,6 @@ class AllowedRuns:
         if not path.is_relative_to(folder):
             raise ConfigError(f"{name!r} is not in {folder}, the folder of --agent-files")
         if not path.is_file():
-            known = [str(file.relative_to(folder)) for file in sorted(folder.glob("*.py"))]
-            raise UnknownNameError("agent file", name, known)
+            files = [str(file.relative_to(folder)) for file in sorted(folder.glob("*.py"))]
+            raise UnknownNameError("agent file", name, files)
         return str(path)

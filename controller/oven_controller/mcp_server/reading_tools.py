@@ -205,8 +205,8 @@ class ReadingTools:
         def work(progress: Progress) -> DiagnosisReport:
             access, reader = self._allowed_runs.find(run), NamedSymptoms(Since.read(since))
             asyncio.run(_read_log(access, progress, reader))
-            named = reader.symptoms()
-            ids = tuple(symptoms) or tuple(symptom.id for symptom in named[:8])
+            named_symptoms = reader.symptoms()
+            ids = tuple(symptoms) or tuple(symptom.id for symptom in named_symptoms[:8])
             diagnosis = None
             if ids:
                 from oven_kg.checked_graph import load
@@ -215,9 +215,9 @@ class ReadingTools:
                 graph = load()
                 diagnosis = diagnose(graph, reader.diagnose_request(ids, remedies))
                 if symptoms and diagnosis.unknown:
-                    known = (node.id for node in graph.nodes_of_kind("symptom"))
-                    raise UnknownNameError("symptom", diagnosis.unknown[0], known)
-            return DiagnosisReport(run=access.run, named=tuple(named[:64]), symptoms=ids, diagnosis=diagnosis)
+                    ids_in_graph = (node.id for node in graph.nodes_of_kind("symptom"))
+                    raise UnknownNameError("symptom", diagnosis.unknown[0], ids_in_graph)
+            return DiagnosisReport(run=access.run, named=tuple(named_symptoms[:64]), symptoms=ids, diagnosis=diagnosis)
 
         return answer(await run_on_thread(context, work), "set a smaller `remedies`")
 

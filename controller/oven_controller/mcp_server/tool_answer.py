@@ -32,7 +32,7 @@ def answer(model: BaseModel, remedy: str = "request less") -> CallToolResult:
 
 
 def _shorten(value: Any, length: int) -> Any:
-    """Return the value with every text in it cleaned and truncated."""
+    """Return the value with every string in it cleaned and truncated."""
     if isinstance(value, str):
         text = clean(value)
         return text if len(text) <= length else f"{text[: length - 1]}…"

@@ -195,7 +195,7 @@ def _load_apprise() -> tuple[ModuleType, list[str]]:
 
 
 def _host_without_tls(recipient: Recipient) -> str:
-    """Return the remote host that would receive messages unencrypted; empty if there is none."""
+    """Return the remote host that would receive messages unencrypted, or an empty string if there is none."""
     service = recipient.service
     scheme = urlsplit(service.url(privacy=True)).scheme
     plain_schemes = (service.protocol,) if isinstance(service.protocol, str) else (service.protocol or ())

@@ -104,7 +104,8 @@ class Triggers:
         view = self.view
         if view.started is None or view.ended is not None:
             return []
-        key, detail = f"gone-{view.seq}", f" ({exit_text})" if exit_text else ""
+        key = f"gone-{view.seq}"
+        detail = f" ({exit_text})" if exit_text else ""
         if status in ("stopped", "completed"):
             sentence = f"The stack was stopped at step {view.step}, and the learner's process ended{detail}."
             return [self._notice("ended", "info", key, f"stack stopped at step {view.step}", sentence)]

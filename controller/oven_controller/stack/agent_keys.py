@@ -37,9 +37,9 @@ def admit(
 
     `installed`: whether the key is for the installed agent with that name. `is_new`: reject a name whose agent is
     running. `completions`: whether the agent may read sampled completions. None keeps the current permission, which is
-    initially no. Raises ConfigError for a name that is taken, ProcessError if the server rejects the key.
+    initially no. Raises ConfigError for a name that is taken, and ProcessError if the server rejects the key.
     """
-    names.checked("agent", name)
+    names.validate("agent", name)
     info = folder.info()
     shared_keys = [user.name for user in folder.server.users() if name in user.agents]
     pids = [info.children.get(process, 0) for process in (f"agent-{name}", *shared_keys)]
@@ -58,7 +58,7 @@ def admit(
 def admit_member(folder: RunFolder, name: str) -> None:
     """Make a running server accept the key of a joining committee member. Raises ConfigError for a name that is taken,
     ProcessError if the server rejects the key."""
-    names.checked("member", name)
+    names.validate("member", name)
     owner = name_owner(folder.server, name)
     if owner or any(user.name == name and user.role != "member" for user in folder.server.users()):
         raise ConfigError(f"{name!r} is the name of {owner or 'another key'}; choose another name for the member")
@@ -77,7 +77,8 @@ def _has_local_keys(folder: RunFolder, role: Role, name: str) -> bool:
 
 
 def name_owner(server: ServerFolder, name: str, installed: bool = False) -> str:
-    """Describe the owner of a name that no other agent or person may use. Return an empty text if the name is free."""
+    """Describe the owner of a name that no other agent or person may use. Return an empty string if the name is
+    free."""
     for user in server.users():
         if name in user.agents:
             return f"an agent of this run, which uses the key {user.name!r}"
@@ -93,7 +94,7 @@ def name_owner(server: ServerFolder, name: str, installed: bool = False) -> str:
 def revoke(folder: RunFolder, name: str) -> None:
     """Revoke the key of `name`: close its connections and remove its file.
 
-    Raises UnknownNameError or ConfigError for a name that cannot be revoked here, ProcessError if the server still
+    Raises UnknownNameError or ConfigError for a name that cannot be revoked here, and ProcessError if the server still
     accepts the key.
     """
     info = folder.info()

@@ -33,7 +33,7 @@ class LogKeeper:
     """Maintains the log of one run while its stack is up."""
 
     def __init__(self, folder: RunFolder, printer: LinePrinter, out: Callable[[str], None]) -> None:
-        self.missing = ""
+        self.gap_report = ""
         """Description of the messages that are missing from the final log."""
         self.saved_end: RunEnded | None = None
         """The learner's last message, if it is saved but not yet in the log."""
@@ -133,17 +133,18 @@ class LogKeeper:
             )
 
     def find_missing(self, ended: bool) -> None:
-        """Set `missing`, for the exit code and the summary. `ended`: whether the learner's end should be in the log."""
+        """Set `gap_report`, for the exit code and the summary. `ended`: whether the learner's end should be in the
+        log."""
         view = self._printer.view
         try:
-            self.missing = self._folder.missing_messages()
+            self.gap_report = self._folder.missing_messages()
             self.saved_end = read_spool(self._folder.path, self._folder.run).end
         except OvenError as error:
-            self.missing = str(error)
-        if not self.missing and ended and view.started is not None and view.ended is None:
-            self.missing = "the learner's last message is missing from the log"
-        if not self.missing and self._printer.gap_finder.missing:
-            self.missing = (
-                f"{self._printer.gap_finder.missing} messages of the learner are missing from the log; "
+            self.gap_report = str(error)
+        if not self.gap_report and ended and view.started is not None and view.ended is None:
+            self.gap_report = "the learner's last message is missing from the log"
+        if not self.gap_report and self._printer.gap_finder.missing_count:
+            self.gap_report = (
+                f"{self._printer.gap_finder.missing_count} messages of the learner are missing from the log; "
                 f"`oven-controller replay {self._folder.run} --verify` lists them"
             )

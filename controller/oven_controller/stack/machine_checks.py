@@ -104,11 +104,11 @@ class Package:
 def check_extra(name: str, packages: Sequence[Package]) -> Check:
     """Check whether the packages of one extra are installed in suitable versions."""
     remedy = f'pip install "oven-controller[{name}]"'
-    missing = [package.name for package in packages if package.version is None]
+    missing_packages = [package.name for package in packages if package.version is None]
     unsuitable_packages = [package for package in packages if package.version and not package.fits]
     installed = ", ".join(f"{package.name} {package.version}" for package in packages if package.version)
-    if missing:
-        problem = f"not installed: {', '.join(missing)}; needed for {NEEDED_FOR[name]}"
+    if missing_packages:
+        problem = f"not installed: {', '.join(missing_packages)}; needed for {NEEDED_FOR[name]}"
         return Check(name, "warn", f"{installed}; {problem}" if installed else problem, remedy)
     if unsuitable_packages:
         mismatches = ", ".join(f"{p.name} {p.version}, but {p.required} is needed" for p in unsuitable_packages)
@@ -225,7 +225,7 @@ def check_keys(names_set: Sequence[str]) -> Check:
 def check_leftovers(processes: Sequence[tuple[str, int, str]]) -> Check:
     """Check for leftover processes, as (run, pid, name), of runs whose `up` has ended."""
     if not processes:
-        return Check("leftovers", "ok", "no processes of ended runs")
+        return Check("leftovers", "ok", "no processes of stopped runs")
     names = ", ".join(f"{name} of {run} (pid {pid})" for run, pid, name in processes)
     return Check("leftovers", "warn", names, f"kill {' '.join(str(pid) for _, pid, _ in processes)}")
 
@@ -272,7 +272,7 @@ def gpu_names() -> list[str]:
 
 
 def _command_output(*command: str) -> str:
-    """Return the standard output of a command, or an empty text if it fails."""
+    """Return the standard output of a command, or an empty string if it fails."""
     try:
         result = subprocess.run(command, capture_output=True, text=True, timeout=COMMAND_S, check=True)
     except (OSError, subprocess.SubprocessError):
@@ -338,7 +338,7 @@ def leftover_processes(home: Home) -> list[tuple[str, int, str]]:
             if folder is None or folder.is_locked():
                 continue
             if folder.info().pid in [ancestor.pid for ancestor in process.parents()]:
-                continue  # the monitor of an ended run, which the user has not closed
+                continue  # the monitor of a stopped run, which the user has not closed
         except (psutil.Error, OvenError):
             continue
         processes.append((folder.run, process.pid, _process_name(command)))
@@ -346,7 +346,7 @@ def leftover_processes(home: Home) -> list[tuple[str, int, str]]:
 
 
 def _run_folder(process: psutil.Process, command: list[str]) -> str:
-    """Return the run folder of a stack's process, or an empty text for any other process."""
+    """Return the run folder of a stack's process, or an empty string for any other process."""
     conf = next((part for part in command if part.endswith("/nats/nats.conf")), "")
     if conf:
         return str(Path(conf).parent.parent)

@@ -1,7 +1,7 @@
-"""Create and revoke keys for people, even while the run is up. A key is a file that you give to the person.
+"""Create keys for people, and announce changes to the run, even while it is up.
 
-A key has two uses. The server grants its owner permissions. Readers of the log verify an operator's commands with the
-public key in the learner's RunStarted or in a later OperatorKey.
+A key is a file that you give to the person. It has two uses. The server grants its owner permissions. Readers of the
+log verify an operator's commands with the public key in the learner's RunStarted or in a later OperatorKey.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class AdministeredServer:
 
     server: ServerFolder
     url: str
-    """The server's address for people, or an empty text if it is not known on this machine."""
+    """The server's address for people, or an empty string if it is not known on this machine."""
     ca: Path | None = None
     """The certificate authority for TLS."""
     folder: RunFolder | None = None
@@ -52,8 +52,8 @@ class AdministeredServer:
         parent = Path(info.creds).parent if info.creds and Path(info.creds).is_dir() else None
         if parent is None or not (parent / "nats.conf").is_file():
             raise ConfigError(
-                f"the keys for {tls.redact(info.url)} are on its machine; run `oven-controller creds add NAME "
-                "--operator --server FOLDER --nats URL` there"
+                f"the keys for {tls.redact(info.url)} are on the machine that runs that server; run "
+                "`oven-controller creds add NAME --operator --server FOLDER --nats URL` there"
             )
         return cls(server_folder(parent), info.url, Path(info.tls_ca) if info.tls_ca else None, folder)
 
@@ -77,9 +77,9 @@ def grant(
 
     `url` and `ca` are the server's address and certificate authority for the person, if different from this machine's.
     A server that the stack does not own must then reload its configuration. Raises ConfigError for a name that is in
-    use, ProcessError if the stack's own server rejects the key.
+    use, and ProcessError if the stack's own server rejects the key.
     """
-    names.checked("person", name)
+    names.validate("person", name)
     server, folder = target.server, target.folder
     if user := name_owner(server, name):
         raise ConfigError(f"{name!r} is the name of {user}; choose another name for the person")
@@ -110,10 +110,14 @@ def is_operator(server: ServerFolder, name: str) -> bool:
 
 
 def announce(target: AdministeredServer, change: OperatorKey, url: str = "") -> str:
-    """Log the change if the run is up. Otherwise the run reads keys.json later. Return a warning if that failed."""
-    folder = target.folder
-    url = folder.info().url if folder is not None else url
-    if not url or (folder is not None and not folder.is_locked()):
+    """Log the change if the run is up. Otherwise the run reads keys.json later. Return a warning if logging failed.
+
+    `url` is the server's address if the run has no folder on this machine."""
+    if target.folder is not None:
+        if not target.folder.is_locked():
+            return ""
+        url = target.folder.info().url
+    if not url:
         return ""
     try:
         asyncio.run(_append(target, change, url))
@@ -139,10 +143,10 @@ async def _append(target: AdministeredServer, change: OperatorKey, url: str) -> 
             head = await admin.head(run)
         except BusError:
             return  # the run has no log yet
-        started = False
+        has_started = False
         async for event in admin.read(run, until=head, subjects=[subjects.run]):
-            started = started or isinstance(event.body, RunStarted)
-    if started:
+            has_started = has_started or isinstance(event.body, RunStarted)
+    if has_started:
         async with Bus.connect(url, key(OPERATOR), name=OPERATOR, trust=trust) as bus:
             await bus.append(subjects.operator(OPERATOR), change.wire(), message_id=uuid.uuid4().hex)
 

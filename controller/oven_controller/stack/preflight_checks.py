@@ -163,7 +163,7 @@ def _credentials(settings: Settings, name: str) -> Credentials | None:
 
 
 async def exposure_warning(url: str, ca: str, trust: ssl.SSLContext | None) -> str:
-    """Return a warning about an exposed server, or an empty text. `url` is one address, or several with commas.
+    """Return a warning about an exposed server, or an empty string. `url` is one address, or several with commas.
 
     Raises ConfigError for a server that accepts anyone, unless only this machine can reach it. If a server does not
     answer, the later connection reports that.

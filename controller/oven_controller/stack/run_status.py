@@ -122,18 +122,18 @@ async def run_status(access: RunAccess, on_event: Callable[[Event], object] = la
     """Read the status of a run. If its log is unreadable, the status says so. `on_event` is called with each event and
     may raise an error to stop."""
     view = RunSummary()
-    read_error = missing = ""
+    read_error = gap_report = ""
     warnings: list[str] = []
     try:
         async for event in access.events(brief=True, report=warnings.append):
             view.feed(event)
             on_event(event)
-        missing = access.missing_messages()
+        gap_report = access.missing_messages()
     except OvenError as error:
         read_error = str(error)
     info, facts = access.info(), _folder_facts(access, view, read_error, warnings)
     running = facts.status == "running"
-    problems = [*warnings, *([missing] if missing else ())]
+    problems = [*warnings, *([gap_report] if gap_report else ())]
     problems += find_problems(view, facts.processes, read_error, datetime.now(UTC), facts.last_line)
     return RunStatus(
         run=access.run,
@@ -164,7 +164,7 @@ async def run_status(access: RunAccess, on_event: Callable[[Event], object] = la
         quarantined=tuple(view.quarantined()),
         events=view.seq,
         log_unread=read_error,
-        missing=missing,
+        missing=gap_report,
         notes=tuple(problems),
     )
 
@@ -267,8 +267,8 @@ class _FolderFacts:
 def _folder_facts(access: RunAccess, view: RunSummary, read_error: str, warnings: list[str]) -> _FolderFacts:
     """Read the run's folder. For a run on another machine, use only the log. Append a warning for unreadable files."""
     if not isinstance(access, LocalRun):
-        ended = view.ended.reason if view.ended else "running"
-        return _FolderFacts("unreachable" if read_error else ended, lambda _: "see its machine")
+        status = view.ended.reason if view.ended else "running"
+        return _FolderFacts("unreachable" if read_error else status, lambda _: "see its machine")
     folder = access.folder
     facts = _FolderFacts(folder.status(), folder.last_log_line, judges=judge_states.read(folder.path))
     if facts.status == "running":

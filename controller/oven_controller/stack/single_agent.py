@@ -66,14 +66,14 @@ async def _grant_trust(folder: RunFolder, agent: str, actuators: Sequence[str]) 
     if not actuators:
         return
     run = LocalRun(folder)
-    started = joined = False
+    has_started = has_joined = False
     try:
         async with contextlib.aclosing(run.follow()) as events:
             async for event in events:
-                started |= isinstance(event.body, RunStarted)
+                has_started |= isinstance(event.body, RunStarted)
                 if isinstance(event.body, AgentStatus) and event.author == agent:
-                    joined = event.body.state != "left"
-                if started and joined:
+                    has_joined = event.body.state != "left"
+                if has_started and has_joined:
                     break
         command = new_command("trust", agent=agent, actuators=tuple(actuators))
         print((await execute_command(run, command, ANSWER_S)).line(), flush=True)
@@ -82,7 +82,7 @@ async def _grant_trust(folder: RunFolder, agent: str, actuators: Sequence[str]) 
 
 
 async def _end_child(child: Child) -> int:
-    """End the child if it is running. Return its exit code, or 0 if this process ended it with a signal."""
+    """End the child if it is running. Return its exit code, or 0 if this process stopped it with a signal."""
     if child.returncode is not None:
         child.close()
         return child.returncode

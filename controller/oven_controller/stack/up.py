@@ -224,7 +224,7 @@ class _Stack:
         learner = processes.learner if code == 0 and not self.request.command else None
         self.log_keeper.find_missing(learner is not None and learner.returncode == 0)
         was_recorded = self._update_info(ended=self._final_status(code), children={})
-        return 3 if code == 0 and (self.log_keeper.missing or not was_recorded) else code
+        return 3 if code == 0 and (self.log_keeper.gap_report or not was_recorded) else code
 
     async def _create_completions_stream(self, bus: Bus) -> None:
         """Create the stream of sampled completions. The run works without it."""
@@ -305,7 +305,7 @@ class _Stack:
         self._record_pid("monitor", self.out.pid)
 
     def _on_monitor_closed(self) -> str:
-        """Return the line to print when the monitor is closed, or an empty text if the run has also ended."""
+        """Return the line to print when the monitor is closed, or an empty string if the run has also ended."""
         if self.ended or self.stop.is_set():
             return ""
         with contextlib.suppress(OSError):
@@ -379,16 +379,16 @@ class _Stack:
         if not self.printer.view.seq:
             return ["nothing was logged"]
         log = self.folder.export if self.folder.export.exists() else self.folder.server.folder
-        missing = [self.log_keeper.missing] if self.log_keeper.missing else []
+        gap_report = [self.log_keeper.gap_report] if self.log_keeper.gap_report else []
         check = f"log {short_path(log)}; check it with `oven-controller replay {self.folder.run}`"
-        return [*self.printer.summary(), *missing, check]
+        return [*self.printer.summary(), *gap_report, check]
 
     def _final_status(self, code: int) -> Status:
         if code != 0:
             return "stopped" if code == 130 else "failed"
         if (ended := self.printer.view.ended or self.log_keeper.saved_end) is not None:
             return ended.reason
-        return "failed" if self.log_keeper.missing else "stopped"
+        return "failed" if self.log_keeper.gap_report else "stopped"
 
     def _on_event(self, event: Event) -> None:
         self.printer.on_event(event)

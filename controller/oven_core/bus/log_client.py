@@ -62,7 +62,7 @@ class LogClient(LogReader):
         traceparent: str = "",
         signature: str | None = None,
     ) -> int:
-        """Append to the log, signed if this connection has credentials, and return the sequence.
+        """Append to the log, signed if this connection has credentials, and return the sequence number.
 
         `once`: append only if the subject has nothing newer than `after_sequence`, and otherwise raise
         AlreadyLoggedError. `signature`: the original author's signature, to pass on; empty: no signature. Raises
@@ -74,7 +74,8 @@ class LogClient(LogReader):
         return await self._send_confirmed(subject, data, headers)
 
     async def append_all(self, entries: Sequence[Entry], batch: str, *, traceparents: Sequence[str] = ()) -> int:
-        """Append at most 1,000 entries in order and next to each other, or none. Return the sequence of the last one.
+        """Append at most 1,000 entries in order and next to each other, or none. Return the sequence number of the last
+        one.
 
         They form an atomic batch (nats-architecture-and-design, ADR-50) named `batch`. No other current batch may have
         this name. If the log already has one of the messages, it refuses all of them. Raises BusError if the log
@@ -92,7 +93,8 @@ class LogClient(LogReader):
         raise ValueError("cannot append an empty batch")
 
     async def _send_confirmed(self, subject: str, data: bytes, headers: dict[str, str], batch: int = 0) -> int:
-        """Send a message, the last one of `batch` if above 0, and return its sequence once the log has stored it.
+        """Send a message, the last one of `batch` if above 0, and return its sequence number once the log has stored
+        it.
 
         Raises AlreadyLoggedError or BusError.
         """

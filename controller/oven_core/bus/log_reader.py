@@ -85,7 +85,7 @@ class LogReader:
         return self.client.jetstream(timeout=2)
 
     async def head(self, run: str) -> int:
-        """Return the last sequence of the log. Raises BusError."""
+        """Return the last sequence number of the log. Raises BusError."""
         try:
             info = await self.jetstream.stream_info(log_stream(run))
         except (TimeoutError, NatsError, OSError) as error:
@@ -95,12 +95,12 @@ class LogReader:
     async def read(
         self, run: str, *, after: int = 0, until: int | None = None, subjects: list[str] | None = None
     ) -> AsyncGenerator[Event]:
-        """Yield the events after sequence `after` in order, up to `until`, or forever if it is None.
+        """Yield the events after the sequence number `after` in order, up to `until`, or forever if it is None.
 
         The reader uses a push consumer without acknowledgements. It continues with a new one after the last event in
         four cases: the consumer's count has a gap, the connection was lost, neither an event nor a heartbeat came for
         three seconds, or only heartbeats arrive although the log has more events. (A consumer can stop in a cluster
-        whose leader is lost or partly cut off, nats-server issue 5679.) So no event is skipped or repeated.
+        whose leader is lost or partly isolated, nats-server issue 5679.) So no event is skipped or repeated.
         """
         last, stall_detector = after, _StallDetector(partial(self.head, run), filtered=bool(subjects))
         while until is None or last < until:
@@ -112,7 +112,7 @@ class LogReader:
                 consumer, waiting = await self._create_consumer(run, inbox, last, subjects)
                 if until is not None and not waiting:
                     return  # no event matches the filter, so no message will arrive
-                expected = 1
+                next_number = 1
                 stall_detector.reset()
                 while until is None or last < until:
                     message = await self._next_message(queue, losses)
@@ -121,20 +121,20 @@ class LogReader:
                     if not message.reply.startswith("$JS.ACK."):
                         # A heartbeat has the count of deliveries, which reveals that the last ones were lost.
                         delivered = int((message.headers or {}).get("Nats-Last-Consumer", 0))
-                        if delivered >= expected or await stall_detector.on_heartbeat(last):
+                        if delivered >= next_number or await stall_detector.on_heartbeat(last):
                             break
                         continue
                     stall_detector.reset()
                     meta = delivery(message.reply)
-                    if meta.sequence.consumer != expected:
+                    if meta.sequence.consumer != next_number:
                         break
-                    expected += 1
+                    next_number += 1
                     last = meta.sequence.stream
                     if until is not None and last > until:
                         return
                     context = tracing.context_of(message.headers)
-                    stored = meta.timestamp
-                    yield Event.from_message(last, message.subject, message.data, stored, message.headers, context)
+                    stored_at = meta.timestamp
+                    yield Event.from_message(last, message.subject, message.data, stored_at, message.headers, context)
                     if until is not None and meta.num_pending == 0:
                         return
                 with contextlib.suppress(NatsError, OSError, asyncio.TimeoutError):
@@ -189,7 +189,7 @@ class _StallDetector:
         self._heartbeats = self._head = 0
 
     async def on_heartbeat(self, last: int) -> bool:
-        """Count a heartbeat, and return whether the consumer has stopped after delivering sequence `last`."""
+        """Count a heartbeat, and return whether the consumer has stopped after delivering sequence number `last`."""
         self._heartbeats += 1
         if self._heartbeats % HEAD_CHECK_HEARTBEATS == 0:
             if self._head > max(last, self._retried_head):

@@ -20,7 +20,7 @@ NO_STREAM = 10059
 
 
 async def stored_batch(bus: Bus, run: str, after: int, limit: int) -> CompletionsBatch:
-    """Return the newest `limit` groups after the sequence `after`, or as many as fit.
+    """Return the newest `limit` groups after the sequence number `after`, or as many as fit.
 
     Messages that are not a SampledGroup are skipped. Raises BusError.
     """

@@ -31,7 +31,7 @@ MAX_COMPLETIONS = 2000
 COMPLETIONS_AGE_S = 14 * 86400.0
 """Maximum age in seconds. Completions contain training data, so they are deleted even if the run is kept."""
 COMPLETION_BYTES = 256 * 1024
-"""Maximum bytes of one sampled group. The learner truncates texts until it fits."""
+"""Maximum bytes of one sampled group. The learner truncates strings until it fits."""
 DUPLICATES_S = 120.0
 """Seconds for which a message id is remembered. A stream with sources has no such default (server 2.15.1)."""
 
@@ -104,7 +104,8 @@ async def exists(js: JetStreamContext, run: str) -> bool:
 
 
 async def create(js: JetStreamContext, run: str, replicas: int = 1, *, duplicates_s: float = DUPLICATES_S) -> None:
-    """Create the streams of votes and of the log. Raises NameInUseError if the run already has them, or BusError."""
+    """Create the streams of votes and of the log. Raises NameInUseError if the run already has them, and BusError
+    for any other failure."""
     if await exists(js, run):
         raise NameInUseError(
             f"run {run!r} already exists on this server; choose another name, or continue it with --resume"

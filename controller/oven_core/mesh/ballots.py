@@ -44,7 +44,8 @@ class Ballot:
         return True
 
     def misfit_reason(self, old: ActuatorSpec, spec: ActuatorSpec) -> str:
-        """Return why the ballot cannot stay open after the learner announced its actuator as `spec`; empty if it can.
+        """Return why the ballot cannot stay open after the learner announced its actuator as `spec`, or an empty string
+        if it can.
 
         It must close if something other than choices, bounds or unit changed, or if a proposed value no longer fits.
         """
@@ -62,15 +63,15 @@ class Ballot:
         """Return whether voting has closed by this tick."""
         return tick >= self.opened.closes_at_tick
 
-    def is_complete(self, state: State, newcomers: bool = True) -> bool:
+    def is_complete(self, state: State, await_newcomers: bool = True) -> bool:
         """Return whether every eligible agent that may still vote has voted.
 
-        If `newcomers` is False, only agents that are trusted with this actuator are awaited.
+        If `await_newcomers` is False, only agents that are trusted with this actuator are awaited.
         """
         return all(
             name in self.votes or not self.may_still_vote(state, name)
             for name in self.opened.eligible
-            if newcomers or self.is_trusted(state, name)
+            if await_newcomers or self.is_trusted(state, name)
         )
 
     def is_trusted(self, state: State, name: str) -> bool:

@@ -48,7 +48,7 @@ def rule(state: State, spec: ActuatorSpec, tally: Tally, adopted_with: Sequence[
         check_requirements(state, spec, tally.direction)
         or _check_autonomy(state, spec, value)
         or _check_no_change(state, spec, before, value)
-        or _check_pending_advice(state, spec, value, tally.newcomers)
+        or _check_pending_advice(state, spec, value, tally.only_newcomers)
         or _check_learner_rejections(state, spec)
         or _check_cooldown(state, spec)
         or check_repeated_rollback(state, spec, value)
@@ -64,8 +64,9 @@ def rule(state: State, spec: ActuatorSpec, tally: Tally, adopted_with: Sequence[
 
 
 def _approval_reason(state: State, spec: ActuatorSpec, tally: Tally) -> str:
-    """Return why a person has to approve although autonomy does not require it; empty if no approval is needed."""
-    if tally.newcomers:
+    """Return why a person has to approve although autonomy does not require it, or an empty string if no approval is
+    needed."""
+    if tally.only_newcomers:
         supporters = [line.agent for line in tally.lines if line.newcomer and line.stance in ("propose", "for")]
         names = clip(", ".join(supporters), 200)
         command = f"oven-controller trust {names.split(', ')[0]} {spec.name}"
@@ -74,8 +75,9 @@ def _approval_reason(state: State, spec: ActuatorSpec, tally: Tally) -> str:
 
 
 def check_approval(state: State, spec: ActuatorSpec, value: Value) -> str:
-    """Return why an operator cannot approve this advised value now; empty if they can. Autonomy is not checked, because
-    the operator decides. Neither is the cool-down, which the advice itself began, or the largest change."""
+    """Return why an operator cannot approve this advised value now, or an empty string if they can. Autonomy is not
+    checked, because the operator decides. Neither is the cool-down, which the advice itself began, or the largest
+    change."""
     before = state.effective.get(spec.name)
     new_direction = direction(before, value)
     return (
@@ -87,7 +89,7 @@ def check_approval(state: State, spec: ActuatorSpec, value: Value) -> str:
 
 
 def check_repeated_rollback(state: State, spec: ActuatorSpec, value: Value) -> str:
-    """Return why a rollback to this tick may not be repeated (oven_core.mesh.limits); empty if it may."""
+    """Return why a rollback to this tick may not be repeated (oven_core.mesh.limits), or an empty string if it may."""
     tick = number(value)
     if spec.name != ROLLBACK or tick is None:
         return ""
@@ -137,7 +139,8 @@ def _limit_shares(
 
 
 def check_requirements(state: State, spec: ActuatorSpec, direction: str) -> str:
-    """Return the requirement of a change that the run, as announced, does not meet; empty if it meets all."""
+    """Return the requirement of a change that the run, as announced, does not meet, or an empty string if it meets
+    all."""
     for change, need in state.rules.requires:
         if not covers(change, change_name(spec.name, direction)):
             continue
@@ -183,16 +186,16 @@ def _check_no_change(state: State, spec: ActuatorSpec, before: Value, value: Val
     return f"no change: from {show(before)} to {show(value)} is {size}"
 
 
-def _check_pending_advice(state: State, spec: ActuatorSpec, value: Value, newcomers: bool) -> str:
-    """Return why older advice blocks a new one, or an empty text.
+def _check_pending_advice(state: State, spec: ActuatorSpec, value: Value, only_newcomers: bool) -> str:
+    """Return why older advice blocks a new one, or an empty string.
 
     Repeating the same advice would only replace its id. Advice from newcomers never replaces older advice.
     """
     older = state.advised.get(spec.name)
-    if older is None or state.tick > older.expires_at_tick or (older.value != value and not newcomers):
+    if older is None or state.tick > older.expires_at_tick or (older.value != value and not only_newcomers):
         return ""
     frozen = state.vote_limits.frozen_reason(spec.name, state.rules)
-    if state.autonomy_for(spec.name) != "advise" and not newcomers and not frozen:
+    if state.autonomy_for(spec.name) != "advise" and not only_newcomers and not frozen:
         return ""
     return f"already advised: decision {older.id} waits for approval until tick {older.expires_at_tick}"
 
@@ -221,7 +224,8 @@ def _check_budget(state: State, spec: ActuatorSpec, uncounted_changes: int = 0) 
 
 
 def check_contradictions(state: State, spec: ActuatorSpec, direction: str, adopted_with: Sequence[str] = ()) -> str:
-    """Return how this change contradicts one in flight, or one adopted together with it; empty if it does not."""
+    """Return how this change contradicts one in flight, or one adopted together with it, or an empty string if it does
+    not."""
     change = change_name(spec.name, direction)
     contradictions = [
         (side, opposite)

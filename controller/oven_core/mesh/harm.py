@@ -1,6 +1,6 @@
 """Detect clear harm, and charge it to every agent that supported a change since the target was last healthy.
 
-An outcome is void if the next change cuts its window short, or if nothing was measured before it. So an agent that
+An outcome is void if the next change closes its window early, or if nothing was measured before it. So an agent that
 changed actuators fast enough could do any harm without being scored. Therefore the target's healthy level is also
 compared with the measurements since then, even if changes overlap. Harm is clear if the fall is HARM_THRESHOLD standard
 errors and every new measurement is worse than every old one. It is also clear if the target is no longer finite.
@@ -63,39 +63,39 @@ class HarmWatch:
     _watched: dict[str, _WatchedTarget] = field(default_factory=dict)
 
     def add_change(
-        self, measured: Measurements, target: str, sign: int, horizon: int, agents: Mapping[str, Stance], tick: int
+        self, measurements: Measurements, target: str, sign: int, horizon: int, agents: Mapping[str, Stance], tick: int
     ) -> None:
         """Record that `agents` made or vetoed a change at `tick` that is judged by `target`."""
         if not agents:
             return
         watched, veto = self._watched.get(target), "against" in agents.values()
         if watched is not None and (
-            veto or self._gap(watched, self._newest(measured, target, watched)) < FALL_THRESHOLD
+            veto or self._gap(watched, self._newest(measurements, target, watched)) < FALL_THRESHOLD
         ):
             watched.agents |= agents
             watched.since, watched.horizon = tick, max(watched.horizon, horizon)
             return
-        before = _sound_values(measured.at_ticks(target, tick - horizon, tick))
+        before = _sound_values(measurements.at_ticks(target, tick - horizon, tick))
         if len(before) < self.samples:
-            before = _sound_values(measured.at_ticks(target, tick - PATIENCE * horizon, tick))[-self.samples :]
+            before = _sound_values(measurements.at_ticks(target, tick - PATIENCE * horizon, tick))[-self.samples :]
         if watched is None and (veto or not self._is_falling(before, sign)):
             self._watched[target] = _WatchedTarget(sign, horizon, tick, before, dict(agents))
 
-    def add_rollback(self, measured: Measurements, step: float, tick: int) -> None:
+    def add_rollback(self, measurements: Measurements, step: float, tick: int) -> None:
         """Record a rollback to `step` at `tick`. The first measurements at that step become the healthy level."""
         for target, watched in list(self._watched.items()):
             watched.before = _sound_values(
-                measured.at_steps(target, step - watched.horizon, step, since=-1, until_tick=tick)
+                measurements.at_steps(target, step - watched.horizon, step, since=-1, until_tick=tick)
             )
             watched.since = tick
             if len(watched.before) < self.samples:
                 del self._watched[target]
 
-    def charges(self, measured: Measurements, tick: int) -> list[Charge]:
+    def charges(self, measurements: Measurements, tick: int) -> list[Charge]:
         """Return the clear harm visible now. Stop watching targets that were harmed or healthy for two horizons."""
         charges: list[Charge] = []
         for target, watched in list(self._watched.items()):
-            after = measured.at_ticks(target, watched.since, tick)
+            after = measurements.at_ticks(target, watched.since, tick)
             if len(watched.before) < self.samples:  # nothing was measured before, so the first values are used
                 watched.before = _sound_values(after)[: self.samples]
                 watched.since = tick if len(watched.before) >= self.samples else watched.since
@@ -110,8 +110,8 @@ class HarmWatch:
                 del self._watched[target]
         return charges
 
-    def _newest(self, measured: Measurements, target: str, watched: _WatchedTarget) -> tuple[float, ...]:
-        return _sound_values(measured.at_ticks(target, watched.since, 2**53))[-self.samples :]
+    def _newest(self, measurements: Measurements, target: str, watched: _WatchedTarget) -> tuple[float, ...]:
+        return _sound_values(measurements.at_ticks(target, watched.since, 2**53))[-self.samples :]
 
     def _gap(self, watched: _WatchedTarget, after: tuple[float, ...]) -> float:
         """Return how far the target fell, in standard errors; 0 if it is no worse or too little was measured."""

@@ -78,7 +78,7 @@ class RollbackLimits:
             rollback.did_harm |= rollback.decision == decision
 
     def refusal_reason(self, tick: int) -> str:
-        """Return why the run may not go back to `tick` now; empty if it may."""
+        """Return why the run may not go back to `tick` now, or an empty string if it may."""
         step = self._step_at(tick)
         rollbacks = [back for back in self._rollbacks if back.restored_step <= step and self._is_counted(back)]
         progress = "no held-out reading has improved since" if self._peak else "the run has got no further since"
@@ -149,16 +149,16 @@ class VoteLimits:
         return self._votes[agent] > rules.votes_per_tick
 
     def wait_reason(self, agent: str, newcomer: bool, vote: Vote, tick: int, rules: Rules) -> str:
-        """Return why the agent may not open this ballot now; empty if it may."""
-        failed = self._failed_ballots.get((agent, "" if newcomer else vote.actuator))
-        if failed is None:
+        """Return why the agent may not open this ballot now, or an empty string if it may."""
+        failures = self._failed_ballots.get((agent, "" if newcomer else vote.actuator))
+        if failures is None:
             return ""
-        wait_ticks = rules.cooldown_ticks * min(2 ** (failed.count - 1), MAX_COOLDOWNS)
-        if tick < failed.tick + wait_ticks:
-            result = "failed at the vote" if failed.argument is not None else "became advice that no person approved"
-            return f"its last {failed.count} {result}; it may open the next one at tick {failed.tick + wait_ticks}"
-        if failed.argument == _argument(vote) and tick < failed.tick + REPEAT_COOLDOWNS * rules.cooldown_ticks:
-            return f"the same proposal, with the same reasons, failed at tick {failed.tick}"
+        wait_ticks = rules.cooldown_ticks * min(2 ** (failures.count - 1), MAX_COOLDOWNS)
+        if tick < failures.tick + wait_ticks:
+            result = "failed at the vote" if failures.argument is not None else "became advice that no person approved"
+            return f"its last {failures.count} {result}; it may open the next one at tick {failures.tick + wait_ticks}"
+        if failures.argument == _argument(vote) and tick < failures.tick + REPEAT_COOLDOWNS * rules.cooldown_ticks:
+            return f"the same proposal, with the same reasons, failed at tick {failures.tick}"
         return ""
 
     def record_failure(self, agent: str, newcomer: bool, vote: Vote, tick: int) -> None:
@@ -193,7 +193,7 @@ class VoteLimits:
         self._newest_changes[spec.name] = _NewestChange(decision.tick, new_direction, decision.before, reversals)
 
     def frozen_reason(self, actuator: str, rules: Rules) -> str:
-        """Return why a person has to decide on this actuator; empty if the agents may."""
+        """Return why a person has to decide on this actuator, or an empty string if the agents may."""
         newest = self._newest_changes.get(actuator)
         if newest is None or newest.reversals < rules.reversals:
             return ""

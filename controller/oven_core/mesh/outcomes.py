@@ -16,7 +16,7 @@ discarded ones.
 
 Changes at the same tick, judged by the same metric, are a plan. Their effects cannot be separated, so all of them are
 judged by the same measurements. Otherwise windows on one metric never overlap. A window ends when its actuator changes
-again, or at a rollback. A window that is cut short before half its time is void, unless the metric is already much
+again, or at a rollback. A window that closes before half its time is void, unless the metric is already much
 worse, because harm shows before benefit does. Otherwise an agent could hide harm behind its next change, or behind the
 rollback that repairs it.
 
@@ -65,7 +65,7 @@ class Outcomes:
     def __init__(self, state: State) -> None:
         self._state = state
         self._scoring = Scoring(state)
-        self._measured = Measurements()
+        self._measurements = Measurements()
         self._harm = HarmWatch(state.rules.outcome_samples)
         self._expected: dict[str, tuple[Decision, Forecast]] = {}  # decisions without a receipt yet
         self._open: dict[str, Window] = {}  # by decision id
@@ -76,7 +76,7 @@ class Outcomes:
     def start(self, metrics: tuple[MetricSpec, ...]) -> list[Outcome]:
         """Start a new incarnation of the learner. Earlier measurements belong to another process."""
         closed_outcomes = self.end("the learner restarted")
-        self._measured, self._change_ticks, self._rollback = Measurements(directed_metrics(metrics)), {}, None
+        self._measurements, self._change_ticks, self._rollback = Measurements(directed_metrics(metrics)), {}, None
         self._harm = HarmWatch(self._state.rules.outcome_samples)
         return closed_outcomes
 
@@ -103,7 +103,7 @@ class Outcomes:
         if observation.tick < tick:
             return []
         self._step = observation.step
-        self._measured.add(tick, observation.step, observation.metrics)
+        self._measurements.add(tick, observation.step, observation.metrics)
         for id, (decision, _) in list(self._expected.items()):
             if tick > self._lapse_tick(decision):
                 del self._expected[id]
@@ -121,7 +121,7 @@ class Outcomes:
             self._rollback = None
             if left_step is not None and restored_step is not None and restored_step < left_step:
                 self._rollback = _NewestRollback(tick, left_step, restored_step)
-                self._harm.add_rollback(self._measured, restored_step, tick)
+                self._harm.add_rollback(self._measurements, restored_step, tick)
         if decision is not None and forecast is not None and not spec.moves_weights:
             stakes = (stake for stake in forecast.stakes if stake.has_weight and stake.stance != "against")
             self._watch_harm(forecast, {stake.agent: stake.stance for stake in stakes}, tick)
@@ -143,22 +143,23 @@ class Outcomes:
         opening = ballot.votes.get(ballot.opened.opened_by)
         metric = judging_metric(self._state, ballot.opened.actuator, opening.vote.target if opening else "")
         if metric is not None:
-            sign, horizon = 1 if metric.better == "up" else -1, self._state.rules.outcome_ticks
-            self._watch_harm(Forecast(metric.name, sign, 0.0, horizon, ()), opponents, self._state.tick)
+            sign = 1 if metric.better == "up" else -1
+            forecast = Forecast(metric.name, sign, 0.0, self._state.rules.outcome_ticks, ())
+            self._watch_harm(forecast, opponents, self._state.tick)
 
     def _watch_harm(self, forecast: Forecast, agents: Mapping[str, Stance], tick: int) -> None:
         """Watch the metric that judges a change, and the main held-out metric."""
-        self._harm.add_change(self._measured, forecast.target, forecast.sign, forecast.horizon, agents, tick)
+        self._harm.add_change(self._measurements, forecast.target, forecast.sign, forecast.horizon, agents, tick)
         held_out_metric = held_out(self._state.metrics)
         if held_out_metric is not None and held_out_metric.name != forecast.target:
             sign = 1 if held_out_metric.better == "up" else -1
-            self._harm.add_change(self._measured, held_out_metric.name, sign, forecast.horizon, agents, tick)
+            self._harm.add_change(self._measurements, held_out_metric.name, sign, forecast.horizon, agents, tick)
 
     def harm_outcomes(self, next_id: Callable[[], str]) -> list[Outcome]:
         """Return an outcome for each clear harm visible at this tick, with an id from `next_id`."""
         if self._state.ended or not self._state.rules.harm_charge:
             return []
-        return [self._charge(next_id(), charge) for charge in self._harm.charges(self._measured, self._state.tick)]
+        return [self._charge(next_id(), charge) for charge in self._harm.charges(self._measurements, self._state.tick)]
 
     def _charge(self, id: str, charge: Charge) -> Outcome:
         state, before = self._state, self._state.reputations
@@ -216,18 +217,18 @@ class Outcomes:
             since = max(since, self._last_change(name, tick))
         repeated: tuple[float, float] | None = None
         if rollback is None:
-            values = self._measured.at_ticks(name, max(since, horizon_start), tick)
+            values = self._measurements.at_ticks(name, max(since, horizon_start), tick)
         else:
             left_step = rollback.left_step
             repeated = max(rollback.restored_step, left_step - window.forecast.horizon), left_step
-            values = self._measured.at_steps(name, *repeated, since=since, until_tick=tick)
+            values = self._measurements.at_steps(name, *repeated, since=since, until_tick=tick)
         before = baseline = tuple(filter(is_sound, values))
         was_unsound, few_discarded = bool(values) and not is_sound(values[-1]), False
         if rollback is not None:
-            baseline = tuple(filter(is_sound, self._measured.at_ticks(name, horizon_start, tick)))
+            baseline = tuple(filter(is_sound, self._measurements.at_ticks(name, horizon_start, tick)))
             few_discarded = len(before) < samples
         if len(before) < (1 if few_discarded else samples):
-            values = self._measured.at_ticks(name, max(since, tick - window.patience), tick)
+            values = self._measurements.at_ticks(name, max(since, tick - window.patience), tick)
             before = tuple(filter(is_sound, values))[-samples:]
             baseline = (baseline or before) if few_discarded else before
             was_unsound = bool(values) and not is_sound(values[-1])
@@ -268,18 +269,18 @@ class Outcomes:
         return has_diverged or elapsed >= window.patience or sound_count >= self._state.rules.outcome_samples
 
     def _measurements_after(self, window: Window) -> list[float]:
-        """Return the measurements after the change: those of the window's second half, or all if it was cut short.
+        """Return the measurements after the change: those of the window's second half, or all if it closed early.
 
         After a rollback, return the measurements of the repeated steps.
         """
         if window.repeated_steps is not None:
             tick = window.from_tick
-            return self._measured.at_steps(
+            return self._measurements.at_steps(
                 window.target, *window.repeated_steps, since=tick, until_tick=self._state.tick
             )
         elapsed, horizon = self._state.tick - window.from_tick, window.forecast.horizon
         settling_ticks = min(elapsed, horizon) // 2 if 2 * elapsed >= horizon else 0
-        return self._measured.at_ticks(window.target, window.from_tick + settling_ticks, self._state.tick)
+        return self._measurements.at_ticks(window.target, window.from_tick + settling_ticks, self._state.tick)
 
     def _close(self, window: Window, interruption: str = "") -> Outcome:
         """Remove the window and return its outcome. `interruption`: why it closes early; empty if it does not."""

@@ -30,7 +30,7 @@ class BallotResult:
     note: str
     """The reason for rejecting it; empty if it was not rejected."""
     lines: tuple[TallyLine, ...]
-    newcomers: bool = False
+    only_newcomers: bool = False
     """Whether only newcomers support it. It is then advised regardless of the plan's other ballots."""
     veto: str = ""
     """The agent whose veto rejected it."""
@@ -61,15 +61,15 @@ def linked_actuators(ballots: Mapping[str, Ballot], actuator: str, state: State)
     return [name for name in ballots if name in visited]
 
 
-def is_complete(ballots: Mapping[str, Ballot], actuator: str, state: State, newcomers: bool = True) -> bool:
+def is_complete(ballots: Mapping[str, Ballot], actuator: str, state: State, await_newcomers: bool = True) -> bool:
     """Return whether the ballot has every vote, and every proposal on it has the other parts of its plan. A missing
-    part does not count if its agent has finished its tick. If `newcomers` is False, only votes with weight are
+    part does not count if its agent has finished its tick. If `await_newcomers` is False, only votes with weight are
     awaited."""
     ballot = ballots[actuator]
-    return ballot.is_complete(state, newcomers) and not any(
+    return ballot.is_complete(state, await_newcomers) and not any(
         part not in ballots or name not in ballots[part].votes
         for name, cast in ballot.votes.items()
-        if newcomers or ballot.may_link(state, name)
+        if await_newcomers or ballot.may_link(state, name)
         for part in other_parts(cast.vote)
         if ballot.may_still_vote(state, name)
     )
@@ -111,7 +111,7 @@ def settle(ballots: Sequence[Ballot], rule: BallotRule) -> list[tuple[Ballot, Ba
             name = ballot.opened.actuator
             excluded_agents[name] |= {agent}
             break_reasons.setdefault(name, reason)
-    if any(result.verdict == "advised" and not result.newcomers for result in results.values()):
+    if any(result.verdict == "advised" and not result.only_newcomers for result in results.values()):
         # A person approves the whole plan, so that no part of it is applied before the others.
         results = {
             name: replace(result, verdict="advised") if result.verdict == "adopted" else result
@@ -125,7 +125,7 @@ def settle(ballots: Sequence[Ballot], rule: BallotRule) -> list[tuple[Ballot, Ba
 
 
 def _break_reason(agent: str, vote: Vote, ballots: Sequence[Ballot], results: Mapping[str, BallotResult]) -> str:
-    """Return why the rest of the plan cannot be adopted; empty if it can."""
+    """Return why the rest of the plan cannot be adopted, or an empty string if it can."""
     by_actuator = {ballot.opened.actuator: ballot for ballot in ballots}
     for part in other_parts(vote):
         if part not in results or agent not in by_actuator[part].votes:

@@ -47,7 +47,7 @@ class Agent:
     version: str = ""
     shadow: bool = False  # whether it joined as a shadow
     is_live: bool = True
-    cannot_fire: str = ""  # the reason why it cannot fire; empty if it can
+    cannot_fire: str = ""  # the reason why it cannot fire, or an empty string if it can
     last_tick: int = 0  # tick of its newest message
     done_tick: int = -1
     seen_ballot: str = ""  # id of the newest ballot that it has seen
@@ -98,12 +98,12 @@ class ObservationPace:
     _newest: deque[float] = field(default_factory=lambda: deque(maxlen=MEAN_PACE_OBSERVATIONS))
     _last: float | None = None
 
-    def add(self, stored: float) -> None:
+    def add(self, stored_at: float) -> None:
         """Add the time, in seconds, at which the observation of a new tick was stored."""
-        self._newest.append(stored)
-        if self._last is not None and stored - self._last >= MIN_GAP_S:
-            self._gaps.append(stored - self._last)
-        self._last = stored
+        self._newest.append(stored_at)
+        if self._last is not None and stored_at - self._last >= MIN_GAP_S:
+            self._gaps.append(stored_at - self._last)
+        self._last = stored_at
 
     def restart(self) -> None:
         """Skip the time until the first observation after a restart of the learner, because it is not a step."""
@@ -122,7 +122,7 @@ class ObservationPace:
         batches suggest too slow a pace. After a pause, the mean is too slow. Return 0 if no pace is known."""
         if not self._newest or seconds <= 0:
             return 0
-        newest = [stored for stored in self._newest if stored > self._newest[-1] - seconds]
+        newest = [time for time in self._newest if time > self._newest[-1] - seconds]
         span = max(MIN_SPAN_S, newest[-1] - newest[0])
         return max(self.ticks(seconds / 60), math.ceil(len(newest) * seconds / span))
 
@@ -187,7 +187,7 @@ class State:
 
         Agents, the budget, decisions in flight or advised, and operators' settings (autonomy, muted agents) stay.
         Another training of the same script has different weights and data. So it starts without the budget, cool-downs,
-        advice and rollbacks of the previous training.
+        advice and rollbacks of the previous training run.
         """
         if self.started and message.training != self.training:
             self.rollback_limits, self.vote_limits = RollbackLimits(), VoteLimits()

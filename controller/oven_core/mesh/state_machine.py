@@ -283,7 +283,7 @@ class Mesh:
             return True
         if state.lockstep or state.tick <= ballot.opened.tick:
             return False
-        return plans.is_complete(self.ballots, actuator, state, newcomers=False) and self._count(ballot).passed
+        return plans.is_complete(self.ballots, actuator, state, await_newcomers=False) and self._count(ballot).passed
 
     def _close(self, ballots: list[Ballot]) -> None:
         state = self.state
@@ -327,7 +327,7 @@ class Mesh:
             reason,
             note,
             count.lines,
-            count.newcomers,
+            count.only_newcomers,
             count.veto,
             count.passed,
         )
@@ -336,7 +336,7 @@ class Mesh:
         """Make the opener of a failed ballot wait, and hold agents that vetoed it responsible for the consequences."""
         state, opener = self.state, ballot.opened.opened_by
         actuator = ballot.opened.actuator
-        if result.passed and result.newcomers:
+        if result.passed and result.only_newcomers:
             state.vote_limits.record_advice(opener, state.tick)
         elif result.passed:
             state.vote_limits.record_success(opener, actuator)
@@ -406,7 +406,8 @@ class Mesh:
             self._emit(self.subjects.outcome(outcome.decision_id), outcome)
 
     def _next_id(self) -> str:
-        """Return a unique id (the current event's sequence and an index), which needs no counter in the state."""
+        """Return a unique id (the current event's sequence number and an index), which needs no counter in the
+        state."""
         self._index += 1
         return f"{self._seq:012d}-{self._index - 1:02d}"
 

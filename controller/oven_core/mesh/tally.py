@@ -31,7 +31,7 @@ class Tally:
     direction: str
     lines: tuple[TallyLine, ...]
     reason: str
-    newcomers: bool = False
+    only_newcomers: bool = False
     """Whether only newcomers support it, so that a person has to approve it."""
     veto: str = ""
     """The agent whose veto rejected it; empty without a veto."""
@@ -51,17 +51,10 @@ def count_votes(
     The proposals of `excluded_agents` belong to a broken plan (oven_core.mesh.plans), and count as abstentions.
 
     A vote without weight (a reputation or a confidence of 0) has no effect. A vote with a reputation below
-    `rules.least_reputation` keeps its weight, but counts for no veto and no quorum. If only newcomers support the
-    change, they count as trusted agents, and a person has to approve the result.
+    `rules.least_reputation` keeps its weight, but cannot veto and does not count towards the quorum. If only newcomers
+    support the change, they count as trusted agents, and a person has to approve the result.
     """
-    lines = tuple(
-        line.model_copy(update={"weight": 0.0}) if line.agent in excluded_agents else line
-        for line in tally_lines(ballot, standing)
-    )
-    has_trusted_support = any(line.weight > 0 and line.stance in ("propose", "for") for line in lines)
-    newcomers = not has_trusted_support and any(line.newcomer and line.stance in ("propose", "for") for line in lines)
-    if newcomers:
-        lines = tuple(_as_trusted(line) if line.agent not in excluded_agents else line for line in lines)
+    lines, only_newcomers = _weighted_lines(ballot, standing, excluded_agents)
     counted_lines = [line for line in lines if not line.shadow and line.agent not in excluded_agents]
     votes = [
         WeightedVote(
@@ -75,47 +68,81 @@ def count_votes(
         if line.stance in ("propose", "for")
     ]
     against = [line for line in counted_lines if line.stance == "against"]
-    proposal = ballot.opened.proposal
 
-    def reject(reason: str, value: Value = proposal, veto: str = "") -> Tally:
+    def reject(reason: str, veto: str = "") -> Tally:
+        value = ballot.opened.proposal
         return Tally(False, value, direction(before, value), lines, reason, veto=veto)
 
-    confident_against = [line for line in against if line.confidence >= rules.veto_confidence and line.weight > 0]
-    vetoes = [line for line in confident_against if _reputable(line, rules)]
-    veto = max(vetoes, key=lambda line: (line.confidence, line.agent), default=None)
     if not votes:
         return reject(f"no agent supports it any longer: {_summary(ballot, before, lines, against)}")
-    sides = group_by_side(spec, before, votes)
-    name, side = heaviest_side(sides)
-    winners, others = [vote.line for vote in side], [vote.line for vote in votes if vote not in side]
+    side_name, side = heaviest_side(group_by_side(spec, before, votes))
+    winners = [vote.line for vote in side]
+    others = [vote.line for vote in votes if vote not in side]
     summary = _summary(ballot, before, winners, against, others)
-    if veto is not None:
-        veto_reason = f" because {clip(veto.rationale, 300)}" if veto.rationale else ""
-        confidence = f"confidence {veto.confidence:.3g} (a veto needs {rules.veto_confidence:.3g})"
-        return reject(f"{summary}; vetoed by {veto.agent} at {confidence}{veto_reason}", veto=veto.agent)
-    low_reputation = [line for line in (*winners, *confident_against) if not _reputable(line, rules)]
-    summary += _low_reputation_text(low_reputation, rules)
-    total = math.fsum([vote.weight for vote in votes] + [line.weight for line in against])
-    share = math.fsum(vote.weight for vote in side) / total if total > 0 else 0.0
-    if total <= 0:
-        return reject(f"{summary}; no vote has weight: every confidence or reputation is 0")
-    if name == "away" or share < rules.majority - TIE:
-        shares_text = f"the largest side has {share:.3g} of the total weight {total:.3g}, {rules.majority:.3g} required"
-        return reject(f"{summary}; split: {shares_text}")
+    confident_against = [line for line in against if line.confidence >= rules.veto_confidence and line.weight > 0]
+    vetoes = [line for line in confident_against if _reputable(line, rules)]
+    if vetoes:
+        veto = max(vetoes, key=lambda line: (line.confidence, line.agent))
+        return reject(f"{summary}; {_veto_text(veto, rules)}", veto=veto.agent)
+    summary += _low_reputation_text(
+        [line for line in (*winners, *confident_against) if not _reputable(line, rules)], rules
+    )
+    if problem := _majority_problem(side_name, side, votes, against, rules):
+        return reject(f"{summary}; {problem}")
     value = merge_values(spec, side)
+    has_quorum, quorum = _check_quorum(side, rules)
+    reason = f"{summary}; {quorum}"
+    return Tally(has_quorum, value, direction(before, value), lines, reason, has_quorum and only_newcomers)
+
+
+def _weighted_lines(
+    ballot: Ballot, standing: Callable[[str], Standing], excluded_agents: Collection[str]
+) -> tuple[tuple[TallyLine, ...], bool]:
+    """Return the tally's lines with the weights that count, and whether only newcomers support the change."""
+    lines = tuple(
+        line.model_copy(update={"weight": 0.0}) if line.agent in excluded_agents else line
+        for line in tally_lines(ballot, standing)
+    )
+    supporters = [line for line in lines if line.stance in ("propose", "for")]
+    if any(line.weight > 0 for line in supporters) or not any(line.newcomer for line in supporters):
+        return lines, False
+    return tuple(line if line.agent in excluded_agents else _as_trusted(line) for line in lines), True
+
+
+def _veto_text(veto: TallyLine, rules: Rules) -> str:
+    because = f" because {clip(veto.rationale, 300)}" if veto.rationale else ""
+    required = f"a veto needs {rules.veto_confidence:.3g}"
+    return f"vetoed by {veto.agent} at confidence {veto.confidence:.3g} ({required}){because}"
+
+
+def _majority_problem(
+    side_name: str,
+    side: Sequence[WeightedVote],
+    votes: Sequence[WeightedVote],
+    against: Sequence[TallyLine],
+    rules: Rules,
+) -> str:
+    """Return why the heaviest side has no majority, or an empty string if it has one."""
+    total = math.fsum([vote.weight for vote in votes] + [line.weight for line in against])
+    if total <= 0:
+        return "no vote has weight: every confidence or reputation is 0"
+    share = math.fsum(vote.weight for vote in side) / total
+    if side_name == "away" or share < rules.majority - TIE:
+        return f"split: the largest side has {share:.3g} of the total weight {total:.3g}, {rules.majority:.3g} required"
+    return ""
+
+
+def _check_quorum(side: Sequence[WeightedVote], rules: Rules) -> tuple[bool, str]:
+    """Return whether the side has a quorum, and the part of the reason about it."""
     agreeing_votes = [vote for vote in side if _agrees(vote.line, rules)]
     top_confidence = max((vote.line.confidence for vote in agreeing_votes if vote.specialist), default=None)
-    by_specialist = top_confidence is not None and top_confidence >= rules.specialist_confidence
-    if not by_specialist and len(agreeing_votes) < rules.agreeing:
-        specialist = "no specialist" if top_confidence is None else f"a specialist at confidence {top_confidence:.3g}"
-        required = f"a specialist at {rules.specialist_confidence:.3g} or {rules.agreeing} agreeing agents required"
-        return reject(f"{summary}; no quorum: {len(agreeing_votes)} in favour, {specialist}; {required}", value)
-    quorum = (
-        f"specialist quorum {rules.specialist_confidence:.3g}"
-        if by_specialist
-        else f"{len(agreeing_votes)} agree, {rules.agreeing} required"
-    )
-    return Tally(True, value, direction(before, value), lines, f"{summary}; {quorum}", newcomers)
+    if top_confidence is not None and top_confidence >= rules.specialist_confidence:
+        return True, f"specialist quorum {rules.specialist_confidence:.3g}"
+    if len(agreeing_votes) >= rules.agreeing:
+        return True, f"{len(agreeing_votes)} agree, {rules.agreeing} required"
+    specialist = "no specialist" if top_confidence is None else f"a specialist at confidence {top_confidence:.3g}"
+    required = f"a specialist at {rules.specialist_confidence:.3g} or {rules.agreeing} agreeing agents required"
+    return False, f"no quorum: {len(agreeing_votes)} in favour, {specialist}; {required}"
 
 
 def tally_lines(ballot: Ballot, standing: Callable[[str], Standing]) -> tuple[TallyLine, ...]:

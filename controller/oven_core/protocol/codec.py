@@ -61,7 +61,7 @@ def decode(subject_kind: str, data: bytes) -> LogMessage | Malformed:
 
 
 def _removed_content(run_started: bytes) -> str:
-    """Return the removed feature that the run used; empty if there is none.
+    """Return the removed feature that the run used, or an empty string if there is none.
 
     A run only had trials if the learner also announced the metric for comparing their arms.
     """

@@ -63,5 +63,5 @@ def actuator_of(member: str) -> str:
 
 
 def member_of(actuator: str) -> str:
-    """Return the member whose model this actuator sets; empty for any other actuator."""
+    """Return the member whose model this actuator sets, or an empty string for any other actuator."""
     return actuator.removeprefix(PREFIX) if actuator.startswith(PREFIX) else ""

@@ -9,7 +9,7 @@ from oven_core.errors import ConfigError
 NAME = re.compile(r"^[A-Za-z0-9_-]{1,64}$")
 
 
-def checked(kind: str, name: str) -> str:
+def validate(kind: str, name: str) -> str:
     """Return `name` if it can be a subject token and does not look like an option. Otherwise raise ConfigError."""
     if not NAME.fullmatch(name) or name.startswith("-"):
         raise ConfigError(f"{kind} {name!r} is not a usable name: use 1 to 64 of A–Z a–z 0–9 _ -, not starting with -")
@@ -20,7 +20,7 @@ class Subjects:
     """The subjects of one run. An agent's or operator's name is a token, so that the server's permissions cover it."""
 
     def __init__(self, run: str) -> None:
-        base = f"oven.{checked('run', run)}"
+        base = f"oven.{validate('run', run)}"
         self.base = base
         self.run = f"{base}.run"
         self.observation = f"{base}.observation"
@@ -75,12 +75,12 @@ class Subjects:
 
 def reward(member: str) -> str:
     """Return the subject of requests for scores to a remote committee member."""
-    return f"oven.reward.{checked('member', member)}"
+    return f"oven.reward.{validate('member', member)}"
 
 
 def probe(member: str) -> str:
     """Return the subject of requests to a remote committee member to test another model."""
-    return f"oven.probe.{checked('member', member)}"
+    return f"oven.probe.{validate('member', member)}"
 
 
 def kg(endpoint: str) -> str:

@@ -44,8 +44,8 @@ def permissions(
     """Return the server's `permissions` block for one user of one run. `agents`: the agents of a process that share
     this key; by default, the key is for the one agent `name`. `completions`: an agent may also read sampled prompts and
     completions, as operators and monitors do."""
-    names.checked("name", name)
-    agent_names = [names.checked("agent", agent) for agent in agents or (name,)]
+    names.validate("name", name)
+    agent_names = [names.validate("agent", agent) for agent in agents or (name,)]
     subjects = Subjects(run)
     inbox = f"{inbox_prefix(name)}.>"
     stream = log_stream(run)

@@ -101,7 +101,7 @@ class _Replica:
         self._bus, self._run = bus, run
         self._mesh, self._traces, self._keyring = Mesh(run), _Traces(), Keyring(pin)
         self._outbox: asyncio.Queue[Output] = asyncio.Queue()
-        self._forged: dict[str, int] = {}  # subject → sequence of its last forged message
+        self._forged: dict[str, int] = {}  # subject → sequence number of its last forged message
 
     async def follow(self) -> None:
         mesh = self._mesh

@@ -42,7 +42,7 @@ class PersonFile(BaseModel):
     @field_validator("run", "name")
     @classmethod
     def _check_name(cls, name: str) -> str:
-        return names.checked("name", name)
+        return names.validate("name", name)
 
     @field_validator("seed")
     @classmethod

@@ -61,7 +61,7 @@ class Signer:
 
 
 class Keyring:
-    """Verifies events in the order of the log, with the keys in `RunStarted`, without a clock or I/O.
+    """Verifies events in log order, with the keys in `RunStarted`, without a clock or I/O.
 
     With a `pin` (the learner's public key, base64), only a RunStarted signed with that key counts. Without a pin, the
     first RunStarted is trusted, and later ones must be signed with the same key. If the first one has no keys, the run
@@ -175,7 +175,7 @@ def load_keys(path: Path) -> dict[str, str]:
             public_key(key)
     except (ValueError, AttributeError, RecursionError) as error:
         raise ConfigError(
-            f"{path} is not a list of public keys ({reason(error)}); `oven-controller creds server` writes one"
+            f"{path} must be a list of public keys ({reason(error)}); `oven-controller creds server` writes one"
         ) from error
     return keys
 

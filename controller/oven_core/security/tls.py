@@ -100,7 +100,8 @@ def checked_addresses(url: str) -> list[str]:
 
 
 def plaintext_warning(url: str) -> str:
-    """Return a warning if the address is on another machine and has no TLS; empty if the connection is safe."""
+    """Return a warning if the address is on another machine and has no TLS, or an empty string if the connection is
+    safe."""
     if urlsplit(url).scheme in ("tls", "wss") or is_loopback(host_of(url)):
         return ""
     return (

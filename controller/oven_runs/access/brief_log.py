@@ -53,7 +53,7 @@ class BriefLog:
 
     @property
     def seq(self) -> int:
-        """The sequence of the last event read."""
+        """The sequence number of the last event read."""
         return self._log.seq
 
     def __iter__(self) -> Iterator[Event]:

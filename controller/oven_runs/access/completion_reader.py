@@ -18,7 +18,7 @@ from oven_runs.access.run_finder import local_folder
 
 REPLY_TIMEOUT_S = 5.0
 FetchBatch = Callable[[int, int], Awaitable[CompletionsBatch]]
-"""Fetches the newest groups after a sequence: (sequence, limit) → batch."""
+"""Fetches the newest groups after a sequence number: (sequence number, limit) → batch."""
 
 
 async def newest_groups(access: RunAccess, limit: int) -> list[StoredGroup]:
@@ -85,7 +85,8 @@ async def _all_groups(fetch: FetchBatch, run: str, limit: int) -> list[StoredGro
 
 
 async def _batches(fetch: FetchBatch, run: str, after: int, limit: int) -> AsyncGenerator[list[StoredGroup]]:
-    """Yield the newest `limit` groups after a sequence. Raises BusError, ConfigError if no groups are stored."""
+    """Yield the newest `limit` groups after a sequence number. Raises BusError, and ConfigError if no groups
+    are stored."""
     while limit > 0:
         batch = await fetch(after, limit)
         if not batch.has_stream:

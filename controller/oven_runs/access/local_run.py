@@ -40,7 +40,7 @@ class LocalRun(RunAccess):
     def is_up(self) -> bool:
         return self.folder.is_locked()
 
-    def is_over(self, ended: bool) -> bool:
+    def is_over(self, has_ended: bool) -> bool:
         return not self.folder.is_locked()
 
     def connect(self, role: Role) -> AbstractAsyncContextManager[Bus]:

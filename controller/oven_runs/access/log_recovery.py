@@ -38,8 +38,8 @@ Report = Callable[[str], object]
 
 
 async def recover(folder: RunFolder, report: Report) -> None:
-    """Complete the log.jsonl of a run that is down. Raises ConfigError if there is no log, ProcessError if the disk is
-    full."""
+    """Complete the log.jsonl of a run that is down. Raises ConfigError if there is no log, and ProcessError if the disk
+    is full."""
     if folder.has_complete_log():
         return
     try:
@@ -158,7 +158,7 @@ async def copy_new_events(bus: Bus, run: str, mirror: Mirror) -> None:
 
 def recover_without_store(folder: RunFolder, report: Report) -> list[Event]:
     """Add the spool's messages to log.jsonl, which is the only log if the store was deleted. Return the added events.
-    Raises OSError if the disk is full, ConfigError if log.jsonl is damaged."""
+    Raises OSError if the disk is full, and ConfigError if log.jsonl is damaged."""
     with contextlib.closing(Mirror(folder.export)) as mirror:
         mirror.finish()  # removes an incomplete last line
     with locked_spool(folder.path, folder.run) as spool:
@@ -216,8 +216,8 @@ async def _publish_missing_outputs(bus: Bus, folder: RunFolder) -> None:
 
 def _missing_outputs(events: Iterable[Event], folder: RunFolder) -> tuple[list[tuple[Output, int]], dict[str, str]]:
     """Return the outputs that the mesh has not published at the end of this log, and the signers' public keys. Each
-    output comes with the sequence of a forged event on its subject, or 0. If another version of the mesh decided in
-    this run, there are none."""
+    output comes with the sequence number of a forged event on its subject, or 0. If another version of the mesh decided
+    in this run, there are none."""
     mesh, keyring, forged, version = Mesh(folder.run), Keyring(folder.pin()), dict[str, int](), ""
     for raw in events:
         event = keyring.verify(raw)

@@ -74,7 +74,7 @@ class LogFile:
         self.offset = offset
         """Bytes read so far, up to the end of a line."""
         self.seq = seq
-        """Sequence of the last event read."""
+        """Sequence number of the last event read."""
         self._folder, self._growing, self._on_line = folder, growing, on_line
         self.line = seq
         """Number of lines read."""
@@ -122,8 +122,8 @@ class LogFile:
         try:
             event = Event.from_line(line.decode())
         except (ValueError, KeyError, TypeError) as error:
-            cut_off = not line.endswith(b"\n") and line.startswith(b"{")
-            raise self._error("the line is cut off" if cut_off else reason(error)) from error
+            is_truncated = not line.endswith(b"\n") and line.startswith(b"{")
+            raise self._error("the line is truncated" if is_truncated else reason(error)) from error
         if not event.subject.startswith(f"oven.{self._folder.run}."):
             run = self._folder.run
             raise self._error(f"the event's subject is {event.subject}, so this is not the log of run {run!r}")
@@ -165,7 +165,8 @@ def offset_after(folder: RunFolder, events: int) -> int:
 async def batches(
     bus: Bus, run: str, after: int = 0, timeout_s: float = REPLY_TIMEOUT_S
 ) -> AsyncGenerator[list[Event]]:
-    """Yield all events after a sequence, unverified, as the mesh returns them. Raises BusError without a mesh."""
+    """Yield all events after a sequence number, unverified, as the mesh returns them. Raises BusError without a
+    mesh."""
     while True:
         reply = await bus.request(
             Subjects(run).history, HistoryRequest(after=after, limit=BATCH_SIZE).wire(), timeout_s
@@ -185,7 +186,7 @@ async def history(bus: Bus, run: str, after: int = 0) -> list[Event]:
 
 
 async def stored_events(folder: RunFolder, after: int = 0) -> AsyncGenerator[Event]:
-    """Yield the stored events after a sequence, unverified. Needs the admin key from the run's folder."""
+    """Yield the stored events after a sequence number, unverified. Needs the admin key from the run's folder."""
     async with (
         connect(folder, "admin") as bus,
         contextlib.aclosing(bus.read(folder.run, after=after, until=await bus.head(folder.run))) as log,

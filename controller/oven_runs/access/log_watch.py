@@ -68,6 +68,6 @@ class LogWatch:
             await self._changed.wait_for(lambda: all(self._joined[agent] >= n for agent, n in times.items()))
 
     async def wait_for(self, seq: int) -> None:
-        """Wait until the event with this sequence has been passed to its callback."""
+        """Wait until the event with this sequence number has been passed to its callback."""
         async with self._changed:
             await self._changed.wait_for(lambda: self._seq >= seq)

@@ -42,7 +42,7 @@ class RemoteRun(RunAccess):
     ) -> None:
         """`role` is the role of the key, or None if only the server knows it. `keys` has the known public keys by
         signer. {} means that the run is unsigned, and None means to trust the first RunStarted in the log."""
-        self.run, self.user = names.checked("run", run), credentials.name if credentials else "operator"
+        self.run, self.user = names.validate("run", run), credentials.name if credentials else "operator"
         self._url, self._credentials, self._role = url, credentials, role
         self._keys, self._trust = keys, trust
 
@@ -93,8 +93,8 @@ class RemoteRun(RunAccess):
     def is_up(self) -> bool:
         return True
 
-    def is_over(self, ended: bool) -> bool:
-        return ended
+    def is_over(self, has_ended: bool) -> bool:
+        return has_ended
 
     @contextlib.asynccontextmanager
     async def connect(self, role: Role) -> AsyncIterator[Bus]:

@@ -73,12 +73,14 @@ class RunAccess(ABC):
         """Whether the run's stack is up. A remote run always counts as up, because only a connection can tell."""
 
     @abstractmethod
-    def is_over(self, ended: bool) -> bool:
-        """Whether the run is over, so that reconnecting is pointless. `ended`: whether the log ends with a RunEnded."""
+    def is_over(self, has_ended: bool) -> bool:
+        """Whether the run is over, so that reconnecting is pointless. `has_ended`: whether the log ends with a
+        RunEnded."""
 
     @abstractmethod
     def connect(self, role: Role) -> AbstractAsyncContextManager[Bus]:
-        """Connect as a monitor or an operator. Raises RefusedError if the key is refused, BusError without a server."""
+        """Connect as a monitor or an operator. Raises RefusedError if the key is refused, and BusError without a
+        server."""
 
     @abstractmethod
     def keyring(self, *, check: bool = True) -> Keyring:
@@ -97,16 +99,18 @@ class RunAccess(ABC):
         may omit superseded events (brief_log), which is ten times as fast."""
 
     async def remaining_events(self, after: int) -> AsyncGenerator[Event]:
-        """Yield the events that a stopped run left after sequence `after`, unverified. Raises ConfigError."""
+        """Yield the events that a stopped run left after the sequence number `after`, unverified. Raises
+        ConfigError."""
         for event in tuple[Event]():
             yield event
 
     @abstractmethod
     def stored(self, after: int = 0) -> AsyncGenerator[Event]:
-        """Yield the stored events after a sequence, unverified. Raises BusError if only the mesh has them."""
+        """Yield the stored events after a sequence number, unverified. Raises BusError if only the mesh has them."""
 
     def missing_messages(self) -> str:
-        """Return a sentence about messages that are known to be missing from the log; empty if there are none."""
+        """Return a sentence about messages that are known to be missing from the log, or an empty string if there are
+        none."""
         return ""
 
     async def events(
@@ -148,7 +152,7 @@ class RunAccess(ABC):
         """
         from oven_runs.access.log_sources import history, listen
 
-        keyring, last_seq, ended = self.keyring(), 0, False
+        keyring, last_seq, has_ended = self.keyring(), 0, False
         live_end: Event | None = None
 
         async def listen_for_end(bus: Bus, run: str, wake: asyncio.Event) -> None:
@@ -162,18 +166,18 @@ class RunAccess(ABC):
             await listen(bus, run, wake)
 
         async def fetch(bus: Bus) -> AsyncGenerator[Event]:
-            nonlocal last_seq, ended
+            nonlocal last_seq, has_ended
             for event in map(keyring.verify, await history(bus, self.run, last_seq)):
                 yield event
-                last_seq, ended = event.seq, is_ended_after(event, ended)
+                last_seq, has_ended = event.seq, is_ended_after(event, has_ended)
             on_poll()
 
         def is_over() -> bool:
-            return self.is_over(ended or live_end is not None)
+            return self.is_over(has_ended or live_end is not None)
 
         async for event in self.poll(listen_for_end, fetch, is_over, report):
             yield event
-        if live_end is not None and not ended and self.is_up():
+        if live_end is not None and not has_ended and self.is_up():
             yield keyring.verify(replace(live_end, seq=last_seq + 1))
         if not self.is_up():
             async for event in self.events(report=report):
@@ -218,6 +222,6 @@ class RunAccess(ABC):
                 await asyncio.sleep(RETRY_S)
 
 
-def is_ended_after(event: Event, ended: bool) -> bool:
-    """Whether the log ends with a RunEnded after this event. `ended` says whether it did before the event."""
-    return isinstance(event.body, RunEnded) or (ended and not isinstance(event.body, RunStarted))
+def is_ended_after(event: Event, had_ended: bool) -> bool:
+    """Whether the log ends with a RunEnded after this event. `had_ended` says whether it did before the event."""
+    return isinstance(event.body, RunEnded) or (had_ended and not isinstance(event.body, RunStarted))

@@ -26,11 +26,11 @@ FOLDER: Final = "authored"
 """Folder inside the run's folder. Only its owner may read it."""
 TOPICS, PROMPTS = "topics.json", "prompts.jsonl"
 CHARACTERS: Final = 4000
-"""Maximum number of characters of a prompt: about a thousand tokens, more than usual data sets for GRPO have."""
+"""Maximum number of characters of a prompt: about a thousand tokens, longer than prompts in typical GRPO datasets."""
 LINE_BYTES: Final = 32_768
 """Maximum bytes of a line: a prompt whose characters are all escaped in JSON, and its provenance."""
 READ_BYTES: Final = 262_144
-"""Maximum bytes per step boundary, which take a millisecond. The rest waits for the next step."""
+"""Maximum bytes to read per step boundary; takes about 1 ms. The rest waits for the next step."""
 TOPIC_BYTES: Final = 1 << 20
 """Maximum bytes of `topics.json`."""
 
@@ -84,7 +84,7 @@ class Batch:
 
 
 def fault(text: str) -> str:
-    """Return why a text cannot be a prompt: "empty", "too_long" or "control"; empty if it can."""
+    """Return why a prompt is invalid ("empty", "too_long" or "control"), or an empty string if it is valid."""
     if not text.strip():
         return "empty"
     if len(text) > CHARACTERS:
@@ -116,15 +116,16 @@ def read_topics(run_folder: Path) -> tuple[Topic, ...]:
 def append_prompts(run_folder: Path, prompts: Sequence[AuthoredPrompt]) -> None:
     """Append the prompts in one write, so that a reader sees whole lines. Raises OSError."""
     lines = b"".join(json.dumps(prompt.model_dump(), ensure_ascii=False).encode() + b"\n" for prompt in prompts)
-    descriptor = os.open(_folder(run_folder) / PROMPTS, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
+    descriptor = os.open(_folder(run_folder) / PROMPTS, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
     with os.fdopen(descriptor, "ab", buffering=0) as out:
-        if out.tell() and (run_folder / FOLDER / PROMPTS).read_bytes()[-1:] != b"\n":
-            lines = b"\n" + lines  # if a full disk cut off an earlier write, only that prompt is lost
+        if (size := out.tell()) and os.pread(descriptor, 1, size - 1) != b"\n":
+            lines = b"\n" + lines  # if a full disk truncated an earlier write, only that prompt is lost
         out.write(lines)
 
 
 def read_prompts(run_folder: Path, offset: int) -> Batch:
-    """Read the complete lines after `offset`, at most READ_BYTES. Raises ConfigError, and OSError without a file."""
+    """Read the complete lines after `offset`, at most READ_BYTES. Raises OSError if the file is missing, and
+    ConfigError if it is not a regular file."""
     path = run_folder / FOLDER / PROMPTS
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)  # a pipe in its place must not block
     status = os.fstat(descriptor)

@@ -2,9 +2,9 @@
 
 The learner's link creates and locks the file while it runs, and removes it once the log has every message. If the file
 exists without a lock, the log lacks messages. Its first line has the number of messages that the file should contain.
-That line is padded and rewritten in place, so it is right even if a full disk cuts off the lines after it. Each other
-line is one message as it goes into the log, with its id, its signature and a checksum. The ids show which messages the
-log already has, so appending a spool twice stores nothing twice.
+That line is padded and rewritten in place, so it is correct even if a full disk truncates the lines after it. Each
+other line is one message as it goes into the log, with its id, its signature and a checksum. The ids show which
+messages the log already has, so appending a spool twice stores nothing twice.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class SpooledMessage:
 
     @classmethod
     def read(cls, line: bytes) -> SpooledMessage | None:
-        """Parse a line; None if it was cut off or altered."""
+        """Parse a line; None if it was truncated or altered."""
         head_text, separator, data = line.partition(_DATA)
         if not separator or not data.endswith(b"}\n"):
             return None
@@ -128,7 +128,7 @@ class Spool:
     @classmethod
     def lock(cls, folder: Path, run: str, *, create: bool = False, wait_s: float = 1.0) -> Spool | None:
         """Lock the file. Return None if another process keeps it locked for `wait_s`, or if there is no file and
-        `create` is false. Raises ConfigError if the file belongs to another run, OSError if it cannot be created."""
+        `create` is false. Raises ConfigError if the file is another run's, and OSError if it cannot be created."""
         deadline = time.monotonic() + wait_s
         while True:
             try:
@@ -162,21 +162,21 @@ class Spool:
 
     def save(self, messages: Sequence[SpooledMessage]) -> int:
         """Append the messages to the file. Return the number of messages that are now on the disk. Raises OSError."""
-        expected, lost = (*self.content.messages, *messages), self.content.lost
-        os.pwrite(self._descriptor, self._head(len(expected) + lost, lost), 0)
-        offset, written = HEAD_BYTES, 0
+        all_messages, lost = (*self.content.messages, *messages), self.content.lost
+        os.pwrite(self._descriptor, self._head(len(all_messages) + lost, lost), 0)
+        offset, written_count = HEAD_BYTES, 0
         with contextlib.suppress(OSError):  # e.g. a full disk; the first line has the number of expected messages
-            for message in expected:
+            for message in all_messages:
                 line = message.line()
                 if os.pwrite(self._descriptor, line, offset) < len(line):
                     break
-                offset, written = offset + len(line), written + 1
+                offset, written_count = offset + len(line), written_count + 1
         with contextlib.suppress(OSError):
             os.ftruncate(self._descriptor, offset)
             os.fsync(self._descriptor)
         previous_count = len(self.content.messages)
-        self.content = SpoolContent(expected[:written], len(expected) - written + lost)
-        return max(0, written - previous_count)
+        self.content = SpoolContent(all_messages[:written_count], len(all_messages) - written_count + lost)
+        return max(0, written_count - previous_count)
 
     def remove(self) -> None:
         """Remove the file, because the log has its messages. Raises OSError."""
@@ -241,10 +241,10 @@ async def append_missing(bus: Bus, run: str, messages: Iterable[SpooledMessage])
     if head:
         async for event in bus.read(run, until=head, subjects=patterns_by(run, "learner")):
             missing_ids.discard(event.message_id)
-    missing = [message for message in messages if message.message_id in missing_ids]
-    for message in missing:
+    missing_messages = [message for message in messages if message.message_id in missing_ids]
+    for message in missing_messages:
         await bus.append(message.subject, message.data, message_id=message.message_id, signature=message.signature)
-    return len(missing)
+    return len(missing_messages)
 
 
 def _read(path: Path, run: str) -> SpoolContent:

@@ -23,12 +23,12 @@ class Mirror:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.seq = 0
-        """Sequence of the last event passed to `add`."""
+        """Sequence number of the last event passed to `add`."""
         self.fault = ""
         self.renamed_file: Path | None = None
         """The old file that differed from the store, under its new name."""
         self.first_difference = 0
-        """Sequence of the first event that differed."""
+        """Sequence number of the first event that differed."""
         self.extra_events = 0
         """Number of events in the file that are not in the log."""
         self._unwritten = bytearray()
@@ -65,8 +65,8 @@ class Mirror:
             view = memoryview(bytes(self._unwritten))
             offset = self._end
             while view:
-                written = os.pwrite(self._file, view, offset)
-                view, offset = view[written:], offset + written
+                written_bytes = os.pwrite(self._file, view, offset)
+                view, offset = view[written_bytes:], offset + written_bytes
         except OSError as error:
             self._fail(error)
         else:
@@ -137,7 +137,7 @@ class Mirror:
 
 
 def _seq(line: bytes) -> int:
-    """Return the sequence of a line's event, or a number larger than all sequences for an invalid line."""
+    """Return the sequence number of a line's event, or one larger than all others for an invalid line."""
     try:
         return int(line[: line.index(b",")].rpartition(b" ")[2])
     except ValueError:

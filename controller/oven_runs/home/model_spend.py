@@ -225,7 +225,7 @@ def _by_account(file: sqlite3.Connection, table: str) -> dict[str, Spend]:
 
 
 def _exceeded_limit(cap: Cap, used: Spend, more: Spend) -> str:
-    """Describe the limit that `more` would exceed; empty if there is none."""
+    """Describe the limit that `more` would exceed. Return an empty string if there is none."""
     limits, setting = cap.limits, cap.setting
     if limits.usd is not None and used.usd + more.usd > limits.usd + ROUNDING_USD:
         return f"{setting}.usd is {limits.usd:g}, {used.usd:.4g} is used and a call may cost {more.usd:.2g}"

@@ -99,7 +99,7 @@ class RunFolder:
             ) from error
 
     def last_log_line(self, process: str) -> str:
-        """Return the last line of a process's log; empty if there is none."""
+        """Return the last line of a process's log, or an empty string if there is none."""
         try:
             lines = (self.logs / f"{process}.log").read_text(errors="replace").splitlines()
         except OSError:
@@ -141,8 +141,8 @@ class RunFolder:
         return not (self._info.exists() and self.info().mirrored)
 
     def missing_messages(self) -> str:
-        """Return a sentence about messages of the learner that are known to be missing from the log; empty if there are
-        none. Raises ConfigError if the spool belongs to another run."""
+        """Return a sentence about messages of the learner that are known to be missing from the log, or an empty string
+        if there are none. Raises ConfigError if the spool belongs to another run."""
         spooled = learner_spool.read_spool(self.path, self.run)
         lost = learner_spool.permanently_lost(self.path, self.run)
         sentences = []
@@ -306,7 +306,7 @@ class Home:
 
     def check_free(self, run: str | None) -> None:
         """Raise the errors that `create` would raise about the name and the home, without creating anything."""
-        if run is not None and (self.path / "runs" / names.checked("run", run)).exists():
+        if run is not None and (self.path / "runs" / names.validate("run", run)).exists():
             raise self._name_in_use(run)
         folder = next(path for path in (self.path / "runs", *(self.path / "runs").parents) if path.exists())
         if not folder.is_dir():
@@ -318,7 +318,7 @@ class Home:
         """Create a new run's folder. Raises NameInUseError, or ConfigError if the home is not writable."""
         now = now or datetime.now()
         if run is not None:
-            names.checked("run", run)
+            names.validate("run", run)
             candidates = [run]
         else:
             base = f"{recipe}-{now:%m%d-%H%M}"

@@ -27,7 +27,7 @@ class CommandResult:
     waited: str = ""
     """How long the client waited, as a phrase such as "within 5 s". Empty while it is still waiting."""
     logged: int = 0
-    """Sequence of the command's event in the log."""
+    """Sequence number of the command's event in the log."""
     answer: CommandAnswer | None = None
     decision: Decision | None = None
     receipts: list[Receipt] = field(default_factory=list)

@@ -33,7 +33,8 @@ from oven_core.protocol.rules import Rules
 
 
 class _Mesh(Mesh):
-    """A mesh that builds ids from the recording's sequences, so that an unchanged decision gets the logged id."""
+    """A mesh that builds ids from the recording's sequence numbers, so that an unchanged decision gets the logged
+    id."""
 
     current_seq = ids_issued = 0
 
@@ -74,8 +75,8 @@ class OpenLoop:
     """A changed mesh that runs over recorded events. Pass them to `feed` in order, and other messages to `add`."""
 
     def __init__(self, run: str, rules: Callable[[Rules], Rules] = lambda rules: rules) -> None:
-        """`rules` returns the changed rules for the recording's rules."""
-        self.logged: list[tuple[int, Decision]] = []  # with their sequences
+        """`rules` maps the recorded rules to the changed rules."""
+        self.logged: list[tuple[int, Decision]] = []  # with their sequence numbers
         self.computed: list[Decision] = []
         self.ignored_receipts = 0
         self._mesh = _Mesh(run)
@@ -102,14 +103,15 @@ class OpenLoop:
             self._record_output(event.seq, event.body)
             return None, []
         body = self._translate(event.body)
-        return body, [] if body is None else self._step(replace(event, body=body))
+        outputs = [] if body is None else self._step(replace(event, body=body))
+        return body, outputs
 
     def add(self, subject: str, body: LogMessage, after: Event) -> list[Output]:
         """Add a message that the recording does not contain, right after its event `after`."""
         return self._step(Event(after.seq, subject, body.wire(), after.time, body))
 
     def ballot(self, actuator: str) -> str:
-        """Return the id of the open ballot on an actuator; empty if there is none."""
+        """Return the id of the open ballot on an actuator, or an empty string if there is none."""
         ballot = self._mesh.ballots.get(actuator)
         return ballot.opened.id if ballot else ""
 
@@ -118,9 +120,9 @@ class OpenLoop:
         return self._mesh.state.effective.get(actuator)
 
     def divergences(self) -> list[Divergence]:
-        """Return the decisions that differ, sorted by tick. Decisions are matched by tick, actuator and position among
-        decisions with the same two. Differences in the wording of a reason do not count. At the end of an unfinished
-        log, the last tick's decisions may not be logged yet, so they are skipped."""
+        """Return the decisions that differ, sorted by tick. Decisions are matched by tick, actuator, and order among
+        decisions with the same tick and actuator. Differences in the wording of a reason do not count. At the end of an
+        unfinished log, the last tick's decisions may not be logged yet, so they are skipped."""
         logged_by_key, computed_by_key = _by_key(decision for _, decision in self.logged), _by_key(self.computed)
         seqs = {decision.id: seq for seq, decision in self.logged}
         divergences = []
@@ -167,7 +169,7 @@ class OpenLoop:
                     self._ids[body.id] = computed.id
 
     def _translate(self, body: LogMessage) -> LogMessage | None:
-        """Return the message with this mesh's ids; None for a receipt of a decision that it did not make."""
+        """Return the message with this mesh's ids, or None for a receipt of a decision that it did not make."""
         if isinstance(body, RunStarted):
             return body.model_copy(update={"rules": self._rules(body.rules)})
         if isinstance(body, Receipt) and body.decision_id:
@@ -209,7 +211,7 @@ def _effect(decision: Decision) -> tuple[object, ...]:
 
 
 def _by_key(decisions: Iterable[Decision]) -> dict[tuple[int, str, int], Decision]:
-    """Return the decisions by tick, actuator and index among decisions with the same two."""
+    """Return the decisions by tick, actuator, and order among decisions with the same tick and actuator."""
     by_key: dict[tuple[int, str, int], Decision] = {}
     counts: Counter[tuple[int, str]] = Counter()
     for decision in decisions:

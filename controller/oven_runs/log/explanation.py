@@ -22,7 +22,7 @@ class Explanation:
 
     decision: Decision
     seq: int
-    """Sequence of the decision's event."""
+    """Sequence number of the decision's event."""
     time: datetime
     """Time at which that event was stored."""
     step: int

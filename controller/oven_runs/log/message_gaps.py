@@ -21,12 +21,12 @@ class Gap:
 
 @dataclass
 class GapFinder:
-    """Finds gaps in the learner's messages. Pass them to `feed` in the order of the log. Duplicates are ignored."""
+    """Finds gaps in the learner's messages. Pass them to `feed` in log order. Duplicates are ignored."""
 
     gaps: list[Gap] = field(default_factory=list)
-    ended: bool = False
+    has_ended: bool = False
     """Whether the last incarnation has ended."""
-    dropped: int = 0
+    dropped_count: int = 0
     """Number of observations that incarnations reported as dropped when they ended."""
     _last: tuple[int, int] | None = None
 
@@ -38,12 +38,12 @@ class GapFinder:
             self.gaps.append(Gap(body.incarnation, self._last[1] + 1, body.n - 1))
         self._last = (body.incarnation, body.n)
         if isinstance(body, RunEnded):
-            self.ended = True
-            self.dropped += body.dropped_observations
+            self.has_ended = True
+            self.dropped_count += body.dropped_observations
         elif isinstance(body, RunStarted):
-            self.ended = False
+            self.has_ended = False
 
     @property
-    def missing(self) -> int:
+    def missing_count(self) -> int:
         """Number of messages that are not in the log and were not reported as dropped."""
-        return max(0, sum(map(len, self.gaps)) - self.dropped)
+        return max(0, sum(map(len, self.gaps)) - self.dropped_count)

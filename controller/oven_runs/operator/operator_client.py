@@ -113,7 +113,7 @@ class OperatorClient:
     @classmethod
     @contextlib.asynccontextmanager
     async def connect(cls, access: RunAccess) -> AsyncIterator[OperatorClient]:
-        """Connect. Raises RefusedError if the key may not send commands, BusError if no server answers."""
+        """Connect. Raises RefusedError if the key may not send commands, and BusError if no server answers."""
         subjects = names.Subjects(access.run)
         async with access.connect("operator") as bus:
             client = cls(bus, access, await access.live_keyring(bus))
@@ -214,7 +214,8 @@ class OperatorClient:
         return (times[-1] - times[-2]).total_seconds() if len(times) > 1 else 0.0
 
     async def _log(self, command: OperatorCommand, limit_s: float) -> int:
-        """Append the command and return its sequence. Raises BusError, or RefusedError if the key is not allowed to."""
+        """Append the command and return its sequence number. Raises BusError, and RefusedError if the key may
+        not send it."""
         cause, deadline = "no answer", _now() + limit_s
         subject = names.Subjects(self._run).operator(self._user)
         while _now() < deadline:
@@ -251,7 +252,7 @@ async def execute_command(
     has_ended: Callable[[], bool] = lambda: False,
 ) -> CommandResult:
     """Send one command over its own connection and wait for its result, as `carry_out` does. Raises RefusedError if the
-    key may not send commands, BusError if the command does not get into the log in time."""
+    key may not send commands, and BusError if the command does not get into the log in time."""
     async with OperatorClient.connect(access) as client:
         return await client.carry_out(command, limit_s, has_ended=has_ended)
 

@@ -185,7 +185,7 @@ EXTERNAL_SIGNALS = ("SIGKILL", "SIGTERM", "SIGINT", "SIGHUP")
 
 
 def describe_exit(code: int) -> str:
-    """Describe an exit code. A guard exits with 128 plus the number of the signal that ended its command."""
+    """Describe an exit code. A guard exits with 128 plus the number of the signal that stopped its command."""
     number = -code if code < 0 else code - 128
     if code < 0 or code > 128:
         with contextlib.suppress(ValueError):

@@ -30,7 +30,7 @@ HANDLED_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
 
 
 def main() -> int:
-    """Run the command. Return its exit code, or 128 plus the number of the signal that ended it."""
+    """Run the command. Return its exit code, or 128 plus the number of the signal that stopped it."""
     separator = sys.argv.index("--")
     fd, options, command = int(sys.argv[1]), sys.argv[2:separator], sys.argv[separator + 1 :]
     kill_descendants = "kill-descendants" in options and _adopt_orphans()
@@ -45,12 +45,12 @@ def main() -> int:
         print(f"error: cannot run {command[0]}: {error.strerror}", file=sys.stderr)
         return 127
 
-    ended = threading.Event()
+    has_ended = threading.Event()
 
     def end_group() -> None:
         _signal_group(child.pid, signal.SIGTERM)
         # Wait for the event rather than the process: only `_wait_for` may collect the exit status.
-        if not ended.wait(GRACE_S):
+        if not has_ended.wait(GRACE_S):
             _signal_group(child.pid, signal.SIGKILL)
 
     def watch() -> None:
@@ -70,7 +70,7 @@ def main() -> int:
             follow(child.pid, split)
         threading.Thread(target=watch, daemon=True).start()
     code = _wait_for(child.pid)
-    ended.set()
+    has_ended.set()
     _signal_group(child.pid, signal.SIGKILL)  # processes that the command left behind in its group
     if kill_descendants:
         _kill_children()

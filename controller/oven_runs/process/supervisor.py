@@ -155,9 +155,9 @@ def _has_succeeded(ready: asyncio.Future[None]) -> bool:
 
 async def _ready_or_dead(ready: asyncio.Future[None], child: Child) -> None:
     """Wait until the process is ready or dead. Cancelling this does not cancel `ready`."""
-    ended = asyncio.ensure_future(child.wait())
-    both: set[asyncio.Future[Any]] = {ready, ended}
+    exit_task = asyncio.ensure_future(child.wait())
+    both: set[asyncio.Future[Any]] = {ready, exit_task}
     try:
         await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
     finally:
-        await end(ended)
+        await end(exit_task)

@@ -201,7 +201,7 @@ class EmbeddedServer:
     @classmethod
     async def start(cls, folder: ServerFolder, log: Path, port: int | None = None) -> EmbeddedServer:
         """Start a server and wait until it answers. `port=None` picks a free one. Raises ConfigError if the port is in
-        use, ProcessError with the end of the log if the server does not start."""
+        use, and ProcessError with the end of the log if the server does not start."""
         if port is None:
             port = free_port()
         elif not is_free(port):

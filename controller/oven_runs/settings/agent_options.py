@@ -40,7 +40,7 @@ class Option:
         return self.name.upper()
 
     def problem(self, value: Number) -> str:
-        """Return why this finite value is invalid for the option; empty if it is valid."""
+        """Return why this finite value is invalid for the option, or an empty string if it is valid."""
         if isinstance(self.default, int) and not isinstance(value, int):
             return "it must be a whole number"
         if not self.minimum <= value <= self.maximum:

@@ -94,7 +94,7 @@ def with_agent_rules(settings: Settings) -> Settings:
 def _check_models(settings: Settings, run_names: Collection[str]) -> None:
     """Check the models of agents that call one. Raises ConfigError for settings of an agent that is not in the run, an
     unknown provider, a missing address, and a supervisor without a model."""
-    known = catalogue(settings.committee.providers)
+    providers = catalogue(settings.committee.providers)
     supervisor = settings.supervisor
     if SUPERVISOR in run_names and supervisor.model is None:
         raise ConfigError(
@@ -110,7 +110,7 @@ def _check_models(settings: Settings, run_names: Collection[str]) -> None:
             raise ConfigError(f"{name} has settings but is not an agent of this run: add {name} to `agents`")
         for key, llm in models.items():
             if llm is not None:
-                endpoint_of(name, llm, known, f"{name}.{key}")
+                endpoint_of(name, llm, providers, f"{name}.{key}")
 
 
 def _merged_options(
@@ -120,15 +120,15 @@ def _merged_options(
     installed: Collection[str],
 ) -> dict[str, dict[str, Any]]:
     """Return the options by agent. The entry of an agent overrides `agent_options`. Agents outside the run are omitted.
-    Raises UnknownNameError for an agent that does not exist, ConfigError for a value that is not a number."""
+    Raises UnknownNameError for an agent that does not exist, and ConfigError for a value that is not a number."""
     options: dict[str, dict[str, Any]] = {}
     for name in dict.fromkeys([*agent_options, *entries]):
         if name not in run_names and name not in installed:
             raise UnknownNameError("agent of this run", name, run_names)
         entry_options = numeric_options(name, entries[name].options) if name in entries else {}
-        merged = {**numeric_options(name, agent_options.get(name, {})), **entry_options}
-        if merged and name in run_names:
-            options[name] = dict(sorted(merged.items()))
+        agent_values = {**numeric_options(name, agent_options.get(name, {})), **entry_options}
+        if agent_values and name in run_names:
+            options[name] = dict(sorted(agent_values.items()))
     return options
 
 
@@ -142,14 +142,14 @@ def agent_spec(agent: str | AgentSettings) -> AgentSpec:
     """Find an agent by name or file. Raises UnknownNameError or ConfigError."""
     text = agent.name if isinstance(agent, AgentSettings) else agent
     if not text.endswith(".py"):
-        known = plugins.find_plugins("agents")
-        if text not in known:
-            raise UnknownNameError("agent", text, known)
+        agent_names = plugins.find_plugins("agents")
+        if text not in agent_names:
+            raise UnknownNameError("agent", text, agent_names)
         return AgentSpec(text, text)
     path = Path(text)
     if not path.is_file():
         raise ConfigError(f"there is no agent file {text}; `oven-controller agent new NAME` writes a template")
-    return AgentSpec(names.checked("agent", path.stem), str(path.resolve()))
+    return AgentSpec(names.validate("agent", path.stem), str(path.resolve()))
 
 
 def agent_specs(settings: Settings) -> list[AgentSpec]:
@@ -166,7 +166,7 @@ def agent_specs(settings: Settings) -> list[AgentSpec]:
             raise ConfigError(f"agent {spec.name!r} has the name of {owners[spec.name]}; rename its file")
         owners[spec.name] = "an agent"
     for name in settings.committee.members:
-        if names.checked("committee member", name) in owners:
+        if names.validate("committee member", name) in owners:
             raise ConfigError(
                 f"committee member {name!r} has the name of {owners[name]}; rename it in committee.members"
             )

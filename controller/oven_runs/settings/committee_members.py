@@ -88,8 +88,8 @@ def new_member(committee: CommitteeSettings, name: str, **fields: Any) -> Member
         member = MemberSettings.model_validate(fields)
     except ValidationError as error:
         raise ConfigError(f"the member {name!r} cannot judge: {reason(error)}") from None
-    checked = with_checked_members(committee.model_copy(update={"members": {name: member}}))
-    return checked.members[name]
+    changed_committee = with_checked_members(committee.model_copy(update={"members": {name: member}}))
+    return changed_committee.members[name]
 
 
 def check_judge(committee: CommitteeSettings, member: str, judge: JudgeSpec) -> None:

@@ -137,10 +137,10 @@ class FrontierSettings(BaseModel):
 
     @model_validator(mode="after")
     def _check_complete(self) -> Self:
-        missing = [name for name in ("provider", "model", "prompts") if not getattr(self, name)]
-        if 0 < len(missing) < 3:
+        missing_settings = [name for name in ("provider", "model", "prompts") if not getattr(self, name)]
+        if 0 < len(missing_settings) < 3:
             raise ValueError(
-                f"the calibrator lacks {', '.join(missing)}; set provider, model and prompts, or none of them"
+                f"the calibrator lacks {', '.join(missing_settings)}; set provider, model and prompts, or none of them"
             )
         return self
 
@@ -192,7 +192,7 @@ class CommitteeSettings(BaseModel):
         default=8000,
         ge=200,
         le=1_000_000,
-        description="characters of a prompt or completion that a judge sees; longer ones are cut in the middle",
+        description="characters of a prompt or completion that a judge sees; longer ones are truncated in the middle",
     )
     swapped: float = Field(
         default=0.05, ge=0, le=1, description="share of groups that a judge scores a second time, in reverse order"

@@ -28,7 +28,7 @@ class CompletionsSettings(BaseModel):
         default=4000,
         ge=100,
         le=100_000,
-        description="maximum characters of a prompt or completion; longer ones are cut in the middle",
+        description="maximum characters of a prompt or completion; longer ones are truncated in the middle",
     )
     redact: str = Field(
         default="",

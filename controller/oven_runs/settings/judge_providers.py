@@ -21,7 +21,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from oven_core.errors import ConfigError, UnknownNameError
 from oven_runs.settings.committee_settings import MAX_LOGPROBS, MemberSettings
 from oven_runs.settings.language_models import Address, ModelSettings, Variable
-from oven_runs.settings.layers import Layer, merge, read_text, read_yaml, validated
+from oven_runs.settings.layers import Layer, merge, read_text, read_yaml, validate
 from oven_runs.settings.strict_yaml import key_lines, load_yaml
 
 Wire: TypeAlias = Literal["openai", "anthropic"]
@@ -193,7 +193,7 @@ def _entries(values: Mapping[str, Any], layers: list[Layer]) -> Catalogue:
             raise ConfigError(
                 f"{source}: the provider {name} is not in {PACKAGED}, so it needs `wire`: openai or anthropic"
             )
-        entries[name] = validated(ProviderEntry, entry, f"{name}.", layers, None)
+        entries[name] = validate(ProviderEntry, entry, f"{name}.", layers, None)
     return entries
 
 

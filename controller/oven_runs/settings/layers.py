@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args, get_origin
@@ -70,21 +70,16 @@ def origins(values: Mapping[str, Any], layers: Sequence[Layer]) -> Iterator[Orig
         yield Origin(".".join(path), value, layer.kind, layer.source, line)
 
 
-def layer_of(path: Sequence[str], layers: Iterable[Layer]) -> Layer:
+def layer_of(path: Sequence[str], layers: Sequence[Layer]) -> Layer:
     """Return the layer that set the value at `path`: the last one that has it."""
-    source = DEFAULT
-    for layer in layers:
-        value: Any = layer.values
-        for depth, part in enumerate(path):
-            if not isinstance(value, Mapping) or part not in value:
-                # The rest of the path is inside a value of this layer, such as an item of a list.
-                if depth and not isinstance(value, Mapping):
-                    source = layer
-                break
-            value = value[part]
-        else:
-            source = layer
-    return source
+    return next((layer for layer in reversed(layers) if _has_value(layer.values, path)), DEFAULT)
+
+
+def _has_value(values: Any, path: Sequence[str]) -> bool:
+    """Return whether a layer has a value at `path`, or one that contains it, such as a list."""
+    if not path or not isinstance(values, Mapping):
+        return True
+    return path[0] in values and _has_value(values[path[0]], path[1:])
 
 
 def _flatten(path: KeyPath, values: Mapping[str, Any]) -> Iterator[tuple[KeyPath, Any]]:
@@ -96,10 +91,10 @@ def _flatten(path: KeyPath, values: Mapping[str, Any]) -> Iterator[tuple[KeyPath
             yield (*path, key), value
 
 
-def read_yaml(path: Path, called: str = "--config") -> dict[str, Any]:
-    """Read a settings file. `called` describes it in error messages. Raises ConfigError."""
+def read_yaml(path: Path, label: str = "--config") -> dict[str, Any]:
+    """Read a settings file. `label` describes the file in error messages. Raises ConfigError."""
     try:
-        value = load_yaml(read_text(path, called))
+        value = load_yaml(read_text(path, label))
     except yaml.YAMLError as error:
         raise ConfigError(f"{path}{place_of(error)}: {problem_of(error)}") from error
     if value is None:
@@ -110,10 +105,10 @@ def read_yaml(path: Path, called: str = "--config") -> dict[str, Any]:
     return {str(key): entry for key, entry in value.items()}
 
 
-def read_text(path: Path, called: str = "--config") -> str:
-    """Read a text file. `called` describes it in error messages. Raises ConfigError."""
+def read_text(path: Path, label: str = "--config") -> str:
+    """Read a text file. `label` describes the file in error messages. Raises ConfigError."""
     try:
-        return read_file(path, called).decode()
+        return read_file(path, label).decode()
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path} is not UTF-8 text ({error.reason} at byte {error.start})") from error
 
@@ -127,7 +122,7 @@ def layer_from_set(text: str) -> Layer:
 
 
 def layers_from_environment(environ: Mapping[str, str]) -> Iterator[Layer]:
-    """Yield a layer for each variable OVEN_SET_…. Raises ConfigError."""
+    """Yield a layer for each environment variable that starts with `OVEN_SET_`. Raises ConfigError."""
     for variable in sorted(environ):
         if variable.startswith(ENVIRONMENT):
             key = variable.removeprefix(ENVIRONMENT).lower().replace("__", ".")
@@ -141,7 +136,7 @@ def _nested_values(key: str, raw: str, source: str) -> dict[str, Any]:
         if set(key.split(".")) & set(SECRET_SETTINGS):
             source = source.partition("=")[0]
         source = source if len(source) <= _QUOTED_CHARACTERS else source[: _QUOTED_CHARACTERS - 1] + "…"
-        raise ConfigError(f"{source}: the value is not YAML: {problem_of(error)}") from error
+        raise ConfigError(f"{source}: the value is not valid YAML: {problem_of(error)}") from error
     parts = key.split(".")
     if parts[:2] == ["rules", "autonomy_of"] and len(parts) > 2:
         parts = [*parts[:2], ".".join(parts[2:])]  # an actuator's name may contain dots
@@ -162,14 +157,14 @@ def merge(target: dict[str, Any], values: Mapping[str, Any]) -> None:
             target[key] = value
 
 
-def validated(
+def validate(
     model: type[_Model],
     values: Mapping[str, Any],
     prefix: str,
     layers: Sequence[Layer],
     options: type[BaseModel] | None,
 ) -> _Model:
-    """Validate the merged `values` of `layers`. `prefix` is their dotted path; `options` are the recipe's settings.
+    """Validate the merged `values` of `layers`. `prefix` is their dotted path, and `options` are the recipe's settings.
     Raises ConfigError with one line per error: setting, value, source, what was expected, and similar names."""
     try:
         return model.model_validate(values)

@@ -52,7 +52,7 @@ def _parse_value(name: str, value: str | bool, field: FieldInfo) -> Any:
     try:
         return load_yaml(f"[{value}]" if is_list else "null" if value == "none" else value)
     except yaml.YAMLError as error:
-        raise ConfigError(f"{flag(name)} {value}: the value is not YAML: {problem_of(error)}") from error
+        raise ConfigError(f"{flag(name)} {value}: the value is not valid YAML: {problem_of(error)}") from error
 
 
 def _accepted_types(annotation: Any) -> set[Any]:

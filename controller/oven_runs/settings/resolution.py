@@ -28,7 +28,7 @@ from oven_runs.settings.layers import (
     origins,
     read_text,
     read_yaml,
-    validated,
+    validate,
 )
 from oven_runs.settings.notifications import NotifySettings
 from oven_runs.settings.run_settings import ATTACHED, Settings
@@ -69,7 +69,7 @@ class ResolvedSettings:
     layers: tuple[Layer, ...] = ()
 
     def origins(self) -> list[Origin]:
-        """Return every setting with its value and source, in the order of the model."""
+        """Return every setting with its value and source, in the model's order."""
         values = self.settings.model_dump(mode="json")
         if self.options is not None:
             values["recipe_options"] = self.options.model_dump(mode="json")
@@ -98,15 +98,15 @@ def resolve(
     layers += _layers(config, sets, environ or {}, earlier_settings)
     used_flags = {key: value for key, value in (flags or {}).items() if value is not None}
     layers += [Layer("command line", used_flags, "flag"), *recipe_flags]
-    merged = _merge_layers(layers)
-    recipe = None if attached else _recipe(merged.get("recipe", DEFAULT_RECIPE))
+    values = _merge_layers(layers)
+    recipe = None if attached else _recipe(values.get("recipe", DEFAULT_RECIPE))
     options_model = recipe.settings_model if recipe else None
-    settings = with_agent_rules(validated(Settings, merged, "", layers, options_model))
-    checked = {
+    settings = with_agent_rules(validate(Settings, values, "", layers, options_model))
+    changes = {
         "committee": with_checked_members(settings.committee),
         "completions": with_checked_redaction(settings.completions),
     }
-    settings = settings.model_copy(update=checked)
+    settings = settings.model_copy(update=changes)
     if settings.stream_replicas > 1 and not settings.nats:
         raise ConfigError(
             f"stream_replicas = {settings.stream_replicas} needs a cluster: name its servers with --nats URL,URL,…, or "
@@ -121,7 +121,7 @@ def resolve(
             raise ConfigError("`recipe_options` has no meaning for your own script; remove it")
         return ResolvedSettings(settings, None, layers=tuple(layers))
     assert options_model is not None
-    options = validated(options_model, settings.recipe_options, "recipe_options.", layers, None)
+    options = validate(options_model, settings.recipe_options, "recipe_options.", layers, None)
     try:
         start = recipe.parse_start(settings.start or recipe.default_start, settings.seed, options)
     except ValueError as error:
@@ -159,10 +159,10 @@ def _layers(
 
 
 def _merge_layers(layers: Sequence[Layer]) -> dict[str, Any]:
-    merged: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for layer in layers:
-        merge(merged, layer.values)
-    return merged
+        merge(values, layer.values)
+    return values
 
 
 def read_rules(path: Path) -> dict[str, Any]:
@@ -185,7 +185,7 @@ def rules_from_sets(sets: Sequence[str]) -> dict[str, Any]:
 
 
 def _checked_rules(layers: Sequence[Layer]) -> dict[str, Any]:
-    settings = validated(Settings, _merge_layers(layers), "", layers, None)
+    settings = validate(Settings, _merge_layers(layers), "", layers, None)
     return settings.rules.model_dump(mode="json", exclude_unset=True)
 
 
@@ -199,7 +199,7 @@ def notify_settings(
     sources = _layers(config, (), environ, None)
     layers = [Layer(s.source, {"notify": s.values["notify"]}, s.kind) for s in sources if "notify" in s.values]
     layers += [*set_layers, *([Layer("command line", {"notify": {"to": list(urls)}}, "flag")] if urls else [])]
-    return validated(Settings, _merge_layers(layers), "", layers, None).notify
+    return validate(Settings, _merge_layers(layers), "", layers, None).notify
 
 
 def with_rules(rules: Rules, changes: Mapping[str, Any]) -> Rules:

@@ -84,6 +84,6 @@ def problem_of(error: yaml.YAMLError) -> str:
 
 
 def place_of(error: yaml.YAMLError) -> str:
-    """Return the position in the file as `, line 3, column 1`; empty if unknown."""
+    """Return the position in the file as `, line 3, column 1`, or an empty string if unknown."""
     mark = getattr(error, "problem_mark", None)
     return f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""

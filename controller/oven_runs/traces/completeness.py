@@ -144,7 +144,8 @@ def _step_problems(trace: Trace, step: TraceStep, state: Sequence[Message], is_r
 
 
 def _unusable(action: Message, tools: Mapping[str, Tool]) -> str:
-    """Return why no environment could execute an action, based on its first bad call; empty if one could."""
+    """Return why no environment could execute an action, based on its first bad call, or an empty string if one
+    could."""
     if not action.calls:
         return "" if action.content.strip() else "no_action"
     return next(filter(None, (_unusable_call(call, tools) for call in action.calls)), "")
@@ -160,7 +161,9 @@ def _unusable_call(call: ToolCall, tools: Mapping[str, Tool]) -> str:
     if not isinstance(arguments, dict):
         return "arguments_not_object"
     schema = tools[call.name].parameters if tools else {}
-    required, known = schema.get("required"), schema.get("properties")
-    missing = isinstance(required, list) and not set(required) <= arguments.keys()
-    unknown = isinstance(known, dict) and known and not arguments.keys() <= known.keys()
-    return "arguments_outside_schema" if missing or (unknown and not schema.get("additionalProperties")) else ""
+    required, properties = schema.get("required"), schema.get("properties")
+    lacks_required = isinstance(required, list) and not set(required) <= arguments.keys()
+    has_unknown = isinstance(properties, dict) and properties and not arguments.keys() <= properties.keys()
+    return (
+        "arguments_outside_schema" if lacks_required or (has_unknown and not schema.get("additionalProperties")) else ""
+    )

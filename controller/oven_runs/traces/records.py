@@ -11,8 +11,8 @@ VERSION: Final = 1
 """Version of the records. Readers reject other versions, because an unknown field may change the meaning."""
 
 Ended: TypeAlias = Literal["submitted", "truncated", "turns", "timeout", "error", "unknown"]
-"""Reasons why a trace ended. "truncated": text was cut or dropped, so the recorded states may be wrong. "turns" and
-"timeout": a limit was reached. "error": the environment or the generation failed."""
+"""Reasons why a trace ended. "truncated": text was truncated or omitted, so the recorded states may be wrong. "turns"
+and "timeout": a limit was reached. "error": the environment or the generation failed."""
 Real: TypeAlias = Annotated[float, Field(allow_inf_nan=False)]
 
 

@@ -40,14 +40,19 @@ if TYPE_CHECKING:  # imports numpy, which rules and judges do not need
 log = logging.getLogger("oven.learner")
 
 COSTS = (
-    MetricSpec(name="committee/tokens", unit="of judges since the last step, including evaluations"),
-    MetricSpec(name="committee/cost_usd", unit="US dollars since the last step, of judges with a known price"),
+    MetricSpec(name="committee/tokens", unit="tokens of judges since the last step, including evaluations"),
+    MetricSpec(name="committee/cost_usd", unit="US dollars since the last step, for judges with a known price"),
+)
+SKIPPED_STEPS = MetricSpec(
+    name="committee/skipped_steps", better="down", unit="1 if the step was skipped, because no group was scored"
 )
 METRICS = (
     MetricSpec(name="committee/agreement", unit="correlation within groups, mean over pairs of members with weight"),
-    MetricSpec(name="committee/skipped_groups", better="down", unit="groups of this batch without a quorum"),
-    MetricSpec(name="committee/skipped_steps", better="down", unit="1: no scored group, no optimizer step"),
-    MetricSpec(name="committee/abstentions", better="down", unit="of this batch, at most one per member and group"),
+    MetricSpec(name="committee/skipped_groups", better="down", unit="groups in this batch without a quorum"),
+    SKIPPED_STEPS,
+    MetricSpec(
+        name="committee/abstentions", better="down", unit="abstentions in this batch, at most one per member and group"
+    ),
     *(MetricSpec(name=f"committee/abstain/{kind}", better="down", unit=text) for kind, text in KINDS.items()),
 )
 
@@ -118,7 +123,7 @@ class Committee:
         self._saved_models: dict[str, str] = {}
         self.members = (*self.rules, *remotes)
         for name in self.members:
-            names.checked("member", name)
+            names.validate("member", name)
         duplicates = set(self.rules).intersection(remotes)
         if duplicates:
             names_text = ", ".join(sorted(duplicates))
@@ -179,7 +184,7 @@ class Committee:
     def add_member(self, member: str, judge: JudgeSpec, share: float) -> None:
         """Add a remote member with this share of the total weight, starting with the next batch. Raises ConfigError for
         an invalid member, or a share that is not between 0 and 1."""
-        names.checked("member", member)
+        names.validate("member", member)
         if self.remote is None:
             raise ConfigError("the committee has no connection to remote members; create it with convene()")
         if member in self.members:
@@ -309,7 +314,7 @@ class Committee:
     def _references(
         self, texts: Sequence[str], cells: Mapping[str, Sequence[Cell]], columns: Mapping[str, Any]
     ) -> list[str]:
-        """Return an answer to each row's prompt that is known to be right, or an empty string."""
+        """Return an answer to each row's prompt that is known to be correct, or an empty string."""
         if self._reference in self.rules:
             rule_cells = cells[self._reference]
             return [text if cell == 1.0 else "" for text, cell in zip(texts, rule_cells, strict=True)]

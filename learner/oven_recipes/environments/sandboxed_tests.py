@@ -138,7 +138,7 @@ class SandboxedTests:
             write_files(root, files)
             profile = Profile("tests", modules=(), read=root, write=scratch)
             with open_sandbox(profile, limits=self._limits[framework]) as sandbox:
-                if framework == "pytest" and (loaded := sandbox.run("import pytest")).ended != "completed":
+                if framework == "pytest" and (loaded := sandbox.run("import pytest")).ending != "completed":
                     raise ProcessError(
                         f"pytest cannot be imported in the sandbox ({loaded.error}); install it into this Python's "
                         "site-packages, not through a symbolic link"
@@ -147,10 +147,10 @@ class SandboxedTests:
                 sandbox.assign("root", str(root.resolve()))
                 block = sandbox.run(RUNNERS[framework])
         answer: Any = block.answer.value if block.answer is not None else None
-        if block.ended == "completed" and isinstance(answer, dict):
-            return {test: _outcome(answer.get(test)) for test in tests}, block.ended
-        outcome: Outcome = "timeout" if block.ended == "timeout" else "died"
-        return dict.fromkeys(tests, outcome), block.ended
+        if block.ending == "completed" and isinstance(answer, dict):
+            return {test: _outcome(answer.get(test)) for test in tests}, block.ending
+        outcome: Outcome = "timeout" if block.ending == "timeout" else "died"
+        return dict.fromkeys(tests, outcome), block.ending
 
 
 def _outcome(value: object) -> Outcome:

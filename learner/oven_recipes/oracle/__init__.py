@@ -1,7 +1,7 @@
 """The `oracle` recipe, which trains a model to answer questions about activations and state its confidence.
 
 A language model receives activations instead of a text, injected at the placeholders of its prompt. The same
-model computed them without its adapter. It answers a question about their text and states a confidence. The prompt is
+model computed them without its adapter. It answers a question about that text and states its confidence. The prompt is
 from Activation Oracles (Karvonen et al. 2025). The reward, I − λ(c − I)², combines the answer's informativeness I with
 a proper scoring rule (Brier 1950). A supervised stage first teaches the answer format. Then TRL's trainer runs Group
 Relative Policy Optimization (Shao et al. 2024, arXiv 2402.03300). It omits two parts of the paper's algorithm.
@@ -9,4 +9,4 @@ Advantages are not divided by their group's standard deviation, which would scal
 nothing else differs (Liu et al. 2025, arXiv 2503.20783). There are also no repeated updates per generation, and no
 outer loop of iterative GRPO.
 
-Importing the package does not need torch, but building its job does."""
+Importing this package does not import torch, but building its job does."""

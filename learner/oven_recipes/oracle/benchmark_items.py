@@ -89,9 +89,9 @@ def select_items(benchmark: Benchmark, texts: Iterable[LabelledText], count: int
             remaining[pair] -= 1
             selected.append(Item(text.text, *pair, text.location))
     if len(selected) < count:
-        (question, answer), missing = max(remaining.items(), key=lambda shortage: shortage[1])
+        (question, answer), missing_count = max(remaining.items(), key=lambda shortage: shortage[1])
         raise ConfigError(
-            f"{source}: of {len(shuffled)} rows, {missing} too few have the answer {answer} to {question!r}, so "
+            f"{source}: of {len(shuffled)} rows, {missing_count} too few have the answer {answer} to {question!r}, so "
             f"{count} items cannot be balanced; add rows with other labels, or reduce --items"
         )
     return selected

@@ -18,7 +18,7 @@ from oven_recipes.oracle.template_words import WORDS
 YES = "yes"
 NO = "no"
 TRUE = frozenset({YES})
-"""Labels of a text with the answer yes, for questions without labels."""
+"""Labels of a text for which the answer is yes, for questions without labels."""
 FALSE: frozenset[str] = frozenset()
 
 
@@ -31,7 +31,7 @@ class LabelledText(NamedTuple):
 
 
 class Item(NamedTuple):
-    """A text, a question about it, the right answer (`yes` or `no`), and the text's source."""
+    """A text, a question about it, the correct answer (`yes` or `no`), and the text's source."""
 
     text: str
     question: str
@@ -46,7 +46,7 @@ class Benchmark:
     name: str
     files: tuple[str, ...]
     """Patterns for the published files in the benchmark's folder. The first match is read. Test parts come before
-    training parts, which a model may know, and before files with another layout in the same folder."""
+    training parts, which a model may know, and before files with another format in the same folder."""
     read: Callable[[Path], Iterator[LabelledText]]
     templates: Callable[[], Iterator[LabelledText]]
 
@@ -65,7 +65,7 @@ def two_sentences(first: str, second: str) -> str:
 def labelled_reader(
     text: str, label: str, labels: Mapping[str, frozenset[str] | None]
 ) -> Callable[[Path], Iterator[LabelledText]]:
-    """Return a reader of files whose rows have one label each, in the column `label`. `text`: a template for the text,
+    """Return a reader for files whose rows have one label each, in the `label` column. `text`: a template for the text
     with names of other columns. Rows whose label maps to None are skipped."""
     columns = [name for _, name, _, _ in Formatter().parse(text) if name]
 
@@ -108,20 +108,20 @@ class _Relation(BaseModel):
 
 
 def _read_relations(path: Path) -> Iterator[LabelledText]:
-    """Yield two texts per sample: its subject with the right object, and with a wrong object from another sample."""
+    """Yield two texts per sample: its subject with the correct object, and with a wrong object from another sample."""
     try:
         relation = _Relation.model_validate_json(read_text(path))
     except ValidationError as error:
         raise ConfigError(
             f"{path}: {reason(error)}; a published file has samples, and prompt_templates with {{}}"
         ) from error
-    right_objects: dict[str, set[str]] = {}
+    correct_objects: dict[str, set[str]] = {}
     for sample in relation.samples:
-        right_objects.setdefault(sample.subject, set()).add(sample.object)
+        correct_objects.setdefault(sample.subject, set()).add(sample.object)
     objects = sorted({sample.object for sample in relation.samples})
     for number, sample in enumerate(relation.samples, 1):
         frame = relation.prompt_templates[number % len(relation.prompt_templates)].replace("{}", sample.subject)
-        wrong_objects = [candidate for candidate in objects if candidate not in right_objects[sample.subject]]
+        wrong_objects = [candidate for candidate in objects if candidate not in correct_objects[sample.subject]]
         location = f"{path}, sample {number}"
         yield LabelledText(f"{frame} {sample.object}.", TRUE, location)
         if wrong_objects:
@@ -178,8 +178,8 @@ OTHER_TAGS = ("tim", "art", "nat", "eve")
 
 
 def _read_ner(path: Path) -> Iterator[LabelledText]:
-    """Return the sentences. Only a sentence's first row has its number. The published file is Latin-1 and must be
-    converted to UTF-8."""
+    """Return the labelled sentences. Only a sentence's first row contains its number. The published file is Latin-1
+    and must be converted to UTF-8."""
     labels_by_tag = {f"{prefix}-{tag}": TAGS.get(tag) for prefix in "BI" for tag in (*TAGS, *OTHER_TAGS)} | {"O": None}
     sentences: list[tuple[str, list[str], set[str]]] = []
     for location, row in read_rows(path, ("Sentence #", "Word", "POS", "Tag")):
@@ -305,4 +305,4 @@ BENCHMARKS: Mapping[str, Benchmark] = {
         ),
     )
 }
-"""Benchmarks by name, in the order of the report."""
+"""Benchmarks by name, in report order."""

@@ -27,7 +27,7 @@ def evaluate(
     *,
     benchmarks: Path | None,
     items: int,
-    percents: Sequence[float] | None,
+    depths: Sequence[float] | None,
     temperature: float,
     out: Path | None,
     as_json: bool,
@@ -45,7 +45,7 @@ def evaluate(
         oracle.tokenizer,
         ActivationInjection(oracle.model, oracle.tokenizer),
         chosen_items,
-        percents=percents or oracle.record.layer_percents,
+        depths=depths or oracle.record.layer_percents,
         tokens=oracle.record.most_activations,
         max_new_tokens=oracle.record.max_completion_length,
         temperature=temperature,
@@ -75,11 +75,11 @@ def _create_output_folder(out: Path | None) -> None:
 
 
 PAIR_BENCHMARK = "snli"
-"""A benchmark about pairs of sentences, whose question does not suit a single text."""
+"""A benchmark about pairs of sentences. Its question does not suit a single text."""
 
 
 def ask(
-    path: Path, text: str, question: str | None, *, percents: Sequence[float] | None, temperature: float, as_json: bool
+    path: Path, text: str, question: str | None, *, depths: Sequence[float] | None, temperature: float, as_json: bool
 ) -> int:
     """Ask an oracle about a text and print the answers. Raises ConfigError if the oracle, the text or the question
     cannot be used."""
@@ -92,9 +92,8 @@ def ask(
 
     oracle = load_oracle(path)
     check_text(oracle.model, oracle.tokenizer, text.strip(), "the text")
-    depths = tuple(percents or oracle.record.layer_percents)
     questions = [question] if question is not None else standard_questions()
-    layers = {percent: layer_at(oracle.model, percent) for percent in depths}
+    layers = {depth: layer_at(oracle.model, depth) for depth in depths or oracle.record.layer_percents}
     activations = capture(
         oracle.model,
         oracle.tokenizer,
@@ -103,19 +102,17 @@ def ask(
         oracle.record.most_activations,
     )
     activation_by_layer = {activation.layer: activation for activation in activations}
-    pairs = [(question, percent) for question in questions for percent in depths]
+    pairs = [(question, depth) for question in questions for depth in layers]
     outputs = generate_answers(
         oracle.model,
         oracle.tokenizer,
         ActivationInjection(oracle.model, oracle.tokenizer),
-        [activation_by_layer[layers[percent]] for _, percent in pairs],
+        [activation_by_layer[layers[depth]] for _, depth in pairs],
         [question for question, _ in pairs],
         max_new_tokens=oracle.record.max_completion_length,
         temperature=temperature,
     )
-    answers = [
-        _parse_answer(question, percent, output) for (question, percent), output in zip(pairs, outputs, strict=True)
-    ]
+    answers = [_parse_answer(question, depth, output) for (question, depth), output in zip(pairs, outputs, strict=True)]
     if as_json:
         print(json.dumps({"oracle": str(oracle.path), "answers": answers}))
         return 0
@@ -135,11 +132,11 @@ def standard_questions() -> list[str]:
     ]
 
 
-def _parse_answer(question: str, percent: float, output: str) -> dict[str, str | float | None]:
+def _parse_answer(question: str, depth: float, output: str) -> dict[str, str | float | None]:
     parsed = parse_oracle_output(output)
     return {
         "question": question,
-        "depth": percent,
+        "depth": depth,
         "confidence": None if parsed is None else parsed.confidence,
         "answer": None if parsed is None else parsed.text,
         "output": output,

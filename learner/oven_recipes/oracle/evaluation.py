@@ -25,8 +25,8 @@ from oven_recipes.oracle.benchmarks import BENCHMARKS, Item
 from oven_recipes.oracle.evaluation_scores import ScorableAnswer, Scores, compute_scores
 from oven_recipes.oracle.generated_answers import BATCH_ROWS, context_length, generate_answers
 
-PERCENTS = (25.0, 50.0, 75.0)
-"""Default depths in percent of the blocks, as in the evaluation of Activation Oracles."""
+DEPTHS = (25.0, 50.0, 75.0)
+"""Default depths, as a percentage of the model's blocks, as in the evaluation of Activation Oracles."""
 
 Source = Literal["published files", "templates"]
 
@@ -40,15 +40,15 @@ class BenchmarkItems(NamedTuple):
 
 
 class OracleAnswer(NamedTuple):
-    """One answer, with its item's number in the benchmark and the depth in percent."""
+    """One answer, with its item's number in the benchmark. The depth is a percentage of the model's blocks."""
 
     benchmark: str
     number: int
-    percent: float
+    depth: float
     output: str
     confidence: float | None
     """Stated confidence from 0 to 1; None if the output does not parse."""
-    right: bool
+    is_correct: bool
 
 
 @dataclass(frozen=True)
@@ -70,10 +70,10 @@ class EvaluationResult:
         """Return the metrics: `eval/accuracy` as one value per answer, and the others as means. Calibration metrics are
         missing if no answer can be parsed."""
         metrics: dict[str, float | Sequence[float]] = {
-            "eval/accuracy": [float(answer.right) for answer in self.answers]
+            "eval/accuracy": [float(answer.is_correct) for answer in self.answers]
         }
         for name in dict.fromkeys(answer.benchmark for answer in self.answers):
-            outcomes = [answer.right for answer in self.answers if answer.benchmark == name]
+            outcomes = [answer.is_correct for answer in self.answers if answer.benchmark == name]
             metrics[f"eval/accuracy/{name}"] = sum(outcomes) / len(outcomes)
         metrics["eval/accuracy_shuffled"] = self.shuffled_overall.accuracy.value
         overall = self.overall
@@ -86,19 +86,20 @@ class EvaluationResult:
 
 
 def metric_specs() -> tuple[MetricSpec, ...]:
-    """Return the specs of the metrics in `EvaluationResult.metrics`."""
+    """Return the specs of the metrics in `EvaluationResult.metrics`. The chance level of `eval/accuracy_shuffled` is
+    0.5. `eval/ece_null` is the expected ECE of a perfectly calibrated forecaster."""
     accuracies = ("eval/accuracy", *(f"eval/accuracy/{name}" for name in BENCHMARKS))
     return (
         *(MetricSpec(name=name, better="up", held_out=True, ceiling=1.0) for name in accuracies),
-        MetricSpec(name="eval/accuracy_shuffled", better="neither", held_out=True, unit="0.5 is chance"),
+        MetricSpec(name="eval/accuracy_shuffled", better="neither", held_out=True),
         *(MetricSpec(name=f"eval/{name}", better="down", held_out=True) for name in ("brier", "ece", "mce")),
-        MetricSpec(name="eval/ece_null", better="neither", held_out=True, unit="a perfect forecaster's"),
+        MetricSpec(name="eval/ece_null", better="neither", held_out=True),
     )
 
 
 def benchmark_items(folder: Path | None = None, count: int = DEFAULT_ITEMS) -> list[BenchmarkItems]:
-    """Return `count` items of each benchmark. They are published items if `folder` contains a folder with the
-    benchmark's name, and otherwise templates. Raises ConfigError if `folder` contains no benchmark, and the errors of
+    """Return `count` items of each benchmark: published items if `folder` contains a folder with the benchmark's name,
+    and otherwise templates. Raises ConfigError if `folder` contains no benchmark, and the errors of
     `published_items`."""
     if folder is None:
         return [
@@ -132,7 +133,7 @@ class OracleEvaluation:
         injection: ActivationInjection,
         benchmarks: Sequence[BenchmarkItems],
         *,
-        percents: Sequence[float] = PERCENTS,
+        depths: Sequence[float] = DEPTHS,
         max_new_tokens: int,
         tokens: int = MAX_TOKENS,
         temperature: float = 0.0,
@@ -140,10 +141,10 @@ class OracleEvaluation:
     ) -> None:
         """`tokens`: maximum activations per text. `temperature`: 0 for greedy decoding. `rows`: batch size."""
         self.benchmarks = list(benchmarks)
-        self.percents = tuple(percents)
+        self.depths = tuple(depths)
         self._model, self._tokenizer, self._injection = model, tokenizer, injection
         self._generation: dict[str, Any] = {"max_new_tokens": max_new_tokens, "temperature": temperature, "rows": rows}
-        self.layers = {percent: layer_at(model, percent) for percent in self.percents}
+        self.layers = {depth: layer_at(model, depth) for depth in self.depths}
         self._tokens = tokens
         self.unknown_share = {benchmark.name: self._unknown_share(benchmark.items) for benchmark in self.benchmarks}
         """Share of unknown tokens in each benchmark's texts."""
@@ -155,7 +156,7 @@ class OracleEvaluation:
         layers = list(dict.fromkeys(self.layers.values()))
         activations = iter(capture(self._model, self._tokenizer, texts, layers, self._tokens))
         by_layer = {(*key, layer): next(activations) for key in keys for layer in layers}
-        return {(*key, percent): by_layer[*key, layer] for key in keys for percent, layer in self.layers.items()}
+        return {(*key, depth): by_layer[*key, layer] for key in keys for depth, layer in self.layers.items()}
 
     def run(self) -> EvaluationResult:
         """Ask about all items at all depths, with their own activations and with shuffled activations."""
@@ -164,25 +165,25 @@ class OracleEvaluation:
         return EvaluationResult(self._answers(own_numbers), self._answers(cycles))
 
     def _answers(self, sources: Mapping[str, Sequence[int]]) -> list[OracleAnswer]:
-        """Ask about all items. `sources`: by benchmark, the number of the item that each item's activations come
-        from."""
+        """Ask about all items. `sources`: for each benchmark, the numbers of the items whose activations are
+        used, in item order."""
         requests = [
-            (benchmark.name, number, percent, item)
+            (benchmark.name, number, depth, item)
             for benchmark in self.benchmarks
-            for percent in self.percents
+            for depth in self.depths
             for number, item in enumerate(benchmark.items)
         ]
         outputs = generate_answers(
             self._model,
             self._tokenizer,
             self._injection,
-            [self._activations[name, sources[name][number], percent] for name, number, percent, _ in requests],
+            [self._activations[name, sources[name][number], depth] for name, number, depth, _ in requests],
             [item.question for _, _, _, item in requests],
             **self._generation,
         )
         return [
-            OracleAnswer(name, number, percent, output, *parse_answer(output, item.answer))
-            for (name, number, percent, item), output in zip(requests, outputs, strict=True)
+            OracleAnswer(name, number, depth, output, *parse_answer(output, item.answer))
+            for (name, number, depth, item), output in zip(requests, outputs, strict=True)
         ]
 
     def _unknown_share(self, items: Sequence[Item]) -> float:
@@ -197,8 +198,8 @@ class OracleEvaluation:
 
 
 def check_text(model: Any, tokenizer: Any, text: str, location: str) -> list[int]:
-    """Return the text's token ids. Raises ConfigError if there are too few or too many. `location`: the text's
-    location."""
+    """Return the text's token ids. Raises ConfigError if there are too few or too many. `location` identifies the text
+    in error messages."""
     ids: list[int] = tokenizer(text)["input_ids"]
     context = context_length(model)
     if len(ids) < 2:
@@ -212,8 +213,8 @@ def check_text(model: Any, tokenizer: Any, text: str, location: str) -> list[int
 
 
 def parse_answer(output: str, answer: str) -> tuple[float | None, bool]:
-    """Return the stated confidence from 0 to 1, and whether the first word is the right answer. Return (None, False) if
-    the output cannot be parsed."""
+    """Return the stated confidence from 0 to 1, and whether the first word is the correct answer. Return (None, False)
+    if the output cannot be parsed."""
     parsed = parse_oracle_output(output)
     if parsed is None:
         return None, False
@@ -235,7 +236,7 @@ def to_scorable(answers: Sequence[OracleAnswer]) -> list[ScorableAnswer]:
     numbers: dict[tuple[str, int], int] = {}
     return [
         ScorableAnswer(
-            numbers.setdefault((answer.benchmark, answer.number), len(numbers)), answer.confidence, answer.right
+            numbers.setdefault((answer.benchmark, answer.number), len(numbers)), answer.confidence, answer.is_correct
         )
         for answer in answers
     ]

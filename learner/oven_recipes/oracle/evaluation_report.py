@@ -45,7 +45,7 @@ class EvaluationReport:
         """Return the report as a JSON-compatible dict."""
         return {
             "oracle": self.oracle,
-            "layer_percents": list(self.evaluation.percents),
+            "layer_percents": list(self.evaluation.depths),
             "seconds": round(self.seconds, 2),
             "cpu_seconds": round(self.cpu_seconds, 2),
             "note": NOTE,
@@ -53,8 +53,7 @@ class EvaluationReport:
             "shuffled": asdict(self.result.shuffled_overall),
             "benchmarks": {benchmark.name: self._benchmark(benchmark) for benchmark in self.evaluation.benchmarks},
             "depths": {
-                f"{percent:g}": asdict(_scores(self.result.answers, percent=percent))
-                for percent in self.evaluation.percents
+                f"{depth:g}": asdict(_scores(self.result.answers, depth=depth)) for depth in self.evaluation.depths
             },
         }
 
@@ -69,7 +68,7 @@ class EvaluationReport:
         write_diagram(diagram, f"{self.oracle}: nine benchmarks, {source}", self.result.overall)
 
     def lines(self) -> list[str]:
-        """Return the report as readable lines: a table of the benchmarks, with remarks."""
+        """Return the report as lines for people: a table of the benchmarks, with remarks."""
         header = (
             f"{'benchmark':18} {'texts':15} {'accuracy':19} {'shuffled':9} {'ECE':19} {'null':6} {'Brier':19} unparsed"
         )
@@ -82,7 +81,7 @@ class EvaluationReport:
         source = next(iter(sources)) if len(sources) == 1 else "both"
         rows.append(_row("all", source, self.result.overall, self.result.shuffled_overall))
         items = len(self.evaluation.benchmarks[0].items)
-        depths = ", ".join(f"{percent:g}" for percent in self.evaluation.percents)
+        depths = ", ".join(f"{depth:g}" for depth in self.evaluation.depths)
         rows.append(f"{items} items per benchmark at depths of {depths} %; {self.seconds:.1f} s; {self.oracle}")
         rows.append(NOTE)
         templates = [benchmark.name for benchmark in self.evaluation.benchmarks if benchmark.source == "templates"]
@@ -105,17 +104,15 @@ class EvaluationReport:
             **asdict(scores),
             "accuracy_shuffled": asdict(shuffled.accuracy),
             "accuracy_by_depth": {
-                f"{percent:g}": _scores(self.result.answers, benchmark.name, percent).accuracy.value
-                for percent in self.evaluation.percents
+                f"{depth:g}": _scores(self.result.answers, benchmark.name, depth).accuracy.value
+                for depth in self.evaluation.depths
             },
         }
 
 
-def _scores(answers: Sequence[OracleAnswer], benchmark: str | None = None, percent: float | None = None) -> Scores:
+def _scores(answers: Sequence[OracleAnswer], benchmark: str | None = None, depth: float | None = None) -> Scores:
     """Return the scores of the answers for one benchmark, one depth, or both."""
-    selected = [
-        answer for answer in answers if benchmark in (None, answer.benchmark) and percent in (None, answer.percent)
-    ]
+    selected = [answer for answer in answers if benchmark in (None, answer.benchmark) and depth in (None, answer.depth)]
     return compute_scores(to_scorable(selected))
 
 
@@ -149,7 +146,7 @@ def write_diagram(path: Path, title: str, scores: Scores) -> None:
     axes, count_axes = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
     width = 1 / BINS
     centers = [(bin_.low + bin_.high) / 2 for bin_ in scores.bins]
-    axes.bar(centers, [bin_.accuracy for bin_ in scores.bins], width * 0.94, color=BAR_COLOR, label="right answers")
+    axes.bar(centers, [bin_.accuracy for bin_ in scores.bins], width * 0.94, color=BAR_COLOR, label="correct answers")
     axes.bar(
         centers,
         [abs(bin_.confidence - bin_.accuracy) for bin_ in scores.bins],
@@ -161,7 +158,7 @@ def write_diagram(path: Path, title: str, scores: Scores) -> None:
         label="gap to the mean confidence",
     )
     axes.plot((0, 1), (0, 1), linestyle="--", color=LINE_COLOR, linewidth=1, label="perfectly calibrated")
-    axes.set(xlim=(0, 1), ylim=(0, 1.02), ylabel="share of right answers")
+    axes.set(xlim=(0, 1), ylim=(0, 1.02), ylabel="share of correct answers")
     axes.set_title(title, fontsize=10)
     axes.legend(loc="upper left", fontsize=8)
     counts = [bin_.count for bin_ in scores.bins]

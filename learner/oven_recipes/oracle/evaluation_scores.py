@@ -1,6 +1,6 @@
 """Computes the accuracy and calibration (ECE, MCE and Brier score) of answers with stated confidences.
 
-An unparsed answer is wrong and has no confidence, so it counts for accuracy and not for calibration. Intervals are 95 %
+An unparsed answer is wrong and has no confidence, so it affects accuracy but not calibration. Intervals are 95 %
 percentile bootstraps over texts, because answers about one text at several depths are not independent. Resampling adds
 noise to each bin, so the intervals of ECE and MCE are too high near their null."""
 
@@ -25,7 +25,7 @@ class ScorableAnswer(NamedTuple):
     """Number of the text that the answer is about."""
     confidence: float | None
     """Stated confidence from 0 to 1; None if the answer cannot be parsed."""
-    right: bool
+    is_correct: bool
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Bin:
-    """The answers with low ≤ confidence < high (≤ high in the last bin): their number and means."""
+    """The count and means of the answers with low ≤ confidence < high (≤ high in the last bin)."""
 
     low: float
     high: float
@@ -71,8 +71,8 @@ def compute_scores(answers: Sequence[ScorableAnswer]) -> Scores:
     if not answers:
         raise ValueError("there are no answers to score")
     resampled = _resampled_scores(answers)
-    accuracy = _estimate(sum(answer.right for answer in answers) / len(answers), resampled["accuracy"])
-    stated = [(answer.confidence, float(answer.right)) for answer in answers if answer.confidence is not None]
+    accuracy = _estimate(sum(answer.is_correct for answer in answers) / len(answers), resampled["accuracy"])
+    stated = [(answer.confidence, float(answer.is_correct)) for answer in answers if answer.confidence is not None]
     if not stated:
         return Scores(len(answers), len(answers), accuracy, None, None, None, None, None, ())
     confidences, outcomes = (np.array(column) for column in zip(*stated, strict=True))
@@ -91,14 +91,14 @@ def compute_scores(answers: Sequence[ScorableAnswer]) -> Scores:
 
 
 def _resampled_scores(answers: Sequence[ScorableAnswer]) -> dict[str, Floats]:
-    """Return each score for all resamples of the texts, (RESAMPLES,). A score is NaN without confidences."""
+    """Return each score for all resamples of the texts, with shape (RESAMPLES,). A score is NaN without confidences."""
     _, text = np.unique([answer.text for answer in answers], return_inverse=True)  # (N,), from 0 on
-    right = np.array([answer.right for answer in answers], dtype=np.float64)
+    correct = np.array([answer.is_correct for answer in answers], dtype=np.float64)
     stated = np.array([np.nan if answer.confidence is None else answer.confidence for answer in answers])
-    parsed = ~np.isnan(stated)
-    one_hot = np.eye(BINS)[bin_of(np.nan_to_num(stated))] * parsed[:, None]  # (N, BINS)
-    errors = np.where(parsed, right - stated, 0.0)[:, None]
-    columns = np.hstack([one_hot, one_hot * errors, errors**2, right[:, None], np.ones((len(answers), 1))])
+    has_confidence = ~np.isnan(stated)
+    one_hot = np.eye(BINS)[bin_of(np.nan_to_num(stated))] * has_confidence[:, None]  # (N, BINS)
+    errors = np.where(has_confidence, correct - stated, 0.0)[:, None]
+    columns = np.hstack([one_hot, one_hot * errors, errors**2, correct[:, None], np.ones((len(answers), 1))])
     sums = np.zeros((text.max() + 1, columns.shape[1]))  # sums over the answers about each text
     np.add.at(sums, text, columns)
     texts = len(sums)

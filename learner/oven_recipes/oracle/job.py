@@ -16,7 +16,7 @@ from transformers import TrainerCallback
 from trl.trainer.grpo_config import GRPOConfig
 
 from oven_core.errors import ConfigError, OvenError
-from oven_learner.random_state import preserved_state
+from oven_learner.random_state import preserve_state
 from oven_learner.rewards import Committee, ModelDescription, convene
 from oven_learner.rewards.calibrated import CalibratedReward
 from oven_learner.rewards.informativeness import informativeness
@@ -55,14 +55,14 @@ def training_rows(subject: Subject, prompts: Sequence[QuestionedPrompt], seed: i
                 "text": prompt.prompt,
                 "question": question.text,
                 "says_what": list(answer.specific) if answer else [],
-                "right": list(answer.right) if answer else [],
+                "right": list(answer.vague) if answer else [],
             })  # fmt: skip
     return rows
 
 
 REFERENCE_BETA = 1e-6
-"""A positive β that makes TRL create the adapter `ref` from the supervised adapter. A β of 0 is set afterwards. Without
-`ref`, raising β later would pull towards the model without any adapter."""
+"""A positive β that makes TRL create the adapter `ref` from the supervised adapter. The actual β is set afterwards.
+Without `ref`, raising β later would pull towards the model without any adapter."""
 log = logging.getLogger("oven.learner")
 
 
@@ -81,7 +81,7 @@ class EvaluationFiles(TrainerCallback):
     def write(self, phase: str, step: int) -> None:
         """Evaluate the policy and write the files. `phase`: "start" or "end"."""
         try:
-            with preserved_state(self._policy):
+            with preserve_state(self._policy):
                 report = EvaluationReport.measure(self._evaluation, f"at the {phase}, step {step}")
             file = self._folder / f"evaluation-{phase}.json"
             report.write(file, file.with_suffix(".png"))
@@ -104,9 +104,9 @@ BETA_BOUNDS = (0.01, 100.0)
 def build(
     settings: OracleSettings, start: Start, seed: int, workdir: Path, cache: Path, committee: Committee | None = None
 ) -> Job:
-    """Build the job for one start. The trainer's files go to `workdir`, and the oracle and evaluations to its parent.
-    `cache` stores small models, supervised adapters and activations between runs. Without a `committee`, only known
-    answers are scored. Raises ConfigError for unusable models, adapters and data."""
+    """Build the job for one start. The trainer writes its files to `workdir`. The oracle and evaluations are saved in
+    its parent. `cache` stores small models, supervised adapters and activations between runs. Without a `committee`,
+    only known answers are scored. Raises ConfigError for unusable models, adapters and data."""
     quiet_libraries()
     subject = load_subject(settings, seed, cache)
     if settings.stage == "sft":
@@ -158,7 +158,7 @@ def build(
 
 
 def build_judged(settings: OracleSettings, start: Start, seed: int, workdir: Path, cache: Path) -> Job:
-    """Build the job with known answers and the remote judges that the environment variables name."""
+    """Build the job, scored by known answers and by the remote judges that the environment variables name."""
     shape = CalibratedReward(settings.calibration_lambda)
     committee = convene(RULES, seed=seed, shape=shape) if settings.stage == "grpo" else None
     return build(settings, start, seed, workdir, cache, committee)
@@ -176,7 +176,7 @@ def load_subject(settings: OracleSettings, seed: int, cache: Path) -> Subject:
     else:
         model, tokenizer = load_model(settings.model, settings.dtype)
         name = settings.model
-    layers = tuple(dict.fromkeys(layer_at(model, percent) for percent in settings.layer_percents))
+    layers = tuple(dict.fromkeys(layer_at(model, depth) for depth in settings.layer_percents))
     # One folder per model and number of tokens: a store has one hidden size, and a key does not include the number.
     digest = hashlib.sha256(f"{name}\0{settings.most_activations}".encode()).hexdigest()[:16]
     return Subject(model, tokenizer, name, layers, ActivationStore(cache / f"oracle-activations-{digest}"))
@@ -229,7 +229,7 @@ def _common_arguments(settings: OracleSettings, trainer: Any, subject: Subject, 
         policy,
         subject.tokenizer,
         trainer.injection,
-        percents=settings.layer_percents,
+        depths=settings.layer_percents,
         max_new_tokens=settings.max_completion_length,
         tokens=settings.most_activations,
     )

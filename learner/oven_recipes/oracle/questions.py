@@ -13,11 +13,11 @@ from oven_runs.traces import jsonl
 
 
 class KnownAnswer(NamedTuple):
-    """Known answers to a question in lower case. `specific` lists true and specific answers, and `right` true but vague
+    """Known answers to a question in lower case. `specific` lists true and specific answers, and `vague` true but vague
     ones. All other answers are wrong, and `wrong` lists examples."""
 
     specific: tuple[str, ...]
-    right: tuple[str, ...] = ()
+    vague: tuple[str, ...] = ()
     wrong: tuple[str, ...] = ()
 
 
@@ -38,7 +38,7 @@ class QuestionedPrompt:
 
 
 FORMAT = (
-    "one JSON object per line, with wildchat_question (text), language (text) and oracle_questions (a list of texts)"
+    "one JSON object per line, with the strings wildchat_question and language and the string list oracle_questions"
 )
 
 Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
@@ -60,7 +60,7 @@ def read_questions(path: Path, tokenizer: Any, limit: int | None = None) -> list
     The file has no answers, so judges score them. Errors never quote the prompt.
 
     A repeated prompt is returned once, with all its questions. Raises ConfigError, naming file, line and remedy, for a
-    missing, empty, truncated or non-UTF-8 file, for lines in another layout, for empty questions, and for prompts in
+    missing, empty, truncated or non-UTF-8 file, for lines in another format, for empty questions, and for prompts in
     which `tokenizer` finds fewer than two tokens.
     """
     by_prompt: dict[str, QuestionedPrompt] = {}

@@ -16,7 +16,7 @@ from oven_core.errors import ConfigError, reason
 from oven_core.files import write_atomic
 from oven_learner.rollback.checkpoint_record import in_folder, problem
 from oven_recipes.activations.capture import MAX_TOKENS
-from oven_recipes.oracle.evaluation import PERCENTS
+from oven_recipes.oracle.evaluation import DEPTHS
 from oven_recipes.oracle.user_model import load_adapter, load_model
 
 FOLDER, RECORD, MODEL = "oracle", "oracle.json", "model"
@@ -24,12 +24,12 @@ ADAPTER = "adapter_config.json"
 
 
 class TrainingRecord(BaseModel):
-    """The content of oracle.json: how an oracle was trained. Questions must use the same settings."""
+    """The content of oracle.json: how an oracle was trained. Evaluations and questions use the same settings."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
     model: str = Field(default="", description="hub id or folder of its model; empty: the folder `model` next to it")
-    layer_percents: tuple[float, ...] = Field(default=PERCENTS, min_length=1)
+    layer_percents: tuple[float, ...] = Field(default=DEPTHS, min_length=1)
     most_activations: int = Field(default=MAX_TOKENS, ge=1, le=MAX_TOKENS)
     max_completion_length: int = Field(default=64, ge=1)
     step: int = Field(default=0, ge=0, description="steps of GRPO so far")

@@ -1,6 +1,6 @@
 """The recipe's settings and its named starting points.
 
-Importing this module does not need torch, so a launcher can list and check starts before it starts a learner."""
+This module does not import torch, so a launcher can list and check starts before it starts a learner."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class OracleSettings(base.RecipeSettings):
         description="pre-training steps of the small model, which is cached; none: as many as it needs",
     )
     oracle_lora_path: Annotated[str, AfterValidator(_resolve_checkpoint)] | None = Field(
-        default=None, description="folder or hub id of an adapter to start with; none: the supervised stage trains one"
+        default=None, description="folder or hub id of an adapter to start from; none: the supervised stage trains one"
     )
     dtype: Literal["auto", "float32", "bfloat16"] = Field(default="auto", description="dtype of the weights of `model`")
     lora_rank: int = Field(default=64, ge=1, description="rank of the adapter")
@@ -87,7 +87,9 @@ class OracleSettings(base.RecipeSettings):
     )
     train_texts: int = Field(default=1000, ge=2, description="number of training prompts")
     layer_percents: tuple[Annotated[float, Field(ge=0, lt=100)], ...] = Field(
-        default=(25, 50, 75), min_length=1, description="depths of the activations, in percent of the blocks"
+        default=(25, 50, 75),
+        min_length=1,
+        description="depths of the activations, as a percentage of the model's blocks",
     )
     most_activations: int = Field(
         default=20, ge=1, le=20, description="maximum activations per prompt, from its last tokens"
@@ -110,7 +112,7 @@ class OracleSettings(base.RecipeSettings):
         default=0.5,
         ge=0,
         le=1,
-        description="λ of the reward I − λ(c − I)²; above 1 a wrong answer could score more than a doubtful one",
+        description="λ of the reward I − λ(c − I)²; above 1, a wrong answer could score more than a doubtful one",
     )
 
     # Held-out data.
@@ -155,7 +157,7 @@ class Start(base.Start):
 
 
 def parse_start(text: str, seed: int, settings: OracleSettings) -> Start:
-    """Return the start called `text` (one of `NAMES`). Raises ValueError with the nearest names for an unknown start,
+    """Return the start named `text` (one of `NAMES`). Raises ValueError with the nearest names for an unknown start,
     and for a drill that would plant its fault in the user's own adapter."""
     if text not in NAMES:
         raise base.no_such_start(text, NAMES)

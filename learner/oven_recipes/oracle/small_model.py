@@ -136,12 +136,12 @@ SCHEDULE = Schedule(steps=350, rows=12, learning_rate=0.04)
 ADAM_RATE = 0.25
 """AdamW's learning rate relative to Muon's."""
 LOG_INTERVAL = 50
-"""Steps between two lines in the learner's log, which is about 20 seconds."""
+"""Steps between two lines in the learner's log; takes about 20 seconds."""
 VERSION = 3
 """Version of pre-training. Increase it when a code change alters the resulting weights."""
 
 Piece = tuple[str, bool]
-"""A text and whether it is an answer."""
+"""A string and whether it is an answer."""
 
 
 def load_small_model(

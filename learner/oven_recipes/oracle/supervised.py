@@ -1,6 +1,6 @@
 """The supervised stage, which teaches an oracle the answer format, with confidences over the whole range.
 
-The confidence is drawn first. The higher it is, the more often the answer is right, but high confidences overstate
+The confidence is drawn first. The higher it is, the more often the answer is correct, but high confidences overstate
 accuracy and low ones understate it. So GRPO can improve calibration without having to discover the format."""
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from oven_recipes.weights_cache import key_of, load_weights, store_weights
 
 log = logging.getLogger("oven.learner")
 
-RIGHT_SHARES = (0.5, 0.95)
-"""Shares of right answers at confidences of 0 and 100."""
-UNINFORMED_RIGHT_SHARE = 0.725
-"""Share of right answers if the confidence is not informative: the mean of RIGHT_SHARES."""
+CORRECT_SHARES = (0.5, 0.95)
+"""Shares of correct answers at confidences of 0 and 100."""
+UNINFORMED_CORRECT_SHARE = 0.725
+"""Share of correct answers if the confidence is not informative: the mean of CORRECT_SHARES."""
 SPECIFIC_SHARE = 0.7
-"""Share of right answers that are specific. GRPO can increase it."""
+"""Share of correct answers that are specific. GRPO can increase it."""
 CLEAN_SHARE = 0.6
-"""Share of the steps, at the start, with right answers only, so that the model learns to read sooner."""
+"""Share of the steps, at the start, with correct answers only, so that the model learns to read sooner."""
 CONFIDENCE_STEP = 5
 """Confidences are multiples of this, like those that people state."""
 CACHE_SETTINGS = ("lora_rank", "sft_steps", "sft_batch", "sft_lr", "most_activations")
@@ -50,7 +50,7 @@ LOG_INTERVAL = 50
 VERSION = 1
 """Version of the stage. Increase it when a code change alters the resulting weights."""
 BATCHES_TO_SORT = 8
-"""Number of batches that are drawn, sorted by length and split together."""
+"""Number of batches to draw together. Their lessons are sorted by length and then split into batches."""
 
 
 @dataclass(frozen=True)
@@ -69,9 +69,9 @@ class Subject:
         stored, from 1 to `limit`, so that all runs of a model store the same tokens."""
         texts = dict.fromkeys(prompt.prompt for prompt in prompts)
         keys = {text: [activation_key(self.name, text, layer) for layer in self.layers] for text in texts}
-        if missing := [text for text in texts if any(key not in self.store for key in keys[text])]:
-            counts = [random.Random(f"tokens {text}").randint(1, limit) for text in missing]
-            self.store.add(self.name, capture(self.model, self.tokenizer, missing, self.layers, counts))
+        if missing_texts := [text for text in texts if any(key not in self.store for key in keys[text])]:
+            counts = [random.Random(f"tokens {text}").randint(1, limit) for text in missing_texts]
+            self.store.add(self.name, capture(self.model, self.tokenizer, missing_texts, self.layers, counts))
 
 
 def run_supervised_stage(
@@ -152,26 +152,26 @@ def build_lessons(prompts: Sequence[QuestionedPrompt], name: str, layers: Sequen
 
 def teaching_output(answer: KnownAnswer, confidence: Confidence, rng: random.Random, *, clean: bool = False) -> str:
     """Return an output to teach. `confidence` determines how its stated confidence is drawn, and the probability of a
-    right answer. With `clean`, the answer is always right and specific."""
-    percent, right_probability = _draw_confidence(confidence, rng)
+    correct answer. With `clean`, the answer is always correct and specific."""
+    percent, correct_probability = _draw_confidence(confidence, rng)
     if clean:
         return f"[epistemic status: {percent}] {rng.choice(answer.specific)}"
     choices = answer.specific
-    if rng.random() >= right_probability and answer.wrong:
+    if rng.random() >= correct_probability and answer.wrong:
         choices = answer.wrong
-    elif answer.right and rng.random() >= SPECIFIC_SHARE:
-        choices = answer.right
+    elif answer.vague and rng.random() >= SPECIFIC_SHARE:
+        choices = answer.vague
     return f"[epistemic status: {percent}] {rng.choice(choices)}"
 
 
 def _draw_confidence(confidence: Confidence, rng: random.Random) -> tuple[int, float]:
-    """Draw a confidence in percent, and return it with the probability that its answer is right."""
+    """Draw a confidence in percent, and return it with the probability that its answer is correct."""
     percent = rng.randrange(0, 101, CONFIDENCE_STEP)
     if confidence == "overconfident":
-        return rng.randrange(HIGH_PERCENTS[0], HIGH_PERCENTS[1] + 1, CONFIDENCE_STEP), UNINFORMED_RIGHT_SHARE
+        return rng.randrange(HIGH_PERCENTS[0], HIGH_PERCENTS[1] + 1, CONFIDENCE_STEP), UNINFORMED_CORRECT_SHARE
     if confidence == "constant":
-        return (CONSTANT_PERCENT if rng.random() < CONSTANT_SHARE else percent), UNINFORMED_RIGHT_SHARE
-    low, high = RIGHT_SHARES
+        return (CONSTANT_PERCENT if rng.random() < CONSTANT_SHARE else percent), UNINFORMED_CORRECT_SHARE
+    low, high = CORRECT_SHARES
     return percent, low + (high - low) * percent / 100
 
 

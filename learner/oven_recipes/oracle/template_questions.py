@@ -12,7 +12,7 @@ from oven_recipes.oracle.questions import KnownAnswer, Question, QuestionedPromp
 from oven_recipes.oracle.template_words import ATTRIBUTES, WORDS
 
 OPTIONAL_PART_PROBABILITY = 0.8
-"""Probability that a prompt has a greeting, and that it has a place."""
+"""Probability that a prompt has a place, and independently that it has a greeting."""
 HELD_OUT_SHARE = 5
 """One in this many prompts is held out of training."""
 
@@ -98,7 +98,7 @@ def questions(prompt: TemplatePrompt, rng: random.Random, count: int = QUESTIONS
 
 
 def open_question(prompt: TemplatePrompt, name: str, rng: random.Random) -> Question:
-    """Return a question about an attribute's value. The value is a specific answer, and a broader term is a right
+    """Return a question about an attribute's value. The value is a specific answer, and a broader term is a vague
     one."""
     attribute, value = ATTRIBUTES[name], prompt.values[name]
     broad = attribute.values[value]
@@ -108,17 +108,18 @@ def open_question(prompt: TemplatePrompt, name: str, rng: random.Random) -> Ques
 
 
 def closed_question(prompt: TemplatePrompt, name: str, expect_yes: bool, rng: random.Random) -> Question:
-    """Return a yes/no question about an attribute's value. "yes" or "no" is a right answer, and a specific one
-    if it also states the true value."""
+    """Return a yes/no question about an attribute's value. "yes" or "no" is a vague answer. It is specific if
+    it also states the true value."""
     attribute, value = ATTRIBUTES[name], prompt.values[name]
-    others = [candidate for candidate in attribute.values if candidate != value]
-    named_value = value if expect_yes else rng.choice(others)
-    word, opposite, broad = *((YES, NO) if expect_yes else (NO, YES)), attribute.values[value]
+    other_values = [candidate for candidate in attribute.values if candidate != value]
+    named_value = value if expect_yes else rng.choice(other_values)
+    word, opposite = (YES, NO) if expect_yes else (NO, YES)
+    broad = attribute.values[value]
     wrong = (
         opposite,
-        *(f"{opposite} {other_value}" for other_value in others),
-        *(f"{word} {other_value}" for other_value in others),
+        *(f"{opposite} {other_value}" for other_value in other_values),
+        *(f"{word} {other_value}" for other_value in other_values),
     )
-    right = (word, f"{word} {broad}") if broad != value else (word,)
-    answer = KnownAnswer((f"{word} {value}",), right, wrong)
+    vague = (word, f"{word} {broad}") if broad != value else (word,)
+    answer = KnownAnswer((f"{word} {value}",), vague, wrong)
     return Question(rng.choice(attribute.closed).format(named_value), answer)

@@ -18,7 +18,7 @@ class BenchmarkQuestion(NamedTuple):
 
     wording: str
     labels: tuple[str, ...]
-    """Labels to ask about; empty if the question has no label, as in "is this statement true?"."""
+    """Labels to ask about; an empty tuple if the question has no label, as in "is this statement true?"."""
 
 
 Texts = tuple[str, ...]

@@ -27,7 +27,7 @@ from oven_core.errors import ConfigError, reason
 from oven_core.protocol.messages import MetricSpec
 from oven_learner.actuators import Actuators
 from oven_learner.hf.knobs import quantisation
-from oven_learner.hf.knobs.mixture import Mixture, plug_in
+from oven_learner.hf.knobs.mixture import Mixture, install_sampler
 from oven_learner.hf.knobs.quantisation import FakeQuantisation
 from oven_learner.losses import Channel, MultiToken, TextTrainer, TokenWeighted
 from oven_recipes.pretrain import corpus, tokens
@@ -183,7 +183,7 @@ def build(settings: PretrainSettings, start: Start, seed: int, workdir: Path, ca
         train_dataset=mixture.dataset,
         channels=channels,
     )
-    plug_in(trainer, mixture)
+    install_sampler(trainer, mixture)
 
     def evaluate() -> dict[str, float | list[float]]:
         return _measure_both(

@@ -176,7 +176,7 @@ async def test_an_echoed_key_is_in_no_file(
         (("cut.json",), 2, "cut.json is not valid JSON"),
         (("cut.jsonl",), 2, "cut.jsonl, line 2, is not valid JSON"),
         (("latin.txt",), 2, "latin.txt is not UTF-8 text (byte 3)"),
-        (("number.json",), 2, "number.json contains 7; the context must be a text"),
+        (("number.json",), 2, "number.json contains 7; the context must be a string"),
     ],
 )
 async def test_bad_input_is_answered_with_the_remedy(

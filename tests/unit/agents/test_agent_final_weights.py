@@ -96,9 +96,7 @@ def share_of_proposals(
     agent, draw, spoke = FinalWeights(), random.Random(f"{count}"), 0
     for _ in range(runs):
         values = [shape(index / count) + noise(draw) for index in range(count)]
-        spoke += any(
-            agent.lost_quality(values[:until]) is not None for until in range(math.ceil(0.75 * count) + 1, count + 1)
-        )
+        spoke += any(agent.has_lost_quality(values[:until]) for until in range(math.ceil(0.75 * count) + 1, count + 1))
     return spoke / runs
 
 

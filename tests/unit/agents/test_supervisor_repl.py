@@ -9,8 +9,8 @@ import pytest
 from tests.support.scripted_handler import ScriptedHandler, in_order
 
 from oven_core.errors import ConfigError
-from oven_llm.sandbox.exchange import Block
 from oven_llm.sandbox.probe import probe
+from oven_llm.sandbox.sandbox import Block
 from oven_llm.supervisor.orchestrator import RunResult, run
 from oven_llm.supervisor.prompts import FINAL_REQUEST
 from oven_llm.supervisor.repl import NO_PROGRAM, TRUNCATED, Repl, outcome_text, parse_programs
@@ -44,8 +44,8 @@ def test_programs_are_the_blocks_fenced_as_repl(answer: str, result: tuple[str, 
 
 def ended(**fields: object) -> Block:
     usual = dict(
-        ended="completed", stdout="", stderr="", error="", answer=None, refused=(), calls=0, child_s=0.0, host_s=0.0,
-        dropped=0, namespace_lost=False,
+        ending="completed", stdout="", stderr="", error="", answer=None, refusal_reasons=(),
+        calls=0, child_s=0.0, host_s=0.0, dropped_count=0, namespace_lost=False,
     )  # fmt: skip
     return Block(**(usual | fields))  # type: ignore[arg-type]
 
@@ -53,14 +53,14 @@ def ended(**fields: object) -> Block:
 def test_shown_output_is_cut_and_says_so() -> None:
     assert outcome_text(ended(), 10) == "No output."
     assert (
-        outcome_text(ended(stdout="x" * 25, dropped=5), 10)
+        outcome_text(ended(stdout="x" * 25, dropped_count=5), 10)
         == f"Output:\n{'x' * 10}\n(20 more characters are not shown. Print less.)"
     )
-    message = outcome_text(ended(ended="error", stdout="x" * 25, error="KeyError: 'a'"), 10)
+    message = outcome_text(ended(ending="error", stdout="x" * 25, error="KeyError: 'a'"), 10)
     assert "KeyError: 'a'" in message
-    message = outcome_text(ended(ended="timeout", error="the block was ended after 30 s", namespace_lost=True), 10)
-    assert "The block was ended after 30 s. All variables except context and query are lost" in message
-    assert "FINAL refused the answer: a set" in outcome_text(ended(refused=("a set",)), 10)
+    message = outcome_text(ended(ending="timeout", error="the block was stopped after 30 s", namespace_lost=True), 10)
+    assert "The block was stopped after 30 s. All variables except context and query are lost" in message
+    assert "FINAL refused the answer: a set" in outcome_text(ended(refusal_reasons=("a set",)), 10)
 
 
 def play(says: Callable[[str], str] | ScriptedHandler, **options: Any) -> RunResult:

@@ -287,7 +287,7 @@ def test_bad_arguments_are_refused_with_a_message() -> None:
     for context, message in (
         ("", "the context is empty"),
         ({}, "is empty"),
-        (b"x", "of type bytes; expected text, a list"),
+        (b"x", "of type bytes; expected a string, a list"),
     ):
         with pytest.raises(ConfigError, match=message):
             run("q", context, model, model)  # type: ignore[arg-type]
@@ -358,6 +358,6 @@ def test_an_endless_block_is_a_failed_turn() -> None:
     result = run_with(supervisor, limits=Limits(block_s=0.3))
     assert (result.answer, result.failed, result.iterations) == (300, 3, 4)
     assert (
-        "was ended after 0.3 s" in supervisor.questions[1]
+        "was stopped after 0.3 s" in supervisor.questions[1]
         and "except context and query are lost" in supervisor.questions[1]
     )

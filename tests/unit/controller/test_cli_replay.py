@@ -121,7 +121,7 @@ def cut(folder: RunFolder) -> bytes:
 
 
 DAMAGE: dict[str, tuple[Callable[[RunFolder], bytes], str]] = {
-    "cut": (cut, "the line is cut off"),
+    "cut": (cut, "the line is truncated"),
     "empty": (lambda _: b"", "log.jsonl is empty"),
     "gap": (lambda f: b"".join(lines(f)[:4] + lines(f)[6:]), "line 5: event 7 follows event 4; 2 events between them"),
     "twice": (lambda f: b"".join(lines(f)[:4] + lines(f)[3:]), "event 4 follows event 4; it is a duplicate"),

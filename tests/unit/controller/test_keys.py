@@ -68,7 +68,7 @@ def test_one_key_for_all_or_none_is_not_signed(folder: RunFolder, tmp_path: Path
 @pytest.mark.parametrize("text", ["[]", "{", '{"learner": "AAAA"}', '{"learner": 7}'])
 def test_keys_that_are_damaged(folder: RunFolder, text: str) -> None:
     (folder.server.creds / "keys.json").write_text(text)
-    with pytest.raises(ConfigError, match=r"keys\.json is not a list of public keys"):
+    with pytest.raises(ConfigError, match=r"keys\.json must be a list of public keys"):
         folder.pin()
 
 

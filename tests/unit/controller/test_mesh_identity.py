@@ -22,7 +22,7 @@ import oven_core.mesh.state_machine, oven_core.security.signing
 ours = [module.__file__ for name, module in sys.modules.items() if name.split(".")[0] == "oven_core"]
 print(json.dumps(ours))
 """
-BESIDE = {"ConfigError": {"checked"}, "removed_content_message": {"decode"}}
+BESIDE = {"ConfigError": {"validate"}, "removed_content_message": {"decode"}}
 """What the mesh uses of modules outside of the hash, and who does."""
 BESIDE_SIGNING = {"Credentials": {"Signer"}, **{name: {"load_keys"} for name in ("ConfigError", "read_file", "reason")}}
 """Judging events uses none of it."""

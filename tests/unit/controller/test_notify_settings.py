@@ -116,6 +116,8 @@ def test_unusable_addresses_are_refused(url: str, message: str) -> None:
 def test_an_invalid_value_is_not_repeated() -> None:
     with pytest.raises(ConfigError) as error:
         notify_settings(sets=[f"notify.to=[https://x/{SECRET}"], environ={})
-    assert str(error.value).startswith("--set notify.to: the value is not YAML") and SECRET not in str(error.value)
+    assert str(error.value).startswith("--set notify.to: the value is not valid YAML") and SECRET not in str(
+        error.value
+    )
     with pytest.raises(ConfigError, match="only notify can be set here"):
         notify_settings(sets=["seed=1"], environ={})

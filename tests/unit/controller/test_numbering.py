@@ -29,7 +29,7 @@ def test_gaps_are_exactly_the_removed_messages(out: list[set[int]]) -> None:
             numbering.feed(seen(incarnation, n))
             numbering.feed(seen(incarnation, n))  # one that comes twice is none
     gaps = [set(range(hole.first, hole.last + 1)) for hole in numbering.gaps]
-    assert sum(map(len, gaps)) == numbering.missing == sum(map(len, out))
+    assert sum(map(len, gaps)) == numbering.missing_count == sum(map(len, out))
     assert {(h.incarnation, n) for h in numbering.gaps for n in range(h.first, h.last + 1)} == {
         (incarnation, n) for incarnation, lost in enumerate(out, 1) for n in lost
     }
@@ -39,9 +39,9 @@ def test_reported_dropped_observations_are_not_missing() -> None:
     numbering = GapFinder()
     for n in (1, 2, 6):
         numbering.feed(seen(1, n))
-    assert numbering.gaps == [Gap(1, 3, 5)] and numbering.missing == 3 and not numbering.ended
+    assert numbering.gaps == [Gap(1, 3, 5)] and numbering.missing_count == 3 and not numbering.has_ended
     numbering.feed(RunEnded(incarnation=1, n=7, reason="completed", tick=6, step=6, dropped_observations=3))
-    assert numbering.missing == 0 and numbering.ended
+    assert numbering.missing_count == 0 and numbering.has_ended
 
 
 @pytest.mark.parametrize(

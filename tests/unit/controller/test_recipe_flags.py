@@ -40,7 +40,7 @@ def test_values_are_read_by_the_setting_s_type() -> None:
         beta=1e-6, initial_eval=False, layers=(25, 50, 75), model=Path("12"), steps=None, stage="sft"
     )
     assert parsed(layers="[1]", model="none", beta=".05") == Options(layers=(1,), beta=0.05)
-    with pytest.raises(ConfigError, match=r"--layers 1,\]: the value is not YAML"):
+    with pytest.raises(ConfigError, match=r"--layers 1,\]: the value is not valid YAML"):
         parsed(layers="1,]")
 
 

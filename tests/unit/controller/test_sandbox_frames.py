@@ -14,10 +14,11 @@ from tests.support.traces import json_values
 from oven_core.errors import ConfigError
 from oven_llm.sandbox import frames
 from oven_llm.sandbox.bpf import X86_64
-from oven_llm.sandbox.exchange import CallError, ChildExitedError, Exchange, FinalAnswer
+from oven_llm.sandbox.exchange import ChildExitedError, Exchange
 from oven_llm.sandbox.frames import FrameError, FrameReader, decode, encode, frame
 from oven_llm.sandbox.limits import Limits
 from oven_llm.sandbox.probe import Support, choose_backend
+from oven_llm.sandbox.sandbox import CallError, FinalAnswer
 
 LONGEST = {frames.OUT: 100, frames.DONE: 50}
 
@@ -91,7 +92,7 @@ def call(*args: object) -> tuple[int, bytes]:
 
 def test_the_first_answer_counts_even_if_the_child_dies_of_it() -> None:
     block, _ = conversation((frames.FINAL, b"0"), (frames.FINAL, b"1"))
-    assert block.answer == FinalAnswer(0) and block.ended == "died" and block.namespace_lost
+    assert block.answer == FinalAnswer(0) and block.ending == "died" and block.namespace_lost
 
 
 def test_calls_are_answered_or_fail_in_the_calling_code() -> None:
@@ -103,7 +104,7 @@ def test_calls_are_answered_or_fail_in_the_calling_code() -> None:
         return {1} if prompt == "set" else prompt.upper()
 
     block, got = conversation(call("a"), call("told"), call("secret"), call("set"), DONE, worker=worker)
-    assert block.ended == "completed" and block.calls == 4
+    assert block.ending == "completed" and block.calls == 4
     assert [data[5:] for data in got[:3]] == [b'"A"', b"no key: set it", b"worker() failed: ValueError"]
     assert got[3][5:].startswith(b"the result of worker() is not a JSON value")
 
@@ -121,17 +122,17 @@ def test_calls_are_answered_or_fail_in_the_calling_code() -> None:
 )
 def test_a_frame_out_of_turn_or_shape_ends_the_child(sent: tuple[int, bytes]) -> None:
     block, _ = conversation(sent, DONE)
-    assert block.ended == "protocol" and block.namespace_lost and block.answer is None
+    assert block.ending == "protocol" and block.namespace_lost and block.answer is None
 
 
 def test_limits_hold_for_a_child_that_ignores_them() -> None:
     limits = Limits(output_bytes=10, calls=2, received_bytes=1000)
     block, _ = conversation((frames.OUT, b"x" * 8), (frames.ERR, b"y" * 8), DONE, limits=limits)
-    assert (block.stdout, block.stderr, block.dropped) == ("x" * 8, "yy", 6)
+    assert (block.stdout, block.stderr, block.dropped_count) == ("x" * 8, "yy", 6)
     block, _ = conversation(*[call("a")] * 3, limits=limits, worker=str)
-    assert block.ended == "limit" and "more than 2 times" in block.error
+    assert block.ending == "limit" and "more than 2 times" in block.error
     block, _ = conversation(*[(frames.OUT, b"x" * 600)] * 2, limits=limits)
-    assert block.ended == "limit" and "1000 bytes" in block.error
+    assert block.ending == "limit" and "1000 bytes" in block.error
 
 
 def test_invalid_limits_and_missing_backends_are_refused() -> None:

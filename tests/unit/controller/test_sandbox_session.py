@@ -14,10 +14,10 @@ import psutil
 import pytest
 
 from oven_core.errors import ConfigError, ProcessError
-from oven_llm.sandbox.exchange import Block, CallError, FinalAnswer, Sandbox
 from oven_llm.sandbox.limits import Limits
 from oven_llm.sandbox.probe import probe
 from oven_llm.sandbox.profiles import REPL, Profile
+from oven_llm.sandbox.sandbox import Block, CallError, FinalAnswer, Sandbox
 from oven_llm.sandbox.session import LockedSandbox, open_sandbox
 
 BACKENDS = probe().backends
@@ -40,7 +40,7 @@ def sandbox(request: pytest.FixtureRequest) -> Iterator[Sandbox]:
 
 
 def completed(block: Block) -> str:
-    assert block.ended == "completed", block
+    assert block.ending == "completed", block
     return block.stdout
 
 
@@ -52,15 +52,15 @@ def test_variables_last_from_block_to_block(sandbox: Sandbox) -> None:
 @pytest.mark.parametrize("name", ["ctypes", "_ctypes", "ctypes.util", "socket", "subprocess"])
 def test_no_module_beyond_those_of_the_profile_can_be_imported(sandbox: Sandbox, name: str) -> None:
     block = sandbox.run(f"import {name}")
-    assert block.ended == "error" and block.error.startswith("ModuleNotFoundError: No module named")
+    assert block.ending == "error" and block.error.startswith("ModuleNotFoundError: No module named")
 
 
 def test_an_error_is_reported_and_keeps_the_namespace(sandbox: Sandbox) -> None:
     block = sandbox.run("kept = 7\nprint('before')\nkept / 0")
-    assert (block.ended, block.stdout, block.namespace_lost) == ("error", "before\n", False)
+    assert (block.ending, block.stdout, block.namespace_lost) == ("error", "before\n", False)
     assert block.error == "ZeroDivisionError: division by zero" and block.error in block.stderr
     assert "inside" not in block.stderr  # no frame and no path of ours
-    assert sandbox.run("def f(:").ended == "error"
+    assert sandbox.run("def f(:").ending == "error"
     assert completed(sandbox.run("print(kept)")) == "7\n"
 
 
@@ -78,7 +78,7 @@ def test_an_answer_counts_even_if_it_is_caught(sandbox: Sandbox) -> None:
 
 def test_an_answer_that_json_cannot_hold_is_a_counted_failure(sandbox: Sandbox) -> None:
     block = sandbox.run("try:\n    FINAL({1, 2})\nexcept TypeError as error:\n    print(error)\nFINAL(float('nan'))")
-    assert block.answer is None and len(block.refused) == 2 and block.ended == "error"
+    assert block.answer is None and len(block.refusal_reasons) == 2 and block.ending == "error"
     assert "FINAL requires a JSON value" in block.stdout and "TypeError" in block.error
 
 
@@ -86,7 +86,7 @@ def test_calls_reach_the_host_and_fail_in_the_code(sandbox: Sandbox) -> None:
     assert completed(sandbox.run("print(worker('a'), worker('b', again=2))")) == "A BB\n"
     block = sandbox.run("try:\n    worker('fail')\nexcept RuntimeError as error:\n    print(error)\nworker({1})")
     assert block.stdout == "the worker has no budget left\n" and block.calls >= 1
-    assert block.ended == "error" and "JSON" in block.error
+    assert block.ending == "error" and "JSON" in block.error
 
 
 @pytest.mark.parametrize(
@@ -103,7 +103,7 @@ def test_the_context_arrives_unchanged(sandbox: Sandbox, value: Any) -> None:
 def test_invalid_variables_are_refused(sandbox: Sandbox) -> None:
     for name, value, output in [
         ("two words", 1, "is not a valid variable name"),
-        ("context", {1, 2}, "use text or a JSON value"),
+        ("context", {1, 2}, "use a string or a JSON value"),
         ("context", "x" * 64_000_001, "64 MB"),
     ]:
         with pytest.raises(ConfigError, match=output):
@@ -115,7 +115,7 @@ def test_invalid_variables_are_refused(sandbox: Sandbox) -> None:
 def test_output_is_cut_in_the_child_and_counted(sandbox: Sandbox) -> None:
     block = sandbox.run("for _ in range(30):\n    print('é' * 9_999)")
     assert 99_990 <= len(block.stdout.encode()) <= 100_000
-    assert block.dropped == 300_000 - len(block.stdout) and block.ended == "completed"
+    assert block.dropped_count == 300_000 - len(block.stdout) and block.ending == "completed"
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -125,7 +125,7 @@ def test_an_endless_block_is_killed_and_its_process_replaced(backend: str) -> No
         block = opened.run(
             "lost = 1\nprint('before')\nwhile True:\n    try:\n        while True: pass\n    except: pass"
         )
-        assert block.ended == "timeout" and block.namespace_lost and block.stdout in ("before\n", "")
+        assert block.ending == "timeout" and block.namespace_lost and block.stdout in ("before\n", "")
         assert "0.3 s" in block.error
         after = opened.run("FINAL([context, worker('a')])")
         assert after.answer == FinalAnswer(["kept", "A"])
@@ -142,7 +142,7 @@ def test_time_in_host_functions_does_not_count(backend: str) -> None:
 
     with open_sandbox(REPL, {"worker": slow}, Limits(block_s=0.5), backend) as opened:
         block = opened.run("FINAL(worker('x'))")
-    assert block.answer == FinalAnswer("x") and block.host_s >= 0.6 and block.ended == "completed"
+    assert block.answer == FinalAnswer("x") and block.host_s >= 0.6 and block.ending == "completed"
 
 
 locked = pytest.mark.skipif(not BACKENDS or BACKENDS[0] == "monty", reason="no walls in this kernel")
@@ -152,7 +152,7 @@ locked = pytest.mark.skipif(not BACKENDS or BACKENDS[0] == "monty", reason="no w
 def test_a_dead_process_is_reported_with_its_answer_and_replaced() -> None:
     with open_sandbox(limits=LIMITS) as opened:
         block = opened.run("import os\ntry:\n    FINAL('known')\nexcept BaseException:\n    os._exit(4)")
-        assert (block.ended, block.error) == ("died", "the process exited with code 4")
+        assert (block.ending, block.error) == ("died", "the process exited with code 4")
         assert block.answer == FinalAnswer("known") and block.namespace_lost
         assert completed(opened.run("print('again')")) == "again\n"
 
@@ -174,7 +174,7 @@ for fd in range(3, 4096):
 while True:
     pass
 """
-        assert opened.run(code).ended == "completed"
+        assert opened.run(code).ending == "completed"
         deadline = time.monotonic() + 60
         while process.status() != psutil.STATUS_STOPPED:
             assert time.monotonic() < deadline
@@ -288,7 +288,7 @@ def test_an_unprivileged_user_gets_the_same_sandbox() -> None:
         "from oven_llm.sandbox.session import open_sandbox\n"
         "opened = open_sandbox()\n"
         "blocks = [opened.run(code) for code in ('open(\"/etc/passwd\")', 'print(6 * 7)', 'import os; os.fork()')]\n"
-        "print(opened.backend, [block.ended for block in blocks], blocks[1].stdout)"
+        "print(opened.backend, [block.ending for block in blocks], blocks[1].stdout)"
     )
     for python in pythons:
         try:

@@ -119,7 +119,7 @@ def test_agents_are_a_list_with_commas_files_or_none(tmp_path: Path) -> None:
         ("nats=nats://a:99999", "'nats://a:99999' is not a server's address"),
         ("steps=12345678901234567890123", "steps = 12345678901234567890123 (--set steps): it should be less than or"),
         ("seed", "KEY=VALUE, e.g. --set rules.window_ticks=5"),
-        ("seed=[1", "--set seed=[1: the value is not YAML: did not find expected ',' or ']'"),
+        ("seed=[1", "--set seed=[1: the value is not valid YAML: did not find expected ',' or ']'"),
         ("committee.rule=lowerquantile", "it should be 'lower_quantile'"),
         ("recipe=grp", "no recipe named 'grp'; did you mean 'grpo'?"),
         ("start=tund", "--start tund: no start is called 'tund'; nearest: tuned"),

@@ -78,11 +78,11 @@ def test_scores_are_those_of_the_answers_one_by_one() -> None:
         for n in range(300)
     ]
     result = compute_scores(answers)
-    stated = [(answer.confidence, float(answer.right)) for answer in answers if answer.confidence is not None]
+    stated = [(answer.confidence, float(answer.is_correct)) for answer in answers if answer.confidence is not None]
     bins = [[(c, y) for c, y in stated if min(int(round(c * 100) // 10), 9) == index] for index in range(10)]
     gaps = [abs(sum(c - y for c, y in bin_rows)) for bin_rows in bins]
     assert result.unparsed == 30
-    assert result.accuracy.value == pytest.approx(sum(answer.right for answer in answers) / 300)
+    assert result.accuracy.value == pytest.approx(sum(answer.is_correct for answer in answers) / 300)
     assert result.brier is not None and result.ece is not None and result.mce is not None
     assert result.brier.value == pytest.approx(sum((c - y) ** 2 for c, y in stated) / 270, abs=1e-12)
     assert result.ece.value == pytest.approx(sum(gaps) / 270, abs=1e-12)

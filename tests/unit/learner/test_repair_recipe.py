@@ -126,9 +126,9 @@ class TestCollect:
     @pytest.mark.parametrize(
         ("arguments", "message"),
         [
-            (["--set", "hidden"], "has no key and value"),
+            (["--set", "hidden"], "must have the form KEY=VALUE"),
             (["--set", "hidden=big"], "hidden = 'big' .*valid integer"),
-            (["--set", "hidden=["], "is not YAML"),
+            (["--set", "hidden=["], "is not valid YAML"),
             (["--set", "shapes=[cube]"], "unknown shape 'cube'"),
             (["--set", "hiden=3"], "did you mean 'hidden'"),
             (["--instances", "nowhere.jsonl"], "nowhere.jsonl does not exist"),

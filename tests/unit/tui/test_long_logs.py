@@ -125,7 +125,7 @@ async def test_a_damaged_long_log_is_read_once_and_its_fault_said(
     async def fails(*_: object, **__: object) -> AsyncGenerator[Frame]:
         nonlocal readings
         readings += 1
-        yield ReadFailure("line 9: the line is cut off")
+        yield ReadFailure("line 9: the line is truncated")
 
     monkeypatch.setattr(log_opener, "frames", fails)
     task = asyncio.create_task(LogFeed(LocalRun(signed), shown.take, shown.say, shown.show).run())
@@ -136,7 +136,7 @@ async def test_a_damaged_long_log_is_read_once_and_its_fault_said(
                 await shown.changed.wait()
     finally:
         task.cancel()
-    assert readings == 1 and set(shown.faults) == {"line 9: the line is cut off"}
+    assert readings == 1 and set(shown.faults) == {"line 9: the line is truncated"}
 
 
 async def test_what_comes_while_a_log_is_checked_is_in_both_views(

@@ -182,4 +182,4 @@ def test_a_log_cut_in_half_is_shown_as_far_as_it_goes_and_the_remedy_named(tmp_p
     frames = reading(folder.path)
     whole, failed = frames[-2:]
     assert isinstance(whole, FullLog) and whole.state.seq > 50 and isinstance(failed, ReadFailure)
-    assert "the line is cut off" in failed.reason and "restore it from a backup" in failed.reason
+    assert "the line is truncated" in failed.reason and "restore it from a backup" in failed.reason

@@ -53,7 +53,7 @@ class BlockRunner:
         self._namespace["FINAL"] = final_function(link, setup["answer_bytes"])
 
     def assign(self, kind: int, payload: bytes) -> dict[str, Any]:
-        """Assign a variable and return the content of DONE. `payload`: the name, a zero byte, then text or JSON."""
+        """Assign a variable and return the content of DONE. `payload`: the name, a zero byte, then a string or JSON."""
         end = payload.index(b"\0")
         name, value = payload[:end].decode(), memoryview(payload)[end + 1 :]
         try:
@@ -77,7 +77,7 @@ class BlockRunner:
             outcome = {"ended": "error", "error": self._write_traceback(error, code, name)}
         self._out.flush()
         self._err.flush()
-        return outcome | {"dropped": self._budget.dropped}
+        return outcome | {"dropped": self._budget.dropped_count}
 
     def _write_traceback(self, error: BaseException, code: str, name: str) -> str:
         """Write the traceback to standard error and return its last line."""
@@ -121,7 +121,7 @@ def serve(requests: int, replies: int, lifeline: int) -> None:
         return
     if not setup["path"] and "ctypes" not in setup["modules"]:
         for name in [name for name in sys.modules if name.partition(".")[0] in ("ctypes", "_ctypes")]:
-            del sys.modules[name]  # the kernel's rules still apply if code gets it in another way
+            del sys.modules[name]  # the kernel's rules still apply if code imports it in another way
     link.send(frames.READY)
     while True:
         kind, payload = link.receive()

@@ -12,8 +12,8 @@ CHUNK_BYTES: Final = 4096
 """Bytes to collect before each later send."""
 
 
-def cut(text: str, limit: int) -> tuple[bytes, int]:
-    """Return the longest prefix that fits into `limit` bytes of UTF-8, and the number of characters dropped."""
+def truncate(text: str, limit: int) -> tuple[bytes, int]:
+    """Return the longest prefix that fits into `limit` bytes of UTF-8, and the number of dropped characters."""
     if limit <= 0:
         return b"", len(text)
     data = text[:limit].encode(errors="backslashreplace")  # a character takes at least one byte
@@ -32,7 +32,9 @@ class OutputBudget:
 
     def reset(self) -> None:
         """Start a new block."""
-        self.remaining, self.dropped, self.immediate_writes = self._limit, 0, IMMEDIATE_WRITES
+        self.remaining = self._limit
+        self.dropped_count = 0
+        self.immediate_writes = IMMEDIATE_WRITES
 
 
 class CapturedOutput(io.TextIOBase):
@@ -55,8 +57,8 @@ class CapturedOutput(io.TextIOBase):
         budget = self._budget
         if not isinstance(text, str):
             raise TypeError(f"write() argument must be str, not {type(text).__name__}")
-        data, dropped = cut(text, budget.remaining)
-        budget.dropped += dropped
+        data, dropped_count = truncate(text, budget.remaining)
+        budget.dropped_count += dropped_count
         if not data:
             return len(text)
         budget.remaining -= len(data)

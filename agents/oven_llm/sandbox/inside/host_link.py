@@ -1,4 +1,4 @@
-"""The sandboxed child's connection to the host, with which it calls host functions and returns its answer."""
+"""The sandboxed child's connection to the host, used to call host functions and return the answer."""
 
 from __future__ import annotations
 
@@ -57,12 +57,12 @@ class HostError(RuntimeError):
 
 
 class AnsweredExit(BaseException):
-    """Ends a block after FINAL. The answer has been sent by then, so it does not matter if code catches this."""
+    """Ends a block after FINAL. The answer has already been sent, so it does not matter if code catches this."""
 
 
 def host_function(link: HostLink, name: str, max_bytes: int) -> Callable[..., Any]:
     """Return a function that calls the host function `name`. It raises TypeError for arguments that JSON cannot
-    represent, ValueError above `max_bytes` bytes of JSON, and HostError if the host function fails."""
+    represent, ValueError if the JSON exceeds `max_bytes`, and HostError if the host function fails."""
 
     def call(*args: object, **kwargs: object) -> Any:
         try:
@@ -83,7 +83,7 @@ def host_function(link: HostLink, name: str, max_bytes: int) -> Callable[..., An
 
 def final_function(link: HostLink, max_bytes: int) -> Callable[[object], NoReturn]:
     """Return FINAL, which sends the answer and raises AnsweredExit. It raises TypeError for an answer that JSON cannot
-    represent, and ValueError above `max_bytes` bytes. It reports both to the host as refused answers."""
+    represent, and ValueError if the JSON exceeds `max_bytes`. It reports both to the host as refused answers."""
 
     def FINAL(answer: object) -> NoReturn:
         """Return the answer to the host and end the block."""

@@ -16,31 +16,33 @@ NAME = "oven"
 
 def difference(trace: Trace, plain: Trace) -> dict[str, Any]:
     """Return the data of `trace` that is missing from `plain`, the trace as the format alone stores it."""
-    full, stored = trace.model_dump(mode="json"), plain.model_dump(mode="json")
+    full, plain_data = trace.model_dump(mode="json"), plain.model_dump(mode="json")
     same_steps = len(trace.steps) == len(plain.steps)
-    missing = {
-        name: value for name, value in full.items() if value != stored[name] and not (same_steps and name == "steps")
+    extra = {
+        name: value
+        for name, value in full.items()
+        if value != plain_data[name] and not (same_steps and name == "steps")
     }
     if same_steps:
         steps = {}
-        for number, (step, stored_step) in enumerate(zip(full["steps"], stored["steps"], strict=True)):
-            if differing := {name: value for name, value in step.items() if value != stored_step[name]}:
+        for number, (step, plain_step) in enumerate(zip(full["steps"], plain_data["steps"], strict=True)):
+            if differing := {name: value for name, value in step.items() if value != plain_step[name]}:
                 steps[str(number)] = differing
         if steps:
-            missing["each_step"] = steps
-    return {**missing, "of": len(plain.steps)} if missing else {}
+            extra["each_step"] = steps
+    return {**extra, "of": len(plain.steps)} if extra else {}
 
 
-def restore(plain: Trace, missing: object) -> Trace:
-    """Return `plain` with the difference applied. Raises NotReadable if the two do not match."""
-    if not missing:
+def restore(plain: Trace, extra: object) -> Trace:
+    """Return `plain` with the data that `difference` returned. Raises NotReadable if the two do not match."""
+    if not extra:
         return plain
-    if not isinstance(missing, dict) or missing.get("of") != len(plain.steps):
+    if not isinstance(extra, dict) or extra.get("of") != len(plain.steps):
         raise NotReadable(f"its field {NAME!r} was written for another list of messages")
     full = plain.model_dump(mode="json")
-    full |= {name: value for name, value in missing.items() if name not in ("of", "each_step")}
+    full |= {name: value for name, value in extra.items() if name not in ("of", "each_step")}
     try:
-        for number, step in missing.get("each_step", {}).items():
+        for number, step in extra.get("each_step", {}).items():
             full["steps"][int(number)] |= step
         return Trace.model_validate(full)
     except ValidationError as error:

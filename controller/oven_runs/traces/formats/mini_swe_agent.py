@@ -68,7 +68,7 @@ class MiniSweAgent(TraceFormat):
         return isinstance(trajectory, dict) and str(trajectory.get("trajectory_format", "")).startswith(META)
 
     def read(self, path: Path) -> Iterator[Trace | BadLine]:
-        """Yield each file's trace, in the order of the file names."""
+        """Yield each file's trace, sorted by file name."""
         files = _files(path)
         if not files:
             raise ConfigError(f"{path} has no *{SUFFIX}; name the folder that mini-swe-agent wrote")
@@ -158,8 +158,8 @@ def _trajectory(trace: Trace) -> dict[str, Any]:
         "trajectory_format": "mini-swe-agent-1.1",
     }
     trajectory["info"].setdefault("model_stats", {"instance_cost": 0.0, "api_calls": len(trace.steps)})
-    if missing := free_field.difference(trace, _plain_trace(trajectory, _file_name(trace))):
-        trajectory["info"][free_field.NAME] = missing
+    if difference := free_field.difference(trace, _plain_trace(trajectory, _file_name(trace))):
+        trajectory["info"][free_field.NAME] = difference
     return trajectory
 
 

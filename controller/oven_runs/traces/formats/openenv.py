@@ -23,8 +23,8 @@ META_FIELDS = ("metrics", "verify_metrics", "artifacts", "extra")
 
 def _traces(row: Row, default_id: str) -> Iterator[Trace]:
     extra = row.get("extra") or {}
-    missing = extra.get(free_field.NAME) if isinstance(extra, dict) else None
-    yield free_field.restore(_plain_trace(row, default_id), missing)
+    difference = extra.get(free_field.NAME) if isinstance(extra, dict) else None
+    yield free_field.restore(_plain_trace(row, default_id), difference)
 
 
 def _plain_trace(row: Row, default_id: str) -> Trace:
@@ -84,8 +84,8 @@ def _rows(trace: Trace) -> Iterable[Row]:
         "task": trace.task.model_dump(mode="json", exclude_defaults=True),
         "extra": dict(meta.get("extra") or {}),
     }
-    if missing := free_field.difference(trace, _plain_trace(row, trace.id)):
-        row["extra"][free_field.NAME] = missing
+    if difference := free_field.difference(trace, _plain_trace(row, trace.id)):
+        row["extra"][free_field.NAME] = difference
     yield row
 
 

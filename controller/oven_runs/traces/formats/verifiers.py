@@ -22,7 +22,7 @@ EPISODE_FIELDS: Final = ("id", "env", "group", "run")
 TRACE_FIELDS: Final = ("rewards", "metrics", "info", "stop_condition", "errors", "agent", "verifiers")
 """Trace fields that are stored in `Trace.meta`."""
 TRUNCATED: Final = frozenset({"max_input_tokens", "max_output_tokens", "max_total_tokens", "compaction_failed"})
-"""Stop conditions that cut a text. "max_turns" does not."""
+"""Stop conditions that truncate the text. "max_turns" does not."""
 
 
 def _traces(episode: Row, default_id: str) -> Iterator[Trace]:
@@ -216,8 +216,8 @@ def _rows(trace: Trace) -> Iterable[Row]:
         row["errors"] = [{"type": "Error", "message": "the source does not say"}]
     episode_row: Row = {"env": {"id": ""}, "task": task, "ok": submitted, **episode, "traces": [row]}
     episode_row.setdefault("id", trace.id)
-    if missing := free_field.difference(trace, _plain_trace(episode_row, row, trace.id)):
-        row["info"] = {**row["info"], free_field.NAME: missing}
+    if difference := free_field.difference(trace, _plain_trace(episode_row, row, trace.id)):
+        row["info"] = {**row["info"], free_field.NAME: difference}
     yield episode_row
 
 

@@ -63,14 +63,14 @@ class OperatorSession:
             async with asyncio.timeout(CONNECT_S):
                 await self._ready.wait()
         except TimeoutError:
-            result.failed = f"not sent within {CONNECT_S:g} s: {self._problem}"
+            result.failure = f"not sent within {CONNECT_S:g} s: {self._problem}"
         if self._client is None:
-            result.failed = result.failed or self.refusal or self._problem
+            result.failure = result.failure or self.refusal or self._problem
             on_update(result)
             return
         try:
             await self._client.carry_out(result.command, result=result, on_change=on_update)
         except (OvenError, NatsError, OSError) as error:
             if not result.logged:
-                result.failed = reason(error)
+                result.failure = reason(error)
             on_update(result)

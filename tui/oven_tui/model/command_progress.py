@@ -47,7 +47,7 @@ class CommandProgress:
             self.unlogged_commands.pop(body.id, None)
             result = self.by_id.get(body.id) or self._add(CommandResult(event.subject.split(".")[1], body))
             result.logged = result.logged or event.seq
-            result.failed = ""
+            result.failure = ""
             self.version += 1
         elif isinstance(body, CommandAnswer | Receipt) or (isinstance(body, Decision) and body.command):
             for result in self.by_id.values():
@@ -99,7 +99,7 @@ def progress_text(result: CommandResult) -> str:
         case "done" | "refused":
             return result.outcome()
         case "lost":
-            return result.failed
+            return result.failure
         case "asked":
             return "not logged yet"
         case _ if result.waited:

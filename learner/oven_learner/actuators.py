@@ -22,6 +22,9 @@ Status = Literal["applied", "noop", "rejected", "skipped", "expired", "unknown"]
 
 SUCCESSFUL: tuple[Status, ...] = ("applied", "noop")
 """Outcomes after which the requested value is active."""
+Verdict = str | None
+"""Whether training used a change: USED, the reason if it did not, or None if that is not known yet."""
+USED: Verdict = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +50,8 @@ class Proof(Protocol):
     def begin(self, before: Any) -> None:
         """Start watching whether training uses a change from the value `before`."""
 
-    def verdict(self, *, ended: bool = False) -> str | None:
-        """Return "" if training used the change, the reason if it did not, or None if it is not known yet. `ended`
-        means that there are no more steps."""
+    def verdict(self, *, is_final: bool = False) -> Verdict:
+        """Return whether training used the change. `is_final` means that there are no more steps."""
 
     def take_undone_change(self) -> tuple[Value, Value, str] | None:
         """Return (old value, current value, reason) if other code has reverted a setting. Reports each case once."""
@@ -224,7 +226,7 @@ class Actuators:
         self._knobs[name] = replace(self._knobs[name], spec=spec)
 
     def copy(self) -> Actuators:
-        """Return a new registry with the same knobs. A training adds its own knobs to the copy."""
+        """Return a new registry with the same knobs. A training run adds its own knobs to the copy."""
         duplicate = Actuators()
         duplicate._knobs, duplicate.seats = dict(self._knobs), self.seats
         return duplicate

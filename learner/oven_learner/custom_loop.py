@@ -92,8 +92,8 @@ def connect(
             guessed from their name.
         lr_bounds: bounds of `optimizer.lr_scale`, as multiples of your schedule.
         snapshots: your own copies for rollback, instead of copies of the `model`.
-        training: the name of this training, if the script runs several in sequence. Use the same name to connect again
-            and continue. By default, trainings are numbered.
+        training: the name of this training run, if the script has several in sequence. Use the same name to connect
+            again and continue. By default, training runs are numbered.
         completions: which completions to show, as for `attach`. Only trainers that sample groups use it.
         redact: a function from text to text, as for `attach`.
         optional: train without a controller if there is none.

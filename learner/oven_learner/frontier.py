@@ -1,4 +1,4 @@
-"""Measures how far a policy has moved away from a frontier model's answers, on texts that it never trains on.
+"""Measures how far a policy has moved away from a frontier model's answers, on text that it never trains on.
 
 The policy is teacher-forced over the answers. This gives bits per byte, and a lower bound on the KL divergence of the
 two models, although their tokenizers differ. Wherever both tokenizers end a token, each model predicts how the text
@@ -29,7 +29,7 @@ from torch import Tensor
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from oven_core.errors import ConfigError
-from oven_learner.random_state import preserved_state
+from oven_learner.random_state import preserve_state
 from oven_runs.home.probe_set import Probe, ProbeSet
 
 SYMBOLS = 257
@@ -93,7 +93,7 @@ class PolicyReading:
     def read(self, model: Any) -> Reading:
         """Measure the model. Its weights, its modes and the random generators do not change."""
         bits, size, divergence, positions = 0.0, 0, 0.0, 0
-        with preserved_state(model):
+        with preserve_state(model):
             model.eval()
             for text in self._texts:
                 logits = _logits(model, text)  # (C, V), each row predicts its token
@@ -177,7 +177,7 @@ class FirstBytes:
 
 
 def token_bytes(tokenizer: Any, token: str) -> bytes:
-    """Return the bytes that a token of the vocabulary adds to a text. Byte-level tokens have one character per byte
+    """Return the bytes that a token of the vocabulary adds to a string. Byte-level tokens have one character per byte
     (GPT-2's `bytes_to_unicode`). Other tokens use ▁ for a space and <0x0A> for a byte."""
     if len(token) == 6 and token.startswith("<0x") and token.endswith(">"):
         return bytes([int(token[3:5], 16)])

@@ -28,7 +28,7 @@ def restore(state: State) -> None:
 
 
 @contextmanager
-def preserved_state(model: Any) -> Iterator[None]:
+def preserve_state(model: Any) -> Iterator[None]:
     """Restore the random generators and the training modes of the model's modules at the end of the block."""
     state = capture()
     modes = {module: module.training for module in model.modules()} if hasattr(model, "modules") else {}

@@ -39,7 +39,7 @@ class Ranks:
     def __init__(self, group: Any = None) -> None:
         """`group` is a torch.distributed group of all ranks, for tensors on the CPU, or None for a single process."""
         self._group = group
-        if group is not None:  # a single process needs no torch
+        if group is not None:  # a single process does not import torch
             import torch
 
             self._torch, self._distributed = torch, torch.distributed

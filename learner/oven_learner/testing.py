@@ -25,7 +25,7 @@ EXPIRY_TICKS = 10_000
 
 
 class FakeLink(SilentLink):
-    """A `Link` for one training. To answer messages, subclass it and override `receive`, called between steps."""
+    """A `Link` for one training run. To answer messages, subclass it and override `receive`, called between steps."""
 
     def __init__(self, plan: Mapping[int, tuple[str, Value]] | None = None, past: ResumeState | None = None) -> None:
         """Args:

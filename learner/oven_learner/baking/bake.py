@@ -58,7 +58,7 @@ def bake(
     resume: bool = False,
     **trainer_args: Any,
 ) -> Oven:
-    """Set up a training under the controller in one call: `bake(...).run_sync()`.
+    """Set up a training run under the controller in one call: `bake(...).run_sync()`.
 
     TRL trains text models, and the remaining arguments go to GRPOConfig. Any other modality needs a Policy as its
     model, and the remaining arguments go to PolicyTrainerConfig.
@@ -164,7 +164,7 @@ def _check_model(model: Any, tokenizer: Any, modality: str, use_verifier: bool |
     if modality == "text" and tokenizer is None:
         raise ConfigError("a text model needs a tokenizer: bake(model, tokenizer, …)")
     if modality != "text" and use_verifier:
-        raise ConfigError(f"the verifier compares texts, but the modality is {modality!r}; omit use_verifier=")
+        raise ConfigError(f"the verifier compares strings, but the modality is {modality!r}; omit use_verifier=")
 
 
 def _check_sizes(prompts: Any, group_size: int, prompts_per_step: int, total_steps: int) -> None:
@@ -197,7 +197,7 @@ def _stack_settings(
     rules = all_settings.get("rules") or {}
     if not resume and isinstance(rules, Mapping) and "autonomy" not in rules:
         all_settings["rules"] = {"autonomy": "auto", **rules}
-        log.warning("the controller may change the knobs of this training; to observe only, pass %s", OBSERVE_SETTINGS)
+        log.warning("the controller may change this training run's knobs; to observe only, pass %s", OBSERVE_SETTINGS)
     if members:
         all_settings["committee"] = {
             **all_settings.get("committee", {}),

@@ -1,4 +1,4 @@
-"""A handle to a training under the controller. The script can swap judges and teachers, or stop the training.
+"""A handle to a training run under the controller. The script can swap judges and teachers, or stop the training.
 
 These calls are operator commands. They are signed, logged and answered like commands from the command line.
 """
@@ -48,7 +48,7 @@ class CommandRefusedError(OvenError):
 
 
 class Training(Protocol):
-    """The interface that an Oven needs from a training."""
+    """The interface that an Oven needs from a training run."""
 
     @property
     def trainer(self) -> Any:
@@ -174,12 +174,12 @@ class Oven:
         The calling thread loads it while training continues. The teacher then scores a probe between two steps, or
         while the run is held. There is no timeout, because a step may be long.
 
-        Raises TeacherRefusedError with the reason. Raises ConfigError if this training started without a teacher or has
-        ended. Raises BusError if the teacher is loaded but the log is unreachable.
+        Raises TeacherRefusedError with the reason. Raises ConfigError if this training run started without a teacher or
+        has ended. Raises BusError if the teacher is loaded but the log is unreachable.
         """
         teachers = self.teachers
         if teachers is None or not len(teachers):
-            raise ConfigError(f"teacher {config.name!r} needs a training with a teacher; pass teachers= to bake()")
+            raise ConfigError(f"teacher {config.name!r} needs a training run with a teacher; pass teachers= to bake()")
         if not self._started:
             teachers.register(config)
             return
@@ -292,7 +292,7 @@ class Oven:
         return self.folder
 
     def _position_in_log(self) -> tuple[LocalRun, int]:
-        """Return the run, and a log sequence number before this training's announcement."""
+        """Return the run, and a log sequence number before this training run's announcement."""
         client = self._training.client
         assert client is not None  # the training is announced
         return LocalRun(RunFolder(self._operator_folder())), client.seq_at_connect

@@ -1,4 +1,4 @@
-"""The arguments of `bake` that all trainings share, and checks of arguments for the trainer's configuration."""
+"""The arguments of `bake` that all training runs share, and checks of arguments for the trainer's configuration."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from oven_learner.teachers import TeacherConfig
 
 @dataclass(frozen=True, kw_only=True)
 class BakeArguments:
-    """The arguments of `bake` that all trainings share."""
+    """The arguments of `bake` that all training runs share."""
 
     model: Any
     prompts: Any

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from oven_core.errors import reason
 from oven_core.protocol.actuator_names import ROLLBACK
 from oven_core.protocol.messages import Decision, Value
-from oven_learner.actuators import SUCCESSFUL, Actuators, Applied, Proof, difference
+from oven_learner.actuators import SUCCESSFUL, USED, Actuators, Applied, Proof, difference
 from oven_learner.client.run_actions import Run
 from oven_learner.ranks import Ranks
 from oven_learner.rollback.rollback_protocol import Rollback
@@ -51,11 +51,12 @@ class AdoptedDecisions:
         self.answers_immediately = False
         """Whether to send a receipt without waiting for a step if its outcome is certain."""
         self.last_tick_of_previous_training: int | None = None
-        """Decisions up to this tick were made for the previous training."""
+        """Decisions up to this tick belong to a previous training run."""
         self.seen_ids: set[str] = set()
         """Ids of received decisions, used to ignore copies."""
         self.rank_difference = ""
-        """Error message if a change had different outcomes on the ranks, otherwise empty. They must not continue."""
+        """Error message if a change had different outcomes on the ranks, or an empty string. If set, the ranks must
+        stop."""
         self._run, self._actuators, self._ranks = run, actuators, ranks
         self._snapshots, self._publish = snapshots, publish
         self._waiting: list[Decision] = []
@@ -77,7 +78,8 @@ class AdoptedDecisions:
         self._waiting = [decision for decision in self._waiting if decision not in due]
         failed_plans: dict[tuple[int, tuple[str, ...]], str] = {}  # (tick, plan) → reason
         self._values_before_plan = {}
-        for decision in sorted(due, key=lambda d: (d.tick, bool(d.plan) and self._moves_weights(d.actuator))):
+        due.sort(key=lambda decision: (decision.tick, bool(decision.plan) and self._moves_weights(decision.actuator)))
+        for decision in due:
             plan = (decision.tick, decision.plan)
             if decision.plan and plan in failed_plans:
                 self._answer(decision, Applied("skipped", reason=failed_plans[plan]))
@@ -102,19 +104,29 @@ class AdoptedDecisions:
     def report_outcomes(self) -> None:
         """Send receipts of settings that the last step used or ignored, and of settings that other code reverted."""
         if self._pending:
-            by_rank = self._ranks.each([pending.proof.verdict() if pending.proof else "" for pending in self._pending])
-            receipts, self._pending = self._pending, []
-            for pending, verdicts in zip(receipts, zip(*by_rank, strict=True), strict=True):
-                if any(verdict is None for verdict in verdicts):
-                    self._pending.append(pending)
-                    continue
-                problem, applied = next((verdict for verdict in verdicts if verdict), ""), pending.applied
-                if problem and not verdicts[self._ranks.index]:  # the change was used on this rank, but not on all
-                    self._actuators.apply(pending.decision.actuator, applied.before)
-                self._send(pending, _unused_outcome(pending, self._actuators, problem) if problem else applied)
+            self._report_pending()
         for name, proof in self._actuators.proofs().items():
             if reversion := proof.take_undone_change():
                 self._publish(Applied("applied", *reversion), name)
+
+    def _report_pending(self) -> None:
+        """Send the pending receipts whose verdicts are known on all ranks."""
+        receipts = self._pending
+        self._pending = []
+        own_verdicts = [pending.proof.verdict() if pending.proof is not None else USED for pending in receipts]
+        verdicts_by_rank = self._ranks.each(own_verdicts)
+        for index, pending in enumerate(receipts):
+            verdicts = [rank_verdicts[index] for rank_verdicts in verdicts_by_rank]
+            if None in verdicts:
+                self._pending.append(pending)
+                continue
+            causes = [verdict for verdict in verdicts if verdict is not None and verdict != USED]
+            if not causes:
+                self._send(pending, pending.applied)
+                continue
+            if own_verdicts[index] == USED:  # but not on all ranks
+                self._actuators.apply(pending.decision.actuator, pending.applied.before)
+            self._send(pending, _unused_outcome(pending, self._actuators, causes[0]))
 
     def end(self) -> None:
         """Answer all open decisions, because there are no more steps. Waiting decisions expire."""
@@ -135,13 +147,12 @@ class AdoptedDecisions:
             self._answer(decision, expired)
             return expired
         applied = self._agree(decision, self._apply(decision))
-        pending = PendingReceipt(decision, applied, began_ns, self._run.tick, self._run.step)
-        proof = self._actuators.proof(decision.actuator)
-        answers_now = self.answers_immediately or bool(self._run.held)
-        if proof is not None and applied.status == "applied" and not (proof.is_certain and answers_now):
+        proof = self._required_proof(decision, applied)
+        if proof is not None:
             proof.begin(applied.before)
-            pending.proof = proof
-        if pending.proof is not None or (self._pending and not self._run.held):  # receipts stay in order of the changes
+        pending = PendingReceipt(decision, applied, began_ns, self._run.tick, self._run.step, proof)
+        must_wait_for_earlier = bool(self._pending) and not self._run.held
+        if proof is not None or must_wait_for_earlier:
             self._pending.append(pending)
         else:
             self._send(pending, applied)
@@ -149,12 +160,20 @@ class AdoptedDecisions:
             self._values_before_plan[decision.id] = applied.before
         return applied
 
+    def _required_proof(self, decision: Decision, applied: Applied) -> Proof | None:
+        """Return the proof to wait for before the receipt is sent, or None if the outcome is certain."""
+        proof = self._actuators.proof(decision.actuator)
+        if proof is None or applied.status != "applied":
+            return None
+        answers_now = self.answers_immediately or bool(self._run.held)
+        return None if answers_now and proof.is_certain else proof
+
     def _expiry_reason(self, decision: Decision, next_tick: int) -> str:
         if next_tick > decision.expires_at_tick:
             return f"it arrived {next_tick - decision.expires_at_tick} ticks after it expired"
         last_tick = self.last_tick_of_previous_training
         if last_tick is not None and decision.tick <= last_tick and not decision.command:
-            return "it was decided for the previous training"
+            return "the decision belongs to a previous training run"
         return ""
 
     def _revert(self, decisions: Sequence[Decision], cause: str) -> None:
@@ -179,7 +198,7 @@ class AdoptedDecisions:
             try:
                 self._snapshots.ensure(self._run.tick)
             except Exception as error:
-                problem = f"the snapshot before it failed: {reason(error)}"
+                problem = f"could not take the required snapshot: {reason(error)}"
                 return Applied("rejected", reason=problem)
         if decision.actuator == ROLLBACK and self._snapshots is not None and isinstance(decision.value, int | float):
             exact = bool(decision.command) and not decision.approves
@@ -226,9 +245,9 @@ class AdoptedDecisions:
 
 
 def _final_outcome(pending: PendingReceipt, actuators: Actuators) -> Applied:
-    """Return the outcome if there are no more steps."""
-    verdict = pending.proof.verdict(ended=True) if pending.proof is not None else ""
-    if verdict == "":
+    """Return the outcome when there are no more steps."""
+    verdict = pending.proof.verdict(is_final=True) if pending.proof is not None else USED
+    if verdict == USED:
         return pending.applied
     if verdict is None:
         explanation = "it was set, but the run ended before a step used it"

@@ -34,7 +34,7 @@ class WeightsCopy:
 
 
 class BestWeights:
-    """The best weights of one training. The weights are copied whenever an evaluation beats all earlier ones.
+    """The best weights of one training run. The weights are copied whenever an evaluation beats all earlier ones.
     Additional evaluations run only at the end of the run. Every rank calls each method at the same steps."""
 
     def __init__(

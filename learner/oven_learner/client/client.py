@@ -83,7 +83,7 @@ class OvenClient:
         best: BestWeights | None = None,
     ) -> None:
         """Args:
-        training: the name of this training, unique within the script (RunStarted.training).
+        training: the name of this training run, unique within the script (RunStarted.training).
         charge_rollbacks: whether steps that rollbacks threw away count towards the length of the run. The caller
             enforces this.
         keys: signer → public key. Empty if the run is not signed, or resumes with its existing keys.
@@ -235,8 +235,8 @@ class OvenClient:
         """Restore the best weights if `run.best` is "best" and they still score better than the last ones.
 
         Call it after the last step, before the weights are used or saved. Further calls do nothing. The outcome is
-        logged as a receipt of `run.best` without a decision. `step` does not change. If the run is held, or ended by a
-        signal, it keeps its last weights.
+        logged as a receipt of `run.best` without a decision. `step` does not change. If the run is held, or stopped by
+        a signal, it keeps its last weights.
         """
         if self._finished or self._closed:
             return

@@ -131,7 +131,7 @@ class Commands:
         string."""
         seats, judge, member = self._actuators.seats, command.judge, member_of(command.actuator)
         if seats is None:
-            return "this training has no reward committee"
+            return "this training run has no reward committee"
         if not member:
             return f"{command.actuator!r} does not name a committee member; write {actuator_of('NAME')}"
         if command.action == "add" and member in seats:

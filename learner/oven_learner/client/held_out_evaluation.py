@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, cast
 
 from oven_core.protocol.messages import MetricSpec
-from oven_learner.random_state import preserved_state
+from oven_learner.random_state import preserve_state
 
 log = logging.getLogger("oven.learner")
 
@@ -42,13 +42,13 @@ class Evaluation:
 
     def measure(self) -> dict[str, float]:
         """Evaluate now, and store the results in `last`."""
-        with preserved_state(self._model):
+        with preserve_state(self._model):
             self.last = means(self._evaluate())
         return self.last
 
     def read(self, name: str) -> float:
         """Measure one metric now without storing it. Raises KeyError if the function does not measure it."""
-        with preserved_state(self._model):
+        with preserve_state(self._model):
             return means(self._evaluate())[name]
 
     def measure_if_due(self, step_count: int, *, is_last: bool) -> dict[str, float] | None:

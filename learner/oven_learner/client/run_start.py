@@ -61,7 +61,7 @@ def check_rules(rules: Rules, actuators: Actuators) -> None:
 
 
 def open_log(link: Link, ranks: Ranks, training: str) -> tuple[ResumeState, str]:
-    """Return the state of earlier incarnations and rank 0's name for this training, on every rank. Only rank 0
+    """Return the state of earlier incarnations and rank 0's name for this training run, on every rank. Only rank 0
     connects. If it fails, every rank raises OvenError, so that no rank waits for the others."""
     outcome: ResumeState | OvenError
     try:

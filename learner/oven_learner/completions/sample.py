@@ -1,7 +1,7 @@
 """Converts a sampled group of completions into the message for the monitor.
 
-`group_fields` runs in a thread of the training's process, so that texts are redacted and cut before they leave it. The
-more expensive `encode_group` validates the message and builds the JSON in the link's process.
+`group_fields` runs in a thread of the training's process, so that text is redacted and truncated before it leaves it.
+The more expensive `encode_group` validates the message and builds the JSON in the link's process.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ sample is not shown.
 END_FRACTION = 4
 """A truncated text keeps its end, with 1/END_FRACTION of the limit, because the answer is often there."""
 REASON_CHARACTERS = 500
-"""Maximum number of characters of a member's reason. Prompts ask judges for 25 words."""
+"""Maximum number of characters in a member's reason. Prompts ask judges for 25 words."""
 HEADERS_BYTES = 1024
 """Number of bytes reserved for headers within the stream's message limit."""
 MIN_CHARACTERS = 16
-"""Minimum number of characters of each text. If a message is still too large at this length, its texts are not the
-cause, and it is dropped."""
+"""Minimum number of characters in each prompt and completion. If a message is still too large at this length, the cause
+is elsewhere, and it is dropped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +88,8 @@ def group_fields(
 
 
 def encode_group(fields: dict[str, Any], max_bytes: int = COMPLETION_BYTES - HEADERS_BYTES) -> bytes | None:
-    """Return the message in at most `max_bytes`, or None if that is impossible. Texts are cut in half until the message
-    fits, because a control character takes six bytes of JSON."""
+    """Return the message in at most `max_bytes`, or None if that is impossible. The strings are halved until the
+    message fits, because a control character takes six bytes of JSON."""
     limit = max(len(text["text"]) + len(text["end"]) for text in (fields["prompt"], *fields["completions"]))
     while True:
         wire = SampledGroup.model_validate(_shorten(fields, limit)).wire()
@@ -101,14 +101,14 @@ def encode_group(fields: dict[str, Any], max_bytes: int = COMPLETION_BYTES - HEA
 
 
 def _shorten(fields: dict[str, Any], limit: int) -> dict[str, Any]:
-    """Cut each text and each reason to `limit` characters."""
+    """Truncate each prompt, completion and reason to `limit` characters."""
     members = [{**member, "reasons": tuple(text[:limit] for text in member["reasons"])} for member in fields["members"]]
-    completions = [_cut(completion, limit) for completion in fields["completions"]]
-    return {**fields, "prompt": _cut(fields["prompt"], limit), "completions": completions, "members": members}
+    completions = [_truncate(completion, limit) for completion in fields["completions"]]
+    return {**fields, "prompt": _truncate(fields["prompt"], limit), "completions": completions, "members": members}
 
 
-def _cut(text_fields: dict[str, Any], limit: int) -> dict[str, Any]:
-    """Cut a text to `limit` characters, from its beginning and its end."""
+def _truncate(text_fields: dict[str, Any], limit: int) -> dict[str, Any]:
+    """Truncate a string to `limit` characters from its beginning and its end."""
     begin, end = text_fields["text"], text_fields["end"]
     excess = len(begin) + len(end) - limit
     if excess <= 0:
@@ -119,13 +119,13 @@ def _cut(text_fields: dict[str, Any], limit: int) -> dict[str, Any]:
 
 
 def _text_fields(text: str, limit: int, redact: Redact | None) -> dict[str, Any]:
-    """Redact a text, cut it, and make it encodable. Redaction comes before cutting, because half a secret is not
+    """Redact a string, truncate it, and make it encodable. Redaction comes first, because half a secret is not
     recognised. Encoding comes last, because its cost depends on the number of characters."""
     if redact is not None:
         text = redact(make_encodable(text))
         if not isinstance(text, str):
-            raise TypeError(f"the redaction returned a {type(text).__name__} instead of text")
-    fields = _cut({"text": text, "cut": 0, "end": ""}, limit)
+            raise TypeError(f"the redaction returned a {type(text).__name__} instead of a string")
+    fields = _truncate({"text": text, "cut": 0, "end": ""}, limit)
     return {**fields, "text": make_encodable(fields["text"]), "end": make_encodable(fields["end"])}
 
 

@@ -36,7 +36,7 @@ class SampleSchedule:
 
 
 class Sampling:
-    """The settings of one trainer for showing completions. All its trainings share them."""
+    """The settings of one trainer for showing completions. All its training runs share them."""
 
     def __init__(self, settings: CompletionsSettings, redact: Redact | None) -> None:
         self.schedule = SampleSchedule(settings.every or 0, settings.groups)

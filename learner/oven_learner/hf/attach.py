@@ -23,7 +23,7 @@ from oven_learner.completions.sampling import choose_sampling
 from oven_learner.hf.callback import Attachment, Options
 from oven_learner.hf.hooks.completion_samples import shows_completions
 from oven_learner.hf.hooks.evaluations import TrainerEvaluation
-from oven_learner.hf.knobs.mixture import MIXTURE, Mixture, plug_in
+from oven_learner.hf.knobs.mixture import MIXTURE, Mixture, install_sampler
 from oven_learner.link.find_controller import Mode, find_controller
 from oven_learner.link.link_interface import Link, SilentLink
 from oven_learner.optim.lr_scale import USER_BOUNDS
@@ -89,9 +89,9 @@ def attach(
     Args:
         actuators: your own knobs. They take precedence over automatic ones with the same name.
         lr_bounds: bounds of `optimizer.lr_scale`, as multiples of your schedule.
-        training: the name of this training, if the script runs several in sequence in the same run. Each has its own
-            metrics and knob values. By default, they are numbered in the order in which they begin, so a restarted
-            script finds its own. Name them if a restarted script may skip one.
+        training: the name of this training run, if the script has several in sequence. Each has its own metrics and
+            knob values. By default, they are numbered in the order in which they begin, so a restarted script finds its
+            own. Name them if a restarted script may skip one.
         evaluate: measures held-out metrics at the start, every `evaluate_every` steps, at the end, and when an agent
             requests it.
         charge_rollbacks: count steps that rollbacks threw away against `max_steps`, to compare runs at equal cost.
@@ -111,7 +111,7 @@ def attach(
             that a mixture, a committee and `stateful` objects are still used.
 
     A model that is sharded or too large to copy is rolled back by a restart from the trainer's own checkpoints. `run
-    --` and `up` restart the command, and `train()` resumes from the right checkpoint automatically.
+    --` and `up` restart the command, and `train()` resumes from the correct checkpoint automatically.
 
     Raises ConfigError if there is no controller and it is not optional, or if an input would make the run fail later
     (`check_inputs`). Raises RefusedError if the controller rejects the credentials. `train()` raises ConfigError for a
@@ -157,7 +157,7 @@ def attach(
         set_drafts(trainer, committee, teachers)
     attachment = Attachment(trainer, link, connection, options)
     if mixture is not None:
-        plug_in(trainer, mixture)
+        install_sampler(trainer, mixture)
     trainer.add_callback(attachment)
     _wrap_train(trainer, attachment)
     return attachment
@@ -196,7 +196,7 @@ MAX_LISTED_ROWS = 5
 def check_inputs(trainer: Any) -> None:
     """Raise ConfigError for inputs that TRL's on-policy trainers accept, but that make the run fail later. These are
     a β below 0, a tokenizer with ids that the model does not embed, and empty prompts. Prompts are only checked in
-    datasets that can be indexed, because the prompts of a stream are not known yet."""
+    datasets that can be indexed, because the prompts of a stream are not known in advance."""
     if not any(cls.__name__ in ON_POLICY_TRAINERS for cls in type(trainer).__mro__):
         return
     if getattr(trainer, "beta", 0) < 0:
@@ -263,7 +263,7 @@ def set_drafts(trainer: Any, committee: Committee, teachers: Teachers | None) ->
             continue
         if teachers is None and not has_reference(trainer):
             raise ConfigError(
-                f"the verifier {name!r} compares with a teacher's answers, but this training has no teacher; pass "
+                f"the verifier {name!r} compares with a teacher's answers, but this training run has no teacher; pass "
                 "attach(teachers=…), train with a reference model (beta above 0), or omit the verifier"
             )
         model = partial(_reference, trainer) if teachers is None else partial(_active_teacher, trainer, teachers)

@@ -337,7 +337,7 @@ class Attachment(TrainerCallback):
         user_holds_out = any(metric.held_out for metric in user_metrics)
         own_metrics = [metric for part in (*self._hooks, *self._channels) for metric in part.metric_specs()]
         hook_metrics = (metric for metric in own_metrics if metric.name not in names)
-        held_out_metrics = self._evaluation.announced_held_out()
+        held_out_metrics = self._evaluation.held_out_specs()
         has_computed_metrics = bool(held_out_metrics) and getattr(self.trainer, "compute_metrics", None) is not None
         if has_computed_metrics and not user_holds_out and not self._evaluation.declared_target():
             log.warning(

@@ -43,7 +43,7 @@ log = logging.getLogger("oven.learner")
 
 @dataclass
 class Origin:
-    """The checkpoint that this training resumes from."""
+    """The checkpoint that this training run resumes from."""
 
     path: Path | None = None
     record: Record | None = None
@@ -57,7 +57,7 @@ class Origin:
         return self.record.fresh if self.record else self.path is None
 
     def steps_before(self, step: int) -> int:
-        """Return the number of gradient steps before this training, including those that rollbacks threw away."""
+        """Return the number of gradient steps before this training run, including those that rollbacks threw away."""
         if self.relaunch is not None:
             return self.relaunch.trained
         return self.record.trained if self.record else step
@@ -69,7 +69,7 @@ class TrainerCheckpoints:
     def __init__(
         self, trainer: Trainer, run: str, stateful: Mapping[str, Stateful], get_name: Callable[[], str] = lambda: "1"
     ) -> None:
-        """`get_name` returns the name of this training, unique within the script. It is called once, when training
+        """`get_name` returns the name of this training run, unique within the script. It is called once, when training
         begins."""
         self.origin = Origin()
         self._get_name = get_name
@@ -95,7 +95,7 @@ class TrainerCheckpoints:
 
     @cached_property
     def training(self) -> str:
-        """The name of this training (RunStarted.training), determined at the first `train()`."""
+        """The name of this training run (RunStarted.training), determined at the first `train()`."""
         return self._get_name()
 
     @property
@@ -153,7 +153,7 @@ class TrainerCheckpoints:
 
     def complete(self, step: int, record: Callable[[], Record]) -> tuple[Path, float, float] | None:
         """Add this rank's state and the record to the checkpoint that the trainer has written. All ranks must call
-        this. Return the folder and the times when the save began and ended, or None if it was not this trainer's."""
+        this. Return the folder and the start and end times of the save, or None if it was not this trainer's."""
         folder = self.output / f"checkpoint-{step}"
         if self._save_began is None or not folder.is_dir():
             return None
@@ -184,7 +184,9 @@ class TrainerCheckpoints:
         pending = relaunch.read(self.run_folder) if self.run_folder is not None else None
         resume_from, self._resume_from = self._resume_from, ""  # only for the first `train()`
         if pending is not None and pending.training != self.training:
-            pending, resume_from = None, relaunch.LATEST  # the rollback is for another training, so this one continues
+            # The rollback is for another training run, so this one continues.
+            pending = None
+            resume_from = relaunch.LATEST
         path: Path | None
         if pending is not None:
             path = None if pending.checkpoint == relaunch.START else Path(pending.checkpoint)
@@ -207,8 +209,8 @@ class TrainerCheckpoints:
             if path := checkpoint_record.checkpoint_to_resume(self.output, self.run, self.training):
                 return path
             raise ConfigError(
-                f"resume_from_checkpoint=True, but {self.output} contains no checkpoint of this training; omit it to "
-                "start over, or give the folder of a checkpoint"
+                f"resume_from_checkpoint=True, but {self.output} contains no checkpoint of this training run; omit "
+                "it to start over, or pass the folder of a checkpoint"
             )
         newest = checkpoint_record.newest(self.output, self.run, self.training)
         if newest is None:
@@ -216,7 +218,7 @@ class TrainerCheckpoints:
         return newest[0] if newest else None
 
     def _is_of_this_training(self, checkpoint: Path) -> bool:
-        """Whether the checkpoint belongs to this training. A script may train several times, in one or more
+        """Whether the checkpoint belongs to this training run. A script may train several times, in one or more
         folders."""
         is_here = checkpoint.parent.resolve() == self.output.resolve()
         return is_here and not checkpoint_record.is_of_other_training(checkpoint, self.run, self.training)
@@ -249,7 +251,8 @@ class TrainerCheckpoints:
         if self._trainer.args.ignore_data_skip:
             reasons.append("ignore_data_skip starts over with the data")
         if reasons:
-            log.warning("resuming from %s, but not bit for bit identically: %s", path, "; ".join(reasons))
+            message = "resuming from %s, but training will not be bit-for-bit identical: %s"
+            log.warning(message, path, "; ".join(reasons))
         else:
             log.info("resuming from %s", path)
 
@@ -331,8 +334,8 @@ class SaveSchedule(StepHook):
         )
         disk = rollback.disk if isinstance(rollback, Snapshots) else rollback
         if completed is not None and isinstance(disk, DiskCheckpoints):
-            folder, began, ended = completed
-            disk.on_saved(folder, client.tick, began, ended, is_scheduled=is_for_rollback)
+            folder, save_began, save_ended = completed
+            disk.on_saved(folder, client.tick, save_began, save_ended, is_scheduled=is_for_rollback)
 
 
 def _rank_file(rank: int) -> str:

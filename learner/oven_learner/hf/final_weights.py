@@ -1,4 +1,4 @@
-"""Selects an attached trainer's final weights for `run.best`, by the user's evaluation or by a built-in score.
+"""Selects an attached trainer's final weights for `run.best`, using the user's evaluation or a built-in score.
 
 The built-in score uses the first MAX_ROWS held-out rows. It is the mean loss of the rows, or the mean reward of one
 greedy answer per prompt. Scoring does not change the random generators, the train or eval modes of the modules, or
@@ -25,7 +25,7 @@ from oven_core.protocol.messages import MetricSpec
 from oven_learner.client.best_weights import BestWeights
 from oven_learner.hf.hooks.evaluations import EVAL, UserEvaluation
 from oven_learner.optim import snapshot
-from oven_learner.random_state import preserved_state
+from oven_learner.random_state import preserve_state
 from oven_learner.ranks import Ranks
 from oven_learner.rollback.memory_snapshots import MAX_SNAPSHOTS
 
@@ -97,7 +97,7 @@ def held_out_score(trainer: Any, metric: str) -> Callable[[], float] | None:
     def read() -> float:
         trl_metrics = deepcopy(getattr(trainer, "_metrics", None))
         try:
-            with preserved_state(trainer.model), torch.no_grad():
+            with preserve_state(trainer.model), torch.no_grad():
                 trainer.model.eval()
                 return fmean(rows.measure())
         finally:

@@ -53,18 +53,18 @@ class EpochExtension:
 
 @dataclass(slots=True)
 class StepBudget:
-    """The number of gradient steps of one training, and its limit."""
+    """The number of gradient steps of one training run, and its limit."""
 
     limit: int | None
     """Maximum number of steps, or None if there is no limit."""
     charge_rollbacks: bool
     """Whether steps that rollbacks threw away count against the limit."""
     steps_before: int
-    """Number of gradient steps before this training, including those that rollbacks threw away."""
+    """Number of gradient steps before this training run, including those that rollbacks threw away."""
     first_step: int
-    """The trainer's step when this training began."""
+    """The trainer's step when this training run began."""
     trained_steps: int = 0
-    """Number of gradient steps of this training, including those that rollbacks threw away."""
+    """Number of gradient steps of this training run, including those that rollbacks threw away."""
 
     @property
     def total(self) -> int:
@@ -77,5 +77,5 @@ class StepBudget:
         return self.limit is not None and steps >= self.limit
 
     def discarded_steps(self, step: int) -> int:
-        """Return the number of gradient steps of this training that rollbacks in place threw away."""
+        """Return the number of gradient steps of this training run that rollbacks in place threw away."""
         return self.trained_steps - (step - self.first_step)

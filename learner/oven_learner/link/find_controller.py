@@ -91,11 +91,11 @@ class Connection(BaseModel):
         run = run or os.environ.get("OVEN_RUN")
         creds = creds or os.environ.get("OVEN_CREDS")
         if not url or not run:
-            missing = "OVEN_URL" if not url else "OVEN_RUN"
+            missing_variable = "OVEN_URL" if not url else "OVEN_RUN"
             raise ConfigError(
-                f"there is no controller, because {missing} is not set. Start this script with `oven-controller run -- "
-                "python train.py`, start `oven-controller up --no-learner` and export the variables that it prints, "
-                "pass url= and run=, or train without a controller: OVEN_MODE=optional"
+                f"there is no controller, because {missing_variable} is not set. Start this script with "
+                "`oven-controller run -- python train.py`, start `oven-controller up --no-learner` and export the "
+                "variables that it prints, pass url= and run=, or train without a controller: OVEN_MODE=optional"
             )
         credentials = Credentials.load(Path(creds)) if creds else None
         config = Path(os.environ.get("OVEN_RUN_DIR") or os.devnull) / "config.json"

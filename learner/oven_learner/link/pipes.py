@@ -106,7 +106,7 @@ class Inlet:
         if fd >= 0:
             os.set_blocking(fd, False)
         self.fd = fd
-        self.ended = False
+        self.is_exhausted = False
         """Whether the other end is closed and everything has been read."""
         self._buffer = bytearray()
 
@@ -117,11 +117,11 @@ class Inlet:
                 self._buffer += data
                 if len(data) < PIPE_BYTES:
                     break
-            self.ended = not data
+            self.is_exhausted = not data
         except BlockingIOError:
             pass
         except OSError:
-            self.ended = True
+            self.is_exhausted = True
         return self._unpack_buffer() if self._buffer else []
 
     def close(self) -> None:

@@ -244,7 +244,7 @@ class ProcessLink:
         """Run the relay thread, which restarts the worker until the learner closes the link."""
         pause = RESTART_PAUSE_S
         while True:
-            started = time.monotonic()
+            started_at = time.monotonic()
             try:
                 self._serve(self._config)
             except BaseException as error:
@@ -254,11 +254,11 @@ class ProcessLink:
                     self._outages.record(error, len(self._unsent))
             if self._past is None and self._failure is None:
                 output = "\n".join(self._last_lines)
-                self._failure = ProcessError(f"the process that connects to the bus ended immediately:\n{output}")
+                self._failure = ProcessError(f"the process that connects to the bus stopped immediately:\n{output}")
             self._opened.set()
             if self._failure is not None or self._closing.is_set():
                 return
-            has_run_long = time.monotonic() - started > MAX_RESTART_PAUSE_S
+            has_run_long = time.monotonic() - started_at > MAX_RESTART_PAUSE_S
             pause = RESTART_PAUSE_S if has_run_long else min(2 * pause, MAX_RESTART_PAUSE_S)
             if self._closing.wait(pause):
                 return
@@ -294,7 +294,7 @@ class ProcessLink:
             self._copy_log(process.stderr.fileno(), last=True)
             process.stderr.close()
         if self._past is not None and not self._closing.is_set() and (self._ready or code):
-            raise ProcessError(f"the process that connects to the bus ended (exit code {code})")
+            raise ProcessError(f"the process that connects to the bus stopped (exit code {code})")
 
     def _relay_messages(self, outlet: Outlet, inlet: Inlet, stderr: int) -> None:
         """Relay messages at the pace of the training's steps, and check the worker's status from time to time."""
@@ -309,7 +309,7 @@ class ProcessLink:
                 status_read_at = time.monotonic()
                 self._read_status(inlet)
                 self._copy_log(stderr)
-                if inlet.ended:
+                if inlet.is_exhausted:
                     return
 
     def _collect(self) -> bool:

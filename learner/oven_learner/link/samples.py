@@ -107,7 +107,7 @@ class SamplePublisher:
         self._new_samples = asyncio.Event()
 
     def put(self, fields: dict[str, Any]) -> None:
-        """Queue a sample. Omit it if it is invalid, or too large even with shortened texts."""
+        """Queue a sample. Omit it if it is invalid, or too large even after truncation."""
         try:
             wire = encode_group(fields)
         except Exception as error:

@@ -43,7 +43,7 @@ log = logging.getLogger("oven.learner")
 STATUS_S = 0.5
 """Minimum seconds between two messages with a changed status. The final status is sent immediately."""
 READING_INTERVAL_S: Final = 1.0
-"""Seconds between two readings of the machine. Observations in between have none."""
+"""Seconds between two readings of the machine. Observations in between contain no readings."""
 GIB: Final = 2.0**30
 MEMORY: Final = "machine/memory_gib"
 """Resident memory of the learner's process, in GiB."""
@@ -65,7 +65,7 @@ def main(args: list[str]) -> int:
     )
     while not (frames := inlet.take()):
         select.select([inlet.fd], [], [])
-        if inlet.ended:
+        if inlet.is_exhausted:
             return 0
     config: WorkerConfig = frames.pop(0)
     tracing.start("learner", config.run)
@@ -97,51 +97,61 @@ class Worker:
         self._session = BusSession(
             config.url, run, config.credentials, self._writer, self._reader, outages, (self._samples.run,)
         )
-        self._is_open = self._gave_up = self._learner_gone = False
+        self._gave_up = self._learner_gone = False
         self._send_task: asyncio.Task[None] | None = None
         self._readable: asyncio.Event | None = None
         self._last_received = 0
         self._status, self._status_at = Status(), 0.0
         self._machine = MachineReadings(os.getppid()) if config.reads_machine else None
         self._spool: Spool | None = None
-        self._unsent_count = self._spooled_count = 0  # at the end
+        self._unsent_count = self._spooled_count = 0  # set when the run ends
 
     def run(self) -> int:
-        """Run until the learner closes the link or has died. Return the exit code."""
+        """Run until the learner closes the link or dies. Return the exit code."""
         try:
             self._spool = spool.open_spool(self._config.folder, self._config.run)
-            asyncio.run(self._serve())
-        except BaseException as error:
-            if not self._is_open:
-                if not isinstance(error, OvenError):
-                    raise
-                spool.release_spool(self._spool)
-                self._post(error)
-            elif not self._gave_up:
-                log.error("the link to the bus ended (%s); training continues with its current settings", error)
-                if not self._writer.closing:
-                    return 1
+            failure = asyncio.run(self._serve())
+        except OvenError as error:
+            spool.release_spool(self._spool)
+            self._post(error)
+            self._flush_to_learner()
+            return 0
         finally:
             tracing.flush()
-        if self._is_open:
-            unsent = self._writer.take_remaining()
-            self._unsent_count = len(unsent)
-            self._spooled_count = spool.write_unsent(self._spool, unsent, self._config.credentials)
-            self._post(self._current_status(is_final=True))
-        deadline = time.monotonic() + GRACE_S
-        while not self._flush() and time.monotonic() < deadline:
-            time.sleep(self._config.poll_s)
+        if failure is not None and not self._gave_up:
+            log.error("the link to the bus stopped (%s); training continues with its current settings", failure)
+            if not self._writer.closing:
+                return 1  # the learner starts a replacement
+        self._finish()
         return 0
 
-    async def _serve(self) -> None:
+    async def _serve(self) -> BaseException | None:
+        """Open the link, and use it until it is closed or fails. Return the failure. Raises OvenError if the link
+        cannot be opened."""
         bus = await self._session.open(self._begin)
-        self._is_open = True
         self._send_task = asyncio.create_task(self._session.run(bus))
         collect_task = asyncio.create_task(self._collect())
         try:
             await self._send_task
+        except BaseException as error:
+            return error
         finally:
             await end(collect_task)
+        return None
+
+    def _finish(self) -> None:
+        """Save unsent messages in the spool, and send the final status to the learner."""
+        unsent = self._writer.take_remaining()
+        self._unsent_count = len(unsent)
+        self._spooled_count = spool.write_unsent(self._spool, unsent, self._config.credentials)
+        self._post(self._current_status(is_final=True))
+        self._flush_to_learner()
+
+    def _flush_to_learner(self) -> None:
+        """Wait until the learner has read all queued data, but at most GRACE_S."""
+        deadline = time.monotonic() + GRACE_S
+        while not self._flush() and time.monotonic() < deadline:
+            time.sleep(self._config.poll_s)
 
     async def _begin(self, bus: Bus) -> None:
         """Append the spool's messages to the log, and read the parts of the log that the learner needs."""
@@ -193,7 +203,7 @@ class Worker:
         for frame in [*self._frames, *self._inlet.take()]:
             self._handle(frame)
         self._frames = []
-        if self._inlet.ended and not self._learner_gone:  # send its last messages, if that is quick
+        if self._inlet.is_exhausted and not self._learner_gone:  # try to send its last messages within GRACE_S
             self._learner_gone = True
             loop.remove_reader(self._inlet.fd)
             self._end_within(GRACE_S)
@@ -331,5 +341,5 @@ def visible_gpus(variable: str | None, count: int) -> list[int]:
 
 if __name__ == "__main__":
     lower_priority()
-    gc.freeze()  # imported objects stay
+    gc.freeze()  # do not scan imported objects again
     sys.exit(main(sys.argv[1:]))

@@ -4,7 +4,7 @@
     trainer = TextTrainer(..., channels=[MultiToken(0.1), TokenWeighted({262: 1.0})])            # transformers' Trainer
     oven.attach(trainer)                   # announces a knob channel.<name> for each channel
 
-The loss is the trainer's own loss, bit for bit, plus Σ weight × term over the active channels. A term is a mean over
+The loss is exactly the trainer's own loss plus Σ weight × term over the active channels. A term is a mean over
 its tokens, for every loss type. TRL's entropy bonus follows the same convention. At weight 0 a channel computes
 nothing, uses no random numbers and publishes nothing.
 

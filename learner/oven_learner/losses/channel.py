@@ -123,7 +123,7 @@ class Channel(ABC):
         """Return the metrics that the trainer logs for this channel: the term, its weight and its gauges."""
         return (
             MetricSpec(name=f"channel/{self.name}", better="down", unit=self.unit),
-            MetricSpec(name=f"channel/{self.name}/weight", unit="in the loss of this step"),
+            MetricSpec(name=f"channel/{self.name}/weight", unit="weight in the loss of this step"),
             *(gauge.model_copy(update={"name": f"channel/{self.name}/{gauge.name}"}) for gauge in self.gauges),
         )
 

@@ -130,7 +130,7 @@ class Distillation(Channel):
         if not isinstance(first_row.get("prompt"), str) and not self._cross_tokenizer.teacher.chat_template:
             raise ConfigError(
                 "channel.distill: prompts are conversations, but the teacher's tokenizer has no chat template; use a "
-                "teacher with one, or prompts that are texts"
+                "teacher with one, or prompts that are strings"
             )
 
     def columns(self, rollouts: Rollouts) -> dict[str, Any]:
@@ -204,7 +204,7 @@ class _Completion(NamedTuple):
     row: int
     positions: list[int]  # of the student's text tokens in the row
     prompt: list[int]  # the teacher's tokens
-    tokens: list[int]  # the teacher's tokens of the text
+    tokens: list[int]  # the teacher's tokens for the string
     ends: list[int]  # of the student's tokens
     teacher_ends: list[int]
 

@@ -52,8 +52,8 @@ class Hints:
             raise ConfigError("channel.sdpo has no source of hints; set sibling=True, a feedback column, or a template")
 
     def prompts(self, rollouts: Rollouts, decode: Callable[[Sequence[int]], str], rank: int) -> list[Any]:
-        """Return the prompt of each row with hints, as a text or a conversation, or None for a row without hints. With
-        `sibling` and several ranks this is a collective, because a group may span two ranks."""
+        """Return the prompt of each row with hints, as a string or a conversation, or None for a row without hints.
+        With `sibling` and several ranks this is a collective, because a group may span two ranks."""
         all_completions = gather_object([list(ids) for ids in rollouts.completion_ids]) if self.sibling else []
         hinted_prompts: list[Any] = []
         for row, prompt in enumerate(rollouts.prompts):
@@ -83,7 +83,7 @@ class Hints:
             feedback = getattr(rollouts.environments[row], self.feedback, None)
         if feedback is not None and not isinstance(feedback, str):
             raise ConfigError(
-                f"channel.sdpo: feedback {self.feedback!r} is a {type(feedback).__name__}; expected a text or None"
+                f"channel.sdpo: feedback {self.feedback!r} is a {type(feedback).__name__}; expected a string or None"
             )
         return FEEDBACK.format(feedback=feedback) if feedback and feedback.strip() else ""
 
@@ -102,7 +102,7 @@ class Hints:
 
 
 def _add_hints(prompt: Any, hints: str) -> Any:
-    """Add the hints to a text, or to a conversation's last user message."""
+    """Add the hints to a string, or to a conversation's last user message."""
     if isinstance(prompt, str):
         return PROMPT.format(prompt=prompt, hints=hints)
     last = max((index for index, message in enumerate(prompt) if message["role"] == "user"), default=None)

@@ -14,16 +14,16 @@ from oven_learner.losses.channel import Channel, Rollouts, TermSum
 from oven_learner.losses.completion_logits import completion_logits, pad_rows
 
 REFERENCES = "oven_reference"
-"""Key in TRL's batch for the references. Each row has a text or None."""
+"""Key in TRL's batch for the references. Each row has a string or None."""
 IGNORED = -100  # cross_entropy's default ignore_index
 
 
 class Supervised(Channel):
     """Negative log-likelihood per token, at temperature 1, of the text in `column` after the row's prompt, including
-    its end-of-sequence token. Equal rows are scored once and counted as often as they occur. A reference is a text, or
-    a conversation of one assistant message. Rows with a reference of None or "" do not count. Groups that a committee
-    skips in the policy loss do count, because references need no score. `bind` raises ConfigError if the dataset has no
-    such column or the column has another type."""
+    its end-of-sequence token. Equal rows are scored once and counted as often as they occur. A reference is a string,
+    or a conversation of one assistant message. Rows with a reference of None or "" do not count. Groups that a
+    committee skips in the policy loss do count, because references need no score. `bind` raises ConfigError if the
+    dataset has no such column or the column has another type."""
 
     name = "sft"
     unit = "nats per token of the reference"
@@ -50,7 +50,7 @@ class Supervised(Channel):
             self._text(row)
 
     def columns(self, rollouts: Rollouts) -> dict[str, Any]:
-        """Return the reference of each row, a text or None."""
+        """Return the reference of each row, a string or None."""
         return {REFERENCES: [self._text(row) for row in rollouts.rows]}
 
     def tally(self, model: Any, inputs: dict[str, Any]) -> TermSum:
@@ -84,6 +84,6 @@ class Supervised(Channel):
         if reference is None or isinstance(reference, str):
             return reference
         raise ConfigError(
-            f"channel.sft: column {self.column!r} has a {type(reference).__name__}; expected a text or one assistant "
+            f"channel.sft: column {self.column!r} has a {type(reference).__name__}; expected a string or one assistant "
             "message"
         )

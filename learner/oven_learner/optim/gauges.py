@@ -16,14 +16,14 @@ from oven_learner.optim import update_norm
 log = logging.getLogger("oven.learner")
 
 ALIGNMENT = MetricSpec(name="optim/grad_momentum_cos", unit="cosine, −1 to 1")
-WEIGHT_NORM = MetricSpec(name="optim/weight_norm", unit="norm of all weights that train")
-UPDATE_RATIO = MetricSpec(name="optim/update_ratio", unit="norm of the update over norm of the weights")
+WEIGHT_NORM = MetricSpec(name="optim/weight_norm", unit="norm of all trainable weights")
+UPDATE_RATIO = MetricSpec(name="optim/update_ratio", unit="norm of the update / norm of the weights")
 ALL_GAUGES = (ALIGNMENT, WEIGHT_NORM, UPDATE_RATIO)
 ABSENT_IF_NAN = frozenset({ALIGNMENT.name, UPDATE_RATIO.name})
 """Gauges for which NaN means that there was nothing to measure. Other gauges show a NaN in weights or gradients."""
 ADAM_LIKE = ("Adam", "AdamW", "NAdam", "RAdam", "Adamax", "Lion", "Adafactor", "RMSprop")
 """Optimizers whose step per weight is about as long as the learning rate, regardless of the gradient's size. Subclasses
-and 8-bit versions count too. Agents know the right ratio of update to weights only for these optimizers."""
+and 8-bit versions count too. Agents know the correct ratio of update to weights only for these optimizers."""
 MOMENTUM_RANGE = (0.8, 0.95)
 """Decays for which another optimizer's buffer can replace Adam's first moment, whose usual decay is 0.9. If gradients
 are mostly noise, the cosine with a mean of decay β grows as √((1 + β)/(1 − β)), and agents know its size for Adam."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from oven_core.errors import reason
-from oven_learner.actuators import Actuators
+from oven_learner.actuators import USED, Actuators, Verdict
 from oven_learner.optim.lr_scale import LearningRateScale, rates_equal
 
 log = logging.getLogger("oven.learner")
@@ -34,7 +34,7 @@ class _Change:
     checks: int
     """Steps that still have to use the new rate."""
     is_used: bool = False
-    verdict: str | None = None
+    verdict: Verdict = None
 
 
 class RateReadback:
@@ -119,13 +119,13 @@ class RateReadback:
             before = change.before
         self._change = _Change(float(before), checks=1 if self.scale.has_scheduler else 2)
 
-    def verdict(self, *, ended: bool = False) -> str | None:
-        if not self._hooks and not ended:  # the optimizer does not support hooks
+    def verdict(self, *, is_final: bool = False) -> Verdict:
+        if not self._hooks and not is_final:  # the optimizer does not support hooks
             self.before_step()
         change = self._change
-        if change is None:
-            return ""
-        return "" if ended and change.verdict is None and change.is_used else change.verdict
+        if change is None or (is_final and change.verdict is None and change.is_used):
+            return USED
+        return change.verdict
 
     def take_undone_change(self) -> tuple[float, float, str] | None:
         undone_change, self._undone_setting = self._undone_setting, None
@@ -144,7 +144,7 @@ class RateReadback:
             if open_change is not None and (rates[0] or self.scale.has_scheduler):  # a rate of 0 proves nothing
                 open_change.is_used = True
                 open_change.checks -= 1
-                open_change.verdict = None if open_change.checks else ""
+                open_change.verdict = None if open_change.checks else USED
         else:
             self._foreign_steps += 1
             self._yield_to_loop(expected, rates, open_change)

@@ -23,7 +23,7 @@ def size(model: torch.nn.Module) -> int:
 
 
 def describe_sharding(model: torch.nn.Module) -> str:
-    """Describe how the model is sharded, for example "FSDP2 shards it". Empty if it is not sharded."""
+    """Describe how the model is sharded, for example "FSDP2 shards it". Return an empty string if it is not."""
     if any(isinstance(parameter, DTensor) for parameter in model.parameters()):
         return "FSDP2 shards it"
     wrappers = {type(module).__name__ for module in model.modules()}

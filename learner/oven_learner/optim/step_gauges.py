@@ -21,7 +21,7 @@ from oven_learner.optim.rate_readback import RateReadback, before_update
 log = logging.getLogger("oven.learner")
 
 CLIP, GRAD_NORM = "grad.clip", "grad_norm"
-RATE = MetricSpec(name="learning_rate", unit="of this step")
+RATE = MetricSpec(name="learning_rate", unit="rate used in this step")
 SKIPPED = "_skipped"
 """Key in a step's numbers for whether a gradient scaler made the optimizer skip the step."""
 
@@ -39,7 +39,8 @@ class StepGauges:
         publishes: bool = True,
         unmeasured: str = "",
     ) -> None:
-        """`publishes` is for this rank. `unmeasured` is the reason why the gradient norm is not measured, or empty."""
+        """`publishes` is for this rank. `unmeasured` is the reason why the gradient norm is not measured, or an empty
+        string."""
         self._rate, self._gauges, self._publish_metrics = rate, gauges, publish
         self._clip, self._publishes = clip, publishes
         self._measures_norm = not unmeasured
@@ -52,7 +53,7 @@ class StepGauges:
         self._hooks = [before_update(optimizer, self._before_update), post_hook]
 
     def metric_specs(self) -> tuple[MetricSpec, ...]:
-        unit = "before clipping" if self._clip else "at the step, after any clipping by the loop"
+        unit = "norm before clipping" if self._clip else "norm at the step, after any clipping by the loop"
         norm = (MetricSpec(name=GRAD_NORM, unit=unit),) if self._measures_norm else ()
         return (*norm, RATE, *self._gauges.metric_specs())
 

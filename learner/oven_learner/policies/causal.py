@@ -12,12 +12,12 @@ from transformers import GenerationConfig
 
 from oven_core.errors import ConfigError
 from oven_learner.losses.completion_logits import pad_rows
-from oven_learner.policies.policy import Policy, Samples, to_weights
+from oven_learner.policies.policy import Policy, Samples, to_network_device
 
 
 class CausalPolicy(Policy):
-    """A policy that completes prompts. Conditions are texts, or conversations if the tokenizer has a chat template.
-    Outputs are texts without special tokens. Sampling uses no top-k, top-p or penalties, so that log-probabilities
+    """A policy that completes prompts. Conditions are strings, or conversations if the tokenizer has a chat template.
+    Outputs are strings without special tokens. Sampling uses no top-k, top-p or penalties, so that log-probabilities
     match the sampling distribution. Raises ConfigError for a tokenizer without an end or padding token, or with more
     tokens than the model."""
 
@@ -95,4 +95,4 @@ class CausalPolicy(Policy):
             if not row:
                 raise ConfigError(f"the prompt {text!r} has no tokens")
             rows.append(row)
-        return pad_rows(rows, to_weights(torch.zeros(()), self.model).device, pad_left=True)
+        return pad_rows(rows, to_network_device(torch.zeros(()), self.model).device, pad_left=True)

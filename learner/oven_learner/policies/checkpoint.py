@@ -21,6 +21,7 @@ STATE = "policy_trainer.pt"
 MAX_CHECKPOINTS = 2
 """Maximum number of checkpoints. Older ones are deleted."""
 TRAINING = "1"
+"""Number of the training run in its script. A PolicyTrainer always counts as the first."""
 
 
 def save(trainer: Any, output: Path) -> Path:
@@ -67,15 +68,16 @@ def abandon_after(output: Path | None, step: int) -> None:
 
 
 def load(trainer: Any, folder: Path) -> None:
-    """Restore a trainer that was created with the same arguments. Training then continues bit for bit. Teachers are not
-    restored, because the constructor creates them. Raises ConfigError for a checkpoint that is incomplete or from
-    another run."""
+    """Restore a trainer that was created with the same arguments. Training then continues exactly as if it
+    had not been interrupted. Teachers are not restored, because the constructor creates them. Raises ConfigError for a
+    checkpoint that is incomplete or from another run."""
     checkpoint_record.read_for_resume(folder, os.environ.get("OVEN_RUN", ""), _shapes(trainer))
     try:
         state: dict[str, Any] = torch.load(folder / STATE, map_location="cpu", weights_only=True)
     except Exception as error:
         raise ConfigError(
-            f"{folder / STATE} cannot be read ({reason(error)}); conditions must be texts, numbers or tensors"
+            f"{folder / STATE} cannot be loaded ({reason(error)}). If it contains custom condition objects, use "
+            "strings, numbers or tensors instead."
         ) from error
     trainer.policy.load_state_dict(state["policy"])
     trainer.optimizer.load_state_dict(state["optimizer"])

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from oven_core.errors import ConfigError
 from oven_learner.policies.gaussian import normal_log_density
-from oven_learner.policies.policy import Policy, Samples, as_vectors, to_weights
+from oven_learner.policies.policy import Policy, Samples, as_vectors, to_network_device
 
 
 def diffusers() -> Any:
@@ -157,7 +157,7 @@ class DiffusionPolicy(Policy):
         return math.sqrt(max(0.0, (1 - next_alpha) / (1 - alpha) * (1 - alpha / next_alpha)))
 
     def _intents(self, conditions: Sequence[Any]) -> Tensor:
-        return to_weights(self.encode(conditions), self.network)
+        return to_network_device(self.encode(conditions), self.network)
 
 
 class TemporalUNet(torch.nn.Module):

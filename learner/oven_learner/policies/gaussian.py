@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from oven_core.errors import ConfigError
-from oven_learner.policies.policy import Policy, Samples, as_vectors, to_weights
+from oven_learner.policies.policy import Policy, Samples, as_vectors, to_network_device
 
 LOG_DEVIATIONS = (-7.0, 2.0)
 """Bounds of the log standard deviation, for deviations of 0.001 to 7 units. float32 cannot represent narrower
@@ -39,7 +39,7 @@ class GaussianTrajectory(Policy):
 
     def distribution(self, conditions: Sequence[Any]) -> tuple[Tensor, Tensor]:
         """Return the means and log standard deviations, each (B, F, D)."""
-        intents = to_weights(self.encode(conditions), self.network)
+        intents = to_network_device(self.encode(conditions), self.network)
         try:
             parameters = self.network(intents)
         except RuntimeError as error:

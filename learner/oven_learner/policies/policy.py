@@ -14,7 +14,7 @@ from torch import Tensor
 
 from oven_core.errors import ConfigError, reason
 from oven_core.files import write_atomic
-from oven_learner.random_state import preserved_state
+from oven_learner.random_state import preserve_state
 
 DESCRIPTION, WEIGHTS, SCHEDULER = "policy.json", "policy.safetensors", "scheduler"
 """Files of a saved policy, and the folder of a diffusion policy's scheduler in diffusers' format."""
@@ -42,7 +42,7 @@ class Samples:
     mask: Tensor
     """1 for each step that counts, otherwise 0, (B, T) float."""
     outputs: Sequence[Any]
-    """Outputs for the reward functions. Each is a text or a trajectory."""
+    """Outputs for the reward functions. Each is a string or a trajectory."""
 
     def __len__(self) -> int:
         return int(self.mask.shape[0])
@@ -56,14 +56,14 @@ class Samples:
 class Policy(torch.nn.Module):
     """The base class of policies. Subclasses define `sample` and `step_log_probs`. Weights, device and state are
     managed by the torch module. GRPO keeps policies in evaluation mode, because dropout would change log-probabilities
-    with every call."""
+    on every call."""
 
     dims: int | None = None
-    """Number of coordinates per frame of the samples. None if there are no frames or the number is unknown."""
+    """Number of coordinates per frame of the samples, or None if there are no frames or the number is unknown."""
     intent_dim: int | None = None
-    """Size of an encoded condition. None if unknown."""
+    """Size of an encoded condition, or None if unknown."""
     saved_arguments: dict[str, Any] | None = None
-    """Constructor arguments that `save` writes. None if the policy cannot be saved."""
+    """Constructor arguments that `save` writes, or None if the policy cannot be saved."""
 
     def sample(self, conditions: Sequence[Any], n: int) -> Samples:
         """Return `n` samples per condition, grouped by condition, using torch's global generator."""
@@ -75,16 +75,16 @@ class Policy(torch.nn.Module):
         raise NotImplementedError
 
     def save(self, folder: Path | str) -> None:
-        """Write a folder for `load_policy`, without `encode`. Only trajectory policies support this. The description is
-        written last, so an interrupted write does not leave a valid policy. Raises OSError if the folder cannot be
-        written, and ConfigError for a network that is not in NETWORKS."""
+        """Write a folder that `load_policy` can read. The `encode` function is not saved. Only trajectory policies
+        support this. The description is written last, so an interrupted write does not leave a valid policy. Raises
+        OSError if the folder cannot be written, and ConfigError for a network that is not in NETWORKS."""
         kind, network = type(self).__name__, getattr(self, "network", None)
         if self.saved_arguments is None:
             raise ConfigError(f"a {kind} does not support save(); save its state_dict, or the model itself")
         if not isinstance(network, torch.nn.Module) or type(network).__name__ not in NETWORKS:
             raise ConfigError(
                 f"the network is a {type(network).__name__}, but only {' or '.join(NETWORKS)} can be saved; save its "
-                "state_dict instead, and pass a teacher as model="
+                "state_dict instead, and pass the network to the teacher with `model=`"
             )
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
@@ -118,7 +118,7 @@ def repeat_conditions(conditions: Sequence[Any], n: int) -> list[Any]:
     return [condition for condition in conditions for _ in range(n)]
 
 
-def to_weights(inputs: Tensor, network: torch.nn.Module) -> Tensor:
+def to_network_device(inputs: Tensor, network: torch.nn.Module) -> Tensor:
     """Move `inputs` to the network's device and dtype. For offloaded weights, accelerate's hooks know the device."""
     weight = next(network.parameters())
     device = weight.device
@@ -149,7 +149,7 @@ def check_policy(policy: Policy, conditions: Sequence[Any]) -> None:
         raise ConfigError(
             "none of the policy's parameters requires a gradient, so there is nothing to train; set requires_grad"
         )
-    with preserved_state(policy):
+    with preserve_state(policy):
         policy.eval()
         with torch.no_grad():
             samples = policy.sample(conditions[:1], 2)
@@ -170,5 +170,5 @@ def check_policy(policy: Policy, conditions: Sequence[Any]) -> None:
         gradients = torch.autograd.grad(total, trained_parameters, allow_unused=True)
         if all(gradient is None for gradient in gradients):
             raise ConfigError(
-                "step_log_probs has a gradient, but not for any of the policy's parameters; compute it from them"
+                "step_log_probs does not depend on the policy's trainable parameters; use them to compute it"
             )

@@ -12,7 +12,7 @@ import torch
 from oven_core.errors import ConfigError, TeacherRefusedError, reason
 from oven_learner.policies.policy import Policy, Samples, as_vectors, repeat_conditions
 from oven_learner.policies.saved_policy import load_policy
-from oven_learner.random_state import preserved_state
+from oven_learner.random_state import preserve_state
 from oven_learner.teachers import LIMIT_BYTES, TeacherConfig, checks
 from oven_learner.teachers.memory import Form
 from oven_learner.teachers.placement import choose_form, place_model
@@ -43,7 +43,7 @@ class PolicyTeachers(NamedTeachers[Policy]):
 
     @property
     def active(self) -> str:
-        """Name of the active teacher, or empty if there is none."""
+        """Name of the active teacher, or an empty string if there is none."""
         return self._active
 
     def swap(self, name: str) -> None:
@@ -88,7 +88,7 @@ class PolicyTeachers(NamedTeachers[Policy]):
         teacher = candidate.model
         # Check again, because another teacher may have been added in the meantime.
         checks.check_size(teacher, self._loaded_bytes, self._limit, candidate.form)
-        with preserved_state(self._policy), torch.no_grad():
+        with preserve_state(self._policy), torch.no_grad():
             self._policy.eval()
             probe = self._policy.sample(self._conditions, 2)
             self._check_dimensions(candidate.config, teacher, probe)

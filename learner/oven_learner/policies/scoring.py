@@ -19,7 +19,7 @@ from oven_learner.client.loop_client import LoopClient
 from oven_learner.completions.sample import MemberVerdict, Sample
 from oven_learner.hf.hooks.step_hooks import INFINITE, UNSCORED
 from oven_learner.policies.policy import repeat_conditions
-from oven_learner.rewards.committee import Committee
+from oven_learner.rewards.committee import SKIPPED_STEPS, Committee
 from oven_learner.rewards.scores import RewardFunction
 
 log = logging.getLogger("oven.learner")
@@ -35,9 +35,8 @@ SAMPLE_METRICS = (
 )
 KL = MetricSpec(name="kl", unit="nats per step, to the active teacher")
 SKIPPED_GROUPS = MetricSpec(
-    name="committee/skipped_groups", better="down", unit="groups of this batch without a reward"
+    name="committee/skipped_groups", better="down", unit="groups in this batch without a reward"
 )
-SKIPPED_STEPS = MetricSpec(name="committee/skipped_steps", better="down", unit="1: no scored group, no optimizer step")
 
 
 @dataclass(frozen=True)
@@ -117,8 +116,8 @@ class Scoring:
         self.columns = dict(zip(self._functions, columns, strict=True))
         table = torch.stack(columns, 1)  # (B, functions)
         rewards = table.nansum(1).masked_fill(table.isnan().all(1), math.nan)
-        missing = int((~rewards.isfinite()).sum())
-        return rewards, metrics, {"no finite reward": missing} if missing else {}
+        missing_count = int((~rewards.isfinite()).sum())
+        return rewards, metrics, {"no finite reward": missing_count} if missing_count else {}
 
 
 def prompt_of(condition: Any) -> Any:

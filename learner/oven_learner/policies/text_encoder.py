@@ -1,4 +1,4 @@
-"""An encoder from sentences to vectors, for policies whose conditions are texts such as "wave hello"."""
+"""An encoder from sentences to vectors, for policies whose conditions are strings such as "wave hello"."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ log = logging.getLogger("oven.learner")
 
 
 class TextEncoder:
-    """An encoder from texts to vectors (B, dim) float32, for the `encode=` of a policy.
+    """An encoder from strings to vectors (B, dim) float32, for the `encode=` of a policy.
 
-    `texts` are the training texts, but other texts can be encoded too. Prompts differ in few words, so vectors are
-    centred and scaled over `texts`. A text's vector does not depend on the other texts in a call. There are three
+    `texts` are the training prompts, but other strings can be encoded too. Prompts differ in few words, so vectors are
+    centred and scaled over `texts`. A string's vector does not depend on the other strings in a call. There are three
     kinds:
 
     - "minilm" is the sentence encoder all-MiniLM-L6-v2 (extra `motion`). Its vectors have 384 coordinates.
@@ -52,7 +52,7 @@ class TextEncoder:
         if kind not in get_args(Kind):
             raise UnknownNameError("text encoder", kind, get_args(Kind))
         if not texts:
-            raise ConfigError("the encoder needs texts to centre its vectors; pass the training prompts")
+            raise ConfigError("the encoder needs strings to centre its vectors; pass the training prompts")
         if dim is not None and dim < 1:
             raise ConfigError(f"dim={dim} is invalid; expected 1 or more, or None")
         is_installed = find_spec(PACKAGE) is not None
@@ -76,10 +76,10 @@ class TextEncoder:
             self._projection = matrix / math.sqrt(self.dim)
 
     def __call__(self, texts: Sequence[Any]) -> Tensor:
-        """Encode texts as vectors (B, dim). Raises ConfigError for anything but a text with at least one word."""
+        """Encode strings as vectors (B, dim). Raises ConfigError for anything but a string with at least one word."""
         for text in texts:
             if not isinstance(text, str) or not _words(text):
-                raise ConfigError(f"{text!r} is not a text with at least one word")
+                raise ConfigError(f"{text!r} is not a string with at least one word")
         encode = _encode_sentence if self.kind == "minilm" else _encode_words
         vectors = (torch.stack([encode(text) for text in texts]) - self._mean) * self._scale
         return vectors if self._projection is None else vectors @ self._projection
@@ -101,7 +101,7 @@ def _encode_words(text: str) -> Tensor:
 @lru_cache(CACHE_SIZE)
 def _encode_sentence(text: str) -> Tensor:
     """Return the mean over tokens, normalised to length 1, as in the model card. Texts are encoded separately, because
-    in a batch the last digits depend on the other texts."""
+    in a batch the last digits depend on the other strings."""
     tokenizer, model = _minilm()
     batch = tokenizer([text], truncation=True, return_tensors="pt")
     with torch.no_grad():
@@ -128,4 +128,4 @@ def _minilm() -> tuple[Any, Any]:
 
 @cache
 def _warn_once() -> None:
-    log.warning("texts are encoded word by word; to use a sentence encoder, run: %s", PIP_COMMAND)
+    log.warning("strings are encoded word by word; to use a sentence encoder, run: %s", PIP_COMMAND)

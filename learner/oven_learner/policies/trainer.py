@@ -35,8 +35,8 @@ from oven_learner.policies.batch import (
 )
 from oven_learner.policies.policy import Policy, check_policy, repeat_conditions
 from oven_learner.policies.policy_teachers import AnyTeacher, PolicyTeachers
-from oven_learner.policies.scoring import KL, SAMPLE_METRICS, SKIPPED_STEPS, Scoring, prompt_of, publish_groups
-from oven_learner.rewards.committee import Committee
+from oven_learner.policies.scoring import KL, SAMPLE_METRICS, Scoring, prompt_of, publish_groups
+from oven_learner.rewards.committee import SKIPPED_STEPS, Committee
 from oven_learner.rewards.judge_knobs import announce_committee
 from oven_learner.rewards.scores import RewardFunction
 from oven_learner.teachers.kl_knobs import announce_beta, announce_teachers
@@ -101,7 +101,7 @@ class PolicyTrainerConfig:
 class PolicyTrainer:
     """A GRPO trainer for one policy and the rewards of its samples. Groups with a missing or infinite reward are
     skipped in the loss. If all groups are skipped, the weights stay unchanged. The samples and rewards of a batch
-    depend only on the seed and the batch's number, so training continues from a checkpoint bit for bit. `conditions`
+    depend only on the seed and the batch's number, so resuming from a checkpoint gives identical results. `conditions`
     are a list, or a source with `next_batch(n)`. A condition may be a mapping with a "prompt" for the policy and other
     columns for the rewards. The active teacher constrains the policy with weight `beta`. Order `teachers` from weak to
     strong. With a β but no teachers, a frozen copy of the policy becomes the teacher "initial". `teacher` is the name

@@ -38,19 +38,19 @@ SIMULATIONS = 300
 """Number of simulations of the null per step. They take 6 ms of the training thread, and 1,000 would take 19 ms."""
 KNOB = "reward.calibration"
 METRICS = (
-    MetricSpec(name="confidence/mean", unit="0 to 1, as stated in this batch"),
-    MetricSpec(name="confidence/std", unit="of the confidences stated in this batch; 0: all are equal"),
+    MetricSpec(name="confidence/mean", unit="mean of the confidences stated in this batch, 0 to 1"),
+    MetricSpec(name="confidence/std", unit="standard deviation of the confidences stated in this batch"),
     MetricSpec(
-        name="informativeness/mean", better="up", ceiling=1.0, unit="0 to 1, scored by members, of well-formed answers"
+        name="informativeness/mean", better="up", ceiling=1.0, unit="members' mean score of well-formed answers, 0 to 1"
     ),
     MetricSpec(name="calibration/brier", better="down", unit=f"0 to 1, newest {WINDOW} answers"),
     MetricSpec(name="calibration/ece", better="down", unit=f"0 to 1, newest {WINDOW} answers"),
     MetricSpec(name="calibration/ece_null", unit="mean ECE of a perfect forecaster with the same confidences"),
-    MetricSpec(name="calibration/ece_null_99", unit="exceeded by a perfect forecaster's ECE once in 100 times"),
+    MetricSpec(name="calibration/ece_null_99", unit="99th percentile of the ECE of a perfect forecaster"),
     MetricSpec(
         name="calibration/unparsed", better="down", ceiling=0.0, unit=f"malformed share of the newest {WINDOW} answers"
     ),
-    MetricSpec(name="advantage/std", unit="of rewards around their group's mean; 0: nothing to learn from"),
+    MetricSpec(name="advantage/std", unit="standard deviation of rewards around their group's mean"),
 )  # fmt: skip
 
 
@@ -64,7 +64,7 @@ class OracleAnswer(NamedTuple):
 def parse_oracle_output(text: str) -> OracleAnswer | None:
     """Return the answer, or None for a wrong format. The format is wrong if there is no mark or a second one, a number
     outside 0 to 100, or no text. There is no default confidence. With a default of 0.5, it would pay to omit the mark
-    for half-right answers."""
+    for half-correct answers."""
     match = ANSWER_FORMAT.fullmatch(text)
     if match is None:
         return None
@@ -91,7 +91,7 @@ class CalibratedReward:
         if not 0 <= weight <= 1:
             raise ConfigError(
                 f"{KNOB} {weight:g} is outside [0, 1]; use a value in this range, because above 1 a wrong answer could "
-                "earn more than one that is sometimes right"
+                "earn more than one that is sometimes correct"
             )
         self.weight = float(weight)
 
@@ -99,10 +99,11 @@ class CalibratedReward:
         self, prompts: Sequence[Any], completions: Sequence[str], columns: Mapping[str, Any]
     ) -> tuple[list[str], list[str]]:
         """Return the prompts and answers for judges. An answer is empty if the completion has the wrong format."""
-        missing = [name for name in ("text", "question") if columns.get(name) is None]
-        if missing:
+        missing_columns = [name for name in ("text", "question") if columns.get(name) is None]
+        if missing_columns:
             raise ConfigError(
-                f"the data has no column {' or '.join(missing)}; add the text behind the activations, and the question"
+                f"the data has no column {' or '.join(missing_columns)}; add the text behind the activations, "
+                "and the question"
             )
         questions = [
             f"Text:\n{as_text(text)}\n\nQuestion about it:\n{as_text(question)}"

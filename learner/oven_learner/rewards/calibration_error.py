@@ -1,7 +1,7 @@
 """Calibration metrics for confidences: Brier score, expected and maximum calibration error, and chance levels.
 
-Outcomes in [0, 1] measure how right an answer was. torchmetrics and scikit-learn only support outcomes of 0 and 1, and
-agree with these functions on them (tests/unit/learner/test_calibration_error.py).
+Outcomes in [0, 1] measure how correct an answer was. torchmetrics and scikit-learn only support outcomes of 0 and 1,
+and agree with these functions on them (tests/unit/learner/test_calibration_error.py).
 
 Even a perfect forecaster has a positive error. Its expected value, the *null*, falls with the number of answers. For
 250 answers in 10 bins it is 0.06 if confidences are spread out, and 0.02 if all are equal. An error only has meaning
@@ -82,7 +82,7 @@ def brier(confidences: ArrayLike, outcomes: ArrayLike) -> float:
 
 
 def null_error(confidences: ArrayLike, simulations: int = SIMULATIONS, seed: int = SEED) -> Null:
-    """Simulate outcomes that are right with the stated probability. Raises ValueError without confidences. Outcomes
+    """Simulate outcomes that are correct with the stated probability. Raises ValueError without confidences. Outcomes
     strictly between 0 and 1 vary less for the same mean, so both numbers are upper bounds for them."""
     errors = null_errors(confidences, simulations, np.random.default_rng(seed))
     return Null(float(errors.mean()), float(np.quantile(errors, 0.99)))

@@ -40,14 +40,19 @@ if TYPE_CHECKING:  # imports numpy, which rules and judges do not need
 log = logging.getLogger("oven.learner")
 
 COSTS = (
-    MetricSpec(name="committee/tokens", unit="of judges since the last step, including evaluations"),
-    MetricSpec(name="committee/cost_usd", unit="US dollars since the last step, of judges with a known price"),
+    MetricSpec(name="committee/tokens", unit="tokens of judges since the last step, including evaluations"),
+    MetricSpec(name="committee/cost_usd", unit="US dollars since the last step, for judges with a known price"),
+)
+SKIPPED_STEPS = MetricSpec(
+    name="committee/skipped_steps", better="down", unit="1 if the step was skipped, because no group was scored"
 )
 METRICS = (
     MetricSpec(name="committee/agreement", unit="correlation within groups, mean over pairs of members with weight"),
-    MetricSpec(name="committee/skipped_groups", better="down", unit="groups of this batch without a quorum"),
-    MetricSpec(name="committee/skipped_steps", better="down", unit="1: no scored group, no optimizer step"),
-    MetricSpec(name="committee/abstentions", better="down", unit="of this batch, at most one per member and group"),
+    MetricSpec(name="committee/skipped_groups", better="down", unit="groups in this batch without a quorum"),
+    SKIPPED_STEPS,
+    MetricSpec(
+        name="committee/abstentions", better="down", unit="abstentions in this batch, at most one per member and group"
+    ),
     *(MetricSpec(name=f"committee/abstain/{kind}", better="down", unit=text) for kind, text in KINDS.items()),
 )
 
@@ -309,7 +314,7 @@ class Committee:
     def _references(
         self, texts: Sequence[str], cells: Mapping[str, Sequence[Cell]], columns: Mapping[str, Any]
     ) -> list[str]:
-        """Return an answer to each row's prompt that is known to be right, or an empty string."""
+        """Return an answer to each row's prompt that is known to be correct, or an empty string."""
         if self._reference in self.rules:
             rule_cells = cells[self._reference]
             return [text if cell == 1.0 else "" for text, cell in zip(texts, rule_cells, strict=True)]

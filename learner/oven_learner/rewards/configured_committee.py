@@ -38,9 +38,9 @@ def convene(
 ) -> Committee:
     """Build a committee from `rules` and the members of the run's `committee` settings. The default weights are 1 for
     each member, and a tenth of the total for the verifier. `description` describes the model in training. `reference`
-    is the source of answers that are known to be right (see Committee), unless the settings name one. `shape` controls
-    what members see and how their scores become rewards. The stack is found in the same way as by `attach`. Raises
-    ConfigError if there is no stack, or if the settings are invalid."""
+    is the source of answers that are known to be correct (see Committee), unless the settings name one. `shape`
+    controls what members see and how their scores become rewards. The stack is found in the same way as by `attach`.
+    Raises ConfigError if there is no stack, or if the settings are invalid."""
     connection = Connection.find(url, run, creds)
     settings = connection.committee
     rules, weights = with_configured_members(rules, weights, settings.members, description)
@@ -76,8 +76,8 @@ def with_configured_members(
     description: ModelDescription | str,
 ) -> tuple[dict[str, RewardFunction], dict[str, float]]:
     """Return `rules` and `weights` plus the rules and the verifier in `members`. A verifier gets a tenth of the total
-    weight unless `weights` contains it. It compares texts, so it is off if the description has another modality. Raises
-    ConfigError for two verifiers, a duplicate name, or a rule or sentence model that cannot be loaded."""
+    weight unless `weights` contains it. It compares strings, so it is off if the description has another modality.
+    Raises ConfigError for two verifiers, a duplicate name, or a rule or sentence model that cannot be loaded."""
     rules, weights = dict(rules), dict(weights or {})
     duplicates = [name for name, member in members.items() if member.kind != "llm" and name in rules]
     if duplicates:
@@ -91,7 +91,7 @@ def with_configured_members(
     for name in verifiers:
         if isinstance(description, ModelDescription) and description.modality != "text":
             modality = description.modality
-            log.warning("the verifier %s is off, because it compares texts and the modality is %s", name, modality)
+            log.warning("the verifier %s is off, because it compares strings and the modality is %s", name, modality)
             continue
         # This imports torch, which rules do not need.
         from oven_learner.rewards.draft_verifier import DraftVerifier, sentence_encoder

@@ -1,5 +1,5 @@
 """A local committee member that compares answers with the teacher's own answer, by sentence vectors. It detects noise,
-repetition and off-topic answers at the cost of one greedy draft per prompt. It cannot tell which answer is right, and
+repetition and off-topic answers at the cost of one greedy draft per prompt. It cannot tell which answer is correct, and
 an answer that is better than the teacher's also gets a low score. So give it a small weight."""
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 
 from oven_core.errors import ConfigError, reason
-from oven_learner.random_state import preserved_state
+from oven_learner.random_state import preserve_state
 
 Encoder: TypeAlias = Callable[[Sequence[str]], Tensor]
-"""A function that maps texts to vectors of length 1, (B, D)."""
+"""A function that maps strings to vectors of length 1, (B, D)."""
 
 WEIGHT = 0.1
 """Default share of the committee's total weight."""
@@ -34,7 +34,7 @@ MAX_TOKENS = 256
 
 class DraftVerifier:
     """A rule that scores the similarity to the teacher's greedy draft, as (cos + 1) / 2 of their sentence vectors. It
-    abstains if the draft is empty. Before training it always abstains, because `get_drafts` is not set yet."""
+    abstains if the draft is empty. Before training it always abstains, because `get_drafts` has not been set yet."""
 
     def __init__(self, encode: Encoder) -> None:
         self._encode = encode
@@ -90,7 +90,7 @@ class TeacherDrafts:
     def _generate(self, model: Any, texts: Sequence[str]) -> list[str]:
         batch = self._tokenizer(list(texts), return_tensors="pt", padding=True, padding_side="left")
         batch = {name: batch[name].to(self._device) for name in ("input_ids", "attention_mask")}
-        with preserved_state(model):
+        with preserve_state(model):
             generated = model.generate(
                 **batch, do_sample=False, max_new_tokens=self._max_tokens, pad_token_id=self._tokenizer.pad_token_id
             )

@@ -1,4 +1,4 @@
-"""The rule `exact`, which compares answers with the data's column `answer`."""
+"""The rule `exact`, which compares answers with the data's `answer` column."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ class GenerationAhead:
         return {} if value is None else {STEPS_AHEAD.name: value}
 
     def begin(self) -> None:
-        """Start a training, and forget the rows of an earlier one."""
+        """Start a training run, and forget the rows of an earlier one."""
         self.drop()
         self._iterator, self._current_rows, self._next_rows = None, [], []
 
@@ -210,7 +210,7 @@ def _check_support(trainer: Any) -> None:
     args, processes = trainer.args, trainer.accelerator.num_processes
     if processes > 1:
         raise ConfigError(
-            f"committee.ahead: 1 supports one process, but this training has {processes}; set committee.ahead to 0"
+            f"committee.ahead: 1 supports one process, but this training run has {processes}; set committee.ahead to 0"
         )
     if trainer.num_iterations != 1 or args.steps_per_generation != args.gradient_accumulation_steps:
         raise ConfigError(

@@ -30,9 +30,9 @@ class Group:
     completions: tuple[str, ...]
     cells: Mapping[str, Sequence[Cell]]
     reference: str = ""
-    """An answer that is known to be right, or empty."""
+    """An answer that is known to be correct, or an empty string."""
     originals: tuple[str, ...] = ()
-    """The policy's own completions if members see changed texts, otherwise empty."""
+    """The policy's own completions if members see changed completions, otherwise an empty tuple."""
 
     @property
     def original_completions(self) -> tuple[str, ...]:
@@ -91,7 +91,7 @@ class Evidence:
 
 Part: TypeAlias = tuple[list[str], list[str], dict[str, list[Cell]], list[str], list[str]]
 """A rank's prompts, completions, cells of each rule, reference answers, and the policy's own completions. The last list
-is empty if members see the same texts."""
+is empty if members see the original completions."""
 
 
 def build_groups(parts: Sequence[Part], rules: Iterable[str], group_size: int) -> list[Group]:

@@ -26,21 +26,22 @@ MIN_CORRELATION: Final = 0.1
 FOOLED: Final = "fooled"
 """Kind of abstention of a member whose judge failed a test with a known answer."""
 MIN_LENGTH_CORRELATION: Final = 0.2
-"""Minimum mean correlation with length, beyond the other members', for an alarm. It is twice the value for positions.
-The value of an answer may depend on its length, and judges with different noise reflect that to different degrees."""
+"""Minimum mean correlation with length for an alarm, minus that of the other members. It is twice the value for
+positions. The value of an answer may depend on its length, and judges with different noise reflect that to different
+degrees."""
 LOW_RELIABILITY: Final = 0.5
 """Reliabilities below this value are logged."""
 _METRICS: Final = {
     "reliability": "0.1 to 1, factor of its weight",
     "length": "correlation of its scores with the length of answers, mean over groups so far",
-    "length_bias": "the same beyond the other members' scores; alarm from 0.2",
+    "length_bias": "the same, minus the correlation of the other members' scores; alarm from 0.2",
     "order_bias": "correlation of its scores with the position of answers, mean over groups so far; alarm from 0.1",
     "order_flips": "share of pairs that changed order when a group was shown in reverse",
     "change_p": "p-value of its scores of old groups if the judge is unchanged; alarm up to 0.001",
     "changes": "number of times that the judge has changed so far",
     "controls_failed": "number of tests with known answers that it has failed so far",
-    "quarantined": "1: it only gets tests",
-    "cut_texts": "number of texts so far that were too long and were cut",
+    "quarantined": "1 if it is in quarantine and only gets tests",
+    "cut_texts": "number of answers so far that were too long and were truncated",
 }
 """Name of a remote member's metric `committee/<member>/<name>` → its unit."""
 _LOWER_IS_BETTER: Final = frozenset({"changes", "controls_failed", "quarantined", "order_flips", "cut_texts"})
@@ -179,14 +180,14 @@ class JudgeWatch:
         order_bias, length_bias = evidence.order.mean or 0.0, evidence.length.mean or 0.0
         is_unreliable, changes = (values["reliability"] or 1.0) < LOW_RELIABILITY, values.get("changes") or 0.0
         order_message = f"gives scores that depend on the position of an answer (correlation {order_bias:+.2f})"
-        length_message = f"favours a length more than the others do (correlation {length_bias:+.2f} beyond theirs)"
+        length_message = f"favours a length more than the others do (correlation {length_bias:+.2f} relative to theirs)"
         findings = {
             "quarantine": (bool(values.get("quarantined")), "is in quarantine: it failed tests with known answers"),
             "order": (evidence.order.has_alarm, order_message),
             "length": (evidence.length.has_alarm, length_message),
             "reliability": (is_unreliable, "disagrees with the others; its weight is reduced"),
             f"change {changes:.0f}": (changes > 0, "scores old groups differently than before: its model has changed"),
-            "cut": (bool(values.get("cut_texts")), "reads long texts only up to committee.characters"),
+            "cut": (bool(values.get("cut_texts")), "reads long answers only up to committee.characters"),
         }
         for kind, (is_true, message) in findings.items():
             if is_true and (judge, kind) not in self._reported:

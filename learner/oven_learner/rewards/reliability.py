@@ -2,8 +2,8 @@
 
 A judge that agrees with the others gets 1. An unrelated or opposed judge falls to FLOOR. The estimate comes from
 agreement and from controls, so it has the limits of a majority. If two judges contradict each other, it cannot tell
-which is right, and judges with the same errors seem reliable. The user's rules are not estimates, so they only serve as
-witnesses and keep their full weight.
+which is correct, and judges with the same errors seem reliable. The user's rules are not estimates, so they only serve
+as witnesses and keep their full weight.
 
 The estimates use neither a clock nor random numbers. They are part of checkpoints (`state_dict`).
 """

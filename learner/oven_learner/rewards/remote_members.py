@@ -293,29 +293,29 @@ class RemoteMembers:
         """Send a message and wait for its answer. Return None if the connection was lost first."""
         inbox = f"{self._inbox}.{secrets.token_hex(16)}"
         answer: asyncio.Future[Msg] = asyncio.get_running_loop().create_future()
-        lost = asyncio.ensure_future(self._lost_event.wait())
+        connection_loss = asyncio.ensure_future(self._lost_event.wait())
         subscription = None
         try:
             subscription = await bus.client.subscribe(inbox, future=answer, max_msgs=1)
             await subscription.unsubscribe(limit=1)
             await bus.client.publish(subject, body, reply=inbox, headers=headers)
-            await asyncio.wait((answer, lost), timeout=seconds_left, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((answer, connection_loss), timeout=seconds_left, return_when=asyncio.FIRST_COMPLETED)
             if not answer.done():
-                return None if lost.done() else Abstention(scores.DEADLINE)
+                return None if connection_loss.done() else Abstention(scores.DEADLINE)
             return answer.result()
         except MaxPayloadError:
             return Abstention(scores.TOO_LARGE)
         except (NatsError, OSError):
             return Abstention(scores.BUS_DOWN)
         finally:
-            lost.cancel()
+            connection_loss.cancel()
             if subscription is not None and not answer.done():
                 with contextlib.suppress(NatsError, OSError):
                     await subscription.unsubscribe()
 
 
 def read_reply(data: bytes, member: str, request: ScoreRequest) -> tuple[Verdict, Cost, ScoreReply | None]:
-    """Return the verdict and cost of an answer, and the answer itself if it comes from the right member and model."""
+    """Return the verdict and cost of an answer, and the answer itself if it comes from the correct member and model."""
     try:
         reply = ScoreReply.model_validate_json(data, strict=True)
     except ValidationError:

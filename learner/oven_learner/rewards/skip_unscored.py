@@ -76,7 +76,7 @@ class UnscoredGroupSkipper:
         logging.getLogger("trl.trainer.grpo_trainer").addFilter(_is_safe_to_log)
 
     def begin(self) -> None:
-        """Start a training, after accelerate has wrapped the optimizer."""
+        """Start a training run, after accelerate has wrapped the optimizer."""
         optimizer = self._trainer.optimizer
         self._has_scored_row, self._consecutive_skips, self._is_skipped = False, 0, False
         if not hasattr(optimizer.step, "oven_skips"):
@@ -120,13 +120,13 @@ class UnscoredGroupSkipper:
         """Mask the unscored rows of a batch, and reweight the others."""
         trainer, outcome = self._trainer, self._committee.last_outcome
         device = batch["completion_mask"].device
-        scored = torch.tensor([outcome.rewards[row] is not None for row in self._committee.rows], device=device)
+        scored_rows = torch.tensor([outcome.rewards[row] is not None for row in self._committee.rows], device=device)
         for name, neutral_value in NEUTRAL_VALUES.items():
             if name in batch:
-                batch[name] = batch[name].masked_fill(~scored.unsqueeze(1), neutral_value)
+                batch[name] = batch[name].masked_fill(~scored_rows.unsqueeze(1), neutral_value)
         tokens = batch["completion_mask"] * batch.get("tool_mask", 1)
         batch["num_items_in_batch"] = trainer.accelerator.gather(tokens.sum()).sum()
-        batch[SCORED] = scored
+        batch[SCORED] = scored_rows
         zero_std_shares = trainer._metrics["train"].get("frac_reward_zero_std")
         if skipped == groups:
             if zero_std_shares:

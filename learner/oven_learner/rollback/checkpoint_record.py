@@ -29,7 +29,7 @@ class Record(BaseModel):
 
     v: Literal[1] = 1
     run: str = Field(description="name of the run; empty: unknown to the learner")
-    training: str = Field(description="number of the training in its script (RunStarted.training)")
+    training: str = Field(description="number of the training run in its script (RunStarted.training)")
     incarnation: int = Field(ge=0)
     n: int = Field(ge=0, description="number of the learner's last message before the save, in this incarnation")
     tick: int = Field(ge=0)
@@ -41,7 +41,7 @@ class Record(BaseModel):
     actuators: dict[str, Value] = Field(default_factory=dict, description="actuator → value, without actions")
     model: dict[str, tuple[int, ...]] = Field(default_factory=dict, description="parameter → shape")
     files: dict[str, int] = Field(default_factory=dict, description="path below the folder → bytes")
-    inexact: tuple[str, ...] = Field(default=(), description="reasons why training does not continue bit for bit")
+    inexact: tuple[str, ...] = Field(default=(), description="reasons why training does not continue exactly as before")
     abandoned: str = Field(default="", description="the rollback that discarded it; empty: it is valid")
 
 
@@ -82,11 +82,11 @@ def read(folder: Path) -> Record | None:
 
 
 def problem(folder: Path) -> str:
-    """Describe why a checkpoint is not complete. Empty if it is complete."""
+    """Return the reason why a checkpoint is not complete, or an empty string if it is complete."""
     if not folder.is_dir():
         return f"{folder} is not a folder"
     if (folder / PART).exists():
-        return f"{folder} was never finished (it contains {PART}), because training ended while it was being written"
+        return f"{folder} was never finished (it contains {PART}), because training stopped while it was being written"
     try:
         record = read(folder)
     except ConfigError as error:
@@ -120,7 +120,7 @@ def in_folder(output: Path) -> list[Path]:
 
 
 def complete(output: Path, run: str, training: str) -> Iterator[tuple[Path, Record]]:
-    """Yield the complete checkpoints of one training of the run, without those that a rollback has abandoned."""
+    """Yield the complete checkpoints of one training run, without those that a rollback has abandoned."""
     for path in in_folder(output):
         if problem(path):
             continue
@@ -144,8 +144,8 @@ def abandon(output: Path, run: str, training: str, after_tick: int, cause: str) 
 
 def checkpoint_to_resume(output: Path, run: str, training: str) -> Path | None:
     """Return the checkpoint for `resume_from_checkpoint=True`, or None if there is none. This is the newest checkpoint
-    of the training. Without one, it is the checkpoint with the highest step that does not belong to another training of
-    this run. Incomplete checkpoints are skipped. Raises ConfigError if all are incomplete."""
+    of the training run. Without one, it is the checkpoint with the highest step that does not belong to another
+    training run. Incomplete checkpoints are skipped. Raises ConfigError if all are incomplete."""
     latest = newest(output, run, training)
     if latest is not None:
         return latest[0]
@@ -165,7 +165,7 @@ def _is_abandoned(path: Path, run: str) -> bool:
 
 
 def is_of_other_training(path: Path, run: str, training: str) -> bool:
-    """Whether another training of this run saved the checkpoint. False if the record is damaged."""
+    """Whether another training run in the same run saved the checkpoint. False if the record is damaged."""
     try:
         record = read(path)
     except ConfigError:

@@ -14,7 +14,7 @@ class Snapshot:
     step: int
     state: Any
     restart: str = ""
-    """How the next process restores the state, for example "starts over". Empty if this process restores it."""
+    """How the next process restores the state, for example "starts over", or an empty string if this process does."""
 
 
 class Rollback(Protocol):

@@ -31,13 +31,13 @@ def check_own_weights(policy: torch.nn.Module, model: torch.nn.Module) -> None:
 
 def check_size(model: torch.nn.Module, loaded_bytes: int, limit: int, form: Form = "resident") -> None:
     """Check the size of the model in its form, together with the `loaded_bytes` of the other teachers."""
-    needed = footprint(model).bytes_as(form)
-    if loaded_bytes + needed > limit:
+    needed_bytes = footprint(model).bytes_as(form)
+    if loaded_bytes + needed_bytes > limit:
         count = sum(parameter.numel() for parameter in model.parameters())
         raise TeacherRefusedError(
-            f"it has {count:,} parameters in {needed:,} bytes, and {loaded_bytes + needed:,} together with the loaded "
-            f"teachers, but the limit is {limit:,}; use a smaller model or dtype, register it with the strategy "
-            "'quantized' or 'offload', or raise limit_bytes"
+            f"it has {count:,} parameters in {needed_bytes:,} bytes, and {loaded_bytes + needed_bytes:,} together with "
+            f"the loaded teachers, but the limit is {limit:,}; use a smaller model or dtype, register it with the "
+            "strategy 'quantized' or 'offload', or raise limit_bytes"
         )
 
 

@@ -146,8 +146,8 @@ class NamedTeachers(ABC, Generic[Model]):
     @property
     def _loaded_bytes(self) -> int:
         """Bytes of the loaded teachers."""
-        loaded: Iterable[Any] = self._models.values()
-        return sum(memory.memory_bytes(model, buffers=False) for model in loaded if model is not None)
+        loaded_models: Iterable[Any] = self._models.values()
+        return sum(memory.memory_bytes(model, buffers=False) for model in loaded_models if model is not None)
 
     def _reserve_name(self, name: str) -> None:
         with self._name_lock:  # two threads may have prepared the same teacher

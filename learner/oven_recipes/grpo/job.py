@@ -8,7 +8,7 @@ from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
 
 from oven_core.protocol.messages import MetricSpec
-from oven_learner.hf.knobs.mixture import Mixture, plug_in
+from oven_learner.hf.knobs.mixture import Mixture, install_sampler
 from oven_learner.rewards import Committee, ModelDescription, convene
 from oven_recipes.base import LR_BOUNDS
 from oven_recipes.grpo.evaluation import accuracy_of
@@ -43,7 +43,7 @@ def build(
         args=args,
         train_dataset=mixture.dataset,
     )
-    plug_in(trainer, mixture)
+    install_sampler(trainer, mixture)
     beta = settings.beta if start.beta is None else start.beta
     teachers = None
     if beta > 0:

@@ -16,7 +16,7 @@ from transformers import TrainerCallback
 from trl.trainer.grpo_config import GRPOConfig
 
 from oven_core.errors import ConfigError, OvenError
-from oven_learner.random_state import preserved_state
+from oven_learner.random_state import preserve_state
 from oven_learner.rewards import Committee, ModelDescription, convene
 from oven_learner.rewards.calibrated import CalibratedReward
 from oven_learner.rewards.informativeness import informativeness
@@ -81,7 +81,7 @@ class EvaluationFiles(TrainerCallback):
     def write(self, phase: str, step: int) -> None:
         """Evaluate the policy and write the files. `phase`: "start" or "end"."""
         try:
-            with preserved_state(self._policy):
+            with preserve_state(self._policy):
                 report = EvaluationReport.measure(self._evaluation, f"at the {phase}, step {step}")
             file = self._folder / f"evaluation-{phase}.json"
             report.write(file, file.with_suffix(".png"))

@@ -27,7 +27,7 @@ from oven_core.errors import ConfigError, reason
 from oven_core.protocol.messages import MetricSpec
 from oven_learner.actuators import Actuators
 from oven_learner.hf.knobs import quantisation
-from oven_learner.hf.knobs.mixture import Mixture, plug_in
+from oven_learner.hf.knobs.mixture import Mixture, install_sampler
 from oven_learner.hf.knobs.quantisation import FakeQuantisation
 from oven_learner.losses import Channel, MultiToken, TextTrainer, TokenWeighted
 from oven_recipes.pretrain import corpus, tokens
@@ -151,7 +151,7 @@ def _surprise(model: PreTrainedModel, batch: Tensor) -> list[float]:
 LR_BOUNDS = (0.001, 1000.0)
 """Bounds of the learning-rate knob. They are so wide that they do not reveal a random start to an agent."""
 WEIGHT_BITS = "eval/weight_bits"
-"""Metric that reports the quantisation during an evaluation."""
+"""Metric that reports the quantisation during an evaluation, as the bits of a linear layer's weight."""
 
 
 def build(settings: PretrainSettings, start: Start, seed: int, workdir: Path, cache: Path) -> Job:
@@ -183,7 +183,7 @@ def build(settings: PretrainSettings, start: Start, seed: int, workdir: Path, ca
         train_dataset=mixture.dataset,
         channels=channels,
     )
-    plug_in(trainer, mixture)
+    install_sampler(trainer, mixture)
 
     def evaluate() -> dict[str, float | list[float]]:
         return _measure_both(
@@ -229,7 +229,7 @@ def gauges(held_out: Sequence[str], served: str = quantisation.NONE) -> tuple[Me
     names = (METRIC, *part_names, *rounded)
     return (
         *(MetricSpec(name=name, better="down", held_out=True, unit="bits per byte") for name in names),
-        MetricSpec(name=WEIGHT_BITS, unit="bits of a linear layer's weight in this evaluation"),
+        MetricSpec(name=WEIGHT_BITS, unit="bits"),
     )
 
 

@@ -75,4 +75,4 @@ def test_without_a_teacher_it_is_an_error_and_for_other_answers_than_texts_it_is
     with caplog.at_level(logging.WARNING):
         off = convene(RULES, description=ModelDescription(name="m", description="moves", modality="motion"))
     assert off.members == ("vowels", "early")
-    assert "the verifier near is off, because it compares texts and the modality is motion" in caplog.text
+    assert "the verifier near is off, because it compares strings and the modality is motion" in caplog.text

@@ -191,4 +191,4 @@ def test_an_invalid_number_of_batches_is_refused(tmp_path: Path, count: float | 
     line = FakeLink({1: ("data.skip", count)})
     assert trained(tmp_path, line, max_steps=3) == batches(3)
     (receipt,) = line.receipts()
-    assert receipt.status == "rejected" and "give a whole number from 1" in receipt.reason
+    assert receipt.status == "rejected" and "pass a whole number from 1" in receipt.reason

@@ -199,7 +199,7 @@ def test_unsupported_trainers_are_refused_generation_ahead(tmp_path: Path) -> No
     trainer, committee = made(tmp_path, Judges(), ahead=1)
     trainer.accelerator.state.num_processes = 2
     try:
-        with pytest.raises(ConfigError, match="supports one process, but this training has 2"):
+        with pytest.raises(ConfigError, match="supports one process, but this training run has 2"):
             attach(trainer, committee=committee, link=FakeLink())
     finally:
         trainer.accelerator.state.num_processes = 1

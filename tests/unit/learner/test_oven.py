@@ -109,7 +109,7 @@ def test_before_training_a_teacher_is_there_at_once_and_without_a_first_one_neve
     baked.attach_to_model(baked)
     assert vars(baked)["teacher"] is baked.teachers["late"]
     untaught = oven(tmp_path, teachers=0)
-    with pytest.raises(ConfigError, match="needs a training with a teacher"):
+    with pytest.raises(ConfigError, match="needs a training run with a teacher"):
         untaught.register_teacher(late())
     untaught.attach_to_model(untaught)
     assert vars(untaught)["teacher"] is None

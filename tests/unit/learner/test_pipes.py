@@ -37,7 +37,7 @@ def test_everything_arrives_in_order(parcels_sent: list[tuple[tuple[Any, bytes],
             came += inlet.take()
         assert outlet.idle
         outlet.close()
-        while not inlet.ended:
+        while not inlet.is_exhausted:
             came += inlet.take()
     finally:
         inlet.close()

@@ -16,7 +16,7 @@ from torch.nn.functional import rms_norm, silu
 from transformers import Trainer, TrainerCallback
 
 from oven_core.protocol.messages import RunStarted, Value
-from oven_learner.hf.knobs.quantisation import FakeQuantisation, fake_quantised
+from oven_learner.hf.knobs.quantisation import FakeQuantisation, fake_quantise
 from oven_learner.link.resume_state import ResumeState
 from oven_learner.testing import FakeLink
 from oven_recipes.runner import Job
@@ -316,7 +316,7 @@ def test_gradients_include_a_term_only_while_it_is_on(home: Home, tmp_path: Path
         FakeQuantisation(quantised_model).write("none")
         with torch.no_grad():
             for module in FakeQuantisation(quantised_model).layers:
-                module.weight.copy_(fake_quantised(module.weight, 4))
+                module.weight.copy_(fake_quantise(module.weight, 4))
         plain.model = quantised_model
         assert same_gradients(actual, [*gradients(plain, batch), *heads]), "straight through"
     else:

@@ -159,7 +159,7 @@ def test_a_state_of_other_prompts_warns_and_one_of_a_higher_cap_is_refused(caplo
     with caplog.at_level(logging.WARNING, "oven.learner"):
         PromptSource({"sums": SUMS[::-1], "proofs": PROOFS}, seed=1, cap=8).load_state_dict(state)
     assert "the prompts differ from those of the saved state" in caplog.text
-    with pytest.raises(ConfigError, match="name exactly"):
+    with pytest.raises(ConfigError, match="expected exactly"):
         PromptSource({"sums": SUMS}).load_state_dict(state)
 
 

@@ -16,7 +16,7 @@ from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel, Llam
 from oven_learner.actuators import Actuators
 from oven_learner.hf.attach import attach
 from oven_learner.hf.knobs import quantisation
-from oven_learner.hf.knobs.quantisation import BITS, GROUP, FakeQuantisation, fake_quantised
+from oven_learner.hf.knobs.quantisation import BITS, GROUP, FakeQuantisation, fake_quantise
 from oven_learner.testing import FakeLink
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
 def test_a_weight_is_the_nearest_level_and_its_gradient_passes(seed: int, bits: int, width: int, size: float) -> None:
     weight = size * torch.randn(6, width, generator=torch.Generator().manual_seed(seed))
     weight = weight.requires_grad_()
-    levels = fake_quantised(weight, bits)
+    levels = fake_quantise(weight, bits)
     upstream = torch.randn(weight.shape, generator=torch.Generator().manual_seed(seed + 1))
     (gradient,) = torch.autograd.grad(levels, weight, upstream)
     assert torch.equal(gradient, upstream), "straight through, for the largest as well"
@@ -35,7 +35,7 @@ def test_a_weight_is_the_nearest_level_and_its_gradient_passes(seed: int, bits: 
     scale = rows.abs().amax(1, keepdim=True) / (2 ** (bits - 1) - 1)
     assert bool(((rounded - rows).abs() <= scale * (0.5 + 1e-4)).all())
     assert all(len(row.unique()) <= 2**bits - 1 for row in rounded)
-    again = fake_quantised(levels.detach(), bits)
+    again = fake_quantise(levels.detach(), bits)
     assert torch.allclose(again, levels, rtol=1e-5, atol=0), "a rounded weight stays"
 
 
@@ -43,9 +43,9 @@ def test_zeros_stay_and_nan_stays_nan() -> None:
     weight = torch.ones(4, GROUP)
     weight[1], weight[2, 3], weight[3, 4] = 0.0, float("nan"), float("inf")
     for bits in BITS.values():
-        levels = fake_quantised(weight, bits)
+        levels = fake_quantise(weight, bits)
         assert torch.equal(levels[:2], weight[:2]) and not bool(levels[2:].isfinite().any())
-    assert fake_quantised(torch.ones(2, 4, dtype=torch.bfloat16), 8).dtype is torch.bfloat16
+    assert fake_quantise(torch.ones(2, 4, dtype=torch.bfloat16), 8).dtype is torch.bfloat16
 
 
 def gpt2() -> GPT2LMHeadModel:
@@ -69,7 +69,7 @@ def test_switching_quantisation_off_leaves_no_trace(made: Any) -> None:
         with torch.no_grad():
             for layer in FakeQuantisation(explicit).layers:
                 across = type(layer).__name__ == "Conv1D"
-                rounded = fake_quantised(layer.weight.T if across else layer.weight, bits)
+                rounded = fake_quantise(layer.weight.T if across else layer.weight, bits)
                 layer.weight.copy_(rounded.T if across else rounded)
             actual, wanted = (variant(input_ids=rows).logits for variant in (model, explicit))
             assert torch.allclose(actual, wanted, atol=1e-6) and not torch.allclose(

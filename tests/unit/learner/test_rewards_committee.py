@@ -281,7 +281,7 @@ def test_findings_about_judges_are_logged_once_and_measured(caplog: pytest.LogCa
     }
     announced = {metric.name for metric in committee.metric_specs()}
     assert {name for name in metrics if name.startswith("committee/judge/")} <= announced
-    assert caplog.text.count("is in quarantine") == caplog.text.count("reads long texts only") == 1
+    assert caplog.text.count("is in quarantine") == caplog.text.count("reads long answers only") == 1
     remote.health["judge"] = JudgeHealth()
     judged(committee, ["a", "aa"])
     assert "resolved: it is in quarantine" in caplog.text

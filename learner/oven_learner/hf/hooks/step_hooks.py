@@ -39,7 +39,7 @@ class StepEnd:
     """The metrics of a step, to which each hook adds its own."""
 
     trained_steps: int
-    """Number of gradient steps of this training, including those that rollbacks threw away."""
+    """Number of gradient steps of this training run, including those that rollbacks threw away."""
     is_last: bool
     published_names: frozenset[str]
     """Names of metrics that are still in transit from the device and are published for this step."""
@@ -52,7 +52,7 @@ class StepHook:
     called on every rank, because some communicate between ranks."""
 
     def begin(self, ranks: Ranks) -> None:
-        """Prepare for a training. The optimizer, the scheduler and the data loader already exist."""
+        """Prepare for a training run. The optimizer, the scheduler and the data loader already exist."""
 
     def metric_specs(self) -> tuple[MetricSpec, ...]:
         """Return the metrics that the hook measures. Called after `begin` of all hooks."""

@@ -118,8 +118,8 @@ class StepTiming(StepHook):
 
 COMMON_METRICS = (
     MetricSpec(name="loss", better="down"),
-    MetricSpec(name="grad_norm", unit="before clipping"),
-    MetricSpec(name="learning_rate", unit="of this step"),
+    MetricSpec(name="grad_norm", unit="norm before clipping"),
+    MetricSpec(name="learning_rate", unit="rate used in this step"),
 )
 DISTILLATION = (
     MetricSpec(name="entropy", unit="nats per token"),
@@ -137,12 +137,12 @@ SFT = (
     MetricSpec(name="mean_token_accuracy", better="up"),
 )
 DPO = (
-    MetricSpec(name="rewards/accuracies", better="up", unit="share of pairs in the right order"),
-    MetricSpec(name="rewards/margins", better="up", unit="β × nats, chosen over rejected"),
+    MetricSpec(name="rewards/accuracies", better="up", unit="share of pairs in the correct order"),
+    MetricSpec(name="rewards/margins", better="up", unit="β × nats, chosen minus rejected"),
     MetricSpec(name="rewards/chosen", unit="β × nats against the reference"),
     MetricSpec(name="rewards/rejected", unit="β × nats against the reference"),
-    MetricSpec(name="logps/chosen", unit="nats, sum over tokens"),
-    MetricSpec(name="logps/rejected", unit="nats, sum over tokens"),
+    MetricSpec(name="logps/chosen", unit="nats, summed over tokens"),
+    MetricSpec(name="logps/rejected", unit="nats, summed over tokens"),
     *SFT,
 )
 BY_TRAINER = {"SFTTrainer": SFT, "DPOTrainer": DPO, "DistillationTrainer": DISTILLATION}

@@ -1,4 +1,4 @@
-"""The knob `data.mixture`, each dataset's share of the training data, and the action `data.skip`, which skips batches.
+"""The knob `data.mixture`, which sets each dataset's share of the training data, and the action `data.skip`.
 
     mixture = oven.Mixture({"easy": one, "hard": other}, seed=0)
     trainer = SFTTrainer(train_dataset=mixture.dataset, ...)
@@ -27,8 +27,8 @@ from oven_learner.actuators import Actuators
 
 MIXTURE = "data.mixture"
 LAG_CHUNKS = 2
-"""Number of chunks that are already drawn when a change is made. The loader of HF Trainer prefetches one batch, and
-accelerate another one. So a change in step k first affects the data of step k + 2 (with one batch per chunk)."""
+"""Number of chunks that have already been drawn when a change is made. HF Trainer's loader prefetches one batch, and
+accelerate prefetches another. So a change in step k first affects the data of step k + 2 (with one batch per chunk)."""
 SKIP = "data.skip"
 MAX_SKIPPED = 10_000
 """Maximum number of batches in one skip. A larger number is probably a mistake."""
@@ -82,7 +82,7 @@ class Mixture:
         if not datasets or not all(len(rows) for rows in datasets.values()):
             lengths = {name: len(rows) for name, rows in datasets.items()}
             raise ConfigError(
-                f"the mixture has the datasets {lengths}; give one or more named datasets, each with rows"
+                f"the mixture has no datasets, or one is empty (rows: {lengths}); pass at least one non-empty dataset"
             )
         self.names = tuple(datasets)
         self.seed = seed
@@ -90,16 +90,20 @@ class Mixture:
         """All datasets concatenated: the trainer's `train_dataset`."""
         self.epoch_dataset = self.dataset
         """The dataset that the loader reads."""
-        ends = list(accumulate(len(rows) for rows in datasets.values()))
-        self.pools = dict(zip(self.names, map(range, [0, *ends], ends), strict=False))
+        self.pools: dict[str, range] = {}
+        """Dataset → its rows in `dataset`."""
+        row_count = 0
+        for name, rows in datasets.items():
+            self.pools[name] = range(row_count, row_count + len(rows))
+            row_count += len(rows)
         sizes = {name: float(len(pool)) for name, pool in self.pools.items()}
-        self.timeline = [(0, self._normalised(weights or sizes))]
+        self.timeline = [(0, self._normalise(weights or sizes))]
         """List of (first chunk, weights from that chunk on), oldest first."""
         self.skips = [(0, 0)]
         """List of (first chunk, number of chunks skipped before it), oldest first."""
         self.next_chunk = 0
         """The next chunk to draw."""
-        self.read_rows = ReadRows(ends[-1])
+        self.read_rows = ReadRows(row_count)
         """Rows already used for training, without rows that were only drawn ahead."""
         self.sampler: MixtureSampler | None = None
         """The trainer's sampler, or None before the trainer has created its loader."""
@@ -110,7 +114,7 @@ class Mixture:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore a state, including which rows were read. Raises ConfigError if the datasets differ."""
-        self.timeline = [(int(chunk), self._normalised(weights)) for chunk, weights in state["timeline"]]
+        self.timeline = [(int(chunk), self._normalise(weights)) for chunk, weights in state["timeline"]]
         self.skips = [(int(chunk), int(skipped)) for chunk, skipped in state["skips"]]
         self.next_chunk = int(state["next"])
         self.read_rows.restore(state["read"])
@@ -120,15 +124,15 @@ class Mixture:
         return dict(self.timeline[-1][1])
 
     def set(self, weights: Mapping[str, float]) -> None:
-        """Use these weights from the next chunk that is not drawn yet (`LAG_CHUNKS` from now). Raises ConfigError
+        """Use these weights from the next chunk that has not been drawn yet (`LAG_CHUNKS` from now). Raises ConfigError
         unless the weights name exactly the datasets, are finite and >= 0, and have a positive sum."""
-        new_entry = (self.next_chunk, self._normalised(weights))
+        new_entry = (self.next_chunk, self._normalise(weights))
         self.timeline = [entry for entry in self.timeline if entry[0] < self.next_chunk] + [new_entry]
 
     def skip(self, count: int, chunk: int) -> None:
         """Skip `count` chunks of data from `chunk` on. That chunk is drawn next, even if it was drawn before."""
-        skipped = self.skips[-1][1] + count
-        self.skips = [entry for entry in self.skips if entry[0] < chunk] + [(chunk, skipped)]
+        skipped_chunks = self.skips[-1][1] + count
+        self.skips = [entry for entry in self.skips if entry[0] < chunk] + [(chunk, skipped_chunks)]
         self.next_chunk = chunk
 
     def position(self, chunk: int) -> int:
@@ -161,9 +165,9 @@ class Mixture:
     def check_loader(self, args: Any) -> None:
         """Raise ConfigError if a loader with these arguments cannot follow the mixture."""
 
-    def _normalised(self, weights: Mapping[str, float]) -> dict[str, float]:
+    def _normalise(self, weights: Mapping[str, float]) -> dict[str, float]:
         if set(weights) != set(self.names):
-            raise ConfigError(f"the mixture has weights for {sorted(weights)}; name exactly {sorted(self.names)}")
+            raise ConfigError(f"the mixture got weights for {sorted(weights)}, expected exactly {sorted(self.names)}")
         total = math.fsum(weights.values())
         if not (math.isfinite(total) and total > 0 and min(weights.values()) >= 0):
             raise ConfigError(f"mixture {dict(weights)}: the weights must be finite and >= 0, with a positive sum")
@@ -202,7 +206,7 @@ class MixtureSampler(Sampler[int]):
         return self.chunks * self.repeats * self.prompts * self.group_size
 
 
-def plug_in(trainer: Any, mixture: Mixture) -> None:
+def install_sampler(trainer: Any, mixture: Mixture) -> None:
     """Replace the trainer's own sampler with the mixture. Call it before `train()`, which creates the loader. Raises
     ConfigError unless the trainer's rows are exactly those of the mixture, without packing or filtering."""
     if getattr(trainer._get_train_sampler, "oven_mixture", None) is mixture:
@@ -255,40 +259,41 @@ def _concatenate(datasets: list[Any]) -> Any:
 
 
 class Skip:
-    """The action `data.skip` of one trainer. It also discards skipped batches that the loader has drawn ahead."""
+    """The action `data.skip` of one trainer. It also discards the chunks that the loader prefetched before the skip."""
 
     def __init__(self, trainer: Any, mixture: Mixture) -> None:
         self._mixture = mixture
-        self._trained_chunks = 0
-        self._batches_to_drop = 0
+        self._fetched_chunks = 0  # chunks that training has fetched from the loader, if each step fetches one
+        self._chunks_to_discard = 0
         fetch = trainer.get_batch_samples
 
         def fetch_after_skip(iterator: Any, batches: int, *rest: Any) -> Any:
-            while self._batches_to_drop:
-                self._batches_to_drop -= 1
+            while self._chunks_to_discard:
+                self._chunks_to_discard -= 1
                 fetch(iterator, batches, *rest)
-            self._trained_chunks += 1
+            self._fetched_chunks += 1
             return fetch(iterator, batches, *rest)
 
         fetch_after_skip.oven_skip = self  # type: ignore[attr-defined]
         trainer.get_batch_samples = fetch_after_skip
 
     def begin(self, step: int) -> None:
-        self._trained_chunks, self._batches_to_drop = step, 0
+        self._fetched_chunks, self._chunks_to_discard = step, 0
 
     def __call__(self, count: float | None) -> tuple[float, float]:
-        """Skip `count` batches. Return the positions of the next batch without and with the skip. The skip begins after
-        the chunks that are already drawn if several steps use a chunk (completions are reused), and at the last step of
-        an epoch. Raises ValueError for an invalid count."""
+        """Skip `count` batches. Return the positions of the next batch without and with the skip. Normally the skip
+        also discards prefetched chunks. If several steps share a chunk (completions are reused), or at the last step of
+        an epoch, it starts after them. Raises ValueError for an invalid count."""
         if count is None or not 1 <= count <= MAX_SKIPPED or count != int(count):
-            raise ValueError(f"cannot skip {count!r} batches; give a whole number from 1 to {MAX_SKIPPED:,}")
+            raise ValueError(f"cannot skip {count!r} batches; pass a whole number from 1 to {MAX_SKIPPED:,}")
         mixture, sampler = self._mixture, self._mixture.sampler
-        chunk = next_chunk = mixture.next_chunk
-        if sampler is not None and sampler.repeats == 1 and next_chunk < sampler.end_chunk:
-            chunk = min(next_chunk, self._trained_chunks)
+        prefetched_chunks = 0
+        if sampler is not None and sampler.repeats == 1 and mixture.next_chunk < sampler.end_chunk:
+            prefetched_chunks = max(0, mixture.next_chunk - self._fetched_chunks)
+        self._chunks_to_discard += prefetched_chunks
+        chunk = mixture.next_chunk - prefetched_chunks  # the sampler draws the prefetched chunks again, after the skip
         before = mixture.position(chunk)
         mixture.skip(int(count), chunk)
-        self._batches_to_drop += next_chunk - chunk
         return float(before), float(mixture.position(chunk))
 
 

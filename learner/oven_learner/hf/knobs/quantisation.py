@@ -1,4 +1,6 @@
-"""The knob `train.quantisation`, which trains with weights rounded to 8 or 4 bits. It can be switched during a run.
+"""The knob `train.quantisation`, which rounds the weights to 8 or 4 bits during training.
+
+It can be changed during a run:
 
     actuators = oven.Actuators()
     quantisation.announce(actuators, FakeQuantisation(model))
@@ -31,11 +33,11 @@ NONE: Final = "none"
 BITS: Final = {"int8": 8, "int4": 4}
 """Choice → number of bits per weight."""
 GROUP: Final = 32
-"""Number of weights that share a scale with 4 bits, as in llama.cpp's Q4_0 and torchao's CPU default. With 8 bits, all
-weights of an output share one scale."""
+"""In 4-bit mode, number of weights that share a scale, as in llama.cpp's Q4_0 and torchao's CPU default. In 8-bit mode,
+all weights of an output share one scale."""
 
 
-def fake_quantised(weight: Tensor, bits: int) -> Tensor:
+def fake_quantise(weight: Tensor, bits: int) -> Tensor:
     """Round a weight (out, in) symmetrically to 2^bits − 1 levels. The gradient passes through unchanged. The largest
     weight of each output sets the scale. With 4 bits, each GROUP of inputs has its own scale, if GROUP divides their
     number. No weight is clipped. A weight that is not finite makes its group NaN."""
@@ -54,7 +56,7 @@ class QuantisedLinear(nn.Linear):
     oven_bits: int
 
     def forward(self, input: Tensor) -> Tensor:
-        return linear(input, fake_quantised(self.weight, self.oven_bits), self.bias)
+        return linear(input, fake_quantise(self.weight, self.oven_bits), self.bias)
 
 
 class QuantisedConv1D(Conv1D):  # type: ignore[misc, unused-ignore]
@@ -63,7 +65,7 @@ class QuantisedConv1D(Conv1D):  # type: ignore[misc, unused-ignore]
     oven_bits: int
 
     def forward(self, x: Tensor) -> Tensor:
-        return linear(x, fake_quantised(self.weight.T, self.oven_bits), self.bias)
+        return linear(x, fake_quantise(self.weight.T, self.oven_bits), self.bias)
 
 
 QUANTISED: Final[dict[type[nn.Module], type[nn.Module]]] = {nn.Linear: QuantisedLinear, Conv1D: QuantisedConv1D}
@@ -84,7 +86,7 @@ class FakeQuantisation:
             if type(module) in (*QUANTISED, *FULL) and module is not output and module.weight.requires_grad
         ]
         if not self.layers:
-            raise ConfigError(f"{type(model).__name__} has no trainable linear layer, which {NAME} needs")
+            raise ConfigError(f"{type(model).__name__} has no trainable linear layer, so {NAME} cannot be used")
 
     def read(self) -> str:
         """Return the current choice: `none`, `int8` or `int4`."""
@@ -108,7 +110,4 @@ class FakeQuantisation:
 
 def announce(actuators: Actuators, quantisation: FakeQuantisation) -> None:
     """Register the choice. A change shifts the training loss itself, so only held-out data can judge it."""
-    choices = (NONE, *BITS)
-    actuators.choice(
-        NAME, quantisation.read, quantisation.write, choices, unit="the linear layers' weights", moves_own_metric=True
-    )
+    actuators.choice(NAME, quantisation.read, quantisation.write, (NONE, *BITS), moves_own_metric=True)

@@ -75,7 +75,7 @@ class AuthoredPrompts:
 
 
 class Admission:
-    """Decides which texts are refused. `data_prompts` are used for training, and `held_out` for evaluation."""
+    """Decides which prompts are refused. `data_prompts` are used for training, and `held_out` for evaluation."""
 
     def __init__(self, data_prompts: Sequence[str], held_out: Iterable[str]) -> None:
         self._data_keys = {key_of(text) for text in data_prompts}
@@ -90,7 +90,8 @@ class Admission:
         self._lengths = sorted({len(gram) for gram in self._quotes})
 
     def refusal(self, text: str, accepted: Collection[int]) -> str:
-        """Return the reason for refusing the text, or an empty string. `accepted` has the keys of accepted prompts."""
+        """Return the reason for refusing the prompt, or an empty string. `accepted` has the keys of accepted
+        prompts."""
         if refusal := fault(text):
             return refusal
         if key_of(text) in self._data_keys or key_of(text) in accepted:
@@ -114,7 +115,7 @@ def key_of(text: str) -> int:
 
 
 def _split_words(text: str) -> list[str]:
-    """Split a text into words without punctuation. Mathematical signs are words."""
+    """Split a string into words without punctuation. Mathematical signs are words."""
     return [word for part in normalized(text).split() if (word := part.strip(".,;:!?\"'()[]"))]
 
 

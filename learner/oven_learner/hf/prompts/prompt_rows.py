@@ -26,16 +26,16 @@ def read(prompts: Prompts, source_name: str) -> Iterator[tuple[str, Row]]:
     for count, (location, entry) in enumerate(_entries(prompts, source_name), start=1):
         if count > MAX_ROWS:
             raise ConfigError(f"{source_name} has more than {MAX_ROWS:,} prompts; give fewer, or a function that ends")
-        yield location, validated_row(entry, location)
+        yield location, validate_row(entry, location)
 
 
-def validated_row(entry: Any, location: str) -> Row:
+def validate_row(entry: Any, location: str) -> Row:
     """Return a prompt as a row. `entry` is text, messages, or a mapping with one of them as `prompt` and other columns.
     Raises ConfigError for anything else."""
     row = dict(entry) if isinstance(entry, Mapping) else {PROMPT: entry}
     if PROMPT not in row:
         columns = ", ".join(map(str, row)) or "nothing"
-        raise ConfigError(f"{location} has no `prompt`, only {columns}; add the text or the messages as `prompt`")
+        raise ConfigError(f"{location} has no `prompt`, only {columns}; add the string or the messages as `prompt`")
     if invalid_names := [name for name in row if not isinstance(name, str)]:
         raise ConfigError(f"{location} has the column name {invalid_names[0]!r}; use a string")
     prompt = row[PROMPT]

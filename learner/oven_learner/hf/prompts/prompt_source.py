@@ -23,7 +23,7 @@ from oven_learner.client.client import OvenClient
 from oven_learner.hf.knobs.mixture import Mixture
 from oven_learner.hf.prompts.authored import AuthoredPrompts
 from oven_learner.hf.prompts.injected import InjectedPrompts, Injection
-from oven_learner.hf.prompts.prompt_rows import PROMPT, TOPIC, Prompts, Row, digest, is_text, read, validated_row
+from oven_learner.hf.prompts.prompt_rows import PROMPT, TOPIC, Prompts, Row, digest, is_text, read, validate_row
 
 log = logging.getLogger("oven.learner")
 
@@ -103,7 +103,8 @@ class PromptSource(Mixture):
         return len(self._injected)
 
     def inject(self, prompts: Sequence[Any], *, by: str, why: str, topic: str | None = None) -> Injection:
-        """Add prompts to a topic, from the next chunk that is not drawn yet. Beyond the cap, the oldest are evicted.
+        """Add prompts to a topic, from the next chunk that has not been drawn yet. Beyond the cap, the oldest are
+        evicted.
 
         Logs `by`, `why` and the hashes of the prompts, but no text. Raises ConfigError for invalid arguments, too many
         prompts, invalid prompts, prompts in a different form than the data, or no `topic` if there are several. Raises
@@ -218,7 +219,7 @@ class PromptSource(Mixture):
 
     def _injected_row(self, prompt: Any, index: int) -> Row:
         location = f"injected prompt {index}"
-        row = validated_row(prompt, location)
+        row = validate_row(prompt, location)
         if unknown := next((name for name in row if name not in self._columns), None):
             raise UnknownNameError("column of the prompts", unknown, self._columns)
         if is_text(row) != self._is_text:

@@ -49,7 +49,7 @@ def test_a_loop_that_sets_its_rate_itself_rejects_whole_plans_and_says_how_to_me
     rates, rollbacks = reading.not_applied[::2], reading.not_applied[1::2]
     assert 1 <= len(rates) == len(rollbacks) <= 2
     assert all("your loop sets the rate itself" in why and "get_lr(step) * client.lr_scale" in why for why in rates)
-    assert all(why.startswith("skipped run.rollback") and "whole or not at all" in why for why in rollbacks)
+    assert all(why.startswith("skipped run.rollback") and "a plan is all or nothing" in why for why in rollbacks)
 
 
 def test_a_loop_at_a_tenth_of_its_rate_is_raised_and_ends_better() -> None:

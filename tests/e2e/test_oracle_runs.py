@@ -31,7 +31,7 @@ def test_an_oracle_is_trained_evaluated_and_saved(oven: Oven) -> None:
     command = ["up", "--headless", "--recipe", "oracle", "--start", "drill:overconfident", "--steps", "2"]
     code, output = oven(*command, *sizes, "--run", "oracle", "--no_initial_eval", "--kl_penalty", ".1")
     assert code == 0, output
-    assert output.splitlines()[0].startswith("DRILL overconfident: all supervised answers, wrong ones too, state")
+    assert output.splitlines()[0].startswith("DRILL overconfident: all supervised answers, including wrong ones, state")
 
     events = oven.events("oracle")
     started = next(event.body for event in events if isinstance(event.body, RunStarted))

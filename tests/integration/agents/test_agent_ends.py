@@ -195,4 +195,4 @@ async def test_a_crash_at_the_limit_says_that_it_may_be_the_limits(tmp_path: Pat
         )
         assert await child.wait() == 128 + signal.SIGABRT
         child.close()
-        assert ("an agent process may use 128 MB (agents_memory_mb)" in child.tail()) == expected
+        assert ("an agent process may use at most 128 MB (agents_memory_mb)" in child.tail()) == expected

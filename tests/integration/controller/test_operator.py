@@ -99,7 +99,7 @@ def test_operators_approve_set_veto_and_mute(stack: Stack) -> None:
         (("set", "grad.clip", '{"a": '), "is not JSON"),
         (("set", "grad.clip", "1", "--run", "nobody"), "no run named 'nobody'"),
         (("autonomy", "sometimes"), "'sometimes' is not one of"),
-        (("mute", "x" * 80), "cannot be sent"),
+        (("mute", "x" * 80), "at most 64 characters"),
     ):
         code, text = stack.command(*args)
         assert (code, words in text, "Traceback" in text) == (2, True, False), text

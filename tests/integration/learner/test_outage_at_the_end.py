@@ -99,7 +99,7 @@ def test_without_the_store_log_jsonl_has_the_whole_log(stack: Stack) -> None:
     up = training(stack, "gone")
     folder = stack.run_folder("gone")
     shutil.rmtree(folder.server.folder / "store")
-    up.until("the store of the log is gone")
+    up.until("the store of the log was removed")
     down(stack, "gone")
     ended(stack, "gone", up)
     content = read_spool(folder.path, "gone")

@@ -104,4 +104,4 @@ async def test_live_over_a_restart_from_elsewhere_and_after(
     output = capsys.readouterr().out
     assert all(clean(line) == line for line in output.split("\n"))
     assert "critic 0.8: right and short" in output and "996,000 characters omitted" in output
-    assert "reward –, advantage –" in output and "and 5 more completions" in output
+    assert "reward –, advantage –" in output and "5 more completions of this group" in output

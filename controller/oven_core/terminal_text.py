@@ -26,7 +26,7 @@ def say(*lines: str, flush: bool = False) -> None:
 
 def counted(number: int, noun: str) -> str:
     """Return "1 vote", "2 votes", …"""
-    return f"{number:,} {noun}{'s' * (number != 1)}"
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
 COLUMNS = 80

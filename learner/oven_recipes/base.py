@@ -1,5 +1,5 @@
-"""The interface of recipes, the entry points of the group `oven.recipes`. Importing a recipe needs no torch, but
-training does."""
+"""The interface of recipes, the entry points of the group `oven.recipes`. Importing a recipe does not import
+torch, but training does."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from oven_runs.settings import resolution
 
 
 @dataclass(frozen=True)
-class Order:
+class TrainingRequest:
     """A request from `up` to train a recipe."""
 
     start: str
@@ -38,7 +38,7 @@ class Recipe(resolution.Recipe, Protocol):
     def name(self) -> str:
         """The recipe's name in the log and in the entry points."""
 
-    def train(self, order: Order) -> None:
+    def train(self, request: TrainingRequest) -> None:
         """Train to the end. Environment variables have the address of the controller."""
 
 

@@ -1,4 +1,4 @@
-"""The learner process of `oven-controller up`, which runs the recipe in the run folder's config.json."""
+"""The learner process of `oven-controller up`, which runs the recipe named in the run folder's config.json."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from pathlib import Path
 
 from oven_core.errors import ConfigError, UnknownNameError, reason
 from oven_learner.rollback.checkpoint_record import in_folder, problem
-from oven_recipes.base import Order, Recipe
+from oven_recipes.base import Recipe, TrainingRequest
 
 
 def main(args: list[str]) -> int:
-    """Run the learner process. It ends with RunEnded in the log, or with an error."""
+    """Run the learner process. It stops with RunEnded in the log, or with an error."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     logging.getLogger("httpx").setLevel(logging.WARNING)
     folder = Path(os.environ["OVEN_RUN_DIR"])
@@ -27,7 +27,7 @@ def main(args: list[str]) -> int:
         raise UnknownNameError("recipe", settings["recipe"], recipes)
     recipe: Recipe = recipes[settings["recipe"]].load()
     recipe.train(
-        Order(
+        TrainingRequest(
             start=settings["start"],
             seed=settings["seed"],
             steps=settings["steps"],

@@ -23,7 +23,7 @@ from oven_learner.hf.knobs.mixture import Mixture
 from oven_learner.optim.lr_scale import USER_BOUNDS
 from oven_learner.rewards import Committee
 from oven_learner.teachers import Teachers
-from oven_recipes.base import Order, Recipe
+from oven_recipes.base import Recipe, TrainingRequest
 
 
 def trainer_arguments(settings: Any, learning_rate: float, seed: int, workdir: Path) -> dict[str, Any]:
@@ -63,15 +63,13 @@ class Job:
     """The recipe's own knobs."""
     teachers: Teachers | None = None
     committee: Committee | None = None
-    finished: Callable[[], None] | None = None
-    """Called at the end of a training that was not stopped."""
 
     def __post_init__(self) -> None:
         self.trainer.remove_callback(PrinterCallback)  # prints every step when the progress bar is disabled
 
     def attach(self, **options: Any) -> Attachment:
-        """Attach the trainer; `options` go to `oven.attach`."""
-        names = {field.name for field in fields(self)} - {"trainer", "finished"}
+        """Attach the trainer. `options` are passed to `oven.attach`."""
+        names = {field.name for field in fields(self)} - {"trainer"}
         return attach(self.trainer, **{name: getattr(self, name) for name in names}, **options)
 
 
@@ -99,17 +97,15 @@ def end_on_sigterm(client: Callable[[], OvenClient | None]) -> None:
     signal.signal(signal.SIGTERM, end)
 
 
-def train(recipe: Recipe, order: Order, build: Build) -> None:
+def train(recipe: Recipe, request: TrainingRequest, build: Build) -> None:
     """Train to the end. While there is no client to stop cleanly, SIGTERM ends the process at once."""
     attachment: Attachment | None = None
     end_on_sigterm(lambda: attachment.client if attachment is not None else None)
-    options = {**order.options, **({"max_steps": order.steps} if order.steps else {})}
-    checkpoints = order.folder / "checkpoints"
+    options = {**request.options, **({"max_steps": request.steps} if request.steps else {})}
+    checkpoints = request.folder / "checkpoints"
     checkpoints.mkdir(exist_ok=True)
-    job = prepare_job(recipe, build, options, order.start, order.seed, checkpoints, order.cache)
-    attachment = job.attach(seconds=order.seconds, recipe=recipe.name)
+    job = prepare_job(recipe, build, options, request.start, request.seed, checkpoints, request.cache)
+    attachment = job.attach(seconds=request.seconds, recipe=recipe.name)
     attachment.resumable = True
     gc.freeze()  # garbage collection at the start of training and at exit took seconds
-    job.trainer.train(resume_from_checkpoint=order.resume or None)
-    if job.finished is not None and not (attachment.client and attachment.client.stopping):
-        job.finished()
+    job.trainer.train(resume_from_checkpoint=request.resume or None)

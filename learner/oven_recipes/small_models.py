@@ -1,4 +1,4 @@
-"""Building blocks of the recipes' small models: a Llama, batches of targets, and a supervised training loop."""
+"""Building blocks of the recipes' small models: a Llama, batches of targets, and a training step."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ IGNORED_LABEL = -100  # cross_entropy's default ignore_index
 
 
 class Sizes(Protocol):
-    """The sizes of a Llama: the widths of its hidden states and feed-forward layer, and its numbers of blocks and
-    attention heads."""
+    """The sizes of a Llama: the widths of its hidden states and feed-forward layer, and the number of
+    blocks and attention heads."""
 
     @property
     def hidden(self) -> int: ...
@@ -82,13 +82,13 @@ def warmup_decay_schedule(optimizer: torch.optim.Optimizer, steps: int, ramp: in
     return LambdaLR(optimizer, lambda t: min(1.0, (t + 1) / ramp) * (1 - 0.95 * t / max(1, steps)))
 
 
-def optimizer_step(loss: Tensor, weights: Iterable[Tensor], *parts: Any) -> None:
-    """Take one training step: clip the gradients of `weights` to a norm of 1, then step each optimizer and schedule in
-    `parts`."""
-    weights = list(weights)
-    for weight in weights:
-        weight.grad = None
+def optimizer_step(loss: Tensor, parameters: Iterable[Tensor], *steppables: Any) -> None:
+    """Take one training step: clip the gradients of `parameters` to a norm of 1, then step the optimizers and learning
+    rate schedules in `steppables`."""
+    parameters = list(parameters)
+    for parameter in parameters:
+        parameter.grad = None
     loss.backward()  # type: ignore[no-untyped-call]
-    torch.nn.utils.clip_grad_norm_(weights, 1.0)
-    for part in parts:
-        part.step()
+    torch.nn.utils.clip_grad_norm_(parameters, 1.0)
+    for steppable in steppables:
+        steppable.step()

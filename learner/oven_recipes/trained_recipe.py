@@ -1,4 +1,4 @@
-"""Recipes for a trainer from transformers or TRL. Importing this module needs no torch."""
+"""Recipes for a trainer from transformers or TRL. This module does not import torch."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from oven_recipes.base import Order, Start
+from oven_recipes.base import Start, TrainingRequest
 
 
 @dataclass(frozen=True)
@@ -27,8 +27,8 @@ class TrainedRecipe:
     def parse_start(self, text: str, seed: int, options: Any) -> Start:
         return self.start_parser(text, seed, options)
 
-    def train(self, order: Order) -> None:
+    def train(self, request: TrainingRequest) -> None:
         from oven_recipes.runner import train
 
         module, _, function = self.build.partition(":")
-        train(self, order, getattr(import_module(module), function))
+        train(self, request, getattr(import_module(module), function))

@@ -44,7 +44,7 @@ class ActingApp(ThemedApp[None]):
     about: RunFacts
     acting_keys: ClassVar[dict[str, str]] = ACTING_KEYS
     session: OperatorSession | None = None
-    """The operator's session; None if the monitor is read-only."""
+    """The operator's session, or None if the monitor is read-only."""
 
     def enable_control(self, session: OperatorSession) -> None:
         """Enable the commands that the user's key permits."""
@@ -55,10 +55,10 @@ class ActingApp(ThemedApp[None]):
         return self.screen_stack[0].query_one(DecisionList)
 
     def block_reason(self) -> str:
-        """Return why the commands are disabled; empty if they are enabled."""
+        """Return why the commands are disabled, or an empty string if they are enabled."""
         if self.session is None:
             return READ_ONLY_MESSAGE
-        return self.session.refused
+        return self.session.refusal
 
     def on_key_refused(self, reason: str) -> None:
         """Tell the user that the server does not let this key send commands."""

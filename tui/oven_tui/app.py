@@ -131,7 +131,7 @@ class MonitorApp(ActingApp):
             self.request_paint()
 
     def silent_s(self) -> float:
-        """Return the seconds since the last event was stored; 0 if the clocks disagree."""
+        """Return the seconds since the last event was stored, or 0 if the clocks disagree."""
         last = self.view.run.last_time
         return max(0.0, (datetime.now(UTC) - last).total_seconds()) if last else 0.0
 
@@ -186,12 +186,12 @@ class MonitorApp(ActingApp):
         self.paint()
         self.query_one(DecisionList).tail()
 
-    def action_metrics(self, by: int) -> None:
-        self.charts.change_page(by)
+    def action_metrics(self, offset: int) -> None:
+        self.charts.change_page(offset)
         self.charts.redraw()
 
-    def action_zoom(self, by: int) -> None:
-        self.charts.change_zoom(by)
+    def action_zoom(self, offset: int) -> None:
+        self.charts.change_zoom(offset)
         self.charts.redraw()
 
     def action_console(self) -> None:

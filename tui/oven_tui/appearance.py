@@ -1,4 +1,4 @@
-"""The monitor's appearance: themes, and replacements for colours and signs that a terminal does not support."""
+"""The monitor's appearance: themes, and replacements for colours and symbols that a terminal does not support."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ OWN_THEMES = (
 """Eight colours that can be distinguished with every common colour blindness (Okabe & Ito 2008)."""
 VISIBLE_CONTRAST = 0.2
 """Minimum difference in brightness at which a background is visible, such as the position of a scrollbar."""
-ASCII_SIGNS: Final = {
+ASCII_SYMBOLS: Final = {
     **dict(zip("●■▲◆★✚▼♦", "O#^*@+V&", strict=True)),  # agents (cell_text.GLYPHS)
     **dict(zip("◌✔✗○✓⚑", ".vXov!", strict=True)),  # fates, and an operator's command
     **dict(zip("→←↑↓⇒▸◂▴▾⏎␣", "><^v>><^v<_", strict=True)),
@@ -63,15 +63,15 @@ ASCII_SIGNS: Final = {
     **dict(zip("αβγδελμπρσΔΣ", "abgdelmprsDS", strict=True)),
     **dict(zip("█▓▒░▌▐┊┆╎━═─╌", "#%:.||:::==--", strict=True)),
 }
-"""Sign → ASCII replacement. All agents, and all marks of a chart, have different replacements."""
+"""Symbol → ASCII replacement. All agents, and all marks of a chart, have different replacements."""
 BRAILLE, BOX, BLOCKS = range(0x2800, 0x2900), range(0x2500, 0x2580), range(0x2580, 0x25A0)
-VERTICAL_SIGNS: Final = frozenset("│┃║╷╵╽╿")
-"""Box-drawing signs that become a bar. The others, such as corners and crossings, become a plus."""
+VERTICAL_SYMBOLS: Final = frozenset("│┃║╷╵╽╿")
+"""Box-drawing symbols that become a bar. The others, such as corners and crossings, become a plus."""
 
 
 @dataclass(frozen=True)
 class Appearance:
-    """Settings for colours and signs, from the user or the terminal."""
+    """Settings for colours and symbols, from the user or the terminal."""
 
     light: bool = False
     colour_blind: bool = False
@@ -108,13 +108,13 @@ class AsciiReplacer(LineFilter):
 def _ascii(char: str) -> str:
     if char.isascii():
         return char
-    if char in ASCII_SIGNS:
-        return ASCII_SIGNS[char]
+    if char in ASCII_SYMBOLS:
+        return ASCII_SYMBOLS[char]
     code = ord(char)
     if code in BRAILLE:
         return _dots(code - 0x2800)
     if code in BOX:
-        return "|" if char in VERTICAL_SIGNS else "+"
+        return "|" if char in VERTICAL_SYMBOLS else "+"
     if code in BLOCKS:
         return " "  # the ends of scrollbars
     base_character = unicodedata.normalize("NFKD", char)[:1]

@@ -12,7 +12,7 @@ from textual.keys import key_to_character
 
 from oven_tui.model.commands import BY_ID, Command, Scope, commands_in
 
-SIGNS = {"left": "←", "right": "→", "up": "↑", "down": "↓", "plus": "+", "minus": "-", "slash": "/"}
+SYMBOLS = {"left": "←", "right": "→", "up": "↑", "down": "↓", "plus": "+", "minus": "-", "slash": "/"}
 
 
 def bindings(*scopes: Scope) -> list[BindingType]:
@@ -26,7 +26,7 @@ def _binding(command: Command) -> Binding:
         command.action,
         command.footer or command.title or command.help,
         show=bool(command.footer),
-        key_display=_sign(command.key_names()[0]),
+        key_display=_symbol(command.key_names()[0]),
         id=command.id,
         tooltip=command.help,
     )
@@ -34,13 +34,13 @@ def _binding(command: Command) -> Binding:
 
 def key_text(command: Command) -> str:
     """Return a command's keys as they appear on a keyboard."""
-    return " ".join(_sign(key) or key.replace("ctrl+", "^") for key in command.key_names())
+    return " ".join(_symbol(key) or key.replace("ctrl+", "^") for key in command.key_names())
 
 
-def _sign(key: str) -> str | None:
-    """Return the sign on a key; None if the key has none."""
-    sign = SIGNS.get(key) or key_to_character(key)
-    return sign if sign and sign.isprintable() and sign != " " else None
+def _symbol(key: str) -> str | None:
+    """Return the symbol on a key, or None if the key has none."""
+    symbol = SYMBOLS.get(key) or key_to_character(key)
+    return symbol if symbol and symbol.isprintable() and symbol != " " else None
 
 
 def key_line(scope: Scope) -> str:

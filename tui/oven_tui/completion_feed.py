@@ -12,7 +12,7 @@ from oven_runs.access.run_access import RunAccess
 INITIAL_GROUPS = 64
 """Number of groups to request at the start."""
 POLL_S = 1.0
-"""Seconds between checks whether the stack is running again."""
+"""Seconds between checks for a restart of the stack."""
 
 
 async def sampled_groups(access: RunAccess) -> AsyncIterator[list[StoredGroup]]:

@@ -27,7 +27,7 @@ REQUEST_GAP_S = 0.2
 RETRY_S = 0.5
 """Seconds before another attempt to connect."""
 POLL_S = 1.0
-"""Maximum seconds between requests, and between checks whether the stack is running."""
+"""Maximum seconds between requests, and between checks of the stack."""
 BATCH_EVENTS = 256
 
 LinkState = Literal[
@@ -46,7 +46,7 @@ LinkState = Literal[
 
 `checking` means that a preview is shown while a long log is read. `checking past` is the same while the stack is down.
 `no mesh` means that no replica answers, so the stored log is read if it is on this machine. `refused` means that the
-server does not accept the key any more; the feed keeps trying. `down` means that the stack is down.
+server no longer accepts the key; the feed keeps trying. `down` means that the stack is down.
 """
 
 
@@ -71,7 +71,7 @@ class LogFeed:
         if isinstance(access, LocalRun) and show is not None:
             self._opening = LogOpener(access.folder, self._show_opened, self._progress)
         self._last_seq = 0
-        self._ended = False
+        self._has_ended = False
         self._disconnected_since = 0.0
         self._keyring: Keyring | None = None
 
@@ -94,7 +94,7 @@ class LogFeed:
                     await self._show_stored_log()
             except (OvenError, NatsError, OSError, ValueError) as error:
                 up = self._access.is_up()
-                if up and self._access.is_over(self._ended):
+                if up and self._access.is_over(self._has_ended):
                     self._set_link("down", "")
                 elif up:
                     link: LinkState = "refused" if isinstance(error, RefusedError) else "reconnecting"
@@ -115,7 +115,7 @@ class LogFeed:
             keyring = self._keyring = self._keyring or self._access.keyring()
             verified_events = [keyring.verify(event) for event in new_events]
             for event in verified_events:
-                self._ended = is_ended_after(event, self._ended)
+                self._has_ended = is_ended_after(event, self._has_ended)
             self._last_seq = new_events[-1].seq
             if self._opening is not None:
                 self._opening.add(new_events)
@@ -141,7 +141,7 @@ class LogFeed:
     def _show_opened(self, view: MonitorView, keyring: Keyring) -> None:
         assert self._show is not None
         self._keyring, self._last_seq = keyring, view.run.seq
-        self._ended = view.run.ended is not None
+        self._has_ended = view.run.ended is not None
         self._show(view)
         if view.preview:
             self._progress(0.0)

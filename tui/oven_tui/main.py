@@ -103,7 +103,7 @@ def show(
 
 
 def _accesses(run_folders: list[Path], endpoint: Endpoint, run: str | None, home: Path | None) -> list[RunAccess]:
-    """Return the runs that the options name; empty for the list of runs. Raises ConfigError."""
+    """Return the runs that the options name, or an empty list to show the list of runs. Raises ConfigError."""
     if endpoint.is_remote or (not run_folders and home is None):
         endpoint = endpoint.with_environment()
         if endpoint.is_remote:

@@ -22,15 +22,15 @@ CONNECT_S: Final = 5.0
 class OperatorSession:
     """A connection that `run` keeps open and `send` uses for commands. It survives failures of the bus."""
 
-    def __init__(self, access: RunAccess, refused: Callable[[str], object] = lambda _: None) -> None:
-        """`refused` is called once with the reason if this key may not send commands."""
+    def __init__(self, access: RunAccess, on_refusal: Callable[[str], object] = lambda _: None) -> None:
+        """`on_refusal` is called once with the reason if this key may not send commands."""
         self._access = access
-        self._on_refused = refused
+        self._on_refusal = on_refusal
         self._client: OperatorClient | None = None
         self._ready = asyncio.Event()
         self._problem = "not connected yet"
-        self.refused = ""
-        """Why this key may not send commands; empty if it may, or if that is unknown."""
+        self.refusal = ""
+        """Why this key may not send commands, or an empty string if it may or if that is unknown."""
 
     async def run(self) -> None:
         """Keep the connection open until cancelled, or until the server refuses the key."""
@@ -44,33 +44,33 @@ class OperatorSession:
                 else:
                     self._problem = f"run {self._access.run} is down; `oven-controller up --resume` continues it"
             except RefusedError as error:
-                self.refused = reason(error)
+                self.refusal = reason(error)
                 self._ready.set()
-                self._on_refused(self.refused)
+                self._on_refusal(self.refusal)
                 return
             except (OvenError, NatsError, OSError) as error:
                 self._problem = reason(error)
             finally:
                 self._client = None
-                if not self.refused:
+                if not self.refusal:
                     self._ready.clear()
             await asyncio.sleep(RETRY_S)
 
-    async def send(self, result: CommandResult, changed: Callable[[CommandResult], object]) -> None:
-        """Send the command of `result`, and update the result with its progress in the log and with errors. `changed`
-        is called after each update."""
+    async def send(self, result: CommandResult, on_update: Callable[[CommandResult], object]) -> None:
+        """Send the command of `result`, and update the result with its progress in the log and with errors. Call
+        `on_update` after each update."""
         try:
             async with asyncio.timeout(CONNECT_S):
                 await self._ready.wait()
         except TimeoutError:
-            result.failed = f"not sent within {CONNECT_S:g} s: {self._problem}"
+            result.failure = f"not sent within {CONNECT_S:g} s: {self._problem}"
         if self._client is None:
-            result.failed = result.failed or self.refused or self._problem
-            changed(result)
+            result.failure = result.failure or self.refusal or self._problem
+            on_update(result)
             return
         try:
-            await self._client.carry_out(result.command, result=result, on_change=changed)
+            await self._client.carry_out(result.command, result=result, on_change=on_update)
         except (OvenError, NatsError, OSError) as error:
             if not result.logged:
-                result.failed = reason(error)
-            changed(result)
+                result.failure = reason(error)
+            on_update(result)

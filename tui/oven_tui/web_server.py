@@ -73,7 +73,7 @@ class MonitorServer(Server):
         )
         self.token = secrets.token_urlsafe(32)
         """Opens the monitor once. It is empty after its use."""
-        self.ended = asyncio.Event()
+        self.has_quit = asyncio.Event()
         """Set when the monitor in the browser quits."""
         self._session = secrets.token_urlsafe(32)
         self._cookie = f"oven-monitor-{port}"
@@ -97,7 +97,7 @@ class MonitorServer(Server):
     async def on_shutdown(self, app: web.Application) -> None:
         pages = dict(self._pages)
         await asyncio.gather(*(process.stop() for process in pages.values()))
-        closing = (page.close(code=WSCloseCode.GOING_AWAY, message=b"the monitor ended") for page in pages)
+        closing = (page.close(code=WSCloseCode.GOING_AWAY, message=b"the monitor quit") for page in pages)
         await asyncio.gather(*closing, return_exceptions=True)
 
     async def handle_index(self, request: web.Request) -> web.StreamResponse:
@@ -121,7 +121,7 @@ class MonitorServer(Server):
         async def quit_by_key() -> None:
             if not websocket.closed:  # not if the page was closed or reloaded
                 await websocket.close()
-                self.ended.set()
+                self.has_quit.set()
 
         process = self._pages[websocket] = _PageProcess(
             self.command,
@@ -191,7 +191,7 @@ def serve(arguments: Sequence[str], run: str, port: int) -> None:
 
 
 async def _serve(server: MonitorServer, listener: socket.socket) -> None:
-    on_termination(server.ended.set, signal.SIGHUP)
+    on_termination(server.has_quit.set, signal.SIGHUP)
     # No access log, because it would contain the token.
     runner = web.AppRunner(await server.application(), access_log=None, shutdown_timeout=1)
     await runner.setup()
@@ -199,6 +199,6 @@ async def _serve(server: MonitorServer, listener: socket.socket) -> None:
         await web.SockSite(runner, listener).start()
         print(f"open this address in a browser on this machine (it works once): {server.address}", flush=True)
         print("press q in the monitor or Ctrl-C here to stop it; the run continues", flush=True)
-        await server.ended.wait()
+        await server.has_quit.wait()
     finally:
         await runner.cleanup()

@@ -20,7 +20,7 @@ from oven_core.protocol import names
 from oven_core.protocol.events import Event
 from oven_core.protocol.messages import Observation, Real, Receipt, RunStarted, Value, Vote
 from oven_core.protocol.rules import Rules
-from oven_core.terminal_text import say, wrapped
+from oven_core.terminal_text import counted, say, wrapped
 from oven_runs.access.local_run import LocalRun
 from oven_runs.home.run_folder import RunFolder
 from oven_runs.log.counterfactual import decision_text
@@ -314,10 +314,8 @@ def text_lines(report: BacktestReport) -> list[str]:
         f", {report.proposals_per_1000_ticks:g} per 1000 ticks" if proposals and report.proposals_per_1000_ticks else ""
     )
     decisions = ", ".join(f"{count} {verdict}" for verdict, count in report.decisions.items()) or "none decided"
-    output.append(
-        f"{votes} vote{'s' * (votes != 1)}, {proposals} of them proposal{'s' * (proposals != 1)}{rate}; on those: "
-        f"{decisions}"
-    )
+    noun = "proposal" if proposals == 1 else "proposals"
+    output.append(f"{counted(votes, 'vote')}, {proposals} of them {noun}{rate}; on those: {decisions}")
     if report.took_part:
         same = "the same votes" if report.same_votes else "other votes"
         note = " (not comparing the graph's evidence)" if votes else ""

@@ -140,8 +140,8 @@ def judge(
     min_samples: int,
 ) -> tuple[FlagKind, str]:
     """Return whether a flag looks like a false alarm, and a sentence about its target afterwards."""
-    vote, horizon = flag.first.vote, flag.first.vote.horizon
-    if not vote.target or not horizon:
+    vote = flag.first.vote
+    if not vote.target or not vote.horizon:
         return "unknown", "it has no target and horizon, so it cannot be judged"
     if set(flag.symptoms) & SLOW_SYMPTOMS:
         return "unknown", "the run was only slow, and the recording does not show what the change would have gained"
@@ -151,27 +151,36 @@ def judge(
         return "unknown", f"{vote.target} was not measured"
     if not sign:
         return "unknown", f"it is unknown whether a higher {vote.target} is better"
+    return _compare(flag, series, sign, changes, min_samples)
+
+
+def _compare(
+    flag: Flag, series: Series, sign: int, changes: Sequence[tuple[int, str]], min_samples: int
+) -> tuple[FlagKind, str]:
+    """Compare the measurements of a flag's target before and after it. `sign` is 1 if higher is better, otherwise
+    −1."""
+    target, horizon = flag.first.vote.target, flag.first.vote.horizon
     from_tick = flag.tick if flag.back is None else min(flag.back, flag.tick)
     end = series.count_until(from_tick)
     begin = min(bisect_left(series.ticks, series.ticks[end - 1] - horizon + 1), max(0, end - min_samples)) if end else 0
     before = [value for value in series.values[begin:end] if math.isfinite(value)]
     if len(before) < min_samples or series.ticks[begin] < from_tick - PATIENCE * horizon:
-        return "unknown", f"{vote.target} was measured too rarely before it"
+        return "unknown", f"{target} was measured too rarely before it"
     start = series.count_until(flag.tick + horizon // 2)
     stop = max(series.count_until(flag.tick + horizon), start + min_samples)
     after = series.values[start:stop]
     if len(after) < min_samples or series.ticks[start + min_samples - 1] > flag.tick + PATIENCE * horizon:
-        return "unknown", f"{vote.target} was measured too rarely after it, or the run ended first"
+        return "unknown", f"{target} was measured too rarely after it, or the run ended first"
     last = series.ticks[start + len(after) - 1]
     change = next((text for tick, text in changes if series.ticks[begin] < tick <= last), "")
     if change:
         return "unknown", f"{change} before its horizon ended"
     invalid = [value for value in after if not math.isfinite(value)]
     if invalid:
-        return "harm", f"{vote.target} was {invalid[0]:g} within {horizon} ticks"
+        return "harm", f"{target} was {invalid[0]:g} within {horizon} ticks"
     old, new = median(before), median(after)
     noise = MEDIAN_ERROR_RATIO * sigma(before) * math.sqrt(1 / len(before) + 1 / len(after))
-    comparison = f"{vote.target} {old:.4g} before, {new:.4g} after (± {noise:.2g})"
+    comparison = f"{target} {old:.4g} before, {new:.4g} after (± {noise:.2g})"
     gain = sign * (new - old)
     if gain < -MIN_ERRORS * noise:
         return "harm", f"{comparison}: it got worse"

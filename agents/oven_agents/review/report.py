@@ -70,7 +70,7 @@ class Report:
             return f"{self.run}: no flags in {over}; {able_agents} could judge it"
         likely = self.likely
         parts = [
-            f"{likely['false alarm']} look{'s' * (likely['false alarm'] == 1)} like a false alarm",
+            f"{likely['false alarm']} {'looks' if likely['false alarm'] == 1 else 'look'} like a false alarm",
             f"the run got worse after {likely['harm']}",
             f"{likely['unknown']} unknown",
         ]

@@ -78,12 +78,12 @@ def serve(
     if limit_mb := os.environ.get("OVEN_AGENTS_MEMORY_MB"):
         memory_limit.set_limit(int(limit_mb))
     options = _options(settings or (), voters)
-    loaded = [load(agent, options.get(name), name)[1] for agent, name in zip(agents, voters, strict=True)]
+    instances = [load(agent, options.get(name), name)[1] for agent, name in zip(agents, voters, strict=True)]
     if list_options:
-        print(json.dumps([describe_agent(name, type(agent)) for name, agent in zip(voters, loaded, strict=True)]))
+        print(json.dumps([describe_agent(name, type(agent)) for name, agent in zip(voters, instances, strict=True)]))
     if not check and not list_options:
         voters = [names.validate("agent", name) for name in voters]
-        _host([Session(agent, name, shadow=shadow) for name, agent in zip(voters, loaded, strict=True)])
+        _host([Session(agent, name, shadow=shadow) for name, agent in zip(voters, instances, strict=True)])
 
 
 def _host(sessions: Sequence[Session]) -> None:
@@ -201,9 +201,9 @@ def _log_problems(sessions: Sequence[Session]) -> None:
 async def _repeat_awaited(publishers: Sequence[Publisher], wake: asyncio.Event) -> None:
     """In lockstep mode, repeat `done` until the mesh reacts."""
     for _ in range(MAX_REPEATS):
-        if not any(publisher.session.awaited_status for publisher in publishers) or await _is_set_within(
-            wake, REPEAT_S
-        ):
+        if not any(publisher.session.awaited_status for publisher in publishers):
+            return
+        if await _is_set_within(wake, REPEAT_S):
             return
         for publisher in publishers:
             await publisher.publish([status] if (status := publisher.session.awaited_status) else [])

@@ -97,7 +97,9 @@ def citation(path: EvidencePath) -> str:
 
 def veto_reason(judgement: Judgement) -> str:
     """Return the reason why the graph forbids the change now, or an empty string if it does not."""
-    return "; ".join(map(citation, judgement.objections)) or "no reason given" if judgement.verdict == "barred" else ""
+    if judgement.verdict != "barred":
+        return ""
+    return "; ".join(map(citation, judgement.objections)) or "no reason given"
 
 
 def answer_requests(requests: Generator[tuple[str, bytes], bytes | None, _Result], ask: AskPrior) -> _Result:

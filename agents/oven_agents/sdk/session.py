@@ -70,9 +70,8 @@ class Session:
         self._rejections: dict[str, Decision] = {}  # the newest decision against a proposal of this agent, by actuator
         self._alerts = AlertEdges()
         self._last_notice = ""  # the topic of the last notice
-        self._latest_messages: dict[
-            str, tuple[int, int]
-        ] = {}  # (incarnation, n) of the newest learner message, by subject
+        # (incarnation, n) of the newest learner message, by subject
+        self._latest_messages: dict[str, tuple[int, int]] = {}
         self._latest_decision = ""  # id of the newest decision, because one may arrive twice, live and from history
         self._closed_ballots: set[str] = set()  # ids of decided ballots
         self._commanded_ids: set[str] = set()  # ids of decisions that an operator set or approved

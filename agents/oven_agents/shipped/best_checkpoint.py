@@ -44,11 +44,11 @@ class BestCheckpoint(Agent):
     completions came from another policy (oven_agents.stats.policy_shift).
 
     False alarms: noise is the deviation of the readings around a trend. The threshold is SIGMAS deviations beyond the
-    expected maximum of as many readings. A few readings give a poor estimate, hence the comparison with earlier losses.
-    With independent normal noise and 6 to 30 readings, there are 7 false alarms in 1,000 readings if there is only
-    noise or a slow trend. There are 4 if a run learnt twenty times its deviation. A second reading makes them rarer. Of
-    runs of 10 to 100 readings with this noise, 2 to 3 in 100 had a false alert if nothing was learnt, and none of 500
-    that learnt.
+    expected maximum of that many readings. A few readings give a poor estimate, hence the comparison with earlier
+    losses. With independent normal noise and 6 to 30 readings, there are 7 false alarms in 1,000 readings if there is
+    only noise or a slow trend. There are 4 if a run learnt twenty times its deviation. A second reading makes them
+    rarer. Of runs of 10 to 100 readings with this noise, 2 to 3 in 100 had a false alert if nothing was learnt, and
+    none of 500 that learnt.
 
     Limits: the agent reacts late if readings are rare, and it needs more than MIN_READINGS of them. It does not see
     harm that only slows the gain. It rolls back to the best reading and not to the last healthy step, so up to one

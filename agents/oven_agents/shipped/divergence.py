@@ -124,7 +124,7 @@ class Divergence(Agent):
     HEALED_SHARE = 0.5
     """Share of its height, 0 to 1, below which a jump recovers by itself."""
     MIN_HELD_OUT_LOSS = 0.004
-    """Minimum share of a held-out reading, 0 to 1, to be lost beyond chance. Set after the fourth held-out run."""
+    """Minimum loss beyond chance, as a fraction of a held-out reading. Set after the fourth held-out run."""
     WEIGHTS_SHARE = 0.3
     """Share of the loss's rise, 0 to 1, that held-out quality must lose if the weights are damaged. Both are relative
     to their levels. Below it, skipping the batches worked about as well as a rollback."""

@@ -18,7 +18,7 @@ BEST_CHOICE = "best"
 class FinalWeights(Agent):
     """Signals: from LATE_PROGRESS on, two consecutive held-out readings are below the best one, whatever the cause.
     They are not finite, or the drop exceeds both MIN_RELATIVE_LOSS × the best reading and the noise threshold. The
-    noise threshold is SIGMAS standard deviations beyond the expected maximum of as many readings. Readings that a
+    noise threshold is SIGMAS standard deviations beyond the expected maximum of that many readings. Readings that a
     rollback discarded count, too, because their weights are stored.
 
     Actions: sets `run.best` to "best", once. Nothing changes before the end. Then the learner compares both weights on

@@ -48,7 +48,7 @@ class WeightDecay(Agent):
     MAX_SHARE = 1.1
     """Share of a step's length above which something else moves the weights. A step cannot shrink them more."""
     MIN_NORM_CHANGE = 0.03
-    """Minimum share of the norm, 0 to 1, that must be lost or gained. A smaller change does no harm yet."""
+    """Minimum loss or gain, as a fraction of the norm. A smaller change does no harm yet."""
     FIRST_FACTOR = 0.5
     """Factor of the decay at the first attempt if the weights shrink."""
     SECOND_FACTOR = 0.1

@@ -34,7 +34,7 @@ COLLAPSED_SHARE: Final = 0.4
 """Share of its start level below which the spread of confidences has collapsed. Batches of 64 give a standard deviation
 to 9 %, and a policy that learns calibration may halve it."""
 SOLVED_LEVEL: Final = 0.9
-"""Mean objective, or informativeness, above which little spread is right, because nearly all answers are right."""
+"""Mean objective, or informativeness, above which little spread is expected, because nearly all answers are correct."""
 EQUAL_DEVIATION: Final = 0.02
 """Standard deviation of advantages, in the reward's unit, below which all completions look alike. With rewards between
 0 and 1, it is at least 0.2 while there is something to learn."""

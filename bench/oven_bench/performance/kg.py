@@ -38,8 +38,8 @@ from oven_core.protocol.graph_requests import DiagnoseRequest, GraphInfoRequest,
 from oven_core.security.credentials import Credentials
 from oven_kg.arrays import paths
 from oven_kg.arrays.builder import Builder
-from oven_kg.arrays.folder import open_folder, write
 from oven_kg.arrays.graph_arrays import COLUMNS, GraphArrays
+from oven_kg.arrays.graph_folder import open_folder, write
 from oven_kg.arrays.random_walk import DAMPING, RandomWalk
 from oven_kg.service.endpoints import answers
 from oven_runs.home.run_folder import Home

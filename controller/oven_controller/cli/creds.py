@@ -59,7 +59,9 @@ def add(
     run_: RunAlias = None,
     completions: Annotated[
         bool | None,
-        typer.Option(help="Whether the agent may read sampled texts.", show_default="unchanged; no for a new key"),
+        typer.Option(
+            help="Whether the agent may read sampled completions.", show_default="unchanged; no for a new key"
+        ),
     ] = None,
     operator: Annotated[
         bool, typer.Option("--operator", help="Make a person's key to control and watch the run from any machine.")

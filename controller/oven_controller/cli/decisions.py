@@ -62,7 +62,8 @@ def decisions(
 
 
 async def _print(access: RunAccess, criteria: DecisionFilter, follow: bool, as_json: bool) -> None:
-    explanations, last_seq = Explanations(), 0
+    explanations = Explanations()
+    last_seq = 0
     async for event in access.events(brief=True):
         explanations.feed(event)
         last_seq = event.seq

@@ -47,10 +47,10 @@ def import_graph_files(
     Example: oven-controller kg import conceptnet-assertions-5.7.0.csv.gz --to conceptnet --languages en
     """
     try:
-        from oven_kg.arrays import folder
+        from oven_kg.arrays import graph_folder
     except ImportError as error:
         raise ConfigError(f"`kg import` {NEEDS_EXTRA}") from error
-    folder.check_new(to)
+    graph_folder.check_new(to)
     result = read_files(
         files,
         format_,
@@ -60,7 +60,7 @@ def import_graph_files(
         cycles="cut" if cut_cycles else "refuse",
         licence=licence,
     )
-    folder.write(to, result.arrays)
+    graph_folder.write(to, result.arrays)
     if as_json:
         fields = {"folder": str(to), **summary_fields(result.arrays)}
         print(json.dumps(fields | {"repeated": result.repeated, "left_out": result.skipped}))
@@ -112,10 +112,10 @@ def read_files(
 def large_graph(path: Path) -> GraphArrays:
     """Load a folder of `kg import`, or the graph in a file of any format. Raises ConfigError."""
     try:
-        from oven_kg.arrays import folder
+        from oven_kg.arrays import graph_folder
     except ImportError as error:
         raise ConfigError(f"reading {path} {NEEDS_EXTRA}") from error
-    return folder.open_folder(path) if folder.is_folder(path) else read_files([path]).arrays
+    return graph_folder.open_folder(path) if graph_folder.is_folder(path) else read_files([path]).arrays
 
 
 def summary_fields(arrays: GraphArrays) -> dict[str, object]:

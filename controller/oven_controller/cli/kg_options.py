@@ -16,7 +16,7 @@ from oven_kg.checked_graph import is_yaml, load_unchecked
 from oven_kg.service.endpoints import Answers
 
 if TYPE_CHECKING:
-    from oven_kg.service.large_answers import LargeAnswers
+    from oven_kg.service.large_graph_endpoints import LargeGraphEndpoints
 
 Reply = TypeVar("Reply", bound=Message)
 Request = TypeVar("Request", bound=BaseModel)
@@ -44,16 +44,16 @@ def graph_reply(
     """Query the built-in graph, or the graph in `graph`: a YAML file, a `kg import` folder, or a file that `kg import`
     reads. A YAML graph may have faults. Raises ConfigError if the graph cannot be read, cannot answer the request, or
     lacks one of `topics`."""
-    answers: Answers | LargeAnswers
+    answers: Answers | LargeGraphEndpoints
     nodes: Container[str]
     if graph is None or is_yaml(graph):
         answers = Answers(load_unchecked(graph))
         nodes = answers.graph.nodes
     else:
         arrays = large_graph(graph)
-        from oven_kg.service.large_answers import LargeAnswers
+        from oven_kg.service.large_graph_endpoints import LargeGraphEndpoints
 
-        answers, nodes = LargeAnswers(arrays), arrays
+        answers, nodes = LargeGraphEndpoints(arrays), arrays
     if missing := next((topic for topic in topics if topic not in nodes), ""):
         raise ConfigError(
             f"the graph has no topic {missing!r}; use one of its nodes, choose another graph with --graph, or declare "

@@ -102,7 +102,7 @@ class Signatures:
             self.by_kind.setdefault(kind, Counter())[result] += 1
 
     def message_gaps(self, ended: str | None, until: int | None) -> list[str]:
-        """Return lines about missing messages of the learner. `ended` is the run's end in run.json.
+        """Return lines about missing messages of the learner. `ended` is the run's end in run.json, and
         `until` is the tick at which reading stopped, if any."""
         gap_finder = self._gap_finder
         lines = []
@@ -149,8 +149,8 @@ async def _replay_log(folder: RunFolder, until: int | None, verify: bool) -> tup
     return log_replay, signatures
 
 
-def _check_started(run: str, started: bool) -> None:
-    if not started:
+def _check_started(run: str, has_started: bool) -> None:
+    if not has_started:
         raise ConfigError(
             f"there is nothing to replay, because run {run!r} has no RunStarted in the part of its log that was read"
         )
@@ -236,7 +236,8 @@ async def _with_other_rules(
     folder: RunFolder, rules: dict[str, Any], until: int | None, verify: bool, as_json: bool
 ) -> None:
     run = folder.run
-    loop, count = OpenLoop(run, lambda logged: with_rules(logged, rules)), 0
+    loop = OpenLoop(run, lambda logged: with_rules(logged, rules))
+    count = 0
     async for event in LocalRun(folder).events(exact=True, until=until, check=verify):
         check_version(event)
         loop.feed(event)

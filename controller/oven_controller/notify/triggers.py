@@ -10,7 +10,7 @@ from statistics import median_high
 from typing import Final
 
 from oven_controller.notify.message import Notice
-from oven_controller.notify.wording import because, change_of, cut, harmless, origin, proposers, short
+from oven_controller.notify.wording import because, change_of, harmless, origin, proposers, short, truncate
 from oven_core.mesh.guardrails import BUDGET_SPENT
 from oven_core.protocol.actuator_names import ROLLBACK, UNDO
 from oven_core.protocol.alerts import Alert
@@ -251,12 +251,12 @@ class Triggers:
         self, kind: Kind, severity: Severity, key: str, title: str, sentences: str, command: str = ""
     ) -> Notice:
         return Notice(
-            key=cut(key, 200),
+            key=truncate(key, 200),
             kind=kind,
             severity=severity,
             step=self.view.step,
-            title=cut(harmless(title), 200),
-            text=cut(harmless(sentences), 1200),
+            title=truncate(harmless(title), 200),
+            text=truncate(harmless(sentences), 1200),
             command=command,
         )
 

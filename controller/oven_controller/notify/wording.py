@@ -47,10 +47,10 @@ def because(decision: Decision) -> str:
 
 def short(phrase: str) -> str:
     """Return the phrase on one line, shortened and without a full stop."""
-    return cut(" ".join(phrase.split()), REASON_CHARACTERS).rstrip(". ")
+    return truncate(" ".join(phrase.split()), REASON_CHARACTERS).rstrip(". ")
 
 
-def cut(phrase: str, max_length: int) -> str:
+def truncate(phrase: str, max_length: int) -> str:
     """Return at most `max_length` characters of the phrase."""
     return phrase if len(phrase) <= max_length else phrase[: max_length - 1] + "…"
 

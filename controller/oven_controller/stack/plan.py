@@ -146,7 +146,7 @@ class Plan:
         return self._stack_process("notify", "notify", (), self.environment("monitor"))
 
     def probes(self) -> Service:
-        """Return the process that fetches the frontier calibrator's answers and ends. It needs no bus."""
+        """Return the process that fetches the frontier calibrator's answers and ends. It does not use the bus."""
         run = {"OVEN_RUN": self.folder.run, "OVEN_RUN_DIR": str(self.folder.path)}
         return self._stack_process("probes", "probes", (), run)
 

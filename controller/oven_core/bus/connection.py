@@ -207,7 +207,7 @@ class Bus(LogClient):
         await self._end()
 
     async def abort(self) -> None:
-        """Cut the connection within a second, whatever the server does, and leave no socket or task open.
+        """Close the connection within a second, whatever the server does, and leave no socket or task open.
 
         nats-py's `close` waits forever for a frozen server (github.com/nats-io/nats.py/issues/671).
         """

@@ -83,7 +83,7 @@ def _normalise_simplex(spec: ActuatorSpec, proposed: dict[str, float]) -> Value 
 
 
 def check_bounds(spec: ActuatorSpec, value: Value) -> Fault | None:
-    """Return the fault of a value of the right kind outside the announced bounds; None if it is inside."""
+    """Return the fault of a value of the correct kind outside the announced bounds, or None if it is inside."""
     scalar = number(value)
     parts = {"": scalar} if scalar is not None else shares(value)
     for name, part in parts.items():

@@ -211,7 +211,8 @@ class Outcomes:
         """Return the window with the measurements from before the change."""
         tick, name, horizon_start = window.from_tick, window.target, window.from_tick - window.forecast.horizon
         rollback = self._rollback if self._rollback is not None and self._rollback.tick == tick else None
-        since, samples = self._last_change("", tick), self._state.rules.outcome_samples
+        samples = self._state.rules.outcome_samples
+        since = self._last_change("", tick)
         spec = self._state.spec(window.decision.actuator)
         if not spec.moves_weights:  # a rollback undoes earlier changes, so measurements after them count
             since = max(since, self._last_change(name, tick))
@@ -223,7 +224,8 @@ class Outcomes:
             repeated = max(rollback.restored_step, left_step - window.forecast.horizon), left_step
             values = self._measurements.at_steps(name, *repeated, since=since, until_tick=tick)
         before = baseline = tuple(filter(is_sound, values))
-        was_unsound, few_discarded = bool(values) and not is_sound(values[-1]), False
+        was_unsound = bool(values) and not is_sound(values[-1])
+        few_discarded = False
         if rollback is not None:
             baseline = tuple(filter(is_sound, self._measurements.at_ticks(name, horizon_start, tick)))
             few_discarded = len(before) < samples

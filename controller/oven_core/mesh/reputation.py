@@ -23,7 +23,7 @@ agreeing with good agents is cheap and should not pay for an agent's own harm.
 A bound follows from arithmetic alone. The merit of supporting a decision without success (y = 0) is −min(1, 2p²): −½ at
 even odds, −1 from p = 0.71 on. Each such outcome multiplies the reputation by 1 − rate · min(1, 2p²) before the share.
 So the reputation falls below `least_reputation` within N(p) such outcomes (see the table in docs/deciding.md). After
-that, the agent's votes count for no quorum and no veto.
+that, the agent cannot veto and does not count towards the quorum.
 """
 
 from __future__ import annotations

@@ -162,9 +162,8 @@ class State:
     trust: Trust = field(default_factory=Trust)
     vote_limits: VoteLimits = field(default_factory=VoteLimits)
     pace: ObservationPace = field(default_factory=ObservationPace)
-    learner_rejections: dict[str, list[str]] = field(
-        default_factory=dict
-    )  # actuator → the learner's reasons for consecutive rejections
+    # actuator → the learner's reasons for consecutive rejections
+    learner_rejections: dict[str, list[str]] = field(default_factory=dict)
     _numbers: NumberSet = field(default_factory=NumberSet)  # numbers of the incarnation's messages
 
     def is_new(self, message: LearnerMessage) -> bool:

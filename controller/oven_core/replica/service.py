@@ -234,7 +234,8 @@ async def serve_history(bus: Bus, run: str, replica: str = "mesh") -> None:
 
     async def read(data: bytes) -> HistoryBatch:
         request = HistoryRequest.model_validate_json(data)
-        head, size, events = await bus.head(run), 0, list[LoggedEvent]()
+        head = await bus.head(run)
+        size, events = 0, list[LoggedEvent]()
         if request.after < head:
             async for event in bus.read(run, after=request.after, until=min(head, request.after + request.limit)):
                 entry = event.to_logged()

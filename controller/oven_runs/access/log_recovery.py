@@ -162,7 +162,7 @@ def recover_without_store(folder: RunFolder, report: Report) -> list[Event]:
     with contextlib.closing(Mirror(folder.export)) as mirror:
         mirror.finish()  # removes an incomplete last line
     with locked_spool(folder.path, folder.run) as spool:
-        added = _append_to_file(folder, spool) if spool is not None and spool.content.messages else []
+        new_events = _append_to_file(folder, spool) if spool is not None and spool.content.messages else []
         seqs = [event.seq for event in exported_events(folder)]
         report(
             f"the store of run {folder.run!r} is gone: its log is log.jsonl, with {len(seqs)} events that were written "
@@ -171,7 +171,7 @@ def recover_without_store(folder: RunFolder, report: Report) -> list[Event]:
         if spool is not None:
             report_spool(spool, report)
             spool.remove()
-    return added
+    return new_events
 
 
 def _append_to_file(folder: RunFolder, spool: Spool) -> list[Event]:
@@ -180,28 +180,28 @@ def _append_to_file(folder: RunFolder, spool: Spool) -> list[Event]:
     for event in exported_events(folder):
         seq = event.seq
         missing_ids.discard(event.message_id)
-    added: list[Event] = []
+    new_events: list[Event] = []
 
     def add(subject: str, data: bytes, message_id: str, signature: str) -> None:
-        number = seq + len(added) + 1
+        number = seq + len(new_events) + 1
         now = datetime.now(UTC)
-        added.append(Event.read(number, subject, data, now, message_id=message_id, signature=signature))
+        new_events.append(Event.read(number, subject, data, now, message_id=message_id, signature=signature))
 
     for message in spool.content.messages:
         if message.message_id in missing_ids:
             add(message.subject, message.data, message.message_id, message.signature)
     key = _mesh_key(folder)
     signer = Signer(key) if key is not None else None
-    outputs, keys = _missing_outputs(itertools.chain(exported_events(folder), added), folder)
+    outputs, keys = _missing_outputs(itertools.chain(exported_events(folder), new_events), folder)
     if _is_mesh(signer, keys):
         for output, _ in outputs:
             signature = signer.sign(output.subject, "", output.data) if keys and signer is not None else ""
             add(output.subject, output.data, "", signature)
     with folder.export.open("ab") as out:
-        out.writelines(event.line().encode() + b"\n" for event in added)
+        out.writelines(event.line().encode() + b"\n" for event in new_events)
         out.flush()
         os.fsync(out.fileno())
-    return added
+    return new_events
 
 
 async def _publish_missing_outputs(bus: Bus, folder: RunFolder) -> None:
@@ -218,17 +218,19 @@ def _missing_outputs(events: Iterable[Event], folder: RunFolder) -> tuple[list[t
     """Return the outputs that the mesh has not published at the end of this log, and the signers' public keys. Each
     output comes with the sequence number of a forged event on its subject, or 0. If another version of the mesh decided
     in this run, there are none."""
-    mesh, keyring, forged, version = Mesh(folder.run), Keyring(folder.pin()), dict[str, int](), ""
+    mesh, keyring = Mesh(folder.run), Keyring(folder.pin())
+    forged_seqs: dict[str, int] = {}  # by subject
+    version = ""
     for raw in events:
         event = keyring.verify(raw)
         mesh.step(event)
         if isinstance(event.body, Malformed) and kind(event.subject) in OUTPUT_KINDS:
-            forged[event.subject] = event.seq
+            forged_seqs[event.subject] = event.seq
         elif isinstance(event.body, RunStarted):
             version = event.body.mesh_code
     if mesh.divergence or version not in ("", mesh_code_hash()):
         return [], {}
-    return [(output, forged.get(output.subject, 0)) for output in mesh.pending.values()], dict(keyring.keys or {})
+    return [(output, forged_seqs.get(output.subject, 0)) for output in mesh.pending.values()], dict(keyring.keys or {})
 
 
 def _is_mesh(signer: Signer | None, keys: dict[str, str]) -> bool:

@@ -152,7 +152,8 @@ class RunAccess(ABC):
         """
         from oven_runs.access.log_sources import history, listen
 
-        keyring, last_seq, has_ended = self.keyring(), 0, False
+        keyring = self.keyring()
+        last_seq, has_ended = 0, False
         live_end: Event | None = None
 
         async def listen_for_end(bus: Bus, run: str, wake: asyncio.Event) -> None:

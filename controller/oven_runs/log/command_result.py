@@ -32,7 +32,7 @@ class CommandResult:
     decision: Decision | None = None
     receipts: list[Receipt] = field(default_factory=list)
     """All receipts since the command. A receipt may arrive before its decision, because they use different queues."""
-    failed: str = ""
+    failure: str = ""
     """The reason why the command was not logged."""
     run_ended: bool = False
     """Whether the run ended, so that no more messages will follow."""
@@ -88,7 +88,7 @@ class CommandResult:
         """The stage that the command reached."""
         if self.is_final:
             return "refused" if self.code else "done"
-        if self.failed:
+        if self.failure:
             return "lost"
         if self.answer is not None:
             return "answered"

@@ -71,7 +71,7 @@ class CommitteeView:
         return str(self.knobs.get(actuator_of(member)))
 
     def lines(self, roles: Mapping[str, str]) -> list[MemberLine]:
-        """Return the members in the order of their announcement. `roles` come from the run's settings."""
+        """Return the members in announcement order. `roles` come from the run's settings."""
         return [
             MemberLine(
                 member,

@@ -54,7 +54,7 @@ class MetricReader:
 
     name: str
     since: Since = BEGINNING
-    _measured: list[tuple[int, int, float, datetime]] = field(default_factory=list)  # tick, step, value, time
+    _measurements: list[tuple[int, int, float, datetime]] = field(default_factory=list)  # tick, step, value, time
     _names: set[str] = field(default_factory=set)
     _spec: MetricSpec | None = None
     _newest_time: datetime | None = None
@@ -70,7 +70,7 @@ class MetricReader:
                 if not body.metrics.keys() <= self._names:
                     self._names |= body.metrics.keys()
                 if (value := body.metrics.get(self.name)) is not None:
-                    self._measured.append((body.tick, body.step, value, event.time))
+                    self._measurements.append((body.tick, body.step, value, event.time))
 
     def history(self, run: str, max_points: int) -> MetricHistory:
         """Return the measurements with at most `max_points` points, at least 5. Raises UnknownNameError if the run has
@@ -79,7 +79,7 @@ class MetricReader:
             raise UnknownNameError("metric", self.name, self._names)
         selected = [
             (tick, step, value)
-            for tick, step, value, time in self._measured
+            for tick, step, value, time in self._measurements
             if self.since.includes(step, time, self._newest_time)
         ]
         values = [value for _, _, value in selected]

@@ -1,6 +1,6 @@
 """Format a sampled group for a terminal: its prompt, completions, scores with reasons, and advantages.
 
-Texts are cleaned first, so that they cannot break lines or control the terminal.
+Text is cleaned first, so that it cannot break lines or control the terminal.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def group_lines(stored: StoredGroup) -> Iterator[str]:
     yield from _quoted(group.prompt)
     max_advantage = max_abs_advantage(group)
     for index, completion in enumerate(group.completions):
-        scores = f"reward {number(completion.reward)}, advantage {signed(completion.advantage)}"
+        scores = f"reward {number(completion.reward)}, advantage {format_signed(completion.advantage)}"
         yield f"  {index + 1}  {scores}  {bar(completion.advantage, max_advantage)}".rstrip()
         yield from _quoted(completion)
         for member in group.members:
@@ -69,7 +69,7 @@ def number(value: float | None) -> str:
     return MISSING if value is None or math.isnan(value) else f"{value:.3g}"
 
 
-def signed(value: float | None) -> str:
+def format_signed(value: float | None) -> str:
     """Format a number with its sign, or MISSING."""
     return MISSING if value is None or math.isnan(value) else f"{value:+.3g}"
 

@@ -26,7 +26,7 @@ BINS = 10
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A vote on a scored change: the claimed probability p, and the probability y that it was right, both 0 to 1."""
+    """A vote on a scored change: the claimed probability p that it helps, and the probability y that it did, 0 to 1."""
 
     agent: str
     p: float

@@ -68,12 +68,12 @@ def options_of(agent: type) -> dict[str, Option]:
 
 def docstring_sections(agent: type) -> dict[str, str]:
     """Return the sections of an agent class's docstring by heading, each as one line."""
-    texts = {}
+    sections = {}
     for paragraph in (inspect.getdoc(agent) or "").split("\n\n"):
         heading, colon, text = " ".join(paragraph.split()).partition(": ")
         if colon and heading in HEADINGS:
-            texts[heading] = text
-    return texts
+            sections[heading] = text
+    return sections
 
 
 def describe_agent(name: str, agent: type) -> dict[str, Any]:
@@ -124,7 +124,7 @@ def numeric_options(name: str, values: Mapping[str, Any]) -> dict[str, Number]:
 
 
 def parse_assignment(text: str) -> tuple[str, str]:
-    """Split a NAME=VALUE text from the command line. Raises ConfigError."""
+    """Split a NAME=VALUE string from the command line. Raises ConfigError."""
     name, separator, value = text.partition("=")
     if not separator or not name.strip():
         raise ConfigError(f"--option {text!r} must have the form NAME=VALUE, e.g. --option cut=4")
@@ -137,7 +137,7 @@ def option_arguments(name: str, options: Iterable[tuple[str, Number]]) -> list[s
 
 
 def _to_number(value: object) -> Number | None:
-    if isinstance(value, str):  # YAML reads 1e-3 as text
+    if isinstance(value, str):  # YAML reads 1e-3 as a string
         for number_type in (int, float):
             with contextlib.suppress(ValueError):
                 return _to_number(number_type(value))
@@ -156,7 +156,7 @@ def _is_tunable(attribute: str, value: object) -> bool:
 
 
 def _docstrings(agent: type) -> dict[str, str]:
-    """Return the first sentence of each class attribute's docstring; empty without the source code."""
+    """Return the first sentence of each class attribute's docstring, or an empty dict without the source code."""
     docstrings: dict[str, str] = {}
     for base in reversed(agent.__mro__):
         try:

@@ -120,11 +120,11 @@ def append(path: Path, trace: Trace) -> None:
     with path.open("ab+") as out:
         with contextlib.suppress(OSError):  # on a file system without locks, append without one
             fcntl.flock(out, fcntl.LOCK_EX)
-        cut_unfinished(out)
+        truncate_unfinished(out)
         out.write(to_line(trace))
 
 
-def cut_unfinished(out: BinaryIO) -> None:
+def truncate_unfinished(out: BinaryIO) -> None:
     """Truncate an open file after its last complete line. Raises OSError."""
     end = out.seek(0, 2)
     while end > 0:

@@ -49,7 +49,7 @@ class Builder:
     def _reset(self) -> None:
         self._nodes = _Numbering("node", self._max_nodes)
         self._relations = _Numbering("relation", MAX_RELATIONS)
-        self._kinds = _Numbering("kind", MAX_RELATIONS, empty=True)
+        self._kinds = _Numbering("kind", MAX_RELATIONS, allow_empty=True)
         self._kind_of_node = array("h")
         """-1 for a node without a kind."""
         self._src, self._dst, self._rel, self._weight = array("i"), array("i"), array("h"), array("f")
@@ -108,7 +108,7 @@ class Builder:
         count = len(sources)
         if not count == len(relations) == len(targets) or (weights is not None and len(weights) != count):
             raise ValueError("the columns of a batch of edges differ in length")
-        weight_column = np.ones(count, np.float32) if weights is None else checked_weights(weights)
+        weight_column = np.ones(count, np.float32) if weights is None else validate_weights(weights)
         if (remaining := self._max_edges - len(self._src)) < count:
             raise RowError(remaining, f"more than {self._max_edges} edges; import only some of them")
         self._src.frombytes(sources.astype(np.int32, copy=False).tobytes())
@@ -119,9 +119,9 @@ class Builder:
     def finish(self, *, licence: str = "") -> GraphArrays:
         """Build the graph and empty the builder."""
         self._kind_of_node.extend([-1] * (len(self._nodes) - len(self._kind_of_node)))
-        names, node_positions = self._nodes.sorted_texts()
-        relations, relation_positions = self._relations.sorted_texts()
-        kinds, kind_positions = self._kinds.sorted_texts(extra_text="")
+        names, node_positions = self._nodes.sorted_strings()
+        relations, relation_positions = self._relations.sorted_strings()
+        kinds, kind_positions = self._kinds.sorted_strings(extra="")
         src, dst = (node_positions[np.frombuffer(column, np.int32)] for column in (self._src, self._dst))
         rel = relation_positions[np.frombuffer(self._rel, np.int16)].astype(np.int16)
         weight = np.frombuffer(self._weight, np.float32)
@@ -139,7 +139,7 @@ class Builder:
         return _freeze(columns, tuple(relations), tuple(kinds), licence)
 
 
-def checked_weights(values: Sequence[float] | NDArray[Any]) -> NDArray[np.float32]:
+def validate_weights(values: Sequence[float] | NDArray[Any]) -> NDArray[np.float32]:
     """Return the weights as float32. Raises RowError for the first unusable one."""
     with np.errstate(over="ignore"):
         weights = np.asarray(values, np.float64).astype(np.float32)
@@ -151,16 +151,16 @@ def checked_weights(values: Sequence[float] | NDArray[Any]) -> NDArray[np.float3
 
 
 class _Numbering(dict[str, int]):
-    """A mapping from texts to numbers, in order of first appearance."""
+    """A mapping from strings to numbers, in order of first appearance."""
 
-    def __init__(self, noun: str, limit: int, *, empty: bool = False) -> None:
+    def __init__(self, noun: str, limit: int, *, allow_empty: bool = False) -> None:
         super().__init__()
-        self._noun, self._limit, self._empty_allowed = noun, limit, empty
+        self._noun, self._limit, self._allow_empty = noun, limit, allow_empty
 
-    def numbers(self, texts: Iterable[str]) -> NDArray[np.int32]:
-        """Return the number of each text. Raises RowError for the first unusable text."""
+    def numbers(self, strings: Iterable[str]) -> NDArray[np.int32]:
+        """Return the number of each string. Raises RowError for the first unusable one."""
         numbers = array("i")
-        for row, text in enumerate(texts):
+        for row, text in enumerate(strings):
             number = self.get(text) if isinstance(text, str) else None
             if number is None:
                 if problem := self._problem(text):
@@ -169,20 +169,20 @@ class _Numbering(dict[str, int]):
             numbers.append(number)
         return np.frombuffer(numbers, np.int32)
 
-    def sorted_texts(self, extra_text: str | None = None) -> tuple[list[str], NDArray[np.int32]]:
-        """Return all texts in order, including `extra_text`, and the position of each number."""
-        texts = sorted(self if extra_text is None else {*self, extra_text})
+    def sorted_strings(self, extra: str | None = None) -> tuple[list[str], NDArray[np.int32]]:
+        """Return all strings in order, including `extra`, and the position of each number."""
+        strings = sorted(self if extra is None else {*self, extra})
         positions = np.empty(len(self), np.int32)
-        for position, text in enumerate(texts):
+        for position, text in enumerate(strings):
             if (number := self.get(text)) is not None:
                 positions[number] = position
-        return texts, positions
+        return strings, positions
 
     def _problem(self, text: object) -> str:
-        """Return why a text is unusable, or an empty string."""
+        """Return why a value is unusable, or an empty string if it is valid."""
         if not isinstance(text, str):
-            return f"{text!r:.60} is not a {self._noun}; it must be a text"
-        if not text and not self._empty_allowed:
+            return f"{text!r:.60} is not a {self._noun}; it must be a string"
+        if not text and not self._allow_empty:
             return f"a {self._noun} without a name"
         if len(text) > MAX_CHARACTERS:
             return f"the {self._noun} {text[:40]!r}… has {len(text)} characters; the limit is {MAX_CHARACTERS}"

@@ -77,7 +77,7 @@ class GraphArrays:
     kind_names: tuple[str, ...]
     """In ascending order. "" is the kind of a node without one."""
     licence: str
-    """The graph's licence, as an SPDX identifier or in words. Empty if unknown."""
+    """The graph's licence, as an SPDX identifier or in words, or an empty string if it is unknown."""
     sha: str
     """SHA-256 of all of the above (`content_sha`), in hexadecimal."""
 
@@ -169,6 +169,6 @@ def column_sha(values: NDArray[Any]) -> str:
 
 
 def content_sha(columns: Mapping[str, str], relations: Iterable[str], kind_names: Iterable[str], licence: str) -> str:
-    """Return the SHA-256 over the hashes of all columns and the texts."""
+    """Return the SHA-256 of the hashes of all columns, the names of relations and kinds, and the licence."""
     content = {"columns": dict(columns), "relations": list(relations), "kinds": list(kind_names), "licence": licence}
     return hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()

@@ -1,4 +1,4 @@
-"""Summary, faults and requirement cycles of a large graph, which unlike the built-in one need not cite sources."""
+"""Summarise a large graph, and find its faults and requirement cycles. Its edges need not cite sources."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Summary:
     isolated: float
     """Share of nodes without edges."""
     licence: str
-    """"" if unknown."""
+    """The licence, or an empty string if it is unknown."""
 
 
 def summary(arrays: GraphArrays) -> Summary:

@@ -33,7 +33,7 @@ class Node:
     """A value of `Kind`. The lint reports any other value."""
     text: str = ""
     phase: tuple[str, ...] = ()
-    """Training phases to which the node applies: pretrain, sft, grpo. Empty for all."""
+    """Training phases to which the node applies: pretrain, sft, grpo. If empty, it applies to all."""
     prior: float = 0.0
     """Probability of a cause when no symptom is known."""
     changes: tuple[str, ...] = ()
@@ -147,7 +147,7 @@ _TYPES: Final[dict[str, type | tuple[type, ...]]] = {
     "phase": list,
     "changes": list,
 }
-"""The YAML type of each field that is not a text."""
+"""The YAML type of each field that is not a string."""
 
 
 def _fields(record: type[Node | Edge | Source], values: object, location: str, unreadable: list[str]) -> dict[str, Any]:

@@ -29,7 +29,7 @@ PHASES: Final = ("pretrain", "sft", "grpo")
 
 
 def lint(records: Records) -> list[str]:
-    """Return all faults, in the order of the rules. Empty for a valid graph."""
+    """Return all faults in rule order, or an empty list for a valid graph."""
     return [*records.unreadable, *(fault for rule in RULES for fault in rule(records))]
 
 

@@ -1,4 +1,4 @@
-"""Convert Arrow columns into columns of texts and numbers."""
+"""Convert Arrow columns into columns of strings and numbers."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from oven_kg.loaders.triple_columns import TripleColumns
 def to_edge_batch(graph_file: GraphFile, batch: Any, columns: TripleColumns, locate: Locate) -> EdgeBatch:
     """Convert the columns of an Arrow batch of triples. Raises ConfigError with the row's location."""
     subjects, relations, objects = (
-        to_texts(graph_file, batch.column(name), locate, label)
+        to_strings(graph_file, batch.column(name), locate, label)
         for name, label in zip(columns[:3], ("subject", "relation", "object"), strict=True)
     )
     weights = to_weights(graph_file, batch.column(columns.weight), locate) if columns.weight else None
     return EdgeBatch(subjects, relations, objects, weights, locate)
 
 
-def to_texts(
+def to_strings(
     graph_file: GraphFile, column: Any, locate: Locate, label: str, rewrite: Callable[[str], str] | None = None
 ) -> Column:
-    """Convert a column of binary, text or integers. Each distinct value is decoded and rewritten once. `label` is the
+    """Convert a column of bytes, strings or integers. Each distinct value is decoded and rewritten once. `label` is the
     column's name, for errors. Raises ConfigError for nulls, invalid UTF-8 and other types."""
     if isinstance(column, pa.ChunkedArray):
         column = column.combine_chunks()
@@ -41,8 +41,8 @@ def to_texts(
         raise ConfigError(f"{graph_file.path}, {locate(max(row, 0))}: the {label} is empty; write a name")
     codes = column.indices.to_numpy(zero_copy_only=False).astype(np.int32)
     values = _decode(graph_file, column.dictionary, lambda code: locate(int(np.argmax(codes == code))), label)
-    text_column = Column([rewrite(value) for value in values] if rewrite else values, codes)
-    return text_column.select(np.arange(len(codes))) if is_dictionary else text_column
+    string_column = Column([rewrite(value) for value in values] if rewrite else values, codes)
+    return string_column.select(np.arange(len(codes))) if is_dictionary else string_column
 
 
 def _decode(graph_file: GraphFile, dictionary: Any, locate: Locate, label: str) -> list[str]:

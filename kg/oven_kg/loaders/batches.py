@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from oven_core.errors import ConfigError
 
 BATCH_ROWS: Final = 20_000
-"""Maximum rows per batch: about 5 MB of short texts."""
+"""Maximum rows per batch: about 5 MB of short strings."""
 
 Locate: TypeAlias = Callable[[int], str]
 """A function that converts a row's position in its batch into a location in the file, e.g. "line 7"."""
@@ -22,30 +22,30 @@ Locate: TypeAlias = Callable[[int], str]
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of texts: the distinct texts, and the position of each row's text among them."""
+    """A column of strings: the distinct strings, and the position of each row's string among them."""
 
-    texts: Sequence[str]
+    strings: Sequence[str]
     codes: NDArray[np.int32]
 
     @classmethod
     def from_repeated(cls, rows: Sequence[str]) -> Column:
-        """Return a column that stores each distinct text once."""
+        """Return a column that stores each distinct string once."""
         positions: dict[str, int] = {}
-        codes = np.fromiter((positions.setdefault(text, len(positions)) for text in rows), np.int32, len(rows))
+        codes = np.fromiter((positions.setdefault(string, len(positions)) for string in rows), np.int32, len(rows))
         return cls(list(positions), codes)
 
     @classmethod
     def from_distinct(cls, rows: Sequence[str]) -> Column:
-        """Return a column of mostly distinct texts, where a search for duplicates would cost more than it saves."""
+        """Return a column of mostly distinct strings, where a search for duplicates would cost more than it saves."""
         return cls(rows, np.arange(len(rows), dtype=np.int32))
 
     def __len__(self) -> int:
         return len(self.codes)
 
     def select(self, rows: NDArray[np.intp]) -> Column:
-        """Return a column of these rows only, without unused texts."""
+        """Return a column of these rows only, without unused strings."""
         used_codes, codes = np.unique(self.codes[rows], return_inverse=True)
-        return Column([self.texts[code] for code in used_codes.tolist()], codes.astype(np.int32))
+        return Column([self.strings[code] for code in used_codes.tolist()], codes.astype(np.int32))
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,8 @@ class LoaderOptions:
     """The options of a loader."""
 
     languages: tuple[str, ...] = ()
-    """Languages to load from ConceptNet. Both ends of an edge must be in one of them. Empty for all."""
+    """Languages to load from ConceptNet. Both ends of an edge must be in one of them. If empty, load
+    all languages."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from oven_core.errors import ConfigError
-from oven_kg.loaders.arrow_columns import to_texts
+from oven_kg.loaders.arrow_columns import to_strings
 from oven_kg.loaders.batches import Batch, EdgeBatch, Licence, LoaderOptions, Locate, SkippedRows
 from oven_kg.loaders.input_file import GraphFile
 from oven_kg.loaders.separated_values import Dialect, read_batches
@@ -26,7 +26,7 @@ TAIL_BYTES: Final = 48
 """Number of bytes at the end of the JSON that are searched for the weight first."""
 WEIGHT_AT_END: Final = r'[{,]\s*"weight"\s*:\s*(?P<weight>-?[0-9]+(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?)\s*\}\s*$'
 """The weight at the end of the JSON, because ConceptNet sorts the keys. The last brace closes the outermost object, and
-quotes within texts are escaped, so a match is the object's own weight. JSON without a match is parsed."""
+quotes within strings are escaped, so a match is the object's own weight. JSON without a match is parsed."""
 
 
 def load_conceptnet(graph_file: GraphFile, options: LoaderOptions) -> Iterator[Batch]:
@@ -47,9 +47,11 @@ def load_conceptnet(graph_file: GraphFile, options: LoaderOptions) -> Iterator[B
 
         selected = batch.take(pa.array(rows))
         yield EdgeBatch(
-            to_texts(graph_file, selected.column("start"), locate, "start", concept_name),
-            to_texts(graph_file, selected.column("relation"), locate, "relation", lambda uri: uri.removeprefix("/r/")),
-            to_texts(graph_file, selected.column("end"), locate, "end", concept_name),
+            to_strings(graph_file, selected.column("start"), locate, "start", concept_name),
+            to_strings(
+                graph_file, selected.column("relation"), locate, "relation", lambda uri: uri.removeprefix("/r/")
+            ),
+            to_strings(graph_file, selected.column("end"), locate, "end", concept_name),
             _weights(graph_file, selected.column("about"), locate),
             locate,
         )

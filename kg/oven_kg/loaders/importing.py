@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from oven_core.errors import ConfigError
 from oven_core.files import read_file
-from oven_kg.arrays.builder import Builder, RowError, checked_weights
+from oven_kg.arrays.builder import Builder, RowError, validate_weights
 from oven_kg.arrays.graph_arrays import GraphArrays
 from oven_kg.arrays.inspection import cycle_text, find_cycle, remove_cycles
 from oven_kg.loaders.batches import Batch, Column, EdgeBatch, Licence, LoaderOptions, NodeBatch, SkippedRows
@@ -87,7 +87,7 @@ def _add(
         return
     relations, is_mapped = _rename(batch.relations, relation_map)
     skipped["edges whose relation is null in the map"] += int((~is_mapped).sum())
-    weights = np.ones(len(is_mapped), np.float32) if batch.weights is None else checked_weights(batch.weights)
+    weights = np.ones(len(is_mapped), np.float32) if batch.weights is None else validate_weights(batch.weights)
     is_heavy = weights >= min_weight
     skipped["edges below the minimum weight"] += int((is_mapped & ~is_heavy).sum())
     rows = np.flatnonzero(is_mapped & is_heavy)
@@ -109,16 +109,16 @@ def _add(
 
 
 def _numbers(column: Column, look_up: Callable[[Sequence[str]], NDArray[np.int32]]) -> NDArray[np.int32]:
-    """Return the builder's number for each row of a column. Each distinct text is looked up once."""
+    """Return the builder's number for each row of a column. Each distinct string is looked up once."""
     try:
-        return look_up(column.texts)[column.codes]
+        return look_up(column.strings)[column.codes]
     except RowError as error:
         raise RowError(int(np.argmax(column.codes == error.row)), str(error)) from error
 
 
 def _rename(column: Column, relations: RelationMap) -> tuple[Column, NDArray[np.bool_]]:
     """Return the relations with their names in the graph, and a mask of the rows to import."""
-    names = [relations.name(text) for text in column.texts]
+    names = [relations.name(text) for text in column.strings]
     has_name = np.array([name is not None for name in names], bool)
     mask: NDArray[np.bool_] = has_name[column.codes] if len(names) else np.zeros(0, bool)
     return Column([name or "" for name in names], column.codes), mask

@@ -55,7 +55,7 @@ def parse_name(value: object, location: str, label: str) -> str:
 
 
 def parse_weight(value: object, location: str) -> float:
-    """Return a weight from a number or a text, or 1 if it is missing. Raises ConfigError for anything else."""
+    """Return a weight from a number or a string, or 1 if it is missing. Raises ConfigError for anything else."""
     if value is None or value == "":
         return 1.0
     try:

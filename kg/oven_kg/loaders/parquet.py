@@ -31,7 +31,7 @@ def load_parquet(graph_file: GraphFile, options: LoaderOptions) -> Iterator[Batc
     text_columns = [columns.subject, columns.relation, columns.object]
     row_count = 0
     try:
-        # Texts are read as dictionaries, so that a long text that is repeated is in memory once.
+        # Strings are read as dictionaries, so that a repeated long string is in memory only once.
         file = pq.ParquetFile(graph_file.path, read_dictionary=text_columns)
         for batch in file.iter_batches(batch_size=BATCH_ROWS, columns=columns.names, use_threads=False):
             _check_lengths(graph_file, batch, text_columns)
@@ -44,7 +44,7 @@ def load_parquet(graph_file: GraphFile, options: LoaderOptions) -> Iterator[Batc
     except (pa.ArrowException, OSError) as error:
         raise _unreadable(graph_file, error) from error
     if row_count != metadata.num_rows:
-        raise ConfigError(f"{graph_file.path} has {row_count} rows, not {metadata.num_rows} as it says; write it again")
+        raise ConfigError(f"{graph_file.path} has {row_count} rows instead of {metadata.num_rows}; write it again")
 
 
 def _metadata(graph_file: GraphFile) -> Any:

@@ -30,7 +30,7 @@ COMPLETE_TOKENS: Final = re.compile(rb"(?:[^\"'<#\\]++|" + _TOKEN + rb")*+", re.
 NOT_BRACKETS: Final = re.compile(rb"[^()\[\]]++")
 
 
-class _CheckedFile(io.RawIOBase):
+class _GuardedFile(io.RawIOBase):
     """A file for the parser that raises ConfigError for content that would make the parser's buffer grow."""
 
     def __init__(self, graph_file: GraphFile, file: BinaryIO, rdf_format: str, count: Callable[[], int]) -> None:
@@ -91,7 +91,7 @@ class BracketDepth:
         self.depth += sum(map(brackets.count, (b"(", b"["))) - sum(map(brackets.count, (b")", b"]")))
         if self.depth > MAX_DEPTH or len(self._incomplete_token) > MAX_STATEMENT_BYTES:
             raise ConfigError(
-                f"{self._path} has more than {MAX_DEPTH:,} nested brackets, or a text of more than "
+                f"{self._path} has more than {MAX_DEPTH:,} nested brackets, or a string of more than "
                 f"{MAX_STATEMENT_BYTES:,} bytes; convert it to N-Triples"
             )
 
@@ -120,9 +120,9 @@ def _load(graph_file: GraphFile, options: LoaderOptions, rdf_format: str) -> Ite
     statement_count = skipped = 0
     rows: list[tuple[str, str, str, int]] = []
     with graph_file.open() as file:
-        checked_file: Any = _CheckedFile(graph_file, file, rdf_format, lambda: statement_count)
+        guarded_file: Any = _GuardedFile(graph_file, file, rdf_format, lambda: statement_count)
         try:
-            statements = pyoxigraph.parse(checked_file, getattr(pyoxigraph.RdfFormat, rdf_format))
+            statements = pyoxigraph.parse(guarded_file, getattr(pyoxigraph.RdfFormat, rdf_format))
             for subject, predicate, target, _ in statements:
                 statement_count += 1
                 if isinstance(target, node_types) and isinstance(subject, node_types):

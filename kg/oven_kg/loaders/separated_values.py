@@ -32,7 +32,7 @@ class Dialect:
     quoted: bool
     """Whether a quoted value may contain delimiters and line ends."""
     names: tuple[str, ...] = ()
-    """Column names. Empty if they are in the first line."""
+    """Column names, or an empty tuple if they are in the first line."""
 
     @property
     def csv_options(self) -> dict[str, Any]:
@@ -113,7 +113,7 @@ def _explain_error(graph_file: GraphFile, dialect: Dialect, problem: str) -> Con
 
 
 def _location(graph_file: GraphFile, dialect: Dialect, wanted_row: int) -> str:
-    """Read the file again to find the line where a row begins, or else the last readable line."""
+    """Read the file again to find the line where a row begins, or otherwise the last readable line."""
     if not dialect.quoted:
         for row, (line, _) in enumerate(read_lines(graph_file, BLOCK_BYTES), 1):
             if row == wanted_row:

@@ -49,18 +49,18 @@ def diagnose(graph: Knowledge, request: DiagnoseRequest) -> Diagnosis:
     ranking = []
     for node in graph.nodes_of_kind("remedy"):
         if node.applies(request.phase) and (score := weigh(graph, node.id, causes, symptoms)) > 0:
-            missing = unmet_needs(_all_needs(graph, node), request.actuators, request.metrics, request.held_out)
-            ranking.append((bool(missing), -score, node.id, missing))
+            unmet = unmet_needs(_all_needs(graph, node), request.actuators, request.metrics, request.held_out)
+            ranking.append((bool(unmet), -score, node.id, unmet))
     ranking.sort()
     remedies = [
         Remedy(
             id=id_,
             changes=graph.nodes[id_].changes,
             score=-negative_score,
-            unmet=missing,
+            unmet=unmet,
             paths=evidence(graph, id_, causes, symptoms, ("SOLVES", "PREVENTS")),
         )
-        for _, negative_score, id_, missing in ranking[: request.k]
+        for _, negative_score, id_, unmet in ranking[: request.k]
     ]
     ids = sorted({symptom.id for symptom in request.symptoms})
     return Diagnosis(
@@ -175,7 +175,7 @@ def _weakest_grade(edges: Sequence[Edge]) -> Literal["A", "B", "C", "D"]:
 def unmet_needs(
     needs: Mapping[str, tuple[Edge, ...]], actuators: Collection[str], metrics: Collection[str], held_out: bool
 ) -> tuple[str, ...]:
-    """Return the needs that this run does not meet. Empty if nothing is known about the run."""
+    """Return the needs that this run does not meet, or an empty tuple if nothing is known about the run."""
     if not (actuators or metrics):
         return ()
     return tuple(need for need in sorted(needs) if not is_met(need, actuators, metrics, held_out))
@@ -214,8 +214,8 @@ def barring_paths(graph: Knowledge, request: JudgeRequest) -> tuple[EvidencePath
     paths = []
     for change, needs in graph.requirements.items():
         if covers(change, request.changes):
-            missing = unmet_needs(needs, request.actuators, request.metrics, request.held_out)
-            paths += [evidence_path(graph, needs[need], "unmet") for need in missing]
+            unmet = unmet_needs(needs, request.actuators, request.metrics, request.held_out)
+            paths += [evidence_path(graph, needs[need], "unmet") for need in unmet]
     for pair, edge in graph.contradictions.items():
         for barred_change, opposite_change in (pair, pair[::-1]):
             if covers(barred_change, request.changes):

@@ -91,7 +91,7 @@ def _steps(graph: Knowledge, node: str, request: GraphQuery) -> list[_Step]:
 
 
 def _path(graph: Knowledge, request: GraphQuery) -> list[QueryRow]:
-    """Return the nodes of a shortest path, the first by name if there are several. Empty if there is none."""
+    """Return the nodes of a shortest path, or an empty list if there is none. Of several, return the first by name."""
     start, end = _existing_node(graph, request.node), _existing_node(graph, request.to)
     arrivals: dict[str, tuple[str, QueryRow]] = {start: ("", _row(graph, start))}  # node → the node before it, row
     queue = [start]

@@ -32,7 +32,7 @@ from oven_kg.reasoning.query import query
 from oven_kg.token_prior.prior import Encode, token_prior
 
 if TYPE_CHECKING:
-    from oven_kg.service.large_answers import LargeAnswers
+    from oven_kg.service.large_graph_endpoints import LargeGraphEndpoints
 
 RequestT = TypeVar("RequestT", bound=Message)
 
@@ -46,9 +46,9 @@ def parse(kind: type[RequestT], request: bytes) -> RequestT:
 
 
 class Answers:
-    """All endpoints on one frozen graph. Not thread-safe."""
+    """All endpoints for one frozen graph. Not thread-safe."""
 
-    def __init__(self, graph: Knowledge, large: LargeAnswers | None = None) -> None:
+    def __init__(self, graph: Knowledge, large: LargeGraphEndpoints | None = None) -> None:
         """If there is a `large` graph, it answers query, curriculum and token_prior instead of this one."""
         self.graph = graph
         self.large = large
@@ -83,18 +83,18 @@ class Answers:
 
 
 def answers(graph: Path | None = None, *, large: Path | None = None) -> Answers:
-    """Return the endpoints on the built-in graph, or on the graph in the file `graph`. `large` is the folder of a large
-    graph, which then answers query, curriculum and token_prior. Raises ConfigError for a graph with faults."""
+    """Return the endpoints for the built-in graph, or for the graph in the file `graph`. `large` is the folder of a
+    large graph, which then answers query, curriculum and token_prior. Raises ConfigError for a graph with faults."""
     return Answers(load(graph), open_large(large) if large else None)
 
 
-def open_large(folder: Path) -> LargeAnswers:
+def open_large(folder: Path) -> LargeGraphEndpoints:
     """Open the large graph in the folder. Raises ConfigError if it is damaged, or if numpy or scipy is missing."""
     try:
-        from oven_kg.arrays.folder import open_folder
-        from oven_kg.service.large_answers import LargeAnswers
+        from oven_kg.arrays.graph_folder import open_folder
+        from oven_kg.service.large_graph_endpoints import LargeGraphEndpoints
     except ModuleNotFoundError as error:
         raise ConfigError(
             f'a large graph needs {error.name}, which is not installed: `pip install "oven-controller[kg]"`'
         ) from error
-    return LargeAnswers(open_folder(folder))
+    return LargeGraphEndpoints(open_folder(folder))

@@ -164,7 +164,7 @@ MAX_UPLOADS: Final = 4
 MAX_UPLOAD_BYTES: Final = 4 * 2**20
 """Maximum compressed size of an upload. A vocabulary of 300,000 tokens has 1.5 MB."""
 IDLE_S: Final = 60.0
-"""Seconds without a new part after which an upload is dropped, because its sender is gone."""
+"""Seconds without a new part after which an upload is discarded, because its sender is gone."""
 
 
 @dataclass(slots=True)
@@ -208,13 +208,15 @@ class Uploads:
         return PartTaken(upload=part.upload, missing=upload.part_count - len(parts))
 
     def pop(self, upload_id: str) -> bytes:
-        """Return all parts in order and drop the upload. Raises ConfigError if it is unknown or incomplete."""
+        """Return all parts in order and forget the upload. Raises ConfigError if it is unknown or incomplete."""
         upload = self._uploads.get(upload_id)
         if upload is None:
             raise ConfigError(
                 f"there is no upload {upload_id[:32]!r}, or it was idle for more than {IDLE_S:g} s; send it again"
             )
-        if missing := sorted(set(range(upload.part_count)) - set(upload.parts)):
-            raise ConfigError(f"part {missing[0]} of upload {upload_id} is missing; send it, then repeat the request")
+        if missing_parts := sorted(set(range(upload.part_count)) - set(upload.parts)):
+            raise ConfigError(
+                f"part {missing_parts[0]} of upload {upload_id} is missing; send it, then repeat the request"
+            )
         del self._uploads[upload_id]
         return b"".join(upload.parts[number] for number in range(upload.part_count))

@@ -35,7 +35,7 @@ BACKWARD_FACTOR: Final = 0.3
 ACCURACY: Final = 1e-10
 """Maximum sum of absolute errors of the ranks."""
 PREFIXES: Final = ("", " ")
-"""Prefixes for a word at the beginning of a text and within one."""
+"""Prefixes of a word at the beginning of a string and within one."""
 
 
 def label_scores(graph: Knowledge, encode: Encode) -> dict[int, float]:

@@ -17,7 +17,7 @@ from oven_core.protocol.graph_requests import TokenPrior, TokenPriorRequest
 from oven_core.protocol.token_scores import encode, token_count, vocabulary_sha
 
 Encode: TypeAlias = Callable[[str], Sequence[int]]
-"""A tokenizer that converts a text into tokens."""
+"""A tokenizer that converts a string to token ids."""
 ABLATION: Final = {
     "unigram": "as the start of an output bias it was 0.26 bits per byte better on held-out files after 40 steps than "
     "none (bench token-prior, 5 seeds), and 0.127 ± 0.135 after 300 steps of a prototype (3 seeds): the gain shrinks",
@@ -72,7 +72,7 @@ def _kg_scores(graph_scores: Callable[[Encode], dict[int, float]], request: Toke
         raise ConfigError("a prior from the graph needs `vocabulary`, to find the tokens of the graph's labels")
     scores = top_scores(graph_scores(LongestMatch(request.vocabulary)), request.k)
     if not scores:
-        raise ConfigError("no token of the vocabulary is in a label of the graph; send tokens as texts, not byte ids")
+        raise ConfigError("no token of the vocabulary is in a label of the graph; send tokens as strings, not byte ids")
     return scores
 
 
@@ -83,11 +83,11 @@ def top_scores(scores: Mapping[int, float], k: int) -> dict[int, float]:
 
 
 class LongestMatch:
-    """A tokenizer that takes the longest matching token from the left, as an approximation of the real one. Characters
+    """A tokenizer that picks the longest matching token from the left, as an approximation of the real one. Characters
     that no token covers are skipped."""
 
     def __init__(self, vocabulary: Sequence[str]) -> None:
-        """`vocabulary` has the tokens' texts by id. Of equal texts, the first id counts."""
+        """`vocabulary` contains the tokens as strings, by id. If two tokens are equal, the first id counts."""
         self._ids = {text: id_ for id_, text in reversed(list(enumerate(vocabulary))) if text}
         self._max_length = max(map(len, self._ids), default=0)
 

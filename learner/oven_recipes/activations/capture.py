@@ -1,4 +1,4 @@
-"""Capture of a model's activations, which are the outputs of its blocks for the last tokens of each text."""
+"""Capture a model's activations: the outputs of its blocks for the last tokens of each text."""
 
 from __future__ import annotations
 

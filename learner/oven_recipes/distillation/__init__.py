@@ -5,5 +5,5 @@ DistillationTrainer. The task, tokenizer, warm policy and teachers come from the
 parts of the paper's algorithm are omitted. One is the fixed dataset: every completion comes from the policy (λ = 1).
 The other is simultaneous fine-tuning with rewards (section 3.1); ChannelTrainer supports it (oven_learner.losses).
 
-Decisions can change the teacher (`teacher.active`). Importing the package needs no torch.
+Decisions can change the teacher (`teacher.active`). The package does not import torch.
 """

@@ -1,4 +1,4 @@
-"""The recipe's settings and named starts. Importing this module needs no torch, so a launcher
+"""The recipe's settings and named starts. This module does not import torch, so a launcher
 can list and check starts before any learner starts."""
 
 from __future__ import annotations

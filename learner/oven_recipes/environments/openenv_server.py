@@ -109,7 +109,7 @@ def main(arguments: list[str]) -> None:
 
 
 def _end_with_input() -> None:
-    """Exit when the parent process, which has the other end of the pipe, has ended."""
+    """Exit when the parent process, which has the other end of the pipe, has exited."""
     sys.stdin.buffer.read()
     os._exit(0)
 

@@ -1,8 +1,9 @@
 """A recorder that turns TRL's rollouts in an environment into traces, with the state, action and reward of each step.
 
 A GRPOTrainer with an `environment_factory` runs the tool calls and stores the messages, but hides two things. It drops
-a result that would make the completion too long, although the call ran. It may also cut a completion within a call. The
-recorder sees both the environment's calls and the trainer's messages, so it can mark such traces as `truncated`.
+a result that would make the completion too long, although the call ran. It may also truncate a completion within a
+call. The recorder sees both the environment's calls and the trainer's messages, so it can mark such traces as
+`truncated`.
 Written for TRL 1.16 (`_generate`, `_env_tools`, `_tokenizer`, `eos_token_ids`).
 """
 
@@ -67,20 +68,20 @@ def steps_of(
     steps: list[TraceStep] = []
     pending_calls = list(calls)
     for turn, (action, results) in enumerate(turns):
-        is_cut = bool(action.get("tool_calls")) and not results
-        turn_calls = pending_calls if is_cut else _take_calls(pending_calls, results)
+        is_truncated = bool(action.get("tool_calls")) and not results
+        turn_calls = pending_calls if is_truncated else _take_calls(pending_calls, results)
         rewards = [call.reward for call in turn_calls if call.reward is not None]
         default_reward = 0.0 if rewards_each_step else None  # a step without a call changes no test
         steps.append(
             TraceStep(
                 action=recorded_message(action, lost, f"{turn}"),
-                result=None if is_cut else tuple(_result(m, f"{turn}-{n}", lost) for n, m in enumerate(results)),
+                result=None if is_truncated else tuple(_result(m, f"{turn}-{n}", lost) for n, m in enumerate(results)),
                 reward=sum(rewards) if rewards else default_reward,
                 sampled=sampled[turn] if sampled else None,
                 outcome=next((call.digest for call in reversed(turn_calls) if call.digest), ""),
             )
         )
-        if is_cut:
+        if is_truncated:
             return tuple(steps), turn_calls
     return tuple(steps), pending_calls
 
@@ -211,7 +212,7 @@ class Recorder:
                     self._trace(prompt, messages, environment, self._rollouts[index], row, trainer_state.global_step)
                 )
                 self._lost_count = 0  # the trace contains the number
-            except Exception as error:  # for example a full disk, which must not end the training
+            except Exception as error:  # for example a full disk, which must not stop the training
                 self._record_loss(error)
             self._count += 1
         self._rollouts = []
@@ -230,7 +231,7 @@ class Recorder:
         lost_content: Counter[str] = Counter()
         has_rewards = hasattr(environment, "newest_call")
         steps, lost_calls = steps_of(messages, calls, rollout, lost_content, rewards_each_step=has_rewards)
-        ended, end_reason = self._ending(messages, rollout, lost_calls)
+        ending, end_reason = self._ending(messages, rollout, lost_calls)
         prompt_messages = tuple(recorded_message(message, lost_content) for message in prompt)
         marks: dict[str, Any] = {
             "why": end_reason,
@@ -248,7 +249,7 @@ class Recorder:
             steps=steps,
             reward=float(environment.get_reward()),
             solved=getattr(environment, "solved", None),
-            ended=ended,
+            ended=ending,
             policy=Policy(model=self._name, step=step, vocabulary=vocabulary(tokenizer)),
             meta={name: mark for name, mark in marks.items() if mark},
         )
@@ -274,7 +275,7 @@ class Recorder:
             tools = ", ".join(call.tool for call in lost_calls)
             return "truncated", f"the result of {tools} was dropped because it made the completion too long"
         if not rollout.ids or rollout.ids[-1] not in self._trainer.eos_token_ids:
-            return "truncated", "the completion was cut at its maximum length"
+            return "truncated", "the completion was truncated at its maximum length"
         if last.get("role") != "assistant":
             return "truncated", "the completion had no tokens left for an answer to the last result"
         if last.get("tool_calls"):

@@ -60,20 +60,20 @@ class RepairTools(ABC):
         return self._run_tool("read", path=path)
 
     def search(self, text: str) -> str:
-        """Find the lines that contain a text.
+        """Find the lines that contain a string.
 
         Args:
-            text: The text to look for.
+            text: The string to look for.
         """
         return self._run_tool("search", text=text)
 
     def edit(self, path: str, old: str, new: str) -> str:
-        """Replace a text in a file by another one.
+        """Replace a string in a file with another one.
 
         Args:
             path: Path of the file.
-            old: The text to replace; it has to occur once.
-            new: The text to put in its place.
+            old: The string to replace. It must occur exactly once.
+            new: The replacement.
         """
         return self._run_tool("edit", path=path, old=old, new=new)
 

@@ -1,4 +1,4 @@
-"""Repair tasks with the fields of SWE-bench's instances, from a file or a generator, without an import of torch."""
+"""Repair tasks with the fields of SWE-bench's instances, read from a file. This module does not import torch."""
 
 from __future__ import annotations
 
@@ -27,8 +27,9 @@ Names = Annotated[tuple[str, ...], BeforeValidator(_as_list)]
 
 
 class Instance(BaseModel):
-    """A repair task, with a repository at a commit, the problem, and the tests that decide. Unlike in SWE-bench, a task
-    may include a small repository in `files`, with its `solution`. Without `files`, the repository is a checkout."""
+    """A repair task, with a repository at a commit, the problem, and the tests that decide whether a repair is correct.
+    Unlike in SWE-bench, a task may include a small repository in `files`, with its `solution`. Without `files`, the
+    repository is a checkout."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")  # the published sets have more columns
 
@@ -60,7 +61,7 @@ class Instance(BaseModel):
         return frozenset(patched_paths) | {test.partition("::")[0] for test in self.tests}
 
 
-def instance_of(row: Mapping[str, Any], source: str) -> Instance:
+def parse_instance(row: Mapping[str, Any], source: str) -> Instance:
     """Parse an instance. Raises ConfigError for an invalid row, with a message that starts with `source`."""
     try:
         instance = Instance.model_validate(row)
@@ -69,7 +70,9 @@ def instance_of(row: Mapping[str, Any], source: str) -> Instance:
         field = ".".join(str(part) for part in first["loc"])
         raise ConfigError(f"{source}: {field}: {first['msg']}; every SWE-bench instance needs this field") from None
     except ValueError as error:  # a string that should contain a list
-        raise ConfigError(f"{source}: FAIL_TO_PASS or PASS_TO_PASS is not a list or JSON of a list: {error}") from None
+        raise ConfigError(
+            f"{source}: FAIL_TO_PASS or PASS_TO_PASS must be a list, or a JSON string that contains one: {error}"
+        ) from None
     if not instance.FAIL_TO_PASS:
         raise ConfigError(f"{source}: {instance.instance_id} has no FAIL_TO_PASS tests, which show that it is solved")
     if not REPO.fullmatch(instance.repo):
@@ -82,8 +85,8 @@ def read_instances(path: Path) -> Iterator[Instance]:
     instances: dict[str, Instance] = {}
     for source, row in _rows(path):
         if not isinstance(row, dict):
-            raise ConfigError(f"{source}: expected an instance as an object, not a {type(row).__name__}")
-        instance = instance_of(row, source)
+            raise ConfigError(f"{source}: expected a JSON object, got a {type(row).__name__}")
+        instance = parse_instance(row, source)
         if instances.setdefault(instance.instance_id, instance) != instance:
             raise ConfigError(f"{source}: another instance also has the id {instance.instance_id!r}; use unique ids")
         yield instance

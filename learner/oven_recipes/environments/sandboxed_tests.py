@@ -18,7 +18,7 @@ from oven_llm.sandbox.session import open_sandbox
 
 Outcome: TypeAlias = Literal["passed", "failed", "missing", "timeout", "died"]
 """Outcome of a test. "failed" means that the test or its module raised an error, and "missing" that there is no such
-test. With "timeout" and "died" the run did not finish, because it timed out or its process ended."""
+test. With "timeout" and "died" the run did not finish, because it timed out or its process died."""
 OUTCOMES: Final = ("passed", "failed", "missing")
 
 Framework: TypeAlias = Literal["functions", "pytest"]
@@ -115,9 +115,9 @@ class SandboxedTests:
                 self.runs["remembered"] += 1
                 self._cache.move_to_end(key)
                 return dict(cached_outcomes)
-        outcomes, ended = self._run(files, tests, framework)
+        outcomes, ending = self._run(files, tests, framework)
         with self._lock:
-            self.runs[ended] += 1
+            self.runs[ending] += 1
             if self._cache_size:
                 self._cache[key] = outcomes
             if len(self._cache) > self._cache_size:

@@ -37,7 +37,7 @@ class Workspace:
 
     @property
     def digest(self) -> str:
-        """Digest of paths and texts, 16 hexadecimal digits. Equal workspaces have equal digests."""
+        """Digest of paths and contents, 16 hexadecimal digits. Equal workspaces have equal digests."""
         data = json.dumps(sorted(self._files.items())).encode("utf-8", "surrogatepass")
         return hashlib.sha256(data).hexdigest()[:16]
 
@@ -57,7 +57,7 @@ class Workspace:
         return _truncate(self._text(path))
 
     def search(self, text: str) -> str:
-        """Return the lines that contain `text`, as `path:line: text`. Raises ToolError for an empty text."""
+        """Return the lines that contain `text`, as `path:line: text`. Raises ToolError for an empty string."""
         if not text:
             raise ToolError("text is empty; pass the text to search for")
         lines = [
@@ -109,7 +109,7 @@ TOOLS: Final[Mapping[str, tuple[str, ...]]] = {
     "run_tests": (),
     "submit": (),
 }
-"""The tools and their arguments, which are all text."""
+"""The tools and their arguments, which are all strings."""
 MAX_NAMED_TESTS: Final = 8
 """Maximum number of failing tests that `run_tests` names. The rest are counted."""
 
@@ -187,7 +187,7 @@ class RepairSession:
         return f"{self._workspace.digest}{'+' if self.submitted else ''}"
 
     def call(self, tool: str, arguments: Mapping[str, Any]) -> ToolResult:
-        """Run a tool call. An invalid call does not raise, but returns a text that describes the error."""
+        """Run a tool call. An invalid call does not raise, but returns a string that describes the error."""
         before = self.passing_count
         try:
             text, failed = self._find_tool(tool, arguments)(**arguments), False
@@ -203,8 +203,8 @@ class RepairSession:
             raise ToolError("it is submitted; nothing can be changed")
         if set(arguments) != set(TOOLS[tool]):
             raise ToolError(f"{tool} takes {', '.join(TOOLS[tool]) or 'no arguments'}")
-        if wrong := [name for name, value in arguments.items() if not isinstance(value, str)]:
-            raise ToolError(f"{wrong[0]} has to be text")
+        if invalid_names := [name for name, value in arguments.items() if not isinstance(value, str)]:
+            raise ToolError(f"{invalid_names[0]} must be a string")
         run: Callable[..., str] = getattr(self, f"_{tool}", None) or getattr(self._workspace, tool)
         return run
 

@@ -33,7 +33,7 @@ CASE_COUNT: Final = 4
 
 @dataclass(frozen=True)
 class Shape:
-    """A kind of function. In its texts, the parameters are a, b and xs, and the constant is k."""
+    """A kind of function. In its templates, the parameters are a, b and xs, and the constant is k."""
 
     name: str
     description: str
@@ -64,7 +64,7 @@ SWAPS: Final = (
     (" + ", " - "), (" - ", " + "), (" * ", " + "), (" < ", " > "), (" > ", " < "), ("max(", "min("), ("min(", "max("),
     ("+= ", "-= "), ("not ", ""),
 )  # fmt: skip
-"""Pairs of correct text and its replacement in a bug."""
+"""Pairs of correct code and its replacement in a bug."""
 
 
 @dataclass(frozen=True)
@@ -76,9 +76,9 @@ class Function:
     names: dict[str, str]
     k: int
 
-    def fill(self, text: str) -> str:
-        """Return a text of the shape with this function's names."""
-        return text.format(**self.names, k=self.k)
+    def fill(self, template: str) -> str:
+        """Return a template of the shape, filled with this function's names."""
+        return template.format(**self.names, k=self.k)
 
     @property
     def lines(self) -> tuple[str, ...]:
@@ -102,7 +102,7 @@ class Function:
 
 
 def is_held_out(function: Function) -> bool:
-    """Whether tasks about this function belong to the evaluation side."""
+    """Return whether tasks about this function belong to the evaluation side."""
     return zlib.crc32(function.code().encode()) % HELD_OUT_SHARE == 0
 
 
@@ -190,9 +190,10 @@ def _draw_bug(function: Function, rng: random.Random) -> tuple[str, tuple[str, .
         kind = rng.choice(sorted({kind for kind, _ in options}))
         body = rng.choice([body for option_kind, body in options if option_kind == kind])
         cases = [_case(function, rng) for _ in range(CASE_COUNT)]
-        right, wrong = _compile(function.code(), function.name), _compile(function.code(body), function.name)
+        correct_function = _compile(function.code(), function.name)
+        buggy_function = _compile(function.code(body), function.name)
         if len({repr(case) for case in cases}) == CASE_COUNT and any(
-            _result_of(right, case) != _result_of(wrong, case) for case in cases
+            _result_of(correct_function, case) != _result_of(buggy_function, case) for case in cases
         ):
             return kind, body, cases
     return None
@@ -233,10 +234,12 @@ def _instance(
 
     before, after = module_code(broken.code(body)), module_code(broken.code())
     path, tests = f"{module}.py", f"test_{module}.py"
-    right, wrong = _compile(broken.code(), broken.name), _compile(broken.code(body), broken.name)
+    correct_function, buggy_function = (_compile(broken.code(lines), broken.name) for lines in (None, body))
     names = [f"{tests}::test_{broken.name}_{number}" for number in range(1, CASE_COUNT + 1)]
     failing = [
-        name for name, case in zip(names, cases, strict=True) if _result_of(right, case) != _result_of(wrong, case)
+        name
+        for name, case in zip(names, cases, strict=True)
+        if _result_of(correct_function, case) != _result_of(buggy_function, case)
     ]
     protected_tests = [f"{tests}::test_{function.name}_{number}" for function in neighbours for number in (1, 2)]
     test_code = "\n\n".join(
@@ -260,7 +263,7 @@ def _instance(
 
 
 def make_patch(before: Mapping[str, str], after: Mapping[str, str]) -> str:
-    """Return the patch from `before` to `after` in git's format. Both map paths to texts."""
+    """Return the patch from `before` to `after` in git's format. Both map paths to file contents."""
     parts = []
     for path, new in sorted(after.items()):
         old = before.get(path, "").splitlines(keepends=True)
@@ -272,9 +275,9 @@ def make_patch(before: Mapping[str, str], after: Mapping[str, str]) -> str:
 
 
 def _test(function: Function, number: int, case: Case) -> str:
-    right = _compile(function.code(), function.name)(*case)
+    expected = _compile(function.code(), function.name)(*case)
     arguments = ", ".join(repr(argument) for argument in case)
-    return f"def test_{function.name}_{number}():\n    assert {function.name}({arguments}) == {right!r}\n"
+    return f"def test_{function.name}_{number}():\n    assert {function.name}({arguments}) == {expected!r}\n"
 
 
 class TrustedTests:

@@ -9,5 +9,5 @@ Differences from the paper's algorithm:
 - one update per generation instead of several: every step is on-policy, so the clipped ratio never binds
 - DAPO's loss, a mean over all tokens of the batch, instead of a mean over each completion's tokens
 
-Importing the package needs no torch; building its job does.
+The package does not import torch until its job is built.
 """

@@ -95,7 +95,7 @@ TEACHER_SETTINGS: dict[TeacherName, Callable[[SortingSettings], SortingSettings]
     "strong": lambda policy: policy.model_copy(update={"right_habit": 1.0}),
 }
 """Teacher → function from the policy's settings to the teacher's warm-up settings. `small` has an eighth of the
-parameters and the same mixed habits, so it limits a policy. `strong` learns from right answers only."""
+parameters and the same mixed habits, so it limits a policy. `strong` learns from correct answers only."""
 
 
 def build_teachers(

@@ -1,4 +1,4 @@
-"""The settings of the sorting recipes, and the named starts of `grpo`. Importing this module needs no torch, so a
+"""The settings of the sorting recipes, and the named starts of `grpo`. This module does not import torch, so a
 launcher can list and check starts before any learner starts."""
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from oven_recipes.base import RecipeSettings
 
 
 def accuracies(levels: Sequence[str]) -> tuple[MetricSpec, ...]:
-    """Return the metrics of held-out accuracy, 0 to 1: the mean over levels, and one per level."""
+    """Return the metrics of greedy held-out accuracy, 0 to 1: the mean over levels, and one per level."""
     return (
-        MetricSpec(name="eval/accuracy", better="up", held_out=True, ceiling=1.0, unit="greedy, mean over levels"),
+        MetricSpec(name="eval/accuracy", better="up", held_out=True, ceiling=1.0),
         *(MetricSpec(name=f"eval/accuracy/{n}", better="up", held_out=True, ceiling=1.0) for n in levels),
     )
 

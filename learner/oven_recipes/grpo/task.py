@@ -1,7 +1,8 @@
-"""The task of sorting a prompt's digits, `S5203=` -> `0235`, and the committee's rules for it. Imports no torch.
+"""The task of sorting a prompt's digits, `S5203=` -> `0235`, and the committee's rules for it.
 
-The rules check that the answer is exactly right, has the form of an answer, and has the right length. Only the first
-has weight. The others separate a policy with the right form but wrong answers from one that lost the form.
+The rules check that the answer is correct, has the form of an answer, and has the correct length. Only the first has
+weight. The others separate a policy with the correct form but wrong answers from one that lost the form. This module
+does not import torch.
 """
 
 import random
@@ -18,7 +19,7 @@ HELD_OUT_MODULUS = 5  # one digit string in five is held out
 
 @dataclass(frozen=True)
 class Example:
-    """A prompt, its right answer and the name of its level."""
+    """A prompt, its correct answer and the name of its level."""
 
     prompt: str
     answer: str
@@ -69,18 +70,18 @@ HABITS: tuple[Callable[[str], str], ...] = (
     lambda digits: digits[::-1],
     lambda digits: digits[-1] * len(digits),
 )
-"""Wrong habits that the warm-up teaches in addition to right answers: sort in descending order, copy, reverse, repeat
+"""Wrong habits that the warm-up teaches in addition to correct answers: sort in descending order, copy, reverse, repeat
 the last digit."""
 
 
-def habit_pairs(lengths: tuple[int, ...], right: float, rng: random.Random) -> Iterator[tuple[str, str]]:
-    """Yield (prompt, target) pairs for the warm-up forever. The target is right with probability `right`, otherwise a
-    habit. So the policy *can* sort but does so only some of the time, like a pre-trained model. GRPO then selects a
-    behaviour instead of discovering one, so it learns within a hundred steps."""
+def habit_pairs(lengths: tuple[int, ...], correct_share: float, rng: random.Random) -> Iterator[tuple[str, str]]:
+    """Yield (prompt, target) pairs for the warm-up forever. The target is correct with probability
+    `correct_share`, otherwise a habit. So the policy *can* sort but does so only some of the time, like a pre-trained
+    model. GRPO then selects a behaviour instead of discovering one, so it learns within a hundred steps."""
     while True:
         digits = draw_digits(rng.choice(lengths), rng)
         task = example(digits)
-        yield task.prompt, task.answer if rng.random() < right else rng.choice(HABITS)(digits)
+        yield task.prompt, task.answer if rng.random() < correct_share else rng.choice(HABITS)(digits)
 
 
 LogMetric = Callable[[str, float], None]
@@ -91,7 +92,7 @@ def exact_match(
 ) -> list[float | None]:
     """Return one reward per completion, in batch order, with TRL's signature. Each level's mean is logged as
     `reward/<level>`. Levels missing from the batch log nothing, because 0 would look like a failure."""
-    rewards = [float(text == right) for text, right in zip(completions, answer, strict=True)]
+    rewards = [float(text == expected) for text, expected in zip(completions, answer, strict=True)]
     if log_metric is not None:
         by_level: defaultdict[str, list[float]] = defaultdict(list)
         for name, reward in zip(level, rewards, strict=True):
@@ -106,13 +107,14 @@ def has_answer_format(completions: list[str], **_: Any) -> list[float | None]:
     return [float(text.isascii() and text.isdigit()) for text in completions]
 
 
-def right_length(completions: list[str], answer: list[str], **_: Any) -> list[float | None]:
-    """Return 1 for an answer as long as the right one, falling to 0 for an empty one or one twice as long."""
+def has_correct_length(completions: list[str], answer: list[str], **_: Any) -> list[float | None]:
+    """Return 1 for an answer as long as the correct one, falling to 0 for an empty one or one twice as long."""
     return [
-        max(0.0, 1 - abs(len(text) - len(right)) / len(right)) for text, right in zip(completions, answer, strict=True)
+        max(0.0, 1 - abs(len(text) - len(expected)) / len(expected))
+        for text, expected in zip(completions, answer, strict=True)
     ]
 
 
-RULES: dict[str, RewardFunction] = {"exact": exact_match, "format": has_answer_format, "length": right_length}
+RULES: dict[str, RewardFunction] = {"exact": exact_match, "format": has_answer_format, "length": has_correct_length}
 WEIGHTS = {"format": 0.0, "length": 0.0}
 """Weights of the members. Others, including remote members, have weight 1."""

@@ -30,7 +30,7 @@ from oven_learner.policies import (
 )
 from oven_learner.policies.diffusion import diffusers
 from oven_learner.rewards import Committee
-from oven_recipes.base import LR_BOUNDS, Order
+from oven_recipes.base import LR_BOUNDS, TrainingRequest
 from oven_recipes.motion.intents import EVALUATION_TEXTS, INTENTS, TRAINING_TEXTS
 from oven_recipes.motion.rewards import CLIPS_PER_INTENT, FINAL_PARTS, RULES, WEIGHTS, weighted_score
 from oven_recipes.motion.settings import MotionSettings, Start, parse_start
@@ -91,7 +91,7 @@ def warm_up_loss(policy: Policy, batch: Tensor, texts: Sequence[str]) -> Tensor:
 
 
 BETA_BOUNDS = (0.01, 10.0)
-HELD_OUT = MetricSpec(name="eval/reward", better="up", held_out=True, ceiling=1.0, unit="0 to 1, held-out intents")
+HELD_OUT = MetricSpec(name="eval/reward", better="up", held_out=True, ceiling=1.0)
 
 
 def build(settings: MotionSettings, start: Start, seed: int, output: Path | None = None) -> PolicyTrainer:
@@ -164,22 +164,22 @@ def held_out_evaluation(policy: Policy, seed: int) -> Callable[[], Measurements]
     return evaluate
 
 
-def train(order: Order) -> None:
+def train(request: TrainingRequest) -> None:
     """Train to the end. SIGTERM stops it cleanly. Writes `motion.png` and `motion.npz` to the run's folder."""
     torch.set_num_threads(1)  # more threads do not help with such small steps
-    options = {**order.options, **({"max_steps": order.steps} if order.steps else {})}
+    options = {**request.options, **({"max_steps": request.steps} if request.steps else {})}
     settings = MotionSettings.model_validate(options)
-    checkpoints = order.folder / "checkpoints"
+    checkpoints = request.folder / "checkpoints"
     checkpoints.mkdir(exist_ok=True)
     trainer: PolicyTrainer | None = None
     end_on_sigterm(lambda: trainer.client if trainer is not None else None)
-    trainer = build(settings, parse_start(order.start), order.seed, checkpoints)
-    record = Record(trainer, EVALUATION_TEXTS[0], order.seed)
-    resumed = checkpoint.newest(checkpoints) if order.resume else None
+    trainer = build(settings, parse_start(request.start), request.seed, checkpoints)
+    record = Record(trainer, EVALUATION_TEXTS[0], request.seed)
+    resumed = checkpoint.newest(checkpoints) if request.resume else None
     if resumed is not None:
         checkpoint.load(trainer, resumed)
-    trainer.train(seconds=order.seconds, recipe="motion")
-    record.write(order.folder)
+    trainer.train(seconds=request.seconds, recipe="motion")
+    record.write(request.folder)
 
 
 log = logging.getLogger("oven.learner")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from oven_recipes.base import Order
+from oven_recipes.base import TrainingRequest
 from oven_recipes.motion.settings import MotionSettings, Start, parse_start
 
 
@@ -16,10 +16,10 @@ class MotionRecipe:
     def parse_start(self, text: str, seed: int, options: MotionSettings) -> Start:
         return parse_start(text)
 
-    def train(self, order: Order) -> None:
+    def train(self, request: TrainingRequest) -> None:
         from oven_recipes.motion.job import train
 
-        train(order)
+        train(request)
 
 
 RECIPE = MotionRecipe()

@@ -1,4 +1,4 @@
-"""Settings and named starts of the motion recipe. Importing this module needs no torch."""
+"""Settings and named starts of the motion recipe. This module does not import torch."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ class MotionSettings(base.RecipeSettings):
     """Sizes of the policy, warm-up and batches. The learning rate and the first teacher come from a `Start` instead."""
 
     policy: Literal["gaussian", "diffusion"] = Field(
-        default="gaussian", description="kind of the policy and both teachers; diffusion needs the extra `diffusion`"
+        default="gaussian", description="kind of the policy and both teachers; diffusion requires the `diffusion` extra"
     )
     frames: int = Field(default=32, ge=8, multiple_of=4)
-    hidden: int = Field(default=128, ge=8, description="width of the policy; the small teacher has half")
+    hidden: int = Field(default=128, ge=8, description="width of the policy; the small teacher is half as wide")
     denoising_steps: int = Field(default=5, ge=2, description="denoising steps per sample of a diffusion policy")
     embedding: Literal["auto", "minilm", "words"] = Field(
         default="auto",
-        description="how intents are encoded: minilm (a sentence encoder, extra motion) or words (a vector per word); "
-        "auto: minilm if it is installed",
+        description="how intents are encoded: minilm (a sentence encoder; requires the `motion` extra) or words (a "
+        "vector per word); auto: minilm if it is installed",
     )
 
     warm_steps: int = Field(default=300, ge=0, description="supervised steps on generated clips before GRPO")
     warm_batch: int = Field(default=32, ge=1)
     warm_learning_rate: float = Field(default=1e-2, gt=0)
     habit: tuple[float, float] = Field(
-        default=(0.1, 0.6), description="range of the warm-up clips' random reach; 1: full"
+        default=(0.1, 0.6), description="range from which each warm-up clip's reach is drawn; 1 is full reach"
     )
 
     max_steps: int | None = Field(default=None, ge=1, le=10**9, description="default: 120; diffusion: 60")

@@ -11,6 +11,6 @@ Differences from the usual recipe:
 - no separate documents within a row: a row is a window of its sub-corpus, and attention crosses the end of a file
 - no half precision, gradient accumulation or sharding: Trainer supports them, but this size does not need them
 
-Whole files are held out, and the metric is bits per byte, which does not depend on the tokenizer. Importing the package
-needs no torch; building its job does.
+Whole files are held out, and the metric is bits per byte, which does not depend on the tokenizer. The package does
+not import torch until its job is built.
 """

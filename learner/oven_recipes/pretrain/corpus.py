@@ -1,4 +1,4 @@
-"""Reads a folder of text as sub-corpora, and splits each by file into training and held-out text. Needs no torch."""
+"""Reads a folder of text as sub-corpora, and splits each by file into training and held-out text."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Part:
     name: str
     train: tuple[File, ...]
     held_out: tuple[File, ...]
-    """Held-out files. Empty if the sub-corpus is a single file."""
+    """Held-out files, or an empty tuple if the sub-corpus is a single file."""
 
 
 def read(folder: Path | None, held_out: float, max_bytes: int) -> list[Part]:
@@ -64,8 +64,8 @@ def read(folder: Path | None, held_out: float, max_bytes: int) -> list[Part]:
     parts = [_split(name, files, held_out) for name, files in by_name.items()]
     if not any(part.held_out for part in parts):
         raise ConfigError(
-            f"{root} contains {len(files)} text{'s' * (len(files) > 1)}, each alone in its sub-folder, so no file can "
-            f"be held out: split one in two, or {remedy}"
+            f"{root} contains {len(files)} text file{'s' * (len(files) > 1)}, each alone in its sub-folder, so no file "
+            f"can be held out: split one in two, or {remedy}"
         )
     return sorted(parts, key=lambda part: (-sum(file.size for file in part.train), part.name))
 
@@ -114,7 +114,7 @@ def _read_texts(folder: Path, paths: list[tuple[str, Path]], max_bytes: int) -> 
 
 
 def _read_text(path: Path, max_bytes: int) -> str:
-    """Return a file's text, or an empty string if it is not text or too long."""
+    """Return a file's text, or an empty string if it is not text or is too long."""
     try:
         text = path.read_bytes().decode() if path.stat().st_size <= max_bytes else ""
     except (OSError, UnicodeDecodeError):

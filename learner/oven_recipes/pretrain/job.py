@@ -151,7 +151,7 @@ def _surprise(model: PreTrainedModel, batch: Tensor) -> list[float]:
 LR_BOUNDS = (0.001, 1000.0)
 """Bounds of the learning-rate knob. They are so wide that they do not reveal a random start to an agent."""
 WEIGHT_BITS = "eval/weight_bits"
-"""Metric that reports the quantisation during an evaluation."""
+"""Metric that reports the quantisation during an evaluation, as the bits of a linear layer's weight."""
 
 
 def build(settings: PretrainSettings, start: Start, seed: int, workdir: Path, cache: Path) -> Job:
@@ -229,7 +229,7 @@ def gauges(held_out: Sequence[str], served: str = quantisation.NONE) -> tuple[Me
     names = (METRIC, *part_names, *rounded)
     return (
         *(MetricSpec(name=name, better="down", held_out=True, unit="bits per byte") for name in names),
-        MetricSpec(name=WEIGHT_BITS, unit="bits of a linear layer's weight in this evaluation"),
+        MetricSpec(name=WEIGHT_BITS, unit="bits"),
     )
 
 

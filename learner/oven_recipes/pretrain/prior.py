@@ -46,8 +46,8 @@ def request_token_prior(
     connection: Connection, vocabulary: Sequence[str], *, k: int = 358, deadline_s: float = TIMEOUT_S
 ) -> TokenPrior:
     """Request a graph's scores from the service and wait for them. This also works inside a running event loop.
-    `vocabulary` has the tokens' texts by id. Raises BusError if the service refuses or does not answer in time, and
-    ConfigError for a vocabulary that cannot be requested."""
+    `vocabulary` contains the tokens as strings, by id. Raises BusError if the service refuses or does not answer in
+    time, and ConfigError for a vocabulary that cannot be requested."""
     try:
         request = TokenPriorRequest(
             method="kg", vocabulary=tuple(vocabulary), vocabulary_sha=vocabulary_sha(vocabulary), k=k
@@ -104,10 +104,10 @@ graph has changed."""
 def find_prior(
     source: str, texts: Sequence[str], counts: Tensor, folder: Path, vocabulary: Path
 ) -> dict[int, float] | None:
-    """Return the tokens' scores, 0 to 1, for `source`: none, unigram, kg, or a file. Other tokens have none. `texts`:
-    the vocabulary by id. `counts`: how often each token occurs in the training text, int64 [vocabulary]. `folder` keeps
-    the service's answer. `vocabulary` is the file with `texts`, for the message. Raises ConfigError if no service
-    answers, and for an empty set of scores or one of another vocabulary."""
+    """Return the tokens' scores, 0 to 1, for `source`: none, unigram, kg, or a file. Other tokens have none. `texts`
+    are the tokens by id, and `counts`, int64 [vocabulary], are their numbers in the training text. `folder` keeps the
+    service's answer. Error messages name `vocabulary`, the file with `texts`. Raises ConfigError if no service answers,
+    if no score is above 0, and if the scores belong to another vocabulary."""
     sha = vocabulary_sha(texts)
     if source == NO_PRIOR:
         return None
@@ -135,8 +135,8 @@ def find_prior(
 
 
 def scale_to_0_to_1(scores: Mapping[int, float]) -> dict[int, float]:
-    """Return scores from a graph unchanged, because they are from 0 to 1. Other scores are log probabilities, which are
-    scaled so that the lowest becomes 0 and the highest 1."""
+    """Return scores from a graph unchanged, because they are between 0 and 1. Other scores are log probabilities, which
+    are scaled so that the lowest becomes 0 and the highest 1."""
     low, high = min(scores.values(), default=0.0), max(scores.values(), default=0.0)
     if low >= 0 and high <= 1:
         return dict(scores)

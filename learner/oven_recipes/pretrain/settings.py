@@ -1,6 +1,6 @@
 """The recipe's settings and named starts.
 
-Importing this module needs no torch, so a launcher can list and check starts before it starts a learner.
+This module does not import torch, so a launcher can list and check starts before it starts a learner.
 """
 
 from __future__ import annotations

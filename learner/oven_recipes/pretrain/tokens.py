@@ -36,11 +36,11 @@ class Tokens:
     held_out: dict[str, Tensor]
     """Held-out streams. Sub-corpora of a single file have none."""
     file: Path
-    """File with the tokens' texts by id, a JSON list that `kg token-prior` reads."""
+    """File with the tokens as strings, by id: a JSON list that `kg token-prior` reads."""
 
     @property
     def texts(self) -> list[str]:
-        """The tokens' texts by id. A token that is part of a character contains the replacement character."""
+        """The tokens as strings, by id. A token that is part of a character contains the replacement character."""
         return _texts(self.tokenizer)
 
     @property
@@ -51,7 +51,7 @@ class Tokens:
 
 
 class Rows(Dataset[dict[str, Tensor]]):
-    """A dataset of adjacent windows of `length` tokens; the remainder is dropped. Labels equal the tokens, because the
+    """A dataset of adjacent windows of `length` tokens; the remainder is skipped. Labels equal the tokens, because the
     model shifts them."""
 
     def __init__(self, stream: Tensor, length: int) -> None:

@@ -8,5 +8,5 @@ the usual training of a coding agent:
 - no real repositories: tasks are generated (`oven_recipes.environments.small_functions`)
 - no reward per step: step rewards are recorded, but GRPO's advantage uses the reward of the whole attempt
 
-Importing the package needs no torch; building its job does.
+The package does not import torch until its job is built.
 """

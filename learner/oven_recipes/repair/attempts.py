@@ -25,7 +25,7 @@ def attempt_all(
     *,
     temperature: float = 1.0,
 ) -> None:
-    """Run all sessions to the end. `max_tokens` limits the tokens of an attempt, results included. `temperature` 0
+    """Run all sessions to the end. `max_tokens` limits the tokens of an attempt, including results. `temperature` 0
     is greedy. Restores the model's mode and computes no gradient. Sampling uses torch's global generator."""
     contexts: list[list[int]] = [prompt_ids(tokenizer, session.instance.problem_statement) for session in sessions]
     budget = [max_tokens] * len(sessions)

@@ -32,7 +32,7 @@ from oven_recipes.runner import Job, trainer_arguments
 from oven_runs.traces import jsonl
 from oven_runs.traces.records import Trace
 
-SOLVED = MetricSpec(name="eval/solved", better="up", held_out=True, ceiling=1.0, unit="greedy, unseen tasks")
+SOLVED = MetricSpec(name="eval/solved", better="up", held_out=True, ceiling=1.0)
 PASSING = MetricSpec(name="eval/tests_passing", better="up", held_out=True, ceiling=1.0)
 HELD_OUT = "held out"
 """Seed of the held-out tasks. It is the same for every run, so that runs can be compared."""

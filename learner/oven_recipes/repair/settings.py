@@ -1,4 +1,4 @@
-"""The recipe's settings and named starts. Importing this module needs no torch."""
+"""The recipe's settings and named starts. This module does not import torch."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class RepairSettings(RecipeSettings):
     max_steps: int = Field(default=40, ge=1, le=10**9)
     prompts_per_step: int = Field(default=8, ge=1)
     group_size: int = Field(default=8, ge=2, description="attempts per task; an advantage needs at least 2")
-    max_completion_length: int = Field(default=384, ge=16, description="tokens of an attempt, results included")
+    max_completion_length: int = Field(default=384, ge=16, description="tokens of an attempt, including results")
     eval_every: int = Field(default=10, ge=1, description="steps between held-out evaluations")
     traces: bool = Field(default=True, description="write each rollout's trace into the run's folder, traces.jsonl")
 

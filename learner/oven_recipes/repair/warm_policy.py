@@ -36,15 +36,15 @@ Message = dict[str, Any]
 LOG_INTERVAL: Final = 10
 """Number of warm-up steps between log lines."""
 MAX_DRAWS: Final = 20
-"""Maximum number of draws for a wrong edit. After that, the right edit is used."""
+"""Maximum number of draws for a wrong edit. After that, the correct edit is used."""
 
 
 @dataclass(frozen=True)
 class Habits:
     """Probabilities of actions in demonstrations."""
 
-    right_edit: float = 0.5
-    """Probability that the first edit is right. Otherwise it inserts a wrong line."""
+    correct_edit: float = 0.5
+    """Probability that the first edit is correct. Otherwise it inserts a wrong line."""
     look_around: float = 0.1
     """Probability of listing files or searching for the function's name before reading the file."""
     run_tests: float = 0.8
@@ -55,7 +55,7 @@ class Habits:
 
 def demonstration(instance: Instance, habits: Habits, rng: random.Random) -> list[Message]:
     """Return the messages of one attempt, from the problem statement to the end."""
-    right = instance.solution
+    solution = instance.solution
     attempt = _Attempt(RepairSession(instance, instance.files, TrustedTests()), instance.problem_statement)
     path, _, description = instance.problem_statement.partition(": ")
     if rng.random() < habits.look_around:
@@ -64,13 +64,13 @@ def demonstration(instance: Instance, habits: Habits, rng: random.Random) -> lis
         else:
             attempt.call("search", {"text": description.partition("(")[0]})
     attempt.call("read", {"path": path})
-    old, new = replacement(attempt.files[path], right[path])
-    is_wrong = rng.random() >= habits.right_edit
+    old, new = replacement(attempt.files[path], solution[path])
+    is_wrong = rng.random() >= habits.correct_edit
     attempt.call("edit", {"path": path, "old": old, "new": _wrong_edit(new, old, rng) if is_wrong else new})
     if rng.random() < habits.run_tests:
         attempt.call("run_tests", {})
         if not attempt.passes and rng.random() < habits.retry:
-            old, new = replacement(attempt.files[path], right[path])
+            old, new = replacement(attempt.files[path], solution[path])
             attempt.call("edit", {"path": path, "old": old, "new": new})
             attempt.call("run_tests", {})
     attempt.call("submit", {})
@@ -125,7 +125,7 @@ def replacement(current: str, solution: str) -> tuple[str, str]:
 
 
 def _wrong_edit(new: str, old: str, rng: random.Random) -> str:
-    """Return a text close to the right text `new` that differs from it and from the current text `old`."""
+    """Return code close to the correct code `new` that differs from it and from the current code `old`."""
     for _ in range(MAX_DRAWS):
         wrong = _mutate(new, rng)
         if wrong not in (new, old):
@@ -139,11 +139,11 @@ def _mutate(text: str, rng: random.Random) -> str:
         match = rng.choice(digits)
         digit = str(min(9, max(0, int(match[0]) + rng.choice((-1, 1)))))
         return text[: match.start()] + digit + text[match.end() :]
-    swaps = [(right, wrong) for right, wrong in SWAPS if right in text]
+    swaps = [(old, new) for old, new in SWAPS if old in text]
     if not swaps:
         return text
-    right, wrong = rng.choice(swaps)
-    return text.replace(right, wrong, 1)
+    old, new = rng.choice(swaps)
+    return text.replace(old, new, 1)
 
 
 log = logging.getLogger(__name__)
@@ -208,7 +208,7 @@ def _train(
 ) -> None:
     """Train the policy until it solves the required share of unseen tasks."""
     log.info("warm-up, once for these settings: up to %d steps", settings.sft_steps)
-    habits, habit_rng = Habits(right_edit=settings.right_habit), random.Random(f"demonstrations {seed}")
+    habits, habit_rng = Habits(correct_edit=settings.right_habit), random.Random(f"demonstrations {seed}")
     instances = settings.tasks(f"demonstrations {seed}", settings.demonstrations)
     texts = render(demonstration(instance, habits, habit_rng) for instance in instances)
     examples = [(ids, answer_mask(ids, tokenizer)) for ids in tokenizer(texts)["input_ids"]]
@@ -238,7 +238,7 @@ def _train(
         elif step % LOG_INTERVAL == 0:
             log.info("warm-up: step %d, loss %.3f", step, loss.item())
     log.warning(
-        "the warm-up ended after its maximum of %d steps and solved less than %g of unseen tasks, so GRPO may find "
+        "the warm-up stopped after its maximum of %d steps and solved less than %g of unseen tasks, so GRPO may find "
         "nothing to reinforce; allow more steps (sft_steps)", settings.sft_steps, settings.solved_from,
     )  # fmt: skip
 

@@ -29,7 +29,7 @@ from oven_core.protocol.rules import Rules
 from oven_core.protocol.token_scores import MAX_BYTES, decode, vocabulary_sha
 from oven_core.security.credentials import Credentials
 from oven_kg.arrays.builder import Builder
-from oven_kg.arrays.folder import open_folder, write
+from oven_kg.arrays.graph_folder import open_folder, write
 from oven_kg.checked_graph import load
 from oven_kg.service.endpoints import Answers, open_large
 from oven_kg.service.process import run_service

@@ -12,7 +12,7 @@ from oven_core.protocol.messages import MetricSpec, Vote
 from oven_kg.arrays.builder import Builder
 from oven_kg.checked_graph import load
 from oven_kg.service.endpoints import Answers
-from oven_kg.service.large_answers import LargeAnswers
+from oven_kg.service.large_graph_endpoints import LargeGraphEndpoints
 
 EASY = {"len3": 0.98, "len4": 0.02, "len5": 0.0}
 
@@ -20,7 +20,7 @@ EASY = {"len3": 0.98, "len4": 0.02, "len5": 0.0}
 def graph(*edges: tuple[str, str, str]) -> Answers:
     builder = Builder()
     builder.edges(*zip(*edges, strict=True))
-    return Answers(load(), large=LargeAnswers(builder.finish()))
+    return Answers(load(), large=LargeGraphEndpoints(builder.finish()))
 
 
 def vote(ask: AskPrior | None) -> Vote:

@@ -24,8 +24,8 @@ from numpy.typing import NDArray
 
 from oven_core.errors import ConfigError
 from oven_kg.arrays.builder import Builder, RowError
-from oven_kg.arrays.folder import INDEX, open_folder, write
 from oven_kg.arrays.graph_arrays import COLUMNS, GraphArrays, content_sha
+from oven_kg.arrays.graph_folder import INDEX, open_folder, write
 
 NAMES = st.sampled_from(["a", "ab", "b", "Ä", "水", "zz", "𝄞", "\x00", "é"])
 EDGES = st.lists(st.tuples(NAMES, st.sampled_from(["r", "s", "ß"]), NAMES, st.sampled_from([0.0, 0.5, 1.0, 3.0])))
@@ -181,11 +181,14 @@ BAD: dict[str, tuple[Callable[[Path], Any], str]] = {
     "cut off": (lambda f: (f / "dst.npy").write_bytes((f / "dst.npy").read_bytes()[:-3]), "is truncated"),
     "a bit": (flipped, "hash differs"),
     "other licence": (changed_index(licence="MIT"), "hash differs"),
-    "pickle": (lambda f: (f / "dst.npy").write_bytes(pickle.dumps([1, 2])), "pickles are not read"),
+    "pickle": (lambda f: (f / "dst.npy").write_bytes(pickle.dumps([1, 2])), "is not a .npy file of version 1.0"),
     "objects": (lambda f: np.save(f / "dst.npy", np.array([1, "a", None, 2], object)), "contains objects"),
     "floats": (lambda f: np.save(f / "dst.npy", np.ones(4)), "contains float64"),
     "a pipe": (piped, "not a regular file"),
-    "end": (lambda f: rewritten(f, "dst", np.array([1, 3, 2, 9], "<i4")), "contains 9, which is not from 0 to 3"),
+    "end": (
+        lambda f: rewritten(f, "dst", np.array([1, 3, 2, 9], "<i4")),
+        "contains 9, which is outside the range 0 to 3",
+    ),
     "negative end": (lambda f: rewritten(f, "in_src", np.array([1, -3, 2, 0], "<i4")), "contains -3"),
     "NaN": (lambda f: rewritten(f, "weight", np.array([1, np.nan, 2, 0], "<f4")), "the weight nan"),
     "negative": (lambda f: rewritten(f, "in_weight", np.array([1, -2, 2, 0], "<f4")), r"the weight -2"),
@@ -213,7 +216,7 @@ import resource
 from pathlib import Path
 from oven_core.errors import ConfigError
 from oven_kg.arrays.builder import Builder
-from oven_kg.arrays.folder import write
+from oven_kg.arrays.graph_folder import write
 builder = Builder()
 builder.edges([str(n) for n in range(5000)], ["r"] * 5000, ["x"] * 5000)
 arrays = builder.finish()

@@ -19,8 +19,8 @@ from tests.unit.kg.test_kg_commands import output
 
 from oven_controller.cli.kg_import import read_files
 from oven_core.errors import ConfigError, UnknownNameError
-from oven_kg.arrays.folder import open_folder
 from oven_kg.arrays.graph_arrays import GraphArrays
+from oven_kg.arrays.graph_folder import open_folder
 from oven_kg.loaders import input_file, rdf
 from oven_kg.loaders.formats import detect
 from oven_kg.loaders.input_file import GraphFile

@@ -19,7 +19,7 @@ from oven_core.protocol.messages import RunEnded, RunStarted
 from oven_learner.hf.attach import attach
 from oven_learner.teachers import TeacherConfig, Teachers
 from oven_learner.testing import FakeLink
-from oven_recipes.base import Order
+from oven_recipes.base import TrainingRequest
 from oven_recipes.distillation.recipe import RECIPE
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
@@ -107,7 +107,9 @@ def test_the_recipe_trains_from_a_teacher_that_a_decision_replaces(
     monkeypatch.setattr(recipes_run, "attach", lambda trainer, **options: attach(trainer, link=line, **options))
     monkeypatch.setattr("signal.signal", lambda *_: None)
     (tmp_path / "run").mkdir()
-    RECIPE.train(Order("drill:weak-teacher", 1, 4, None, dict(TINY), folder=tmp_path / "run", cache=tmp_path / "cache"))
+    RECIPE.train(
+        TrainingRequest("drill:weak-teacher", 1, 4, None, dict(TINY), folder=tmp_path / "run", cache=tmp_path / "cache")
+    )
     run, end = line.sent[0], line.sent[-1]
     assert isinstance(run, RunStarted) and isinstance(end, RunEnded) and end.reason == "completed"
     assert run.recipe == "distillation"

@@ -24,7 +24,7 @@ from oven_learner.client.held_out_evaluation import means
 from oven_learner.hf.attach import attach
 from oven_learner.link.resume_state import ResumeState
 from oven_learner.testing import FakeLink
-from oven_recipes.base import Order
+from oven_recipes.base import TrainingRequest
 from oven_recipes.pretrain import corpus, tokens
 from oven_recipes.pretrain.corpus import Part
 from oven_recipes.pretrain.job import bits_per_byte, build, held_out_rows
@@ -104,8 +104,8 @@ def test_a_text_under_two_names_is_on_one_side_only(tmp_path: Path) -> None:
     [
         ({}, r"contains no text in files of up to 1 MB; give a folder of UTF-8 text files"),
         ({"a__blank": "\n"}, "contains no text"),
-        ({"one": text(1)}, "contains 1 text, each alone in its sub-folder"),
-        ({"a__1": text(1), "b__1": text(2)}, "contains 2 texts, each alone in its sub-folder"),
+        ({"one": text(1)}, "contains 1 text file, each alone in its sub-folder"),
+        ({"a__1": text(1), "b__1": text(2)}, "contains 2 text files, each alone in its sub-folder"),
     ],
 )
 def test_a_corpus_that_cannot_be_split_is_refused(tmp_path: Path, files: dict[str, str], message: str) -> None:
@@ -154,15 +154,15 @@ def test_bits_per_byte_is_what_a_loop_over_tokens_says(tmp_path: Path, home: Hom
     assert set(job.evaluate()) == {*metrics, "eval/weight_bits"}
 
 
-def run(home: Home, folder: Path, line: FakeLink, monkeypatch: pytest.MonkeyPatch, **order: Any) -> None:
+def run(home: Home, folder: Path, line: FakeLink, monkeypatch: pytest.MonkeyPatch, **fields: Any) -> None:
     import oven_recipes.runner as recipes_run
 
     monkeypatch.setattr(recipes_run, "attach", lambda job, **more: attach(job, link=line, **more))
     monkeypatch.setattr("signal.signal", lambda *_: None)
     folder.mkdir(exist_ok=True)
     options = {**TINY, "corpus": str(home.corpus)}
-    RECIPE.train(Order(**{"start": "tuned", "seed": 1, "steps": 8, "seconds": None, "options": options,
-                          "folder": folder, "cache": home.cache, **order}))  # fmt: skip
+    RECIPE.train(TrainingRequest(**{"start": "tuned", "seed": 1, "steps": 8, "seconds": None, "options": options,
+                          "folder": folder, "cache": home.cache, **fields}))  # fmt: skip
 
 
 def test_the_recipe_trains_under_decisions(tmp_path: Path, home: Home, monkeypatch: pytest.MonkeyPatch) -> None:

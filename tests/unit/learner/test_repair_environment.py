@@ -63,7 +63,7 @@ def test_an_attempt_is_rewarded_by_the_tests_that_it_turns(sandboxed: SandboxedT
     [
         ("delete", {}, "no tool 'delete'; there are list_files, read"),
         ("read", {}, "read takes path"),
-        ("read", {"path": 3}, "path has to be text"),
+        ("read", {"path": 3}, "path must be a string"),
         ("read", {"path": "../../etc/passwd"}, "no file ../../etc/passwd"),
         ("edit", {"path": "shop.py", "old": "r", "new": "x"}, "old occurs 4 times in shop.py; it must occur once"),
         ("edit", {"path": "shop.py", "old": "", "new": "x"}, "old is empty"),
@@ -303,14 +303,14 @@ class TestGeneratedTasks:
         rng = random.Random(0)
         for task in tasks(3, 50) + tasks(3, 50, neighbour=True):
             session = RepairSession(task, task.files, TrustedTests())
-            for message in demonstration(task, Habits(right_edit=1.0, look_around=1.0, run_tests=1.0), rng):
+            for message in demonstration(task, Habits(correct_edit=1.0, look_around=1.0, run_tests=1.0), rng):
                 for call in message.get("tool_calls", ()):
                     assert not session.call(call["function"]["name"], json.loads(call["function"]["arguments"])).failed
             assert session.solved
 
     def test_a_demonstration_with_mistakes_may_recover(self) -> None:
         rng = random.Random(0)
-        habits = Habits(right_edit=0.0, look_around=0.0, run_tests=1.0, retry=1.0)
+        habits = Habits(correct_edit=0.0, look_around=0.0, run_tests=1.0, retry=1.0)
         lengths = {len(demonstration(task, habits, rng)) for task in tasks(4, 50)}
         assert max(lengths) == 14  # read, edit, run_tests, edit, run_tests, submit; and the end
 

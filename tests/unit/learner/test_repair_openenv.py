@@ -22,7 +22,7 @@ MISSING = find_spec("openenv") is None
 
 @pytest.mark.skipif(MISSING, reason="the extra openenv is not installed: it cannot be beside the extra mcp")
 def test_the_traces_are_the_same(tmp_path: Path) -> None:
-    script = shown(Habits(right_edit=0.5, run_tests=1.0))
+    script = shown(Habits(correct_edit=0.5, run_tests=1.0))
     with serve(TASKS) as environment:
         behind = recorded(tmp_path, script, environment)
     assert behind == recorded(tmp_path, script)

@@ -100,7 +100,7 @@ def shown(habits: Habits) -> Script:
 
 
 def test_a_complete_attempt_is_recorded_completely(folder: Path) -> None:
-    traces = recorded(folder, shown(Habits(right_edit=1.0, run_tests=1.0)))
+    traces = recorded(folder, shown(Habits(correct_edit=1.0, run_tests=1.0)))
     assert [trace.ended for trace in traces] == ["submitted"] * 4
     assert all(trace.solved and trace.reward == 1 for trace in traces)
     assert check(traces).whole
@@ -124,7 +124,7 @@ def test_a_complete_attempt_is_recorded_completely(folder: Path) -> None:
 
 def test_the_state_at_each_step_is_what_the_policy_saw(folder: Path) -> None:
     """Rendered again, the state and the action are the tokens that the trainer trains on."""
-    traces = recorded(folder, shown(Habits(right_edit=0.0, run_tests=1.0, retry=1.0)))
+    traces = recorded(folder, shown(Habits(correct_edit=0.0, run_tests=1.0, retry=1.0)))
     words: Any = vocabulary()
     for trace in traces:
         text = f"<|im_start|>user\n{trace.task.prompt}{END}\n<|im_start|>assistant\n"
@@ -155,7 +155,7 @@ MARKED: list[tuple[Script, dict[str, Any], str, str | None]] = [
         "read was dropped",
     ),
     (lambda _, turn: LISTED, {"max_tool_calling_iterations": 2}, "turns", "allows 2 rounds"),
-    (lambda _, turn: LISTED.removesuffix(f"}}</tool_call>{END}"), {}, "truncated", "cut at its maximum"),
+    (lambda _, turn: LISTED.removesuffix(f"}}</tool_call>{END}"), {}, "truncated", "truncated at its maximum"),
     (lambda _, turn: [LISTED, "I give up" + END][turn], {}, "submitted", None),
 ]
 
@@ -271,7 +271,7 @@ def test_an_environment_that_fails_is_no_reward_of_0(folder: Path) -> None:
     by_id, tests = {task.instance_id: task for task in TASKS}, Outage()
     with pytest.raises(ProcessError, match=r"has no reward, because .* the sandbox did not start"):
         recorded(
-            folder, shown(Habits(right_edit=1.0)), lambda: RepairEnvironment(by_id, lambda task: task.files, tests)
+            folder, shown(Habits(correct_edit=1.0)), lambda: RepairEnvironment(by_id, lambda task: task.files, tests)
         )
 
 
@@ -286,7 +286,7 @@ def test_a_trace_that_cannot_be_kept_ends_nothing_and_the_next_one_says_so(
             raise OSError(28, "No space left on device")
         traces.append(trace)
 
-    recorded(folder, shown(Habits(right_edit=1.0)), sink=sink)
+    recorded(folder, shown(Habits(correct_edit=1.0)), sink=sink)
     assert caplog.text.count("a trace could not be recorded") == 1 and "No space left" in caplog.text
     assert [trace.meta for trace in traces] == [{"lost_before": 2}, {}]
     result = check(traces)

@@ -26,6 +26,7 @@ LOG = ActuatorSpec(name="a", kind="scalar", scale="log", low=0.01, high=100, val
 LINEAR = ActuatorSpec(name="b", kind="scalar", low=-1, high=3, value=0.0)
 OPEN = ActuatorSpec(name="c", kind="scalar", value=2.0)
 MIXED = ActuatorSpec(name="d", kind="simplex", choices=("x", "y", "z"), low=0, high=1, value={"x": 1, "y": 0, "z": 0})
+FLOORED = MIXED.model_copy(update={"low": 0.1, "value": {"x": 0.7, "y": 0.2, "z": 0.1}})
 NAMED = ActuatorSpec(name="e", kind="choice", choices=("small", "large"), value="small")
 
 
@@ -41,7 +42,9 @@ async def test_without_control_no_key_acts_and_each_says_why(monkeypatch: pytest
         assert "Approve" not in screen_text(app).splitlines()[-1]
 
 
-@given(st.sampled_from((LOG, LINEAR, OPEN, MIXED, NAMED)), st.lists(st.integers(-30, 30), max_size=12), st.data())
+@given(
+    st.sampled_from((LOG, LINEAR, OPEN, MIXED, FLOORED, NAMED)), st.lists(st.integers(-30, 30), max_size=12), st.data()
+)
 def test_steps_stay_within_the_bounds_and_change_something(
     spec: ActuatorSpec, steps: list[int], data: st.DataObject
 ) -> None:
@@ -110,7 +113,7 @@ def test_the_state_that_answers_a_preview_is_the_meshs() -> None:
         ({"action": "veto", "of": LR}, "1 of 3 have voted"),
         ({"action": "mute", "agent": "lr"}, "votes of lr (2 proposals so far, 2 adopted decisions) are logged"),
         ({"action": "autonomy", "actuator": LR, "autonomy": "advise"}, "wait for approval"),
-        ({"action": "approve", "of": "nothing"}, "is not in the monitor's list any more"),
+        ({"action": "approve", "of": "nothing"}, "is no longer in the monitor's list"),
     ],
 )
 def test_a_question_names_the_consequence_with_its_numbers(fields: dict[str, Any], words: str) -> None:

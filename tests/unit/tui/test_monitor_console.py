@@ -40,7 +40,7 @@ def test_the_filter_and_the_chosen_process_leave_their_lines() -> None:
 def test_memory_is_bounded_and_what_is_let_go_is_counted() -> None:
     console = ConsoleBuffer()
     console.feed("learner", (f"line {number}" for number in range(MAX_LINES + 50)))
-    assert len(console.lines()) == MAX_LINES and console.dropped_lines == 50
+    assert len(console.lines()) == MAX_LINES and console.dropped_count == 50
     assert console.lines()[0].text == "line 50"
 
 

@@ -112,7 +112,7 @@ async def test_an_overlay_has_every_runs_curve_and_says_what_one_has_not_measure
         for word in ("● one", "■ two", "eval/accuracy", "step 0", "completed"):
             assert word in text(app), word
         kinds = {kind for chart in app.query(OverlayChart) for row in chart.drawn_rows for _, kind in row}
-        assert app.runs[0].sign[1] in kinds
+        assert app.runs[0].symbol[1] in kinds
         await pilot.press("x", "plus", "m", "M", "ctrl+t")
         await until(pilot, lambda: "tick " in text(app))
 

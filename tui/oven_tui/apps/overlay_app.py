@@ -1,4 +1,4 @@
-"""The application that overlays two to four runs, live or ended. Like the monitor, it only reads."""
+"""The application that overlays two to four runs, live or finished. Like the monitor, it only reads."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ class OverlayApp(ThemedApp[None]):
         *,
         names: Sequence[str] = (),
         appearance: Appearance | None = None,
-        by: AxisUnit = "step",
+        axis_unit: AxisUnit = "step",
     ) -> None:
         """`names` replaces `accesses` in tests, which pass the events to `add_events`."""
         super().__init__(appearance)
         self.HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (WIDE, "-wide")]
         names = names or [access.run for access in accesses]
         self.runs = [OverlaidRun(name, index, MonitorView()) for index, name in enumerate(names)]
-        self.by = by
+        self.axis_unit = axis_unit
         self.pages = self.zoom = 0
         self._accesses = accesses
 
@@ -100,13 +100,13 @@ class OverlayApp(ThemedApp[None]):
         per_row = 2 if self.size.width >= WIDE else 1
         per_page = 2 * per_row
         page = self.pages % max(1, math.ceil(len(names) / per_page))
-        axes = {run.name: RunAxis(run.view, self.by) for run in self.runs}
+        axes = {run.name: RunAxis(run.view, self.axis_unit) for run in self.runs}
         first, last = self._window(max(axis.end for axis in axes.values()))
         for index, chart in enumerate(self.screen_stack[0].query(OverlayChart)):
             position = page * per_page + index
             chart.display = index < per_page
             chart.axis_row = index >= per_page - per_row
-            chart.by, chart.axes, chart.first, chart.last = self.by, axes, first, last
+            chart.axis_unit, chart.axes, chart.first, chart.last = self.axis_unit, axes, first, last
             chart.metric = names[position] if position < len(names) else None
             chart.redraw()
 
@@ -118,15 +118,15 @@ class OverlayApp(ThemedApp[None]):
         return newest - window, newest
 
     def action_axis(self) -> None:
-        self.by = "tick" if self.by == "step" else "step"
+        self.axis_unit = "tick" if self.axis_unit == "step" else "step"
         self.paint()
 
-    def action_metrics(self, by: int) -> None:
-        self.pages += by
+    def action_metrics(self, offset: int) -> None:
+        self.pages += offset
         self.paint()
 
-    def action_zoom(self, by: int) -> None:
-        self.zoom = max(0, min(len(WINDOWS) - 1, self.zoom + by))
+    def action_zoom(self, offset: int) -> None:
+        self.zoom = max(0, min(len(WINDOWS) - 1, self.zoom + offset))
         self.paint()
 
     def action_save(self) -> None:

@@ -44,7 +44,7 @@ class PlayBar(Lines):
         self.player = player
         self.playing = False
         self.busy = ""
-        """The operation that the user is waiting for; empty if there is none."""
+        """The operation that the user is waiting for, or an empty string if there is none."""
 
     def rows(self, width: int, height: int) -> list[list[TextRun]]:
         player = self.player
@@ -56,15 +56,17 @@ class PlayBar(Lines):
         left_part: list[TextRun] = [(f" {glyph} ", kind), (f"{player.speed:g}× ", "strong")]
         position = f" event {run.seq}/{max(last_seq, run.seq)}  tick {run.tick}/{max(last_tick, run.tick)}  "
         left_part.append((position, "text"))
-        right: list[TextRun] = []
+        right_part: list[TextRun] = []
         if self.busy:
-            right.append((f" {self.busy} ", "warn"))
+            right_part.append((f" {self.busy} ", "warn"))
         elif not player.fully_read:
-            right.append((f" reading {player.share_read:.0%} ", "dim"))
+            right_part.append((f" reading {player.share_read:.0%} ", "dim"))
         if run.last_time is not None:
-            right.append((f" {run.last_time:%Y-%m-%d %H:%M:%S} ", "dim"))
-        room = width - sum(len(text) for text, _ in (*left_part, *right))
-        return [row(width, [*left_part, *(self._track(room - 1) if room > MIN_TRACK_CELLS else [])], right)][:height]
+            right_part.append((f" {run.last_time:%Y-%m-%d %H:%M:%S} ", "dim"))
+        room = width - sum(len(text) for text, _ in (*left_part, *right_part))
+        return [row(width, [*left_part, *(self._track(room - 1) if room > MIN_TRACK_CELLS else [])], right_part)][
+            :height
+        ]
 
     def _track(self, width: int) -> list[TextRun]:
         """Return the track: one cell per part of the log, with the current position and the decisions."""
@@ -75,7 +77,7 @@ class PlayBar(Lines):
             cell = min(width - 1, decision.tick * width // last_tick)
             cells[cell] = ("◆", "good" if cell <= current_cell else "dim")
         cells[current_cell] = ("●", "strong")
-        return [("".join(sign for sign, _ in part), kind) for kind, part in groupby(cells, key=itemgetter(1))]
+        return [("".join(symbol for symbol, _ in part), kind) for kind, part in groupby(cells, key=itemgetter(1))]
 
 
 class PlayApp(MonitorApp):
@@ -164,21 +166,21 @@ class PlayApp(MonitorApp):
         self.playing = not self.playing
         self._show()
 
-    def action_speed(self, by: int) -> None:
-        index = SPEEDS.index(self.player.speed) + by
+    def action_speed(self, offset: int) -> None:
+        index = SPEEDS.index(self.player.speed) + offset
         self.player.speed = SPEEDS[max(0, min(len(SPEEDS) - 1, index))]
         self._show()
 
-    def action_step(self, by: int) -> None:
+    def action_step(self, offset: int) -> None:
         self.playing = False
-        self._start_seek(self.player.to_tick(max(0, self.player.view.run.tick + by)))
+        self._start_seek(self.player.to_tick(max(0, self.player.view.run.tick + offset)))
 
-    def action_decision(self, by: int) -> None:
+    def action_decision(self, offset: int) -> None:
         self.playing = False
-        self._start_seek(self.player.to_decision(by))
+        self._start_seek(self.player.to_decision(offset))
 
-    def action_tenth(self, by: int) -> None:
-        tick = self.player.view.run.tick + by * max(1, self.player.log_end[1] // 10)
+    def action_tenth(self, offset: int) -> None:
+        tick = self.player.view.run.tick + offset * max(1, self.player.log_end[1] // 10)
         self._start_seek(self.player.to_tick(max(0, min(tick, self.player.log_end[1]))))
 
     def action_start(self) -> None:

@@ -27,7 +27,7 @@ from oven_tui.widgets.run_list import RunList
 POLL_S = 2.0
 """Seconds between checks of the home folder or requests for new events. A live log on disk is at most 1 s behind."""
 WIDE = 100
-"""Minimum columns for a first line that explains what the list does not verify."""
+"""Minimum width, in columns, for showing the note about signatures."""
 
 
 class RemoteRunRow:
@@ -37,8 +37,8 @@ class RemoteRunRow:
         self.access, self._view = access, view
         self._fault = ""
 
-    async def follow(self, changed: Callable[[], None]) -> None:
-        """Request new events until cancelled. Call `changed` after each request."""
+    async def follow(self, on_update: Callable[[], None]) -> None:
+        """Request new events until cancelled. Call `on_update` after each request and each error."""
         from nats.errors import Error as NatsError
 
         from oven_runs.access.log_sources import batches
@@ -52,11 +52,11 @@ class RemoteRunRow:
                             for event in events:
                                 self._view.feed(keyring.verify(event))
                         self._fault = ""
-                        changed()
+                        on_update()
                         await asyncio.sleep(POLL_S)
             except (OvenError, NatsError, OSError) as error:
                 self._fault = reason(error)
-                changed()
+                on_update()
                 await asyncio.sleep(POLL_S)
 
     def row(self) -> RunRow:
@@ -89,10 +89,10 @@ class SummaryLine(Lines):
     def __init__(self, *, id: str) -> None:
         super().__init__(id=id)
         self.left_part: list[TextRun] = []
-        self.right: list[TextRun] = []
+        self.right_part: list[TextRun] = []
 
     def rows(self, width: int, height: int) -> list[list[TextRun]]:
-        return [row(width, self.left_part, self.right)]
+        return [row(width, self.left_part, self.right_part)]
 
 
 class RunsApp(ThemedApp[RunSelection]):
@@ -134,7 +134,7 @@ class RunsApp(ThemedApp[RunSelection]):
             self.run_worker(self._remote_row.follow(self.show_rows), exit_on_error=True)
 
     async def _follow(self) -> None:
-        """Read new events from all logs while the list is open. Each part is followed by a redraw."""
+        """Read new events from all logs while the list is open. Redraw after each part."""
         while True:
             try:
                 for _ in self._source.advance():
@@ -161,8 +161,8 @@ class RunsApp(ThemedApp[RunSelection]):
         summary.left_part = [(f"{len(rows)} run{'s' * (len(rows) != 1)}", "strong"), (f"  {live} live", "good")]
         summary.left_part += [(f"  {alerts} alert{'s' * (alerts != 1)}", "warn")] if alerts else []
         summary.left_part += [(f"  reading {unread} log{'s' * (unread != 1)} …", "dim")] if unread else []
-        checked = "; signatures are checked when a run is opened" if self.size.width >= WIDE else ""
-        summary.right = [(f"as logged{checked}", "dim")]
+        signature_note = "; signatures are checked when a run is opened" if self.size.width >= WIDE else ""
+        summary.right_part = [(f"as logged{signature_note}", "dim")]
         summary.redraw()
         self.screen_stack[0].query_one(RunList).show_rows(rows)
 

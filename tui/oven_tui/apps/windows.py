@@ -39,7 +39,7 @@ class Windows:
     only_one: bool = False
     """Whether only one window can open. In a browser, Textual supports one application per process."""
     last_view: MonitorView | None = None
-    """The view of the last run that was shown; None if there was none."""
+    """The view of the last run that was shown, or None if there was none."""
     return_code: int = 0
     _app: App[Any] | None = None
     _is_over: bool = False

@@ -1,1 +1,1 @@
-"""What the monitor shows, independent of the terminal: views, metrics, decisions, charts and texts."""
+"""The monitor's content, independent of the terminal: views, metrics, decisions, charts and text."""

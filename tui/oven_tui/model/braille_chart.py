@@ -16,7 +16,7 @@ CurveStyle: TypeAlias = Literal["noisy", "measured", "set"]
 is the steps of a knob."""
 
 TextRun: TypeAlias = tuple[str, str]
-"""A text and its kind, which determines its style: "blank", "raw", "line", "broken", "cross", "change", …"""
+"""A string and its kind, which determines its style: "blank", "raw", "line", "broken", "cross", "change", …"""
 
 Grid: TypeAlias = list[bytearray]
 """Rows of cells. Each cell is a byte with its eight dots."""
@@ -64,7 +64,7 @@ class TickAxis:
     last: int
 
     def cell(self, tick: int, width: int) -> int | None:
-        """Return the cell of a tick among `width` cells; None if it is not shown."""
+        """Return the cell of a tick among `width` cells, or None if it is not shown."""
         if not self.first <= tick <= self.last:
             return None
         return int((tick - self.first) * width / (self.last - self.first + 1))

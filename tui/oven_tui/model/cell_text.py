@@ -1,4 +1,4 @@
-"""Prepare text for the terminal: remove control characters, cut it to a width in cells, and join it to rows."""
+"""Prepare text for the terminal: remove control characters, truncate it to a width in cells, and join it to rows."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ FATES: dict[Fate, tuple[str, str, str]] = {
 
 
 def fit(text: str, width: int) -> str:
-    """Pad the text to `width` cells, or cut it with an ellipsis."""
+    """Pad the text to `width` cells, or truncate it with an ellipsis."""
     text = clean(text)
     if cell_len(text) > width:
         return set_cell_size(text, width - 1) + "…" if width > 0 else ""
@@ -32,7 +32,7 @@ def fit(text: str, width: int) -> str:
 
 
 def clip(text: str, width: int) -> str:
-    """Cut the text to at most `width` cells."""
+    """Truncate the text to at most `width` cells."""
     text = clean(text)
     return text if cell_len(text) <= width else fit(text, width)
 
@@ -51,16 +51,16 @@ def wrapped(line: str, width: int) -> list[str]:
 
 
 def glyph(index: int) -> TextRun:
-    """Return the sign and colour of the agent at this position. Sign or colour alone is enough to recognise it."""
+    """Return the symbol and colour of the agent at this position. Symbol or colour alone is enough to recognise it."""
     return GLYPHS[index % len(GLYPHS)], f"agent-{index % COLOURS}"
 
 
-def row(width: int, left_part: list[TextRun], right: list[TextRun] | None = None) -> list[TextRun]:
-    """Join two parts to a row of exactly `width` cells. The left part is cut if there is not enough room."""
-    right = [(clean(text), kind) for text, kind in right or []]
-    room = width - sum(cell_len(text) for text, _ in right)
+def row(width: int, left_part: list[TextRun], right_part: list[TextRun] | None = None) -> list[TextRun]:
+    """Join two parts to a row of exactly `width` cells. The left part is truncated if there is not enough room."""
+    right_part = [(clean(text), kind) for text, kind in right_part or []]
+    room = width - sum(cell_len(text) for text, _ in right_part)
     if room < 0:
-        right, room = [(fit("".join(text for text, _ in right), width), right[0][1])], 0
+        right_part, room = [(fit("".join(text for text, _ in right_part), width), right_part[0][1])], 0
     cells: list[TextRun] = []
     for text, kind in left_part:
         text = clip(text, room)
@@ -69,7 +69,7 @@ def row(width: int, left_part: list[TextRun], right: list[TextRun] | None = None
         room -= cell_len(text)
         if room <= 0:
             break
-    return [*cells, (" " * max(0, room), "blank"), *right]
+    return [*cells, (" " * max(0, room), "blank"), *right_part]
 
 
 def ago(seconds: float) -> str:

@@ -13,7 +13,7 @@ from oven_tui.model.braille_chart import TextRun
 
 MAX_COMMANDS: Final = 256
 """Maximum commands to track. For older commands, the list only shows the request."""
-SIGNS: Final[dict[Stage, tuple[str, str, str]]] = {
+SYMBOLS: Final[dict[Stage, tuple[str, str, str]]] = {
     "asked": ("◌", "sent", "warn"),
     "logged": ("◌", "logged", "warn"),
     "answered": ("◌", "answered", "warn"),
@@ -21,7 +21,7 @@ SIGNS: Final[dict[Stage, tuple[str, str, str]]] = {
     "refused": ("✗", "refused", "bad"),
     "lost": ("✗", "not sent", "bad"),
 }
-"""Stage → sign, label, kind of text."""
+"""Stage → symbol, label, kind of text."""
 
 
 class CommandProgress:
@@ -47,7 +47,7 @@ class CommandProgress:
             self.unlogged_commands.pop(body.id, None)
             result = self.by_id.get(body.id) or self._add(CommandResult(event.subject.split(".")[1], body))
             result.logged = result.logged or event.seq
-            result.failed = ""
+            result.failure = ""
             self.version += 1
         elif isinstance(body, CommandAnswer | Receipt) or (isinstance(body, Decision) and body.command):
             for result in self.by_id.values():
@@ -74,22 +74,22 @@ def request_text(command: OperatorCommand) -> str:
 
 
 def subject_text(command: OperatorCommand) -> str:
-    """Return the decision, actuator or agent that the command is about; empty for the run itself."""
+    """Return the decision, actuator or agent that the command is about, or an empty string for the run itself."""
     actuators = ", ".join(command.actuators)
     return " ".join(part for part in (command.subject_id, command.actuator, command.agent, actuators) if part)
 
 
 def value_text(command: OperatorCommand) -> str:
-    """Return the value that the command sets; empty if there is none."""
+    """Return the value that the command sets, or an empty string if there is none."""
     return command.autonomy or ("" if command.value is None else format_value(command.value))
 
 
 def stage_text(result: CommandResult) -> TextRun:
     """Return the command's stage, or the step at which it was applied."""
-    sign, words, kind = SIGNS[result.stage]
+    symbol, words, kind = SYMBOLS[result.stage]
     if result.stage == "done" and (receipt := result.receipt) is not None:
         words = f"step {receipt.step}"
-    return f"{sign} {words}", kind
+    return f"{symbol} {words}", kind
 
 
 def progress_text(result: CommandResult) -> str:
@@ -99,7 +99,7 @@ def progress_text(result: CommandResult) -> str:
         case "done" | "refused":
             return result.outcome()
         case "lost":
-            return result.failed
+            return result.failure
         case "asked":
             return "not logged yet"
         case _ if result.waited:

@@ -36,10 +36,10 @@ class Command:
     help: str
     """One line for the help and the palette."""
     footer: str = ""
-    """Label in the footer; empty if the command is not in the footer."""
+    """Label in the footer, or an empty string if the command is not in the footer."""
     title: str = ""
-    """Name in the palette; empty if the command is not in the palette. Commands that move a cursor are omitted because
-    their keys are quicker. Only the dashboard, its list of decisions and the player have a palette."""
+    """Name in the palette, or an empty string if the command is not in the palette. Commands that move a cursor are
+    omitted because their keys are quicker. Only the dashboard, its list of decisions and the player have a palette."""
 
     @property
     def id(self) -> str:

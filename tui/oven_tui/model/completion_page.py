@@ -10,10 +10,10 @@ from oven_runs.log.sampled_text import (
     BAR_CELLS,
     MISSING,
     bar,
+    format_signed,
     max_abs_advantage,
     member_line,
     number,
-    signed,
     text_lines,
 )
 from oven_tui.model.braille_chart import TextRun
@@ -58,7 +58,7 @@ def _completion(group: SampledGroup, index: int, completion: ShownCompletion, wi
     cells = BAR_CELLS if width >= MIN_FULL_BAR else HALF_BAR
     advantage_bar = bar(completion.advantage, max_abs_advantage(group), cells)
     head: Line = [(f"{index + 1} ", "title"), (f"reward {number(completion.reward):<6} ", "strong")]
-    head += [(f"adv {signed(completion.advantage):<6} ", kind), (advantage_bar, kind)]
+    head += [(f"adv {format_signed(completion.advantage):<6} ", kind), (advantage_bar, kind)]
     return [row(width, head), *_text(text_lines(completion), width, "text"), *_members(group, index, width)]
 
 

@@ -16,8 +16,8 @@ def remaining(view: MonitorView, tick: int) -> str:
     """Return the steps and time until a tick, such as "12 steps (about 3 min)"."""
     steps = max(0, tick - view.run.tick)
     time = f" (about {ago(steps * view.pace_s)})" if view.pace_s and not view.run.held else ""
-    held = " after the run is resumed" if view.run.held else ""
-    return f"{steps} step{'' if steps == 1 else 's'}{time}{held}"
+    hold_note = " after the run is resumed" if view.run.held else ""
+    return f"{steps} step{'' if steps == 1 else 's'}{time}{hold_note}"
 
 
 def countdown(view: MonitorView, decision: Decision) -> str:
@@ -68,7 +68,7 @@ def _of_run(view: MonitorView, action: str) -> str:
 def _approval(view: MonitorView, subject: str) -> str:
     entry = advice(view, subject)
     if entry is None:
-        return f"The decision {subject} is not in the monitor's list any more; the mesh will report its state."
+        return f"The decision {subject} is no longer in the monitor's list; the mesh will report its state."
     decision = entry.decision
     supporters = [line.agent for line in decision.tally if line.stance in ("propose", "for") and line.weight]
     source = f", as proposed by {_name_list(supporters)}" if supporters else ""
@@ -93,7 +93,7 @@ def _veto(view: MonitorView, subject: str) -> str:
         )
     entry = advice(view, subject)
     if entry is None:
-        return f"{subject} is not an open ballot or pending advice any more; the mesh will report why."
+        return f"{subject} is no longer an open ballot or pending advice; the mesh will report why."
     decision = entry.decision
     return (
         f"The advice {change_text(decision.actuator, decision.before, decision.value)} can no longer be approved; "
@@ -187,9 +187,9 @@ def spec_of(view: MonitorView, actuator: str) -> ActuatorSpec | None:
 
 def advice(view: MonitorView, subject: str) -> DecisionEntry | None:
     """Return the newest advice with this id or on this actuator."""
-    decided = (entry for entry in reversed(view.entries) if isinstance(entry, DecisionEntry))
-    advised = (entry for entry in decided if entry.decision.verdict == "advised")
-    return next((entry for entry in advised if subject in (entry.decision.id, entry.decision.actuator)), None)
+    decisions = (entry for entry in reversed(view.entries) if isinstance(entry, DecisionEntry))
+    advice_entries = (entry for entry in decisions if entry.decision.verdict == "advised")
+    return next((entry for entry in advice_entries if subject in (entry.decision.id, entry.decision.actuator)), None)
 
 
 def last_rollback(view: MonitorView) -> Receipt | None:

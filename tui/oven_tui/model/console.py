@@ -37,7 +37,7 @@ class ConsoleBuffer:
         self.process = ALL
         """The process whose lines are shown."""
         self.filter = ""
-        self.dropped_lines = 0
+        self.dropped_count = 0
         """Number of dropped lines."""
         self._lines: deque[ConsoleLine] = deque(maxlen=MAX_LINES)
         self._cached_lines: list[ConsoleLine] = []
@@ -51,7 +51,7 @@ class ConsoleBuffer:
         for raw in lines:
             text = clean(raw.rstrip("\r\n").rpartition("\r")[2][:MAX_CHARACTERS]).rstrip()
             if text:
-                self.dropped_lines += len(self._lines) == MAX_LINES
+                self.dropped_count += len(self._lines) == MAX_LINES
                 self._lines.append(ConsoleLine(process, text, _kind(text)))
                 self._line_count += 1
 
@@ -64,13 +64,13 @@ class ConsoleBuffer:
             self._cached_lines, self._cache_key = [line for line in process_lines if matches(line)], key
         return self._cached_lines
 
-    def next_process(self, by: int) -> None:
-        """Select the process that is `by` positions further, or all processes."""
+    def next_process(self, offset: int) -> None:
+        """Select the process that is `offset` positions further, or all processes."""
         choices = [ALL, *self.processes]
         index = choices.index(self.process) if self.process in choices else 0
-        self.process = choices[(index + by) % len(choices)]
+        self.process = choices[(index + offset) % len(choices)]
 
 
 def _kind(text: str) -> str:
     start = text[:LEVEL_CHARACTERS]
-    return next((kind for sign, kind in LEVELS.items() if sign in start), "text")
+    return next((kind for symbol, kind in LEVELS.items() if symbol in start), "text")

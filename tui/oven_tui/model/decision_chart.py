@@ -19,7 +19,7 @@ MIN_TICKS = 12
 
 
 def chart(view: MonitorView, entry: DecisionEntry, width: int) -> list[list[TextRun]]:
-    """Return the chart's rows; empty if no metric judges the decision, or if it was not measured at the time."""
+    """Return the chart's rows, or an empty list if no metric judges the decision or it was not measured at the time."""
     decision, tick = entry.decision, tick_of(entry)
     series = view.series.get(decision.target)
     inner = width - GUTTER
@@ -51,7 +51,7 @@ def chart(view: MonitorView, entry: DecisionEntry, width: int) -> list[list[Text
 
 
 def _value_before(columns: list[Bucket], axis: TickAxis, tick: int, width: int) -> float:
-    """Return the metric's average when the decision took effect; NaN if it was not measured before."""
+    """Return the metric's average when the decision took effect, or NaN if it was not measured before."""
     cell = axis.cell(tick, width) or 0
     earlier = [column.smooth for column in columns if column.key <= cell and math.isfinite(column.smooth)]
     return earlier[-1] if earlier else math.nan

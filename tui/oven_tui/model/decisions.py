@@ -85,7 +85,7 @@ def label(entry: Entry) -> str:
 
 
 def tick_of(entry: Entry) -> int | None:
-    """Return the tick at which a decision took effect or a ballot opened; None for a note."""
+    """Return the tick at which a decision took effect or a ballot opened, or None for a note."""
     match entry:
         case DecisionEntry():
             return entry.receipt.tick if entry.receipt is not None else entry.decision.tick

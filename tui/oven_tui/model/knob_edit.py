@@ -12,7 +12,7 @@ from oven_core.protocol.messages import ActuatorSpec, Value
 STEPS_PER_DECADE: Final = 20
 """Steps of a logarithmic scale per factor of ten. One step is a factor of 1.12."""
 TOLERANCE: Final = 0.05
-"""Share of a step within which a value counts as being on a mark, for example after rounding."""
+"""A value within this fraction of a step from a mark counts as on it, for example after rounding."""
 STEPS_PER_RANGE: Final = 100
 """Steps of a linear scale between its bounds."""
 UNBOUNDED_STEP: Final = 0.05
@@ -29,7 +29,7 @@ class KnobEdit:
 
     spec: ActuatorSpec
     before: Value
-    """The value in force; None if unknown."""
+    """The value in force, or None if unknown."""
     moved_value: Value = None
     """The value after moving in steps."""
     typed_text: str = ""
@@ -57,8 +57,8 @@ class KnobEdit:
         return typed_number
 
     def type_character(self, character: str) -> bool:
-        """Type a character and return whether it was accepted. Only characters of numbers are accepted, and none for a
-        knob with named choices."""
+        """Type a character and return whether it was accepted. Accepts only characters that can appear in a number. A
+        knob with named choices accepts none."""
         if self.spec.kind == "choice" or len(character) != 1 or character not in "0123456789.e+-":
             return False
         self.typed_text += character
@@ -68,7 +68,8 @@ class KnobEdit:
         self.typed_text = self.typed_text[:-1]
 
     def move(self, steps: int) -> None:
-        """Move the value by steps on the knob's scale, within its bounds. A valid typed value is the start."""
+        """Move the value by steps on the knob's scale, within its bounds. Starts from the typed value if it is
+        valid."""
         try:
             start = self.value
         except ValueError:
@@ -86,12 +87,12 @@ class KnobEdit:
             case _:
                 self.moved_value = start
 
-    def pick(self, by: int) -> None:
+    def pick(self, offset: int) -> None:
         if self.spec.choices:
-            self.component = (self.component + by) % len(self.spec.choices)
+            self.component = (self.component + offset) % len(self.spec.choices)
 
     def position(self, value: float | None) -> float | None:
-        """Return a value's position between the bounds, from 0 to 1; None without bounds or a number."""
+        """Return a value's position between the bounds, from 0 to 1, or None if there are no bounds or no value."""
         low, high = self.spec.low, self.spec.high
         if value is None or low is None or high is None or high <= low:
             return None
@@ -116,27 +117,20 @@ class KnobEdit:
             target = max(low, target)
         return target if high is None else min(high, target)
 
-    def _shift(self, before: dict[str, float], by: float) -> Value:
-        """Return the mixture after changing the selected component by `by`. The others change in proportion."""
+    def _shift(self, before: dict[str, float], change: float) -> Value:
+        """Return the mixture after changing the selected component by `change`. The others change in proportion."""
         names = self.spec.choices
-        if not names or set(before) != set(names):
+        if len(names) < 2 or set(before) != set(names):
             return self.moved_value
-        low, high = self.spec.low or 0.0, self.spec.high if self.spec.high is not None else 1.0
-        name = names[self.component]
-        others = {component: before[component] for component in names if component != name}
-        others_sum = math.fsum(others.values())
-        if not others:
-            return dict(before)
-        max_share = min(high, 1 - low * len(others))
-        share = round(min(max_share, max(low, before[name] + by)), 9)
-        rest = 1 - share
-        if others_sum > 0:
-            scaled = {component: max(low, part * rest / others_sum) for component, part in others.items()}
-        else:
-            scaled = {component: rest / len(others) for component in others}
-        total = math.fsum(scaled.values())
-        scaled = {component: part * rest / total if total else part for component, part in scaled.items()}
-        return {component: share if component == name else scaled[component] for component in names}
+        selected = names[self.component]
+        others = {name: before[name] for name in names if name != selected}
+        low = self.spec.low or 0.0
+        high = 1 - low * len(others)
+        if self.spec.high is not None:
+            high = min(high, self.spec.high)
+        share = round(min(high, max(low, before[selected] + change)), 9)
+        new_shares = {selected: share, **_distribute(1 - share, others, low)}
+        return {name: new_shares[name] for name in names}
 
     def _start_value(self) -> Value:
         """Return a valid value for a knob whose value is unknown."""
@@ -151,8 +145,21 @@ class KnobEdit:
                 return None
 
 
+def _distribute(total: float, parts: dict[str, float], low: float) -> dict[str, float]:
+    """Divide `total` in proportion to `parts`, or evenly if all are 0. Every result is at least `low`."""
+    results = {}
+    rest = math.fsum(parts.values())
+    for index, (name, part) in enumerate(
+        sorted(parts.items(), key=lambda item: item[1])
+    ):  # so that `low` applies first
+        results[name] = max(low, total * part / rest if rest > 0 else total / (len(parts) - index))
+        total -= results[name]
+        rest -= part
+    return results
+
+
 def _mark(value: float, steps: int) -> int:
-    """Return the logarithmic mark of a value, or between two marks the one to start from."""
+    """Return the mark at `value` on a logarithmic scale. Between two marks, return the one to step from."""
     position = STEPS_PER_DECADE * math.log10(value)
     nearest = round(position)
     if abs(position - nearest) < TOLERANCE:

@@ -78,7 +78,7 @@ def columns(buckets: Iterable[Bucket], first: int, last: int, width: int, span: 
 
 
 class Series:
-    """The values of one metric. Add points in the log's order, and read them as columns of a chart. New points wait
+    """The values of one metric. Add points in log order, and read them as columns of a chart. New points wait
     until the next read, because a batch of points takes a third of the time."""
 
     def __init__(self) -> None:
@@ -105,12 +105,12 @@ class Series:
 
     @property
     def last(self) -> float:
-        """The newest value, finite or not; NaN before the first."""
+        """The newest value, finite or not, or NaN before the first."""
         return self.waiting[-1][1] if self.waiting else self._last
 
     @property
     def last_tick(self) -> int:
-        """The tick of the newest point; 0 before the first."""
+        """The tick of the newest point, or 0 before the first."""
         self.settle()
         return self._last_tick
 
@@ -188,7 +188,7 @@ class Series:
         return points, 1
 
     def value_at(self, tick: int) -> float:
-        """Return the last finite value up to a tick, to the precision of a bucket; NaN if there is none."""
+        """Return the last finite value up to a tick, to the precision of a bucket, or NaN if there is none."""
         buckets = self.buckets
         end = bisect_right(buckets, tick, key=lambda bucket: bucket.key * self._span)
         return next((bucket.last for bucket in reversed(buckets[:end]) if math.isfinite(bucket.last)), math.nan)

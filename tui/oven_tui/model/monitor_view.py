@@ -222,9 +222,9 @@ class MonitorView:
         index = self._index.get(decision_id)
         if index is None:
             return None
-        decided = self.entries[index - self.dropped_entries]
-        assert isinstance(decided, DecisionEntry)
-        self.entries[index - self.dropped_entries] = entry = replace(decided, **change)
+        old_entry = self.entries[index - self.dropped_entries]
+        assert isinstance(old_entry, DecisionEntry)
+        self.entries[index - self.dropped_entries] = entry = replace(old_entry, **change)
         self.version += 1
         return entry
 
@@ -232,9 +232,9 @@ class MonitorView:
         self.entries.append(entry)
         self.version += 1
         if len(self.entries) > MAX_ENTRIES + 256:  # drop many at once, because each time the whole list is copied
-            dropped, self.entries = self.entries[:256], self.entries[256:]
-            self.dropped_entries += len(dropped)
-            for old in dropped:
+            oldest, self.entries = self.entries[:256], self.entries[256:]
+            self.dropped_entries += len(oldest)
+            for old in oldest:
                 if isinstance(old, DecisionEntry) and self._index.get(old.decision.id, 0) < self.dropped_entries:
                     self._index.pop(old.decision.id, None)
 
@@ -245,7 +245,7 @@ class MonitorView:
             del self.marks[next(iter(self.marks))]
 
     def rows(self) -> list[Entry]:
-        """Return the entries of the decision list: closed, then open ones, then commands that are not logged yet."""
+        """Return the decision list: closed entries, open ballots, and commands that have not been logged."""
         step = self.run.step
         unlogged = self.commands.unlogged_commands.items()
         notes = (Note(0, step, "you", request_text(result.command), id) for id, result in unlogged)
@@ -294,7 +294,7 @@ class MonitorView:
         return "measured" if name in self.run.held_out() else "noisy"
 
     def end_tick(self) -> int | None:
-        """Return the tick of the last step, assuming no rollback; None if the number of steps is unknown."""
+        """Return the tick of the last step, assuming no rollback, or None if the number of steps is unknown."""
         max_steps = self.run.max_steps
         return self.run.tick + max(0, max_steps - self.run.step) if max_steps is not None else None
 

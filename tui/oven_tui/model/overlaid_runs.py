@@ -28,19 +28,19 @@ class OverlaidRun:
     view: MonitorView
 
     @property
-    def sign(self) -> TextRun:
+    def symbol(self) -> TextRun:
         return glyph(self.index)
 
 
 class RunAxis:
     """The positions of a run's ticks on the shared axis. It is created for each paint."""
 
-    def __init__(self, view: MonitorView, by: AxisUnit) -> None:
-        self._unit = by
-        points = view.steps.points() if by == "step" else []
+    def __init__(self, view: MonitorView, unit: AxisUnit) -> None:
+        self._unit = unit
+        points = view.steps.points() if unit == "step" else []
         self._ticks = [point.key for point in points]
         self._steps = [int(point.last) if math.isfinite(point.last) else 0 for point in points]
-        self.end = view.run.step if by == "step" else view.run.tick
+        self.end = view.run.step if unit == "step" else view.run.tick
         """The newest position of the run on the axis."""
 
     def position(self, tick: int) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import zip_longest
+
 from rich.cells import cell_len
 
 from oven_core.terminal_text import clean
@@ -25,10 +27,12 @@ def picture(path: CitedPath, width: int) -> Rows:
 
 def _hops(path: CitedPath) -> list[tuple[str, str, str, str]]:
     """Return the name and kind of text of each node, and the relation and edge that lead to it."""
-    relations = ["", *(relation.lower().replace("_", " ") for relation in path.relations)]
-    kinds = ["text"] * (len(path.nodes) - 1) + ["change"]
-    edges = ["", *path.edges, *[""] * len(path.nodes)]
-    return list(zip(path.nodes, kinds, relations, edges, strict=False))
+    hops = [(path.nodes[0], "text", "", "")]
+    for node, relation, edge in zip_longest(
+        path.nodes[1:], path.relations, path.edges[: len(path.relations)], fillvalue=""
+    ):
+        hops.append((node, "text", relation.lower().replace("_", " "), edge))
+    return [*hops[:-1], (hops[-1][0], "change", *hops[-1][2:])]
 
 
 def _horizontal_width(path: CitedPath) -> int:

@@ -118,7 +118,7 @@ def decisions(run_row: RunRow) -> str:
     if run_row.adopted is None:
         return "…" if not run_row.fault else "–"
     others = ((run_row.rejected, "–"), (run_row.would_set, "○"))
-    return f"{run_row.adopted} ✔" + "".join(f" {count} {sign}" for count, sign in others if count)
+    return f"{run_row.adopted} ✔" + "".join(f" {count} {symbol}" for count, symbol in others if count)
 
 
 def pace(seconds: float | None) -> str:

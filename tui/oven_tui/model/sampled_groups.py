@@ -8,9 +8,9 @@ from oven_core.protocol.completion_messages import SampledGroup, StoredGroup
 from oven_tui.model.word_filter import word_filter
 
 MAX_GROUPS = 256
-"""Maximum groups in memory. A training of one hour has fewer."""
+"""Maximum groups in memory. A training run of one hour has fewer."""
 MAX_CHARACTERS = 16 << 20
-"""Maximum characters of all their texts. The oldest groups are dropped first."""
+"""Maximum characters of their prompts, completions and reasons. The oldest groups are dropped first."""
 
 
 class SampledGroups:

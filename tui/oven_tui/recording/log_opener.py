@@ -23,7 +23,7 @@ class LogOpener:
 
     def __init__(self, folder: RunFolder, show_view: ShowView, progress: Callable[[float], None]) -> None:
         self.fault = ""
-        """Why the log could not be read to its end; empty if it could, or if that is unknown."""
+        """Why the log could not be read to its end, or an empty string if it could or if that is unknown."""
         self.is_reading = False
         self.folder, self._show_view, self._progress = folder, show_view, progress
         self._task: asyncio.Task[None] | None = None

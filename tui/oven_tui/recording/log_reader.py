@@ -133,12 +133,12 @@ def is_long(folder: RunFolder) -> bool:
 
 
 async def frames(folder: RunFolder, *, growing: bool = False, checkpoints: int = 0) -> AsyncGenerator[Frame]:
-    """Read the log in a thread and yield its frames. The thread ends with the iteration."""
-    loop, queue, stopped = asyncio.get_running_loop(), asyncio.Queue[Frame | None](), threading.Event()
+    """Read the log in a thread and yield its frames. The thread stops with the iteration."""
+    loop, queue, stop = asyncio.get_running_loop(), asyncio.Queue[Frame | None](), threading.Event()
 
     def run() -> None:
         with contextlib.suppress(RuntimeError):  # the monitor has quit, and the loop is closed
-            for frame in read(folder, growing=growing, checkpoints=checkpoints, should_stop=stopped.is_set):
+            for frame in read(folder, growing=growing, checkpoints=checkpoints, should_stop=stop.is_set):
                 loop.call_soon_threadsafe(queue.put_nowait, frame)
             loop.call_soon_threadsafe(queue.put_nowait, None)
 
@@ -147,14 +147,14 @@ async def frames(folder: RunFolder, *, growing: bool = False, checkpoints: int =
         while (frame := await queue.get()) is not None:
             yield frame
     finally:
-        stopped.set()
+        stop.set()
 
 
 def read(
     folder: RunFolder, *, growing: bool = False, checkpoints: int = 0, should_stop: Callable[[], bool] = lambda: False
 ) -> Iterator[Frame]:
     """Yield a preview, progress reports, about `checkpoints` checkpoints, the full log, and a failure if there is one.
-    `growing` means that the log is being written, so an incomplete last line is ignored. Reading ends early when
+    `growing` means that the log is being written, so an incomplete last line is ignored. Reading stops early when
     `should_stop` returns True."""
     state, decisions, failure = None, list[DecisionPosition](), ""
     max_step, next_checkpoint, reported_at = 0, 0, time.monotonic()

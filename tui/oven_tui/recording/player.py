@@ -112,10 +112,10 @@ class Player:
         count = bisect_left(self.checkpoints, tick, key=lambda c: c.tick)
         yield from self._seek(count, lambda state: state.view.run.tick >= tick, None)
 
-    def to_decision(self, by: int) -> Iterator[None]:
-        """Go to the next decision, or to the previous one if `by` is negative."""
+    def to_decision(self, offset: int) -> Iterator[None]:
+        """Go to the next decision, or to the previous one if `offset` is negative."""
         current_seq = self.state.seq
-        if by < 0:
+        if offset < 0:
             index = bisect_left(self.decisions, current_seq, key=lambda d: d.seq) - 1
             yield from self.to_seq(self.decisions[index].seq if index >= 0 else 0)
             return

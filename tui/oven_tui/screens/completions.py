@@ -88,8 +88,8 @@ class CompletionScreen(ModalScreen[None]):
             self._selected_seq, self._follows_newest = rows[index].seq, index == len(rows) - 1
             self.redraw()
 
-    def action_step(self, by: int) -> None:
-        self._select(self._cursor(self._groups.matching(self._filter)) + by)
+    def action_step(self, offset: int) -> None:
+        self._select(self._cursor(self._groups.matching(self._filter)) + offset)
 
     def action_first(self) -> None:
         self._select(0)

@@ -1,4 +1,4 @@
-"""The help page, which explains keys, filters and signs, and the base class of text pages."""
+"""The help page, which explains keys, filters and symbols, and the base class of text pages."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from oven_tui.model.commands import COMMANDS, GROUPS, Scope, commands_in
 
 LINES = 3
 """Rows per key press."""
-SIGNS = (
+SYMBOLS = (
     ("⣀⠤⠒", "dim: minimum and maximum of the measured values per column; bright: moving average over 20 points"),
     ("×", "not a number, or infinite; the curve has a gap there"),
-    ("┊", "a decision took effect; the sign at the top is that of the agent that proposed it"),
+    ("┊", "a decision took effect; the symbol at the top is that of the agent that proposed it"),
     ("⚑", "an operator's command"),
-    *((sign, f"decision {words}") for sign, words, _ in FATES.values()),
+    *((symbol, f"decision {words}") for symbol, words, _ in FATES.values()),
 )
 
 BOARD: Final[tuple[Scope, ...]] = ("monitor", "decisions")
@@ -37,8 +37,8 @@ class PaperScreen(ModalScreen[None]):
 
     BINDINGS: ClassVar[list[BindingType]] = bindings("paper")
 
-    def action_move(self, by: int) -> None:
-        self.query_one("#paper").scroll_relative(y=by * LINES, animate=False)
+    def action_move(self, offset: int) -> None:
+        self.query_one("#paper").scroll_relative(y=offset * LINES, animate=False)
 
 
 class HelpScreen(PaperScreen):
@@ -50,14 +50,14 @@ class HelpScreen(PaperScreen):
         self._scopes = scopes
 
     def compose(self) -> ComposeResult:
-        signs = _grid()
-        for sign, meaning in SIGNS:
-            signs.add_row(Text(sign, style="bold"), Text(meaning))
+        symbols = _grid()
+        for symbol, meaning in SYMBOLS:
+            symbols.add_row(Text(symbol, style="bold"), Text(meaning))
         filters = Text("agent:NAME  actuator:NAME  step:N-M  or words, which are regular expressions; ! negates a word")
         with VerticalScroll(id="paper") as paper:
             paper.border_title = "help"
             paper.border_subtitle = key_line("paper")
-            yield Static(Group(*_keys(self._scopes), _head("Filter"), filters, _head("Signs"), signs))
+            yield Static(Group(*_keys(self._scopes), _head("Filter"), filters, _head("Symbols"), symbols))
 
 
 def _keys(scopes: Sequence[Scope]) -> list[RenderableType]:

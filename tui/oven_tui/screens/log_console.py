@@ -70,15 +70,15 @@ class _Tail:
             size = file.seek(0, 2)
             if self._offset is None or size < self._offset:
                 self._offset, self._incomplete_line = max(0, size - TAIL_BYTES), b""
-                is_cut = self._offset > 0
+                is_truncated = self._offset > 0
             else:
-                is_cut = size - self._offset > MAX_READ_BYTES
-                self._offset = size - MAX_READ_BYTES if is_cut else self._offset
+                is_truncated = size - self._offset > MAX_READ_BYTES
+                self._offset = size - MAX_READ_BYTES if is_truncated else self._offset
             file.seek(self._offset)
             new_bytes = file.read(size - self._offset)
             self._offset += len(new_bytes)
         *lines, self._incomplete_line = (self._incomplete_line + new_bytes).split(b"\n")
-        if is_cut and lines:
+        if is_truncated and lines:
             del lines[0]  # the beginning of the first line is missing
         if len(self._incomplete_line) > MAX_LINE_BYTES:
             lines.append(self._incomplete_line)
@@ -98,16 +98,16 @@ class ConsoleLines(PaintMixin, ScrollView, can_focus=True):
         self._buffer = buffer
         self._indent = 0
         self._follows_newest = True
-        self._dropped_lines = 0
+        self._dropped_count = 0
 
     def redraw(self) -> None:
         lines = self._buffer.lines()
         self.virtual_size = Size(self.size.width, len(lines))
         if self._follows_newest:
             self.scroll_to(y=len(lines), animate=False, force=True)
-        elif dropped_count := self._buffer.dropped_lines - self._dropped_lines:  # the remaining lines moved up
-            self.scroll_to(y=max(0, self.scroll_offset.y - dropped_count), animate=False, force=True)
-        self._dropped_lines = self._buffer.dropped_lines
+        elif new_dropped_count := self._buffer.dropped_count - self._dropped_count:  # the remaining lines moved up
+            self.scroll_to(y=max(0, self.scroll_offset.y - new_dropped_count), animate=False, force=True)
+        self._dropped_count = self._buffer.dropped_count
         self.refresh()
 
     def on_resize(self) -> None:
@@ -116,11 +116,11 @@ class ConsoleLines(PaintMixin, ScrollView, can_focus=True):
     def on_mouse_scroll_up(self) -> None:
         self._follows_newest = False
 
-    def action_move(self, by: int) -> None:
-        self._move(self.scroll_offset.y + by)
+    def action_move(self, offset: int) -> None:
+        self._move(self.scroll_offset.y + offset)
 
-    def action_page(self, by: int) -> None:
-        self._move(self.scroll_offset.y + by * max(1, self.size.height - 1))
+    def action_page(self, offset: int) -> None:
+        self._move(self.scroll_offset.y + offset * max(1, self.size.height - 1))
 
     def action_first(self) -> None:
         self._move(0)
@@ -129,8 +129,8 @@ class ConsoleLines(PaintMixin, ScrollView, can_focus=True):
         self._follows_newest = True
         self.redraw()
 
-    def action_sideways(self, by: int) -> None:
-        self._indent = max(0, self._indent + by * SIDEWAYS_CELLS)
+    def action_sideways(self, offset: int) -> None:
+        self._indent = max(0, self._indent + offset * SIDEWAYS_CELLS)
         self.refresh()
 
     def _move(self, y: int) -> None:
@@ -148,8 +148,8 @@ class ConsoleLines(PaintMixin, ScrollView, can_focus=True):
         runs: list[TextRun] = []
         if self._buffer.process == ALL:
             index = self._buffer.processes.index(line.process)
-            sign, colour = glyph(index)
-            runs = [(f"{sign} ", colour), (fit(line.process, PROCESS_CELLS) + " ", "dim")]
+            symbol, colour = glyph(index)
+            runs = [(f"{symbol} ", colour), (fit(line.process, PROCESS_CELLS) + " ", "dim")]
         return self.strip(row(width, [*runs, (line.text[self._indent :], line.kind)]))
 
 
@@ -191,12 +191,12 @@ class ConsoleScreen(ModalScreen[None]):
         buffer, line_count = self._buffer, len(self._buffer.lines())
         process = "all processes" if buffer.process == ALL else buffer.process
         matches = f" match {buffer.filter!r}" if buffer.filter else ""
-        dropped = f", {buffer.dropped_lines} older lines were dropped" if buffer.dropped_lines else ""
-        self.query_one("#console-title", Static).update(f" {process}: {line_count} lines{matches}{dropped}")
+        drop_note = f", {buffer.dropped_count} older lines were dropped" if buffer.dropped_count else ""
+        self.query_one("#console-title", Static).update(f" {process}: {line_count} lines{matches}{drop_note}")
         self._lines.redraw()
 
-    def action_process(self, by: int) -> None:
-        self._buffer.next_process(by)
+    def action_process(self, offset: int) -> None:
+        self._buffer.next_process(offset)
         self._redraw()
 
     def action_filter(self) -> None:

@@ -81,21 +81,21 @@ class ChoiceScreen(QuestionScreen[str | None]):
 
     def parts(self) -> Iterator[Widget]:
         width = min(36, max((len(choice.name) for choice in self.choices), default=0))
-        texts = ((clean(choice.name).ljust(width) + "  ", clean(choice.detail)) for choice in self.choices)
-        yield OptionList(*(Option(Text.assemble((name, "bold"), (detail, "dim"))) for name, detail in texts))
+        labels = ((clean(choice.name).ljust(width) + "  ", clean(choice.detail)) for choice in self.choices)
+        yield OptionList(*(Option(Text.assemble((name, "bold"), (detail, "dim"))) for name, detail in labels))
 
     def on_option_list_option_selected(self, message: OptionList.OptionSelected) -> None:
         self.dismiss(self.choices[message.option_index].id)
 
-    def action_move(self, by: int) -> None:
+    def action_move(self, offset: int) -> None:
         options = self.query_one(OptionList)
-        if by > 0:
+        if offset > 0:
             options.action_cursor_down()
         else:
             options.action_cursor_up()
 
     def action_choose(self) -> None:
-        """Choose the entry under the cursor, or the first one if the list is not drawn yet."""
+        """Choose the entry under the cursor, or the first one if the list has not been drawn yet."""
         options = next(iter(self.query(OptionList)), None)
         index = options.highlighted if options is not None else None
         self.dismiss(self.choices[index or 0].id)
@@ -170,8 +170,8 @@ class KnobScreen(QuestionScreen[Value | bool]):
         self.edit.move(steps)
         self.update_figures()
 
-    def action_pick(self, by: int) -> None:
-        self.edit.pick(by)
+    def action_pick(self, offset: int) -> None:
+        self.edit.pick(offset)
         self.update_figures()
 
     def action_erase(self) -> None:

@@ -76,8 +76,8 @@ class AgentPanel(Lines, Panel):
             for index, name in agents[start : start + per_row]:
                 agent = self.view.run.agents[name]
                 state, kind = self._state(name, agent)
-                sign, colour = glyph(index)
-                cells += [(f"{sign} ", colour), (fit(name, cell_width - 11) + " ", "text"), (fit(state, 8), kind)]
+                symbol, colour = glyph(index)
+                cells += [(f"{symbol} ", colour), (fit(name, cell_width - 11) + " ", "text"), (fit(state, 8), kind)]
             rows.append(row(width, cells))
         if len(rows) > height:
             hidden_count = len(agents) - per_row * (height - 1)
@@ -86,8 +86,8 @@ class AgentPanel(Lines, Panel):
         return rows
 
     def _full_row(self, width: int, index: int, name: str, agent: AgentView) -> list[TextRun]:
-        sign, colour = glyph(index)
-        left_part: list[TextRun] = [(f"{sign} ", colour), (fit(name, NAME_WIDTH - 1) + " ", "text")]
+        symbol, colour = glyph(index)
+        left_part: list[TextRun] = [(f"{symbol} ", colour), (fit(name, NAME_WIDTH - 1) + " ", "text")]
         state, kind = self._state(name, agent)
         left_part.append((fit(state, 9), kind))
         counts = (f"{agent.proposals:>4}", f"{agent.against:>4}", f"{agent.backed:>6}")

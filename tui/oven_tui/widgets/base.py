@@ -33,7 +33,7 @@ else:
 
 
 class PaintMixin(_Base):
-    """Mixin that converts styled texts to strips. The widget needs the component classes PAINT_CLASSES."""
+    """Mixin that converts styled text to strips. The widget needs the component classes PAINT_CLASSES."""
 
     def notify_style_update(self) -> None:
         super().notify_style_update()
@@ -46,7 +46,7 @@ class PaintMixin(_Base):
         return self._paints[kind]
 
     def strip(self, runs: list[TextRun], *, is_selected: bool = False) -> Strip:
-        """Return the styled texts as a strip, with the cursor's background if selected."""
+        """Return styled text as a strip, with the cursor's background if selected."""
         cursor = self.paint("cursor")
         overlay = Style(bgcolor=cursor.bgcolor, reverse=cursor.reverse) if is_selected else Style.null()
         return Strip([Segment(text, self.paint(kind) + overlay) for text, kind in runs])
@@ -73,7 +73,7 @@ class Lines(PaintMixin, Widget):
 
     @abstractmethod
     def rows(self, width: int, height: int) -> list[list[TextRun]]:
-        """Return the content as rows of styled texts."""
+        """Return the content as rows of styled text."""
 
     def redraw(self) -> None:
         width, height = self.content_size
@@ -162,11 +162,11 @@ class RowList(PaintMixin, ScrollView, Generic[Row], can_focus=True):
     def action_open(self) -> None:
         """Open the row under the cursor."""
 
-    def action_move(self, by: int) -> None:
-        self.move_to(self.cursor + by)
+    def action_move(self, offset: int) -> None:
+        self.move_to(self.cursor + offset)
 
-    def action_page(self, by: int) -> None:
-        self.move_to(self.cursor + by * max(1, self.size.height - 1 - self.head_rows))
+    def action_page(self, offset: int) -> None:
+        self.move_to(self.cursor + offset * max(1, self.size.height - 1 - self.head_rows))
 
     def action_first(self) -> None:
         self.move_to(0)

@@ -165,11 +165,11 @@ class Charts(Container):
         else:
             self._logarithmic |= shown_metrics
 
-    def change_page(self, by: int) -> None:
-        self.page += by
+    def change_page(self, offset: int) -> None:
+        self.page += offset
 
-    def change_zoom(self, by: int) -> None:
-        self.zoom = max(0, min(len(WINDOWS) - 1, self.zoom + by))
+    def change_zoom(self, offset: int) -> None:
+        self.zoom = max(0, min(len(WINDOWS) - 1, self.zoom + offset))
 
     def on_chart_pointer_moved(self, message: Chart.PointerMoved) -> None:
         if message.tick != self.pointer_tick:

@@ -77,7 +77,7 @@ class DecisionList(RowList[Entry], Panel):
 
     @property
     def selected_tick(self) -> int | None:
-        """Return the tick of the selected row; None while the list follows the newest."""
+        """Return the tick of the selected row, or None while the list follows the newest."""
         entry = None if self.follows_newest else self.selected()
         return tick_of(entry) if entry is not None else None
 
@@ -98,8 +98,8 @@ class DecisionList(RowList[Entry], Panel):
         self.follows_newest = True
         self.action_last()
 
-    def action_half(self, by: int) -> None:
-        self.move_to(self.cursor + by * max(1, self.size.height // 2))
+    def action_half(self, offset: int) -> None:
+        self.move_to(self.cursor + offset * max(1, self.size.height // 2))
 
     def action_copy(self) -> None:
         """Copy the row as JSON to the terminal's clipboard, which also works over ssh."""
@@ -138,22 +138,22 @@ class DecisionList(RowList[Entry], Panel):
                 change = f"{format_value(decision.before)} → {format_value(decision.value)}"
                 if item.receipt and item.fate == "applied":
                     change = f"{format_value(item.receipt.before)} → {format_value(item.receipt.after)}"
-                sign, words, kind = FATES[item.fate]
+                symbol, words, kind = FATES[item.fate]
                 reason = item.receipt.reason if item.receipt and item.receipt.reason else decision.reason
                 if item.fate == "advised":
-                    sign, words, kind, reason = self._advice(decision, reason)
-                fate = (f"{sign} {words}", kind)
+                    symbol, words, kind, reason = self._advice(decision, reason)
+                fate = (f"{symbol} {words}", kind)
                 if (result := self.view.commands.newest_unfinished(decision.id)) is not None:
                     fate, reason = stage_text(result), f"{result.command.action}: {progress_text(result)}"
                 return self._ballot(item, item.proposer, decision.actuator, change, fate, reason, width)
 
     def _advice(self, decision: Decision, reason: str) -> tuple[str, str, str, str]:
-        """Return sign, label, kind of text, and the reason with the time left for approval."""
+        """Return symbol, label, kind of text, and the reason with the time left for approval."""
         if self.view.run.advised.get(decision.actuator) is not decision:
             return "–", "superseded", "dim", reason
         lapsed = self.view.run.lapsed(decision)
-        sign, words, kind = ("–", "lapsed", "dim") if lapsed else FATES["advised"]
-        return sign, words, kind, f"{countdown(self.view, decision)}; {reason}"
+        symbol, words, kind = ("–", "lapsed", "dim") if lapsed else FATES["advised"]
+        return symbol, words, kind, f"{countdown(self.view, decision)}; {reason}"
 
     def _command(self, note: Note, result: CommandResult, width: int) -> list[TextRun]:
         command, reason = result.command, progress_text(result)
@@ -162,26 +162,26 @@ class DecisionList(RowList[Entry], Panel):
             subject = result.decision.actuator
         action = " ".join(part for part in (command.action, value_text(command)) if part)
         reason += f" ({command.reason})" if command.reason and command.reason not in reason else ""
-        sign, author, change = ("⚑", "warn"), (note.author.removeprefix("operator "), "strong"), (action, "strong")
-        return _columns(note.step, sign, author, subject or "the run", change, stage_text(result), reason, width)
+        symbol, author, change = ("⚑", "warn"), (note.author.removeprefix("operator "), "strong"), (action, "strong")
+        return _columns(note.step, symbol, author, subject or "the run", change, stage_text(result), reason, width)
 
     def _ballot(
         self, entry: Entry, agent: str, actuator: str, change: str, fate: TextRun, reason: str, width: int
     ) -> list[TextRun]:
-        sign = glyph(self.view.agents.index(agent)) if agent in self.view.agents else (" ", "dim")
+        symbol = glyph(self.view.agents.index(agent)) if agent in self.view.agents else (" ", "dim")
         has_no_effect = isinstance(entry, DecisionEntry) and entry.fate in ("rejected", "would set")
         name = (agent, "dim" if has_no_effect else "text")
         change_cell = (change, "dim" if has_no_effect else "strong")
-        return _columns(entry.step, sign, name, actuator, change_cell, fate, reason, width)
+        return _columns(entry.step, symbol, name, actuator, change_cell, fate, reason, width)
 
 
 def _columns(
-    step: int, sign: TextRun, name: TextRun, actuator: str, change: TextRun, fate: TextRun, reason: str, width: int
+    step: int, symbol: TextRun, name: TextRun, actuator: str, change: TextRun, fate: TextRun, reason: str, width: int
 ) -> list[TextRun]:
     name_width, change_width = _widths(width)
     cells: list[TextRun] = [
         (f"{step:>5}  ", "dim"),
-        (f"{sign[0]} ", sign[1]),
+        (f"{symbol[0]} ", symbol[1]),
         (fit(name[0], name_width) + " ", name[1]),
         (fit(actuator, ACTUATOR) + " ", name[1] if name[1] == "dim" else "text"),
         (fit(change[0], change_width) + " ", change[1]),
@@ -193,9 +193,9 @@ def _columns(
 
 def _widths(width: int) -> tuple[int, int]:
     """Return the widths of the columns with the agent's name and the change."""
-    missing = max(0, FULL_WIDTH - width)
-    change = max(MIN_CHANGE, CHANGE - missing)
-    return max(MIN_AGENT, AGENT - max(0, missing - (CHANGE - change))), change
+    missing_cells = max(0, FULL_WIDTH - width)
+    change = max(MIN_CHANGE, CHANGE - missing_cells)
+    return max(MIN_AGENT, AGENT - max(0, missing_cells - (CHANGE - change))), change
 
 
 def _index_of(name: str, rows: Sequence[Entry], default: int) -> int:

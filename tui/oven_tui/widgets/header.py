@@ -36,7 +36,7 @@ class Header(Lines):
         self.link = ("connecting", "")
         self.silent_s = 0.0
         self.events_behind: int | None = None
-        """Number of events since the display was frozen; None if it is not frozen."""
+        """Number of events since the display was frozen, or None if it is not frozen."""
 
     def rows(self, width: int, height: int) -> list[list[TextRun]]:
         return [self._identity_row(width), self._progress_row(width), self._results_row(width)][:height]
@@ -89,10 +89,12 @@ class Header(Lines):
             words += f"  held: {run.held}"
         if run.ended_with:
             words += f"  {run.ended_with}"
-        right: list[TextRun] = [(f" FROZEN +{self.events_behind} ", "drill")] if self.events_behind is not None else []
+        right_part: list[TextRun] = (
+            [(f" FROZEN +{self.events_behind} ", "drill")] if self.events_behind is not None else []
+        )
         bar = min(40, max(10, width // 4))
         filled = round(bar * run.progress)
-        return row(width, [("━" * filled, "good"), ("─" * (bar - filled), "raw"), (words, "text")], right)
+        return row(width, [("━" * filled, "good"), ("─" * (bar - filled), "raw"), (words, "text")], right_part)
 
     def _results_row(self, width: int) -> list[TextRun]:
         run, left_part = self.view.run, []
@@ -105,14 +107,14 @@ class Header(Lines):
             ]
         counts = run.decision_counts()
         left_part.append((counts, "text") if not self.view.preview else ("reading its decisions", "dim"))
-        right: list[TextRun] = []
+        right_part: list[TextRun] = []
         if (advised := pending_advice(run)) and is_near_end(advised[0], run.tick):
             time_left = format_remaining(advised[0], run.tick, self.view.pace_s)
-            right = [(f"  ? {advised[0].actuator} lapses in {time_left}", "warn")]
+            right_part = [(f"  ? {advised[0].actuator} lapses in {time_left}", "warn")]
         for count, words in ((run.malformed, "malformed"), (self.view.omitted_count, "omitted")):
-            right += [(f"  {count} {words}", "warn")] if count else []
-        room = width - sum(cell_len(words) for words, _ in (*left_part, *right))
-        return row(width, [*left_part, *_knobs(run.changed_knobs(), room)], right)
+            right_part += [(f"  {count} {words}", "warn")] if count else []
+        room = width - sum(cell_len(words) for words, _ in (*left_part, *right_part))
+        return row(width, [*left_part, *_knobs(run.changed_knobs(), room)], right_part)
 
 
 def _knobs(changed_knobs: Sequence[tuple[str, Value]], room: int) -> list[TextRun]:

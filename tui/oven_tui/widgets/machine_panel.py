@@ -15,12 +15,12 @@ from oven_tui.widgets.base import Lines, Panel
 
 PARTS: Final = ("generate", "reward", "train", "optimizer", "evaluate")
 """Parts of a step, in order. Each has a metric `time/<part>`."""
-SIGNS: Final = dict(zip(PARTS, "▓▒█░▞", strict=True))
+SYMBOLS: Final = dict(zip(PARTS, "▓▒█░▞", strict=True))
 MAX_BAR: Final = 30
 """Maximum width of the bar with a step's parts, in cells."""
 MIN_BAR: Final = 8
 MAX_AGE_TICKS: Final = 50
-"""Ticks without a measurement after which a value is not shown any more."""
+"""Ticks without a measurement after which a value is hidden."""
 
 
 class MachinePanel(Lines, Panel):
@@ -48,7 +48,7 @@ class MachinePanel(Lines, Panel):
 
 
 def _rows(view: MonitorView, width: int) -> list[list[TextRun]]:
-    """Return the rows; empty if nothing was measured."""
+    """Return the rows, or an empty list if nothing was measured."""
     values = {}
     for name, series in view.series.items():
         if not name.startswith(("time/", "machine/")) and name not in ("tokens_per_s", "step_time"):
@@ -86,12 +86,12 @@ def _parts(values: dict[str, float], width: int) -> list[list[TextRun]]:
         return []
     shares = {part: duration / step for part, duration in seconds.items()}
     other_share = max(0.0, 1 - sum(shares.values()))
-    labels = [f"{SIGNS[part]} {part} {share:.0%}" for part, share in shares.items()]
+    labels = [f"{SYMBOLS[part]} {part} {share:.0%}" for part, share in shares.items()]
     words = "  ".join([*labels, f"· other {other_share:.0%}"])
     bar_width = min(MAX_BAR, width - cell_len(words) - 2)
     if bar_width < MIN_BAR:
         return [[(line, "dim")] for line in wrapped(words, width)]
-    bar = "".join(SIGNS[part] * round(bar_width * min(1.0, share)) for part, share in shares.items())
+    bar = "".join(SYMBOLS[part] * round(bar_width * min(1.0, share)) for part, share in shares.items())
     return [[(bar[:bar_width].ljust(bar_width, "·") + "  ", "line"), (words, "dim")]]
 
 

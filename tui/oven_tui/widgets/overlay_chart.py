@@ -20,7 +20,7 @@ class OverlayChart(Plot):
     def __init__(self, runs: Sequence[OverlaidRun], *, id: str) -> None:
         super().__init__(id=id)
         self.runs = runs
-        self.by: AxisUnit = "step"
+        self.axis_unit: AxisUnit = "step"
         self.first, self.last = 0, 30
         self.axes: Mapping[str, RunAxis] = {}
 
@@ -29,7 +29,7 @@ class OverlayChart(Plot):
         style, curves = overlay.style(self.runs, metric), []
         for run in reversed(self.runs):
             columns = self.axes[run.name].columns(run.view, metric, self.first, self.last, width * 2)
-            curves.append((run.sign[1], averaged(columns, style)))
+            curves.append((run.symbol[1], averaged(columns, style)))
         scale = bounds([column for _, columns in curves for column in columns], style)
         return scale, plot(curves, scale, style, self._marks(width), width, height)
 
@@ -37,8 +37,8 @@ class OverlayChart(Plot):
         runs: list[TextRun] = [("log ", "dim")] if scale and scale.log else []
         for run in self.runs:
             series = run.view.series.get(metric)
-            sign, colour = run.sign
-            runs.append((f" {sign}", colour))
+            symbol, colour = run.symbol
+            runs.append((f" {symbol}", colour))
             if series is None or not series.count:
                 runs.append(("not measured", "dim"))
             else:
@@ -46,10 +46,10 @@ class OverlayChart(Plot):
         return [*runs, (" ", "blank")]
 
     def axis_labels(self) -> tuple[str, str, str]:
-        return f"{self.by} {self.first}", str((self.first + self.last) // 2), str(self.last)
+        return f"{self.axis_unit} {self.first}", str((self.first + self.last) // 2), str(self.last)
 
     def _marks(self, inner: int) -> dict[int, Mark]:
-        """Return a mark for each decision that took effect, with the sign of its run."""
+        """Return a mark for each decision that took effect, with the symbol of its run."""
         marks: dict[int, Mark] = {}
         for run in reversed(self.runs):
             axis = self.axes[run.name]
@@ -59,12 +59,12 @@ class OverlayChart(Plot):
                 position = axis.position(tick)
                 if self.first <= position <= self.last:
                     cell = int((position - self.first) * inner / (self.last - self.first + 1))
-                    marks[cell] = Mark(*run.sign)
+                    marks[cell] = Mark(*run.symbol)
         return marks
 
 
 class Legend(Lines):
-    """A legend with each run's sign, name, state, progress and results."""
+    """A legend with each run's symbol, name, state, progress and results."""
 
     def __init__(self, runs: Sequence[OverlaidRun]) -> None:
         super().__init__(id="legend")
@@ -77,7 +77,7 @@ class Legend(Lines):
         return [self._run(width, run, names) for run in self.runs][:height]
 
     def _run(self, width: int, overlaid: OverlaidRun, names: int) -> list[TextRun]:
-        view, (sign, colour) = overlaid.view, overlaid.sign
+        view, (symbol, colour) = overlaid.view, overlaid.symbol
         run = view.run
         link, detail = self.links.get(overlaid.name, ("connecting", ""))
         state: str = view.state(self.silent_s.get(overlaid.name, 0.0))
@@ -85,7 +85,7 @@ class Legend(Lines):
             state = "stack is down"
         elif run.ended is not None:
             state = run.ended.reason
-        left_part: list[TextRun] = [(f" {sign} ", colour), (fit(overlaid.name, names) + "  ", "strong")]
+        left_part: list[TextRun] = [(f" {symbol} ", colour), (fit(overlaid.name, names) + "  ", "strong")]
         if link == "unreadable":
             return row(width, [*left_part, (f"cannot read the log: {detail}", "bad")])
         if not run.seq:

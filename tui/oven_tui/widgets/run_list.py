@@ -98,8 +98,8 @@ class RunList(RowList[RunRow]):
         return "nothing matches; press escape to show all" if self.filter else "no runs"
 
     def line(self, item: RunRow, width: int) -> list[TextRun]:
-        sign = glyph(self.marked.index(item.run))[0] if item.run in self.marked else ""
-        return line(item, datetime.now(UTC), width, self._longest_name(), mark=sign)
+        symbol = glyph(self.marked.index(item.run))[0] if item.run in self.marked else ""
+        return line(item, datetime.now(UTC), width, self._longest_name(), mark=symbol)
 
     def _longest_name(self) -> int:
         return max((cell_len(run_row.run) for run_row in self.shown_rows), default=0)

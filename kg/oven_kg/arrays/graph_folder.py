@@ -34,10 +34,10 @@ from oven_kg.arrays.graph_arrays import (
 FORMAT: Final = "oven-graph-1"
 INDEX: Final = "graph.json"
 MAX_INDEX_BYTES: Final = 2**25
-"""Maximum size of graph.json. With 32,767 relation names of 1,000 characters it takes 33 MB."""
+"""Maximum size of graph.json. It takes 33 MB with 32,767 relation names of 1,000 characters."""
 REMEDY: Final = "write it again with `oven-controller kg import`"
 
-Texts = Annotated[list[str], Field(max_length=MAX_RELATIONS)]
+Names = Annotated[list[str], Field(max_length=MAX_RELATIONS)]
 
 
 class _Index(BaseModel):
@@ -52,8 +52,8 @@ class _Index(BaseModel):
     edges: int = Field(ge=0, le=MAX_EDGES)
     name_bytes: int = Field(ge=0, le=2**40)
     licence: str
-    relations: Texts
-    kinds: Texts
+    relations: Names
+    kinds: Names
     columns: dict[str, str]
     """SHA-256 of each column."""
 
@@ -126,8 +126,9 @@ def open_folder(path: Path) -> GraphArrays:
             raise ConfigError(f"{file} was changed: its hash differs from the one in {INDEX}; {REMEDY}")
     if content_sha(hashes, index.relations, index.kinds, index.licence) != index.graph:
         raise ConfigError(f"{path / INDEX} was changed: its hash differs; {REMEDY}")
-    name_starts, texts = columns["name_offsets"][:-1], columns["name_bytes"]
-    if len(texts) and (texts[np.minimum(name_starts, len(texts) - 1)] & 0xC0 == 0x80).any():
+    name_starts, name_bytes = columns["name_offsets"][:-1], columns["name_bytes"]
+    # A continuation byte (0b10xxxxxx) cannot begin a name, because it lies within a character.
+    if len(name_bytes) and (name_bytes[np.minimum(name_starts, len(name_bytes) - 1)] & 0xC0 == 0x80).any():
         raise ConfigError(f"{path / 'name_bytes.npy'} contains a name that is not UTF-8; {REMEDY}")
     return GraphArrays(
         nodes=index.nodes,
@@ -179,10 +180,12 @@ def _read_header(path: Path, file: BinaryIO, dtype: np.dtype[Any], count: int) -
             raise ValueError(f"version {version}")
         shape, is_fortran, actual_dtype = np.lib.format.read_array_header_1_0(file)
     except (ValueError, SyntaxError) as error:
-        raise ConfigError(f"{path} is not a numpy array; pickles are not read; {REMEDY}") from error
+        raise ConfigError(f"{path} is not a .npy file of version 1.0; {REMEDY}") from error
     if actual_dtype != dtype or shape != (count,) or (is_fortran and count > 1):
         actual_name = "objects" if actual_dtype.hasobject else f"{actual_dtype}"
-        raise ConfigError(f"{path} contains {actual_name} of shape {shape} instead of {dtype} of ({count},); {REMEDY}")
+        raise ConfigError(
+            f"{path} contains {actual_name} with shape {shape} instead of {dtype} with shape ({count},); {REMEDY}"
+        )
     offset, size = file.tell(), os.fstat(file.fileno()).st_size
     if size != offset + count * dtype.itemsize:
         raise ConfigError(f"{path} is truncated: {size:,} of {offset + count * dtype.itemsize:,} bytes; {REMEDY}")
@@ -196,7 +199,7 @@ def _check_range(path: Path, name: str, values: NDArray[Any], index: _Index) -> 
     last_offsets = {"indptr": index.edges, "in_indptr": index.edges, "name_offsets": index.name_bytes}
     if (limit := limits.get(name)) is not None and (values.min() < 0 or values.max() >= limit):
         value = values[(values < 0) | (values >= limit)][0]
-        raise ConfigError(f"{path} contains {value}, which is not from 0 to {limit - 1}; {REMEDY}")
+        raise ConfigError(f"{path} contains {value}, which is outside the range 0 to {limit - 1}; {REMEDY}")
     if name in ("weight", "in_weight") and not (values.min() >= 0 and values.max() < np.inf):
         weight = values[~((values >= 0) & (values < np.inf))][0]
         raise ConfigError(f"{path} contains the weight {weight}; weights must be finite and at least 0; {REMEDY}")

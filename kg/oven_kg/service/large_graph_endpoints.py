@@ -18,8 +18,8 @@ from oven_kg.token_prior.label_scores import name_scores
 from oven_kg.token_prior.prior import token_prior
 
 
-class LargeAnswers:
-    """The endpoints on a large graph. Not thread-safe."""
+class LargeGraphEndpoints:
+    """The endpoints for a large graph. Not thread-safe."""
 
     def __init__(self, arrays: GraphArrays) -> None:
         self.arrays = arrays

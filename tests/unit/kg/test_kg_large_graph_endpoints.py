@@ -18,7 +18,7 @@ from oven_kg.graph.graph_yaml import Edge, Node, Records
 from oven_kg.graph.knowledge import Knowledge
 from oven_kg.reasoning.query import query
 from oven_kg.service.endpoints import Answers
-from oven_kg.service.large_answers import LargeAnswers
+from oven_kg.service.large_graph_endpoints import LargeGraphEndpoints
 
 Triple = tuple[str, str, str]
 NAMES = tuple(f"{first}_{second}" for first in ("loss", "Rate", "clip") for second in ("spike", "über", "up2"))
@@ -28,11 +28,11 @@ TRIPLES = st.lists(
 )
 
 
-def large(triples: Sequence[Triple]) -> LargeAnswers:
+def large(triples: Sequence[Triple]) -> LargeGraphEndpoints:
     builder = Builder()
     builder.declare(NAMES, ["thing"] * len(NAMES))
     builder.edges([src for src, _, _ in triples], [rel for _, rel, _ in triples], [dst for _, _, dst in triples])
-    return LargeAnswers(builder.finish())
+    return LargeGraphEndpoints(builder.finish())
 
 
 def small(triples: Sequence[Triple]) -> Knowledge:
@@ -40,7 +40,7 @@ def small(triples: Sequence[Triple]) -> Knowledge:
     return Knowledge(Records(tuple(Node(name, "thing") for name in NAMES), tuple(edges), ()))
 
 
-def ask(answers: LargeAnswers, **values: Any) -> QueryAnswer:
+def ask(answers: LargeGraphEndpoints, **values: Any) -> QueryAnswer:
     answer = answers.endpoints["query"][1](GraphQuery(**values))
     assert isinstance(answer, QueryAnswer) and answer.graph == answers.sha
     return answer
@@ -120,7 +120,7 @@ def test_token_scores_equal_those_of_the_small_graph(triples: list[Triple]) -> N
 
 
 def test_an_empty_graph_refuses_in_one_sentence() -> None:
-    empty = LargeAnswers(Builder().finish())
+    empty = LargeGraphEndpoints(Builder().finish())
     assert ask(empty, op="search", node="loss").rows == ()
     with pytest.raises(ConfigError, match="no node 'a'"):
         ask(empty, op="ppr", node="a")

@@ -31,7 +31,7 @@ REMOVED: Final[Mapping[str, frozenset[str]]] = {kind: frozenset(names.split()) f
 
 
 def removal_message(kind: str, name: str) -> str | None:
-    """Return the sentence for a removed name, with the tag that still has it; None if it was not removed."""
+    """Return the sentence for a removed name, with the tag that still has it, or None if it was not removed."""
     if name not in REMOVED.get(kind, ()):
         return None
     group = kind.removeprefix("command of ")

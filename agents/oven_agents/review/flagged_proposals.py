@@ -157,8 +157,7 @@ def judge(
 def _compare(
     flag: Flag, series: Series, sign: int, changes: Sequence[tuple[int, str]], min_samples: int
 ) -> tuple[FlagKind, str]:
-    """Compare the measurements of a flag's target before and after it. `sign` is 1 if higher is better, otherwise
-    −1."""
+    """Compare a flag's target before and after the flag. `sign` is 1 if higher is better, otherwise −1."""
     target, horizon = flag.first.vote.target, flag.first.vote.horizon
     from_tick = flag.tick if flag.back is None else min(flag.back, flag.tick)
     end = series.count_until(from_tick)

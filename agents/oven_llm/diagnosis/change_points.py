@@ -54,7 +54,7 @@ class Change:
     """1 for an increase, −1 for a decrease."""
     onset: int
     """First reading of the new level, by Page's estimate."""
-    raised: int
+    detected_at: int
     """Reading at which the test detected the change."""
     before: float
     """Level before the change."""

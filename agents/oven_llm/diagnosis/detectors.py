@@ -127,7 +127,7 @@ def _symptom_of(gauge: Gauge, change: Change) -> str:
         return ""
     if change.sign < 0:
         return gauge.down
-    return gauge.jump if gauge.jump and change.raised - change.onset < JUMP_READINGS else gauge.up
+    return gauge.jump if gauge.jump and change.detected_at - change.onset < JUMP_READINGS else gauge.up
 
 
 def _alarm(name: str, symptom: str, change: Change, ticks: Sequence[int]) -> Alarm:
@@ -136,7 +136,7 @@ def _alarm(name: str, symptom: str, change: Change, ticks: Sequence[int]) -> Ala
         name,
         symptom,
         ticks[min(change.onset, len(ticks) - 1)],
-        ticks[change.raised],
+        ticks[change.detected_at],
         change.before,
         change.after,
         min(change.size, MAX_SIZE),
@@ -160,8 +160,8 @@ def _spikes(name: str, ticks: Sequence[int], values: Sequence[float]) -> list[Al
         deviation = max(noise(before), 1e-3 * abs(level), 1e-12)
         size = (values[index] - level) / deviation
         if size >= MIN_SPIKE_SIZE and values[index] >= MIN_SPIKE_RATIO * level:
-            tick, size = ticks[index], min(size, MAX_SIZE)
-            return [Alarm("spike", name, "grad_norm_spike", tick, tick, level, values[index], size)]
+            tick = ticks[index]
+            return [Alarm("spike", name, "grad_norm_spike", tick, tick, level, values[index], min(size, MAX_SIZE))]
     return []
 
 
@@ -177,9 +177,10 @@ def _displaced_weights(series: Mapping[str, Series], directions: Mapping[str, st
         neighbours = [updates[neighbour] for neighbour in (tick - 1, tick, tick + 1) if neighbour in updates]
         if not neighbours or not all(map(math.isfinite, (before, after, *neighbours))) or before <= 0:
             continue
-        change, update = abs(after - before) / before, max(neighbours)
-        if update > 0 and change > MAX_EXPLAINED_RATIO * update:
-            size = min(change / update, MAX_SIZE)
+        relative_change = abs(after - before) / before
+        max_update = max(neighbours)
+        if max_update > 0 and relative_change > MAX_EXPLAINED_RATIO * max_update:
+            size = min(relative_change / max_update, MAX_SIZE)
             return [Alarm("unexplained", WEIGHT_NORM, "weights_displaced", tick, tick, before, after, size)]
     return []
 
@@ -192,7 +193,7 @@ def _diverging_judges(series: Mapping[str, Series], directions: Mapping[str, str
     for name in judges:
         ticks, changes = _large_changes(series[name])
         for change in changes:
-            is_jump = change.size >= MIN_JUMP_SIZE and change.raised - change.onset < JUMP_READINGS
+            is_jump = change.size >= MIN_JUMP_SIZE and change.detected_at - change.onset < JUMP_READINGS
             if is_jump and change.sign > 0:
                 jumps.append((name, ticks[change.onset], _alarm(name, "judges_apart", change, ticks)))
     alarms: list[Alarm] = []
@@ -244,12 +245,13 @@ def _held_out_losses(series: Mapping[str, Series], specs: Sequence[MetricSpec]) 
         best = values[best_index]
         differences = [abs(b - a) for a, b in pairwise(values[: best_index + 1])]
         scale = max(median(differences) if differences else 0.0, 0.5 * MIN_HELD_OUT_LOSS * abs(best), 1e-12)
-        loss = min(sign * (best - value) for value in values[-2:])
-        if loss < max(MIN_HELD_OUT_LOSS * abs(best), scale):
+        drop = min(sign * (best - value) for value in values[-2:])
+        if drop < max(MIN_HELD_OUT_LOSS * abs(best), scale):
             continue
         symptom = "reward_up_heldout_down" if has_reward else "heldout_loss_rises"
-        after, onset = fmean(values[-2:]), ticks[best_index + 1]
-        alarms.append(Alarm("held_out", spec.name, symptom, onset, ticks[-1], best, after, loss / scale))
+        onset = ticks[best_index + 1]
+        after = fmean(values[-2:])
+        alarms.append(Alarm("held_out", spec.name, symptom, onset, ticks[-1], best, after, drop / scale))
     return alarms
 
 

@@ -34,7 +34,7 @@ HORIZON: Final = 40
 REVERT_READINGS: Final = 5
 """Number of readings to average for revert_if, so that one outlier does not revert a change."""
 RECOVERED_SHARE: Final = 0.5
-"""Share of the loss that a change is forecast to recover within the horizon."""
+"""Share of the target's deterioration that a change is forecast to recover within the horizon."""
 
 
 class Supervisor(ModelAgent[SupervisorSettings, DiagnosisRequest, DiagnosisResult]):
@@ -172,7 +172,7 @@ class Supervisor(ModelAgent[SupervisorSettings, DiagnosisRequest, DiagnosisResul
     @property
     def _status(self) -> str:
         diagnoses = f"{self._diagnoses.summary}; " if self._diagnoses else ""
-        return f"{diagnoses}unused: {format_counts(self.unused)}"
+        return f"{diagnoses}unused: {format_counts(self.unused_counts)}"
 
 
 def _alarms(window: Window) -> list[Alarm]:
@@ -207,7 +207,8 @@ def _proposal(window: Window, diagnosis: Diagnosis, source: str) -> Vote:
 
 
 def _forecast(window: Window, target: str, onset: int | None) -> float:
-    """Return the forecast recovery of the target: RECOVERED_SHARE of its loss since the onset; 0 without a loss."""
+    """Return the forecast recovery of the target: RECOVERED_SHARE of its deterioration since the onset,
+    or 0 if it has not deteriorated."""
     better = next((spec.better for spec in window.run.metrics if spec.name == target), "neither")
     pairs = [
         (observation.tick, observation.metrics[target])
@@ -218,8 +219,8 @@ def _forecast(window: Window, target: str, onset: int | None) -> float:
     after = [value for tick, value in pairs if onset is not None and tick >= onset][-10:]
     if not before or not after or better == "neither":
         return 0.0
-    loss = fmean(before) - fmean(after)
-    return float(f"{RECOVERED_SHARE * loss:.4g}") if (loss > 0) == (better == "up") else 0.0
+    drop = fmean(before) - fmean(after)
+    return float(f"{RECOVERED_SHARE * drop:.4g}") if (drop > 0) == (better == "up") else 0.0
 
 
 def _describe(diagnosis: Diagnosis) -> str:

@@ -74,8 +74,8 @@ class Control:
     """The test texts to mix into one group."""
 
     attacks: tuple[Attack, ...]
-    reference: bool
-    """Whether the controls include the correct answer."""
+    has_reference: bool
+    """Whether the test texts include the correct answer."""
 
 
 class _State(BaseModel):

@@ -167,7 +167,7 @@ class Judge:
         assert self.controls is not None
         length = len(next(iter(candidates)))
         test_texts = {attack.id: self._prepare(attack.text) for attack in control.attacks}
-        if control.reference:
+        if control.has_reference:
             test_texts[REFERENCE] = self._prepare(request.reference)
         shown_ids = {text: key for key, text in candidates.items()}
         hidden_ids: dict[str, str] = {}  # by name of the test text

@@ -52,7 +52,7 @@ class Member:
         self.judge = judge
         self._probe = probe
         self.groups = 0
-        self.abstained: Counter[Kind] = Counter()
+        self.abstentions: Counter[Kind] = Counter()
         """Groups without scores, by the kind of the last failure."""
         self.faults: Counter[Kind] = Counter()
         """Failed attempts, including those followed by a successful one."""
@@ -109,8 +109,8 @@ class Member:
 
     def summary(self) -> str:
         """Return one line with counts."""
-        abstained, faults = format_counts(self.abstained), format_counts(self.faults)
-        return f"{self.groups} groups; abstained: {abstained}; failed attempts: {faults}"
+        abstentions, faults = format_counts(self.abstentions), format_counts(self.faults)
+        return f"{self.groups} groups; abstained: {abstentions}; failed attempts: {faults}"
 
     async def _score(self, request: ScoreRequest, tally: CallTally) -> dict[str, float]:
         seconds = _usable_seconds(request.deadline_s)
@@ -134,11 +134,11 @@ class Member:
         self.groups += 1
         self.faults.update(tally.faults)
         if failure is not None:
-            if not self.abstained[failure.kind]:
+            if not self.abstentions[failure.kind]:
                 log.warning(
                     "abstaining on a group: %s; further failures of this kind are counted but not logged", failure
                 )
-            self.abstained[failure.kind] += 1
+            self.abstentions[failure.kind] += 1
         if self.groups % SUMMARY_INTERVAL == 0:
             log.info("%s", self.summary())
 

@@ -44,7 +44,7 @@ Key: TypeAlias = tuple[JudgeSpec | None, int]
 class ConnectedModel:
     """A judge's configuration and the connection to its model."""
 
-    configured: ConfiguredJudge
+    configuration: ConfiguredJudge
     endpoint: RemoteModel
     probe: ProbeResult | None = None
     """The result of its probe, if it was probed for a swap."""
@@ -64,7 +64,7 @@ class MemberJudges:
 
     def __init__(
         self,
-        configured: ConfiguredJudge,
+        configuration: ConfiguredJudge,
         look_up: LookUp,
         on_call: OnCall | None = None,
         on_probe: Callable[[ProbeResult], None] = lambda _: None,
@@ -75,7 +75,7 @@ class MemberJudges:
         judge's SDK is not installed, or if its price is needed and unknown."""
         self._look_up, self._on_call, self._on_probe = look_up, on_call, on_probe
         self._accounts = accounts
-        self.configured_model = ConnectedModel(configured, self._connect(configured))
+        self.configured_model = ConnectedModel(configuration, self._connect(configuration))
         """The configured judge's model."""
         self._judges: dict[Key, ActiveJudge] = {(None, 0): self._activate(self.configured_model, 0)}  # by last use
         self._probed_model: tuple[JudgeSpec, ConnectedModel] | None = None  # for its features
@@ -85,7 +85,7 @@ class MemberJudges:
         """Return a score from 0 to 1 for each completion id. Raises ModelFailure."""
         active_judge = await self._judge_for((request.judge, request.swap))
         active_judge.requests += 1
-        tally.price = partial(cost_usd, active_judge.model.configured.model)
+        tally.price = partial(cost_usd, active_judge.model.configuration.model)
         try:
             return await active_judge.judge.score(request, tally)
         finally:
@@ -96,7 +96,7 @@ class MemberJudges:
         """Ask another model one short question. Return sentences about the features that it lacks, or an empty string.
         Raises ModelFailure if the model cannot judge."""
         model = await self._connect_in_thread(spec)
-        result = await probe(model.endpoint, model.configured.rubric, timeout_s, tally)
+        result = await probe(model.endpoint, model.configuration.rubric, timeout_s, tally)
         if result.failure is not None:
             await model.endpoint.close()
             raise ModelFailure(result.failure, "; ".join(part for part in (result.detail, result.remedy) if part))
@@ -134,30 +134,32 @@ class MemberJudges:
 
     async def _connected_model(self, spec: JudgeSpec | None) -> ConnectedModel:
         if spec is None:
-            return ConnectedModel(self.configured_model.configured, self._connect(self.configured_model.configured))
+            return ConnectedModel(
+                self.configured_model.configuration, self._connect(self.configured_model.configuration)
+            )
         if self._probed_model is not None and self._probed_model[0] == spec:
             (_, model), self._probed_model = self._probed_model, None
             return model
         return await self._connect_in_thread(spec)
 
     def _activate(self, model: ConnectedModel, swap: int) -> ActiveJudge:
-        log.info("judging with %s from now on", model.configured.model.model)
+        log.info("judging with %s from now on", model.configuration.model.model)
         if model.probe is not None:
             model.endpoint.terms.log_missing_features(model.probe.lacks)
             self._on_probe(model.probe)
-        judge = model.configured.judge(model.endpoint, swap, self._on_call)
-        return ActiveJudge(model, judge if self._accounts is None else self._accounts.wrap(model.configured, judge))
+        judge = model.configuration.judge(model.endpoint, swap, self._on_call)
+        return ActiveJudge(model, judge if self._accounts is None else self._accounts.wrap(model.configuration, judge))
 
-    def _connect(self, configured: ConfiguredJudge) -> RemoteModel:
-        return configured.connect() if self._accounts is None else self._accounts.connect(configured)
+    def _connect(self, configuration: ConfiguredJudge) -> RemoteModel:
+        return configuration.connect() if self._accounts is None else self._accounts.connect(configuration)
 
     async def _connect_in_thread(self, spec: JudgeSpec) -> ConnectedModel:
         """Connect a model in a thread, because the first import of an SDK takes one or two seconds. Raises ModelFailure
         if the model cannot be configured."""
 
         def connect() -> ConnectedModel:
-            configured = self._look_up(spec)
-            return ConnectedModel(configured, self._connect(configured))
+            configuration = self._look_up(spec)
+            return ConnectedModel(configuration, self._connect(configuration))
 
         try:
             return await asyncio.to_thread(connect)
@@ -184,16 +186,16 @@ class Accounts:
         self._budget = Budget(caps, run / NAME, self._account)
         self._cache = VerdictCache(run / FOLDER / f"{name}.verdicts.sqlite") if committee.cache else None
 
-    def connect(self, configured: ConfiguredJudge) -> RemoteModel:
+    def connect(self, configuration: ConfiguredJudge) -> RemoteModel:
         """Connect a judge's model and charge its calls to the member. Raises ConfigError like `providers.connect`."""
-        return configured.connect(self._budget, self._account)
+        return configuration.connect(self._budget, self._account)
 
-    def wrap(self, configured: ConfiguredJudge, judge: Judge) -> Judge | CachedJudge:
+    def wrap(self, configuration: ConfiguredJudge, judge: Judge) -> Judge | CachedJudge:
         """Return the judge, wrapped in the cache if there is one."""
         if self._cache is None:
             return judge
-        model, characters = configured.model, configured.checks.characters
-        identity = [model.provider, model.wire, model.base_url, model.model, configured.top_logprobs, characters]
+        model, characters = configuration.model, configuration.checks.characters
+        identity = [model.provider, model.wire, model.base_url, model.model, configuration.top_logprobs, characters]
         return CachedJudge(judge, self._cache, json.dumps(identity))
 
     def close(self) -> None:

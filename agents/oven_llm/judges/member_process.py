@@ -66,9 +66,9 @@ def judge(
     name = names.validate("member", name)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     folder = Path(os.environ["OVEN_RUN_DIR"])
-    configured = configured_member(folder / "config.json", name)
-    if configured.key == NO_KEY:
-        log.info("key_env is not set: %s is called without an API key", configured.model.base_url)
+    configuration = configured_member(folder / "config.json", name)
+    if configuration.key == NO_KEY:
+        log.info("key_env is not set: %s is called without an API key", configuration.model.base_url)
     credentials = Credentials.from_environment()
 
     def save_probe(result: ProbeResult) -> None:
@@ -80,9 +80,9 @@ def judge(
     tracing.start(f"member-{name}", os.environ["OVEN_RUN"])
     look_up = partial(configured_member, folder / "config.json", name)
     accounts = Accounts(name, committee_settings(folder / "config.json"), folder)
-    judges = MemberJudges(configured, look_up, genai.trace, save_probe, accounts)
+    judges = MemberJudges(configuration, look_up, genai.trace, save_probe, accounts)
     try:
-        asyncio.run(run_member(configured, judges, os.environ["OVEN_URL"], credentials, save_probe))
+        asyncio.run(run_member(configuration, judges, os.environ["OVEN_URL"], credentials, save_probe))
     finally:
         accounts.close()
         tracing.shutdown()
@@ -117,7 +117,7 @@ def committee_settings(config: Path) -> CommitteeSettings:
 
 
 async def run_member(
-    configured: ConfiguredJudge,
+    configuration: ConfiguredJudge,
     judges: MemberJudges,
     url: str,
     credentials: Credentials | None,
@@ -127,12 +127,12 @@ async def run_member(
     stop = asyncio.Event()
     asyncio.get_running_loop().set_exception_handler(_log_without_content)
     on_termination(stop.set)
-    name = configured.name
+    name = configuration.name
     member = Member(name, judges, judges.probe)
-    probe_task = asyncio.create_task(probe_first(configured, judges, on_probe), name="probe")
+    probe_task = asyncio.create_task(probe_first(configuration, judges, on_probe), name="probe")
     try:
         async with Bus.connect(url, credentials, name=name, timeout_s=PATIENT_S) as bus:
-            log.info("%s is judging as %s with %s", name, configured.rubric.role, configured.model.model)
+            log.info("%s is judging as %s with %s", name, configuration.rubric.role, configuration.model.model)
             await serve(member, bus, stop)
     finally:
         await end(probe_task)
@@ -142,11 +142,11 @@ async def run_member(
 
 
 async def probe_first(
-    configured: ConfiguredJudge, judges: MemberJudges, on_probe: Callable[[ProbeResult], None]
+    configuration: ConfiguredJudge, judges: MemberJudges, on_probe: Callable[[ProbeResult], None]
 ) -> None:
     """Probe the configured judge and log its missing features. A judge that fails the probe still gets requests."""
     endpoint = judges.configured_model.endpoint
-    result = await probe(endpoint, configured.rubric)
+    result = await probe(endpoint, configuration.rubric)
     if result.failure is not None:
         log.error(
             "the probe failed, so the model cannot judge at the moment: %s (%s); %s",

@@ -29,7 +29,7 @@ class ModelAgent(Agent, Generic[Settings, Question, Result]):
     def __init__(self, section: str, settings: Settings, field: str = "llm") -> None:
         """`settings`: the default settings. `field`: the setting that names the model."""
         self.slot: QuestionSlot[Question, Result] = QuestionSlot()
-        self.unused: Counter[str] = Counter()
+        self.unused_counts: Counter[str] = Counter()
         """Number of replies that were not used for a vote, by reason."""
         self._section, self._field, self._name = section, field, section
         self._settings: Settings = settings
@@ -81,5 +81,5 @@ class ModelAgent(Agent, Generic[Settings, Question, Result]):
         return Notice(failure.kind, f"abstains: {failure}; so far {self._status}")
 
     def _discard(self, kind: str, reason: str) -> Notice:
-        self.unused[kind] += 1
+        self.unused_counts[kind] += 1
         return Notice(kind, f"no vote: {reason}; so far {self._status}")

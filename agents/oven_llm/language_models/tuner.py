@@ -149,7 +149,7 @@ class Tuner(ModelAgent[TunerSettings, dict[str, Any], Advice | None]):
     @property
     def _status(self) -> str:
         assert self._model is not None
-        return f"{self._model.status}; unused: {format_counts(self.unused)}"
+        return f"{self._model.status}; unused: {format_counts(self.unused_counts)}"
 
 
 def request_advice(figures: dict[str, Any]) -> Conversation:

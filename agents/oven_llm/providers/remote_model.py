@@ -67,11 +67,11 @@ class RemoteModel:
         except TimeoutError:
             raise ModelFailure(tally.last_fault or "timeout", f"no reply within {timeout_s:g} s") from None
         finally:
-            reported = [reply.usage] if reply is not None and reply.usage is not None else []
-            unknown = max(tally.billable, reply is not None) - len(reported)
-            tally.usages = [*reported, *[max_usage] * unknown]
+            reported_usages = [reply.usage] if reply is not None and reply.usage is not None else []
+            unreported_count = max(tally.billable_count, reply is not None) - len(reported_usages)
+            tally.usages = [*reported_usages, *[max_usage] * unreported_count]
             if self._budget is not None and reservation is not None:
-                self._budget.book(reservation, tally.usages, unknown, self.settings)
+                self._budget.book(reservation, tally.usages, unreported_count, self.settings)
             cost = cost_usd(self.settings, tally.usages)
             if outer_tally is not None:
                 outer_tally.absorb(tally)

@@ -54,7 +54,7 @@ class CallTally:
     context: str = ""
     """The request's trace."""
     attempts: int = 0
-    billable: int = 0
+    billable_count: int = 0
     """Attempts that may be billed: all except those that returned an error or never reached the endpoint."""
     faults: Counter[Kind] = field(default_factory=Counter)
     """Failed attempts by kind, including those followed by a successful one."""
@@ -71,24 +71,24 @@ class CallTally:
 
     def begin_attempt(self) -> None:
         self.attempts += 1
-        self.billable += 1
+        self.billable_count += 1
         self.last_fault = None
 
     def fail_attempt(self, kind: Kind, *, billable: bool = True) -> None:
         """Record that the latest attempt failed, and whether it may still be billed."""
         self.faults[kind] += 1
         self.last_fault = kind
-        self.billable -= not billable
+        self.billable_count -= not billable
 
     def absorb(self, source: CallTally) -> None:
         """Move another tally's attempts, failures and usage into this one."""
         self.attempts += source.attempts
-        self.billable += source.billable
+        self.billable_count += source.billable_count
         self.faults += source.faults
         self.usages += source.usages
         if source.attempts or source.last_fault:
             self.last_fault = source.last_fault
-        source.attempts = source.billable = 0
+        source.attempts = source.billable_count = 0
         source.usages, source.faults = [], Counter()
 
     @property

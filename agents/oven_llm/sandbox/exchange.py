@@ -1,4 +1,4 @@
-"""Sends a request to the sandbox's child process and handles the frames it sends, which are not trusted."""
+"""Sends a request to the sandbox's child process and handles the child's frames, which are not trusted."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ The blocks of a message run one after another until one fails. Then you see the 
 each block's output. Variables persist between blocks. Programs can use:
 
 - `context`: {context}.
-- `query`: the question, as text.
+- `query`: the question, as a string.
 - `worker(prompt)`: asks the worker and returns its text. The worker sees only the prompt and remembers nothing, so \
 include the part of the context and the question. Its window is about {window} tokens for prompt and answer: pass at \
 most {characters} characters. It raises RuntimeError if the call fails.
@@ -94,7 +94,7 @@ def outline(context: Context) -> str:
     """Return the context's type and size, without its content."""
     if isinstance(context, str):
         lines = context.count("\n") + 1
-        return f"a text of {len(context):,} characters in {lines:,} line{'s' * (lines != 1)}"
+        return f"a string of {len(context):,} characters in {lines:,} line{'s' * (lines != 1)}"
     if isinstance(context, list):
         kinds = ", ".join(sorted({type(item).__name__ for item in context}))
         size = f"{round(median(map(_size, context))):,}" if context else "0"
@@ -139,7 +139,7 @@ def _key_text(key: object) -> str:
 
 def _kind(value: object) -> str:
     if isinstance(value, str):
-        return f"text of {len(value):,} characters"
+        return f"string of {len(value):,} characters"
     if isinstance(value, list | dict):
         return f"{type(value).__name__} of {len(value):,}"
     return type(value).__name__

@@ -97,8 +97,7 @@ def _print_event(event: Event, as_json: bool, flush: bool = False) -> None:
 
 
 def format_event(event: Event) -> str:
-    """Format an event as one line: sequence number, time, type, author if the subject names one, and non-default
-    fields."""
+    """Format an event as one line: sequence number, time, type, author if any, and non-default fields."""
     body = event.body
     if isinstance(body, Malformed):
         return clean(f"{event.seq:>6} {event.time:%H:%M:%S} Malformed on {event.subject}: {body.reason}")

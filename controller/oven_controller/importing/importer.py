@@ -49,7 +49,7 @@ class Importer(Protocol):
     """Description of the source, such as "the log history of a Hugging Face trainer"."""
 
     def find(self, source: Path) -> Path | None:
-        """Return the file or folder to read for the existing path `source`; None if it has another format."""
+        """Return the file or folder to read for the existing path `source`, or None if it has another format."""
         ...
 
     def open(self, path: Path, skipped: Counter[str], step: str | None = None) -> Recording:

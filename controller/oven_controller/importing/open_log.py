@@ -87,8 +87,7 @@ def _run_folder(path: Path) -> RunFolder | None:
 
 
 def _reader(folder: RunFolder) -> Callable[[], Iterable[Event]]:
-    """Return a function that reads the run's log. The keys come from the folder if it has them, otherwise
-    from the log."""
+    """Return a function that reads the run's log. The keys come from the folder, or else from the log."""
     pin = folder.pin() if (folder.path / "run.json").is_file() else None
 
     async def read_store() -> list[Event]:

@@ -118,7 +118,7 @@ def measured_rows(entries: Iterable[LogEntry], skipped: Counter[str], names: Met
 
 
 def metric_name(name: str) -> str | None:
-    """Return the name that `attach` gives this metric; None if it is not a gauge."""
+    """Return the name that `attach` gives this metric, or None if it is not a gauge."""
     short_name = name.removeprefix("train/")
     if not short_name or short_name in _COUNTERS or name.startswith(("_", "train/train_")):
         return None
@@ -129,7 +129,7 @@ def metric_name(name: str) -> str | None:
 
 
 def to_number(value: object) -> float | None:
-    """Convert a value to a number; None if it is not one. Booleans are not numbers."""
+    """Convert a value to a number. Return None if it is not one. Booleans are not numbers."""
     if isinstance(value, str):
         return _NOT_FINITE.get(value)
     if isinstance(value, bool) or not isinstance(value, int | float):
@@ -141,7 +141,7 @@ def to_number(value: object) -> float | None:
 
 
 def step_number(value: object) -> int | None:
-    """Convert a value to a step; None if it is not an integer of at least 0."""
+    """Convert a value to a step. Return None if it is not an integer of at least 0."""
     step = to_number(value)
     return int(step) if step is not None and step >= 0 and step.is_integer() else None
 

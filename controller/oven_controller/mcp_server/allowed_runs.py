@@ -35,8 +35,7 @@ class AllowedRuns:
         return self.endpoint.with_environment().is_remote
 
     def resolve_agent(self, name: str) -> str:
-        """Return the name of an installed agent, or the path of a file in `agent_files`. Raises ConfigError,
-        UnknownNameError."""
+        """Return an installed agent's name, or a path in `agent_files`. Raises ConfigError or UnknownNameError."""
         if not name.endswith(".py"):
             if "/" in name:
                 raise ConfigError(f"{name!r} is neither an installed agent's name nor a Python file")

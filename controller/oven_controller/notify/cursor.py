@@ -33,7 +33,7 @@ def load(run: Path) -> Cursor | None:
 
 
 def modified_ns(run: Path) -> int:
-    """Return when the file was last written, in ns; 0 if it does not exist."""
+    """Return when the file was last written, in ns, or 0 if it does not exist."""
     try:
         return (run / FOLDER / FILE_NAME).stat().st_mtime_ns
     except OSError:

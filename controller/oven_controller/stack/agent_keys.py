@@ -77,8 +77,7 @@ def _has_local_keys(folder: RunFolder, role: Role, name: str) -> bool:
 
 
 def name_owner(server: ServerFolder, name: str, installed: bool = False) -> str:
-    """Describe the owner of a name that no other agent or person may use. Return an empty string if the name is
-    free."""
+    """Describe the owner of a name that nothing else may use, or return an empty string if it is free."""
     for user in server.users():
         if name in user.agents:
             return f"an agent of this run, which uses the key {user.name!r}"

@@ -133,8 +133,7 @@ class LogKeeper:
             )
 
     def find_missing(self, ended: bool) -> None:
-        """Set `gap_report`, for the exit code and the summary. `ended`: whether the learner's end should be in the
-        log."""
+        """Set `gap_report`. `ended`: whether the learner's end should be in the log."""
         view = self._printer.view
         try:
             self.gap_report = self._folder.missing_messages()

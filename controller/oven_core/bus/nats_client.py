@@ -166,7 +166,7 @@ class BusClient(Client):
         await super()._send_ping(future)
 
     def _writable_transport(self) -> TcpTransport | None:
-        """Return the transport if it can be written to now; None if it is not connected or the server is too slow."""
+        """Return the transport, or None if it is not connected or the server is too slow to write to now."""
         transport = self._transport
         if not self.is_connected or not isinstance(transport, TcpTransport) or transport._io_writer is None:
             return None
@@ -226,7 +226,7 @@ def reply_subject(request: Request) -> str:
 
 
 def permanent_error(error: Exception, url: str, user: str) -> BusError | None:
-    """Return the error for a connection failure that another attempt cannot fix; None if it may be temporary. It is
+    """Return the error for a connection failure that another attempt cannot fix, or None if it may be temporary. It is
     recognised by its type and the end of the server's message, because names in the message could contain the same
     words."""
     if isinstance(error, ssl.SSLCertVerificationError):

@@ -104,8 +104,7 @@ async def exists(js: JetStreamContext, run: str) -> bool:
 
 
 async def create(js: JetStreamContext, run: str, replicas: int = 1, *, duplicates_s: float = DUPLICATES_S) -> None:
-    """Create the streams of votes and of the log. Raises NameInUseError if the run already has them, and BusError
-    for any other failure."""
+    """Create the streams of votes and of the log. Raises BusError, and NameInUseError if they exist."""
     if await exists(js, run):
         raise NameInUseError(
             f"run {run!r} already exists on this server; choose another name, or continue it with --resume"

@@ -34,14 +34,14 @@ def rounded(value: float) -> float:
 
 
 def number(value: Value) -> float | None:
-    """Return `value` as a float; None if it is not a finite number."""
+    """Return `value` as a float, or None if it is not a finite number."""
     if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value):
         return float(value)
     return None
 
 
 def shares(value: Value) -> dict[str, float]:
-    """Return a simplex's shares; empty for any other value."""
+    """Return a simplex's shares, or an empty dict for any other value."""
     return value if isinstance(value, dict) else {}
 
 

@@ -124,7 +124,7 @@ def proposed_value(name: str, vote: Vote, agent: Agent | None, specs: Mapping[st
 
 
 def opening_refusal(state: State, ballots: Mapping[str, Ballot], author: str, vote: Vote) -> Refusal | None:
-    """Return the refusal of a valid proposal that may not open a ballot; None if it may."""
+    """Return the refusal of a valid proposal that may not open a ballot, or None if it may."""
     rules = state.rules
     request = f"agent {author} {request_text(vote.actuator, vote.value)}"
     if vote.confidence < rules.least_confidence:

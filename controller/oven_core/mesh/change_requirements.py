@@ -15,7 +15,7 @@ NEED_FORMS = '"actuator:NAME", "metric:PATTERN" or "held_out"'
 
 
 def is_met(need: str, actuators: Iterable[str], metrics: Iterable[str], held_out: bool) -> bool:
-    """Return whether the announced features meet the need; False for a need in an unknown form."""
+    """Return whether the announced features meet the need. A need in an unknown form is never met."""
     kind, _, name = need.partition(":")
     if kind == "actuator":
         return name in actuators

@@ -90,9 +90,9 @@ def refuse_unjudged(author: str, vote: Vote, state: State) -> Refusal | None:
 
 
 def make_forecast(state: State, ballot: Ballot, spec: ActuatorSpec, lines: Sequence[TallyLine]) -> Forecast | None:
-    """Return the forecast of a ballot that passed; None if no metric can judge the change. The leading proposal has the
-    most weight on the winning side, and is the last by name on a tie. Proposals on another side have no stake, because
-    their change was not made. The horizon is at least `rules.outcome_ticks`, so that harm has time to show."""
+    """Return the forecast of a ballot that passed, or None if no metric can judge the change. The leading proposal has
+    the most weight on the winning side, and is the last by name on a tie. Proposals on another side have no stake,
+    because their change was not made. The horizon is at least `rules.outcome_ticks`, so that harm has time to show."""
     before = state.effective.get(spec.name)
     votes = [
         WeightedVote(line.agent, ballot.votes[line.agent].value, line.weight, line)

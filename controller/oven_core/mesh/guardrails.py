@@ -64,8 +64,7 @@ def rule(state: State, spec: ActuatorSpec, tally: Tally, adopted_with: Sequence[
 
 
 def _approval_reason(state: State, spec: ActuatorSpec, tally: Tally) -> str:
-    """Return why a person has to approve although autonomy does not require it, or an empty string if no approval is
-    needed."""
+    """Return why a person has to approve this regardless of autonomy, or an empty string if none has to."""
     if tally.only_newcomers:
         supporters = [line.agent for line in tally.lines if line.newcomer and line.stance in ("propose", "for")]
         names = clip(", ".join(supporters), 200)
@@ -139,8 +138,7 @@ def _limit_shares(
 
 
 def check_requirements(state: State, spec: ActuatorSpec, direction: str) -> str:
-    """Return the requirement of a change that the run, as announced, does not meet, or an empty string if it meets
-    all."""
+    """Return the first requirement of a change that the run does not meet, or an empty string if it meets all."""
     for change, need in state.rules.requires:
         if not covers(change, change_name(spec.name, direction)):
             continue
@@ -224,8 +222,7 @@ def _check_budget(state: State, spec: ActuatorSpec, uncounted_changes: int = 0) 
 
 
 def check_contradictions(state: State, spec: ActuatorSpec, direction: str, adopted_with: Sequence[str] = ()) -> str:
-    """Return how this change contradicts one in flight, or one adopted together with it, or an empty string if it does
-    not."""
+    """Return how this contradicts a change in flight or adopted with it, or an empty string if it does not."""
     change = change_name(spec.name, direction)
     contradictions = [
         (side, opposite)

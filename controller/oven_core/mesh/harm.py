@@ -114,7 +114,7 @@ class HarmWatch:
         return _sound_values(measurements.at_ticks(target, watched.since, 2**53))[-self.samples :]
 
     def _gap(self, watched: _WatchedTarget, after: tuple[float, ...]) -> float:
-        """Return how far the target fell, in standard errors; 0 if it is no worse or too little was measured."""
+        """Return how far the target fell, in standard errors, or 0 if it is no worse or too little was measured."""
         if len(after) < self.samples or len(watched.before) < self.samples:
             return 0.0
         worst_before = min(watched.sign * value for value in watched.before)

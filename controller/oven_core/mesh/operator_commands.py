@@ -42,7 +42,7 @@ class Reply:
 
 
 def respond(state: State, ballots: Mapping[str, Ballot], name: str, command: OperatorCommand) -> Reply | None:
-    """Return the reply to a command of operator `name`, and apply it to `state`; None if the learner answers it.
+    """Apply a command of operator `name` to `state`, and return the reply, or None if the learner answers it.
 
     `ballots` maps each actuator to its open ballot. Never raises, whatever the command contains.
     """

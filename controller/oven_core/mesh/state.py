@@ -111,7 +111,7 @@ class ObservationPace:
         self._newest.clear()
 
     def ticks(self, minutes: float) -> int:
-        """Return the number of ticks in this time at the median pace, rounded up; 0 before a pace is known."""
+        """Return the number of ticks in this time at the median pace, rounded up, or 0 before a pace is known."""
         if not self._gaps or minutes <= 0:
             return 0
         return math.ceil(minutes * 60 / sorted(self._gaps)[len(self._gaps) // 2])

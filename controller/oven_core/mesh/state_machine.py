@@ -406,8 +406,7 @@ class Mesh:
             self._emit(self.subjects.outcome(outcome.decision_id), outcome)
 
     def _next_id(self) -> str:
-        """Return a unique id (the current event's sequence number and an index), which needs no counter in the
-        state."""
+        """Return a unique id: the current event's sequence number and an index."""
         self._index += 1
         return f"{self._seq:012d}-{self._index - 1:02d}"
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from oven_core.mesh.actuator_values import clip, direction, rounded, show
 from oven_core.mesh.ballots import Ballot, request_text
@@ -19,6 +20,8 @@ from oven_core.protocol.rules import Rules
 
 MAX_SHADOW_LINES = 64
 """Maximum number of lines of shadow agents in one tally, so that the decision always fits into the log."""
+
+_Votes: TypeAlias = Sequence[WeightedVote]
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,9 +87,8 @@ def count_votes(
     if vetoes:
         veto = max(vetoes, key=lambda line: (line.confidence, line.agent))
         return reject(f"{summary}; {_veto_text(veto, rules)}", veto=veto.agent)
-    summary += _low_reputation_text(
-        [line for line in (*winners, *confident_against) if not _reputable(line, rules)], rules
-    )
+    low_reputation = [line for line in (*winners, *confident_against) if not _reputable(line, rules)]
+    summary += _low_reputation_text(low_reputation, rules)
     if problem := _majority_problem(side_name, side, votes, against, rules):
         return reject(f"{summary}; {problem}")
     value = merge_values(spec, side)
@@ -115,24 +117,18 @@ def _veto_text(veto: TallyLine, rules: Rules) -> str:
     return f"vetoed by {veto.agent} at confidence {veto.confidence:.3g} ({required}){because}"
 
 
-def _majority_problem(
-    side_name: str,
-    side: Sequence[WeightedVote],
-    votes: Sequence[WeightedVote],
-    against: Sequence[TallyLine],
-    rules: Rules,
-) -> str:
+def _majority_problem(name: str, side: _Votes, votes: _Votes, against: Sequence[TallyLine], rules: Rules) -> str:
     """Return why the heaviest side has no majority, or an empty string if it has one."""
     total = math.fsum([vote.weight for vote in votes] + [line.weight for line in against])
     if total <= 0:
         return "no vote has weight: every confidence or reputation is 0"
     share = math.fsum(vote.weight for vote in side) / total
-    if side_name == "away" or share < rules.majority - TIE:
+    if name == "away" or share < rules.majority - TIE:
         return f"split: the largest side has {share:.3g} of the total weight {total:.3g}, {rules.majority:.3g} required"
     return ""
 
 
-def _check_quorum(side: Sequence[WeightedVote], rules: Rules) -> tuple[bool, str]:
+def _check_quorum(side: _Votes, rules: Rules) -> tuple[bool, str]:
     """Return whether the side has a quorum, and the part of the reason about it."""
     agreeing_votes = [vote for vote in side if _agrees(vote.line, rules)]
     top_confidence = max((vote.line.confidence for vote in agreeing_votes if vote.specialist), default=None)

@@ -61,7 +61,7 @@ def _simplex_side(before: dict[str, float], value: dict[str, float], centre: dic
 
 
 def merge_values(spec: ActuatorSpec, side: list[WeightedVote]) -> Value:
-    """Return the merged value of a side; None for an action whose supporters gave no argument."""
+    """Return the merged value of a side, or None for an action whose supporters gave no argument."""
     if spec.kind == "choice":
         return side[0].value
     if spec.kind == "simplex":

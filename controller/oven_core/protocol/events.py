@@ -142,7 +142,6 @@ class Event:
 
 
 def _header(headers: Mapping[str, str] | None, name: str) -> str:
-    """Return a header's value, or an empty string if it is too long or not printable ASCII, because JSON has to
-    represent it."""
+    """Return a header's value, or an empty string if it is too long or not printable ASCII (for JSON)."""
     value = (headers or {}).get(name, "")
     return value if len(value) <= 256 and value.isascii() and value.isprintable() else ""

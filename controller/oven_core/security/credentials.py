@@ -54,7 +54,7 @@ class Credentials:
 
     @classmethod
     def from_environment(cls, variable: str = "OVEN_CREDS") -> Credentials | None:
-        """Read the file named by the environment variable; None if it is not set. Raises ConfigError like `load`."""
+        """Read the file that the environment variable names. Return None if it is not set. Raises ConfigError."""
         path = os.environ.get(variable)
         return cls.load(Path(path)) if path else None
 

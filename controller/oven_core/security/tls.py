@@ -50,7 +50,7 @@ def trust_text(pem: str, source: str) -> ssl.SSLContext:
 
 
 def from_environment() -> ssl.SSLContext | None:
-    """Return the context for the authority in OVEN_TLS_CA; None if it is not set. Raises ConfigError."""
+    """Return the context for the authority in OVEN_TLS_CA, or None if it is not set. Raises ConfigError."""
     path = os.environ.get(ENVIRONMENT)
     return trust_file(path) if path else None
 
@@ -100,8 +100,7 @@ def checked_addresses(url: str) -> list[str]:
 
 
 def plaintext_warning(url: str) -> str:
-    """Return a warning if the address is on another machine and has no TLS, or an empty string if the connection is
-    safe."""
+    """Return a warning if the address is on another machine and has no TLS, otherwise an empty string."""
     if urlsplit(url).scheme in ("tls", "wss") or is_loopback(host_of(url)):
         return ""
     return (

@@ -81,7 +81,7 @@ def span(
 
 
 def headers(traceparent: str) -> dict[str, str] | None:
-    """Return a message's headers with this context; None for the empty context, so that nothing is sent."""
+    """Return a message's headers with this context, or None for the empty context, so that nothing is sent."""
     return {HEADER: traceparent} if traceparent else None
 
 

@@ -85,8 +85,7 @@ async def _all_groups(fetch: FetchBatch, run: str, limit: int) -> list[StoredGro
 
 
 async def _batches(fetch: FetchBatch, run: str, after: int, limit: int) -> AsyncGenerator[list[StoredGroup]]:
-    """Yield the newest `limit` groups after a sequence number. Raises BusError, and ConfigError if no groups
-    are stored."""
+    """Yield the newest `limit` groups after a sequence number. Raises BusError, and ConfigError if there are none."""
     while limit > 0:
         batch = await fetch(after, limit)
         if not batch.has_stream:

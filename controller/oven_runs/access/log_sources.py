@@ -165,8 +165,7 @@ def offset_after(folder: RunFolder, events: int) -> int:
 async def batches(
     bus: Bus, run: str, after: int = 0, timeout_s: float = REPLY_TIMEOUT_S
 ) -> AsyncGenerator[list[Event]]:
-    """Yield all events after a sequence number, unverified, as the mesh returns them. Raises BusError without a
-    mesh."""
+    """Yield all events after a sequence number from the mesh, unverified. Raises BusError without a mesh."""
     while True:
         reply = await bus.request(
             Subjects(run).history, HistoryRequest(after=after, limit=BATCH_SIZE).wire(), timeout_s

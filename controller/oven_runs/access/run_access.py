@@ -74,13 +74,11 @@ class RunAccess(ABC):
 
     @abstractmethod
     def is_over(self, has_ended: bool) -> bool:
-        """Whether the run is over, so that reconnecting is pointless. `has_ended`: whether the log ends with a
-        RunEnded."""
+        """Whether reconnecting is pointless because the run is over. `has_ended`: whether the log has its end."""
 
     @abstractmethod
     def connect(self, role: Role) -> AbstractAsyncContextManager[Bus]:
-        """Connect as a monitor or an operator. Raises RefusedError if the key is refused, and BusError without a
-        server."""
+        """Connect as a monitor or an operator. Raises BusError, and RefusedError if the key is refused."""
 
     @abstractmethod
     def keyring(self, *, check: bool = True) -> Keyring:
@@ -99,8 +97,7 @@ class RunAccess(ABC):
         may omit superseded events (brief_log), which is ten times as fast."""
 
     async def remaining_events(self, after: int) -> AsyncGenerator[Event]:
-        """Yield the events that a stopped run left after the sequence number `after`, unverified. Raises
-        ConfigError."""
+        """Yield a stopped run's events after the sequence number `after`, unverified. Raises ConfigError."""
         for event in tuple[Event]():
             yield event
 
@@ -109,8 +106,7 @@ class RunAccess(ABC):
         """Yield the stored events after a sequence number, unverified. Raises BusError if only the mesh has them."""
 
     def missing_messages(self) -> str:
-        """Return a sentence about messages that are known to be missing from the log, or an empty string if there are
-        none."""
+        """Describe messages that are known to be missing from the log, or return an empty string."""
         return ""
 
     async def events(

@@ -54,7 +54,7 @@ class SpooledMessage:
 
     @classmethod
     def read(cls, line: bytes) -> SpooledMessage | None:
-        """Parse a line; None if it was truncated or altered."""
+        """Parse a line. Return None if it was truncated or altered."""
         head_text, separator, data = line.partition(_DATA)
         if not separator or not data.endswith(b"}\n"):
             return None

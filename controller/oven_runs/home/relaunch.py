@@ -84,8 +84,8 @@ class LearnerRelaunch:
         self._handled = self._read()  # a request to an earlier stack, which the first learner carries out
 
     def next_checkpoint(self) -> str | None:
-        """Return the checkpoint to continue from, as in RESUME_FROM; None if the learner did not request a restart. A
-        request that was handled before does not count again."""
+        """Return the checkpoint to continue from, as in RESUME_FROM, or None if the learner did not request a restart.
+        A request that was handled before does not count again."""
         request = self._read()
         if request is None or request == self._handled:
             return None

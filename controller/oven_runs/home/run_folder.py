@@ -111,7 +111,7 @@ class RunFolder:
         write_atomic(self._info, info.model_dump_json(indent=1) + "\n")
 
     def earlier_settings(self) -> dict[str, Any]:
-        """Return the settings with which the run was last started; empty if there are none."""
+        """Return the settings with which the run was last started, or an empty dict if there are none."""
         try:
             settings = json.loads(self.config.read_text())
         except (OSError, ValueError, RecursionError):
@@ -231,7 +231,7 @@ class RunFolder:
         return creds / f"{name}.nk" if creds.is_dir() else creds
 
     def keys(self) -> Path | None:
-        """Return the file with the signers' public keys; None if the run is not signed."""
+        """Return the file with the signers' public keys, or None if the run is not signed."""
         info = self.info()
         if not info.embedded and not info.creds:
             return None

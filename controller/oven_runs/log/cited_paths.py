@@ -60,7 +60,7 @@ class CitedPath(BaseModel):
 
 
 def read_path(entry: str) -> CitedPath | None:
-    """Parse an entry of a vote's evidence; None if it does not cite a path."""
+    """Parse an entry of a vote's evidence. Return None if it does not cite a path."""
     prefix, _, rest = entry.partition(": ")
     role = next((role for role in ROLES if role == prefix), "")
     match = _CITED.fullmatch(rest if role else entry)

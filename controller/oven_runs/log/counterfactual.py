@@ -33,8 +33,7 @@ from oven_core.protocol.rules import Rules
 
 
 class _Mesh(Mesh):
-    """A mesh that builds ids from the recording's sequence numbers, so that an unchanged decision gets the logged
-    id."""
+    """A mesh that builds ids from recorded sequence numbers, so that an unchanged decision gets the logged id."""
 
     current_seq = ids_issued = 0
 

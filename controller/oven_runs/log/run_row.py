@@ -57,11 +57,11 @@ class RunRow:
     """Whether the whole log has been read."""
 
     def silent_s(self, now: datetime) -> float | None:
-        """Return the seconds since the newest event; None if there is none."""
+        """Return the seconds since the newest event, or None if there is none."""
         return max(0.0, (now - datetime.fromisoformat(self.newest_time)).total_seconds()) if self.newest_time else None
 
     def age_s(self, now: datetime) -> float | None:
-        """Return the seconds since the run was created; None if unknown."""
+        """Return the seconds since the run was created, or None if unknown."""
         try:
             return max(0.0, (now - datetime.fromisoformat(self.created)).total_seconds())
         except (ValueError, TypeError):

@@ -300,7 +300,7 @@ class RunSummary:
         return sorted(measured, key=lambda name: name.count("/"))
 
     def target(self) -> str | None:
-        """Return the metric that shows how well the run is doing; None before one was measured. It is the first
+        """Return the metric that shows how well the run is doing, or None before one was measured. It is the first
         held-out metric, or the training signal without a held-out metric. A metric that was constant for CONSTANT_AFTER
         measurements is skipped if another one changes."""
         held_out = [name for name in self.held_out() if name in self.metrics]

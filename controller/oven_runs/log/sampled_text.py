@@ -75,7 +75,7 @@ def format_signed(value: float | None) -> str:
 
 
 def max_abs_advantage(group: SampledGroup) -> float:
-    """Return the maximum absolute advantage; 0 if there is none."""
+    """Return the maximum absolute advantage, or 0 if there is none."""
     advantages = (c.advantage for c in group.completions if c.advantage is not None)
     return max((abs(value) for value in advantages if math.isfinite(value)), default=0.0)
 

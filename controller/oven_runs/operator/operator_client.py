@@ -205,7 +205,7 @@ class OperatorClient:
                     await pending.message_received.wait()
 
     async def _step_s(self, logged: int) -> float:
-        """Return the length in seconds of the newest step before an event of the log; 0 if unknown."""
+        """Return the length in seconds of the newest step before an event of the log, or 0 if unknown."""
         try:
             events = await history(self.bus, self._run, max(0, logged - PACE_EVENTS))
         except BusError:
@@ -214,8 +214,7 @@ class OperatorClient:
         return (times[-1] - times[-2]).total_seconds() if len(times) > 1 else 0.0
 
     async def _log(self, command: OperatorCommand, limit_s: float) -> int:
-        """Append the command and return its sequence number. Raises BusError, and RefusedError if the key may
-        not send it."""
+        """Append the command and return its sequence number. Raises BusError, or RefusedError if not allowed."""
         cause, deadline = "no answer", _now() + limit_s
         subject = names.Subjects(self._run).operator(self._user)
         while _now() < deadline:

@@ -133,8 +133,8 @@ def _merged_options(
 
 
 def agents_per_process(settings: Settings) -> int | None:
-    """Return how many agents share a process; None for the default. On a user's own server, each agent gets a process,
-    because it has its own key there."""
+    """Return how many agents share a process, or None for the default. On a user's own server, each agent gets a
+    process, because it has its own key there."""
     return 1 if settings.nats and settings.agents_per_process is None else settings.agents_per_process
 
 

@@ -143,7 +143,7 @@ def named_recipe(
     environ: Mapping[str, str],
     earlier_settings: Mapping[str, Any] | None,
 ) -> tuple[str, type[BaseModel]] | None:
-    """Return a recipe's name and settings model; None for a user's script. Raises ConfigError or UnknownNameError."""
+    """Return a recipe's name and settings model, or None for a script. Raises ConfigError or UnknownNameError."""
     name = str(recipe or _merge_layers(_layers(config, sets, environ, earlier_settings)).get("recipe", DEFAULT_RECIPE))
     return None if name == ATTACHED else (name, _recipe(name).settings_model)
 

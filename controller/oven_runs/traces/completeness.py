@@ -144,8 +144,7 @@ def _step_problems(trace: Trace, step: TraceStep, state: Sequence[Message], is_r
 
 
 def _unusable(action: Message, tools: Mapping[str, Tool]) -> str:
-    """Return why no environment could execute an action, based on its first bad call, or an empty string if one
-    could."""
+    """Return why no environment could execute an action (its first bad call), or an empty string."""
     if not action.calls:
         return "" if action.content.strip() else "no_action"
     return next(filter(None, (_unusable_call(call, tools) for call in action.calls)), "")

@@ -9,4 +9,4 @@ Advantages are not divided by their group's standard deviation, which would scal
 nothing else differs (Liu et al. 2025, arXiv 2503.20783). There are also no repeated updates per generation, and no
 outer loop of iterative GRPO.
 
-Importing this package does not import torch, but building its job does."""
+This package does not import torch until its job is built."""

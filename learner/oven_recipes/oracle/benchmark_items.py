@@ -43,19 +43,19 @@ def items(benchmark: str, *, held_out: bool) -> tuple[Item, ...]:
 
 def words() -> frozenset[str]:
     """Return every word of the nine benchmarks' texts, questions and answers, split at spaces, `:` and `?`."""
-    words: set[str] = {YES, NO, ":", "?"}
+    result: set[str] = {YES, NO, ":", "?"}
     for benchmark in BENCHMARKS:
         for part in (True, False):
             for item in items(benchmark, held_out=part):
-                words.update(f"{item.text} {item.question}".replace("?", " ").replace(":", " ").split())
-    return frozenset(words)
+                result.update(f"{item.text} {item.question}".replace("?", " ").replace(":", " ").split())
+    return frozenset(result)
 
 
 def template_items(benchmark: Benchmark, count: int = DEFAULT_ITEMS) -> list[Item]:
     """Return `count` held-out template items, the same each time."""
     texts = {text.text: text for text in benchmark.templates()}
-    held_out = [text for text in texts.values() if is_held_out(text.text)]
-    return select_items(benchmark, held_out, count, f"templates of {benchmark.name}")
+    held_out_texts = [text for text in texts.values() if is_held_out(text.text)]
+    return select_items(benchmark, held_out_texts, count, f"templates of {benchmark.name}")
 
 
 def published_items(benchmark: Benchmark, folder: Path, count: int = DEFAULT_ITEMS) -> list[Item]:

@@ -72,14 +72,14 @@ def compute_scores(answers: Sequence[ScorableAnswer]) -> Scores:
         raise ValueError("there are no answers to score")
     resampled = _resampled_scores(answers)
     accuracy = _estimate(sum(answer.is_correct for answer in answers) / len(answers), resampled["accuracy"])
-    stated = [(answer.confidence, float(answer.is_correct)) for answer in answers if answer.confidence is not None]
-    if not stated:
+    pairs = [(answer.confidence, float(answer.is_correct)) for answer in answers if answer.confidence is not None]
+    if not pairs:
         return Scores(len(answers), len(answers), accuracy, None, None, None, None, None, ())
-    confidences, outcomes = (np.array(column) for column in zip(*stated, strict=True))
+    confidences, outcomes = (np.array(column) for column in zip(*pairs, strict=True))
     bins, null = bin_answers(confidences, outcomes), null_error(confidences)
     return Scores(
         count=len(answers),
-        unparsed=len(answers) - len(stated),
+        unparsed=len(answers) - len(pairs),
         accuracy=accuracy,
         ece=_estimate(bins.expected_error, resampled["ece"]),
         mce=_estimate(bins.maximum_error, resampled["mce"]),
@@ -94,10 +94,10 @@ def _resampled_scores(answers: Sequence[ScorableAnswer]) -> dict[str, Floats]:
     """Return each score for all resamples of the texts, with shape (RESAMPLES,). A score is NaN without confidences."""
     _, text = np.unique([answer.text for answer in answers], return_inverse=True)  # (N,), from 0 on
     correct = np.array([answer.is_correct for answer in answers], dtype=np.float64)
-    stated = np.array([np.nan if answer.confidence is None else answer.confidence for answer in answers])
-    has_confidence = ~np.isnan(stated)
-    one_hot = np.eye(BINS)[bin_of(np.nan_to_num(stated))] * has_confidence[:, None]  # (N, BINS)
-    errors = np.where(has_confidence, correct - stated, 0.0)[:, None]
+    confidences = np.array([np.nan if answer.confidence is None else answer.confidence for answer in answers])
+    has_confidence = ~np.isnan(confidences)
+    one_hot = np.eye(BINS)[bin_of(np.nan_to_num(confidences))] * has_confidence[:, None]  # (N, BINS)
+    errors = np.where(has_confidence, correct - confidences, 0.0)[:, None]
     columns = np.hstack([one_hot, one_hot * errors, errors**2, correct[:, None], np.ones((len(answers), 1))])
     sums = np.zeros((text.max() + 1, columns.shape[1]))  # sums over the answers about each text
     np.add.at(sums, text, columns)

@@ -112,7 +112,7 @@ def build(
     if settings.stage == "sft":
         return _supervised_job(settings, start, seed, workdir, subject)
     committee = committee or Committee(RULES, seed=seed, shape=CalibratedReward(settings.calibration_lambda))
-    questioned = _questioned_prompts(
+    prompts = _questioned_prompts(
         settings, seed, subject, judged=committee.remote is not None and bool(committee.remote.members)
     )
     policy = _adapter(settings, subject)
@@ -120,7 +120,7 @@ def build(
         lesson_prompts = _lesson_prompts(settings, seed)
         subject.capture(lesson_prompts, settings.most_activations)
         run_supervised_stage(policy, subject, lesson_prompts, settings, start.confidence, seed, cache)
-    subject.capture(questioned, settings.most_activations)
+    subject.capture(prompts, settings.most_activations)
     committee.group_size = settings.num_generations
     committee.description = ModelDescription.from_model(
         subject.model,
@@ -145,7 +145,7 @@ def build(
         processing_class=subject.tokenizer,
         reward_funcs=[committee],
         args=args,
-        train_dataset=Dataset.from_list(training_rows(subject, questioned, seed)),
+        train_dataset=Dataset.from_list(training_rows(subject, prompts, seed)),
         store=subject.store,
     )
     trainer.beta = args.beta = settings.kl_penalty

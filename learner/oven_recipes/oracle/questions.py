@@ -38,7 +38,7 @@ class QuestionedPrompt:
 
 
 FORMAT = (
-    "one JSON object per line, with the strings wildchat_question and language and the string list oracle_questions"
+    "one JSON object per line, with wildchat_question, language (both strings) and oracle_questions (a list of strings)"
 )
 
 Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]

@@ -136,7 +136,7 @@ SCHEDULE = Schedule(steps=350, rows=12, learning_rate=0.04)
 ADAM_RATE = 0.25
 """AdamW's learning rate relative to Muon's."""
 LOG_INTERVAL = 50
-"""Steps between two lines in the learner's log; takes about 20 seconds."""
+"""Steps between two lines in the learner's log. They take about 20 seconds."""
 VERSION = 3
 """Version of pre-training. Increase it when a code change alters the resulting weights."""
 
@@ -224,12 +224,12 @@ def reading_rows(
     template_prompts = [
         QuestionedPrompt(prompt.text, questions(prompt, rng)) for prompt in prompts(count - count // 2, rng)
     ]
-    questioned = [*template_prompts, *rng.sample(benchmarks, count // 2)]
-    counts = [rng.randint(1, MAX_TOKENS) for _ in questioned]
+    sampled_prompts = [*template_prompts, *rng.sample(benchmarks, count // 2)]
+    counts = [rng.randint(1, MAX_TOKENS) for _ in sampled_prompts]
     layers = range(model.config.num_hidden_layers)
-    activations = capture(model, tokenizer, [prompt.prompt for prompt in questioned], layers, counts)
+    activations = capture(model, tokenizer, [prompt.prompt for prompt in sampled_prompts], layers, counts)
     lessons, vectors = [], []
-    for index, prompt in enumerate(questioned):
+    for index, prompt in enumerate(sampled_prompts):
         activation = activations[index * len(layers) + rng.choice(layers)]
         [lesson] = rng.sample(build_lessons([prompt], "", [activation.layer]), 1)
         lessons.append(lesson)

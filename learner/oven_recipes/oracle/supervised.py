@@ -122,17 +122,17 @@ class Lesson(NamedTuple):
 def benchmark_prompts(count: int, rng: random.Random) -> list[QuestionedPrompt]:
     """Return `count` texts from the benchmarks' training parts with all their questions. All benchmarks appear equally
     often."""
-    questioned = []
+    prompts = []
     for number, benchmark in enumerate(QUESTIONS):
         texts = [
             (text, tuple(Question(item.question, _yes_or_no(item.answer)) for item in text_items))
             for text, text_items in groupby(items(benchmark, held_out=False), key=lambda item: item.text)
         ]
         share = (count + number) // len(QUESTIONS)
-        questioned += [
+        prompts += [
             QuestionedPrompt(text, text_questions) for text, text_questions in rng.sample(texts, min(share, len(texts)))
         ]
-    return questioned
+    return prompts
 
 
 def _yes_or_no(answer: str) -> KnownAnswer:
@@ -202,8 +202,8 @@ def train(
                 log.info("supervised stage: step %d of %d", step, settings.sft_steps)
             clean = step < CLEAN_SHARE * settings.sft_steps
             vectors = [store.get(lesson.key) for lesson in batch]
-            collated = collate(batch, vectors, subject.tokenizer, confidence, rng, clean=clean)
-            loss = lesson_loss(policy, injection, batch, vectors, collated)
+            batch_tensors = collate(batch, vectors, subject.tokenizer, confidence, rng, clean=clean)
+            loss = lesson_loss(policy, injection, batch, vectors, batch_tensors)
             optimizer_step(loss, weights, optimizer, schedule)
     finally:
         injection.remove()
@@ -215,11 +215,11 @@ def lesson_loss(
     injection: ActivationInjection,
     batch: Sequence[Lesson],
     vectors: Sequence[Tensor],
-    collated: tuple[Tensor, Tensor, Tensor],
+    batch_tensors: tuple[Tensor, Tensor, Tensor],
 ) -> Tensor:
-    """Return the mean cross-entropy, in nats, of the oracle's correct answers about `vectors`. `collated` is the result
-    of `collate`."""
-    ids, mask, labels = (part.to(model.device) for part in collated)
+    """Return the mean cross-entropy, in nats, of the oracle's correct answers about `vectors`. `batch_tensors`: the
+    result of `collate`."""
+    ids, mask, labels = (part.to(model.device) for part in batch_tensors)
     with injection.rows(vectors, [lesson.layer for lesson in batch]):
         return _cross_entropy(model(input_ids=ids, attention_mask=mask).logits, labels)
 

@@ -25,7 +25,7 @@ class TemplatePrompt:
     values: Mapping[str, str]
 
 
-def held_out(text: str) -> bool:
+def is_held_out(text: str) -> bool:
     """Return whether a prompt belongs to the evaluation set. The split depends only on the prompt's hash."""
     return blake2b(text.encode(), digest_size=4).digest()[0] % HELD_OUT_SHARE == 0
 
@@ -35,7 +35,7 @@ def prompts(count: int, rng: random.Random, *, evaluation: bool = False) -> list
     by_text: dict[str, TemplatePrompt] = {}
     while len(by_text) < count:
         prompt = _random_prompt(rng)
-        if held_out(prompt.text) is evaluation:
+        if is_held_out(prompt.text) is evaluation:
             by_text[prompt.text] = prompt
     return list(by_text.values())
 

@@ -348,7 +348,7 @@ async def test_two_hundred_groups_on_a_bad_day(
         expected[FAULT_KINDS[name]] += count
     assert dict(faults) == expected
     silent = sum(silent for _, silent in results)
-    assert silent == sum((critic.abstained + adversary.abstained).values())
+    assert silent == sum((critic.abstentions + adversary.abstentions).values())
     # Two independent judges that retry and ask once more: next to nothing is lost.
     assert silent <= GROUPS * len(members) * 0.06
     assert figures["abstained_by_both"] <= 2

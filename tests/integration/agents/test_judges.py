@@ -97,7 +97,7 @@ async def test_a_temporary_fault_costs_no_score(
     assert (reply.scores, reply.failure) == (right(7, 0, 10), "")
     assert dict(judged.member.faults) == faults
     assert sum(endpoint.served.values()) == requests
-    assert not judged.member.abstained
+    assert not judged.member.abstentions
 
 
 ABSTAINED: list[tuple[str, str]] = [
@@ -131,7 +131,7 @@ async def test_a_permanent_fault_is_an_abstention_of_its_kind(
         reply = await judged.score(7, 0, 10)
     assert (reply.scores, reply.failure) == (None, kind)
     assert kind in KINDS
-    assert dict(judged.member.abstained) == {kind: 1}
+    assert dict(judged.member.abstentions) == {kind: 1}
     assert judged.calls[-1].error == kind
 
 

@@ -34,8 +34,8 @@ def test_a_jump_is_detected_soon_and_only_once(sign: int, size: float) -> None:
     for seed in range(40):
         onset = 60 + 2 * seed
         values = [value + (sign * size if index >= onset else 0) for index, value in enumerate(noise(seed, 250, 100.0))]
-        result = [change for change in cusum(values) if change.raised >= onset and change.size >= 0.6 * size]
-        near = [change for change in result if abs(change.onset - onset) <= 5 and change.raised - onset <= 10]
+        result = [change for change in cusum(values) if change.detected_at >= onset and change.size >= 0.6 * size]
+        near = [change for change in result if abs(change.onset - onset) <= 5 and change.detected_at - onset <= 10]
         missed += not (len(near) == 1 and near[0].sign == sign)
     assert missed <= 7
 
@@ -44,7 +44,7 @@ def test_the_onset_is_the_first_reading_of_the_new_level() -> None:
     errors = []
     for seed in range(60):
         values = [value + (3 if index >= 150 else 0) for index, value in enumerate(noise(seed, 260))]
-        errors.append(next(change for change in cusum(values) if change.raised >= 150).onset - 150)
+        errors.append(next(change for change in cusum(values) if change.detected_at >= 150).onset - 150)
     assert median(map(abs, errors)) <= 1 and sum(abs(error) <= 3 for error in errors) >= 48
 
 

@@ -34,7 +34,7 @@ def test_the_prompt_shows_a_valid_program_and_every_function() -> None:
     ):
         assert name in system["content"]
     assert "24,000 characters" in system["content"] and system["content"].endswith("More.")
-    assert user["content"].startswith("Question: Why {so}?\n\nThe context is a text of 50 characters in 1 line.")
+    assert user["content"].startswith("Question: Why {so}?\n\nThe context is a string of 50 characters in 1 line.")
 
 
 @settings(max_examples=20)

@@ -65,7 +65,7 @@ def test_a_run_is_answered_metered_and_logged(tmp_path: Path, backend: str) -> N
     assert first["usage"] == {
         "input_tokens": 10, "output_tokens": 5, "cached_tokens": 0, "written_tokens": 0
     }  # fmt: skip
-    assert "text of 3,300 characters in 601 lines" in first["messages"][0]["content"]
+    assert "string of 3,300 characters in 601 lines" in first["messages"][0]["content"]
     assert first["messages"][1]["content"].startswith("Question: How many?")
     assert [len(item["prompt"]) for item in events(tmp_path / "log", "worker")] == [1100] * 3
     programs = events(tmp_path / "log", "repl")

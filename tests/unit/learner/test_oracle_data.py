@@ -12,7 +12,7 @@ from oven_learner.rewards.informativeness import informativeness_of
 from oven_recipes.oracle.benchmark_items import items
 from oven_recipes.oracle.questions import QuestionedPrompt
 from oven_recipes.oracle.small_model import CONTEXT_LENGTH, benchmark_rows, build_tokenizer, collate, template_rows
-from oven_recipes.oracle.template_questions import held_out, template_dataset
+from oven_recipes.oracle.template_questions import is_held_out, template_dataset
 from oven_recipes.oracle.template_words import ATTRIBUTES, QUESTIONS
 
 SEED = 3
@@ -74,7 +74,7 @@ def test_pre_training_never_sees_what_is_held_out_and_its_rows_fit(tokenizer: An
     ours, theirs = template_rows(random.Random(1)), benchmark_rows(random.Random(1))
     rows = [*(next(ours) for _ in range(50)), *(next(theirs) for _ in range(200))]
     texts = [row[row[0][0].startswith("Layer:")][0] for row in rows]
-    assert not any(held_out(text) for text in texts[:50]) and not apart & set(texts)
+    assert not any(is_held_out(text) for text in texts[:50]) and not apart & set(texts)
     ids, weights = collate(rows, tokenizer)
     assert ids.shape == weights.shape and ids.shape[1] < CONTEXT_LENGTH
     assert tokenizer.unk_token_id not in ids

@@ -153,7 +153,7 @@ def _read_task(task: Any) -> Task:
 
 
 def _reward(rewards: Any) -> float | None:
-    """Return the weighted sum; None if the trace was not scored."""
+    """Return the weighted sum, or None if the trace was not scored."""
     if not isinstance(rewards, dict):
         return None
     scored = [reward for reward in rewards.values() if isinstance(reward, dict)]

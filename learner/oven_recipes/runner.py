@@ -63,13 +63,15 @@ class Job:
     """The recipe's own knobs."""
     teachers: Teachers | None = None
     committee: Committee | None = None
+    on_finish: Callable[[], None] | None = None
+    """Called at the end of a training run that was not stopped."""
 
     def __post_init__(self) -> None:
         self.trainer.remove_callback(PrinterCallback)  # prints every step when the progress bar is disabled
 
     def attach(self, **options: Any) -> Attachment:
         """Attach the trainer. `options` are passed to `oven.attach`."""
-        names = {field.name for field in fields(self)} - {"trainer"}
+        names = {field.name for field in fields(self)} - {"trainer", "on_finish"}
         return attach(self.trainer, **{name: getattr(self, name) for name in names}, **options)
 
 
@@ -109,3 +111,5 @@ def train(recipe: Recipe, request: TrainingRequest, build: Build) -> None:
     attachment.resumable = True
     gc.freeze()  # garbage collection at the start of training and at exit took seconds
     job.trainer.train(resume_from_checkpoint=request.resume or None)
+    if job.on_finish is not None and not (attachment.client and attachment.client.stopping):
+        job.on_finish()

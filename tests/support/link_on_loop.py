@@ -27,7 +27,7 @@ POLL_S = 0.005
 class LinkOnLoop:
     """A `Link`. `open` and `close` are called from another thread than the loop's."""
 
-    dropped = 0
+    dropped_count = 0
 
     def __init__(self, url: str, run: str, credentials: Credentials, *, max_bytes: int = MAX_WAITING_BYTES) -> None:
         secret, contexts, outages = secrets.token_bytes(16), tracing.Contexts(), OutageLog()

@@ -113,8 +113,8 @@ class InterventionCounter:
         self._link, self._before_change, self._is_held = link, before_change, is_held
 
     @property
-    def dropped(self) -> int:
-        return self._link.dropped
+    def dropped_count(self) -> int:
+        return self._link.dropped_count
 
     def open(self) -> ResumeState:
         return self._link.open()

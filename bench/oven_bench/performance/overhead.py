@@ -181,7 +181,7 @@ def _train(
         all_sent = client.close("completed", timeout_s=30)
     if not all_sent:
         raise ProcessError(f"{link.unsent} messages did not reach the log: the stack did not keep up")
-    return arms, link.dropped
+    return arms, link.dropped_count
 
 
 def _client(link: ProcessLink, keys: Mapping[str, str]) -> OvenClient:

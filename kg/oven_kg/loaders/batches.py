@@ -93,8 +93,7 @@ class LoaderOptions:
     """The options of a loader."""
 
     languages: tuple[str, ...] = ()
-    """Languages to load from ConceptNet. Both ends of an edge must be in one of them. If empty, load
-    all languages."""
+    """Languages to load from ConceptNet, which both ends of an edge must have. If empty, all are loaded."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -215,8 +215,6 @@ class Uploads:
                 f"there is no upload {upload_id[:32]!r}, or it was idle for more than {IDLE_S:g} s; send it again"
             )
         if missing_parts := sorted(set(range(upload.part_count)) - set(upload.parts)):
-            raise ConfigError(
-                f"part {missing_parts[0]} of upload {upload_id} is missing; send it, then repeat the request"
-            )
+            raise ConfigError(f"part {missing_parts[0]} of upload {upload_id} is missing; send it, then try again")
         del self._uploads[upload_id]
         return b"".join(upload.parts[number] for number in range(upload.part_count))

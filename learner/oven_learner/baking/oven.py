@@ -56,11 +56,11 @@ class Training(Protocol):
 
     @property
     def teachers(self) -> NamedTeachers[Any] | None:
-        """The teachers, or None if the training has none."""
+        """The teachers, or None if the training run has none."""
 
     @property
     def client(self) -> OvenClient | None:
-        """The client of the running training, or None before training starts."""
+        """The client of the training run, or None before training starts."""
 
     def set_announcement_callback(self, call: Callable[[], object]) -> None:
         """Register a function to call once the run is announced."""
@@ -294,7 +294,7 @@ class Oven:
     def _position_in_log(self) -> tuple[LocalRun, int]:
         """Return the run, and a log sequence number before this training run's announcement."""
         client = self._training.client
-        assert client is not None  # the training is announced
+        assert client is not None  # the training run is announced
         return LocalRun(RunFolder(self._operator_folder())), client.seq_at_connect
 
 

@@ -43,7 +43,7 @@ def installed_versions() -> dict[str, str]:
 
 
 def next_training_name(run: str, link: Any = None) -> str:
-    """Return the name of the run's next training in this process: "1", "2", … A script may train several times in the
+    """Return the name of the next training run in this process: "1", "2", … A script may train several times in the
     same run, for example SFT and then GRPO. A restarted script counts in the same way. A `link` from the caller counts
     as a separate run."""
     if link is not None:

@@ -90,10 +90,10 @@ class Attachment(TrainerCallback):
     def __init__(self, trainer: Trainer, link: Link | None, connection: Connection | None, options: Options) -> None:
         self.trainer = trainer
         self.actuators = options.actuators
-        """The knobs of the current training."""
+        """The knobs of the current training run."""
         self.client: OvenClient | None = None
         self.rollback: Rollback | None = None
-        """The rollback mechanism of the current training."""
+        """The rollback mechanism of the current training run."""
         self.resumable = False
         """Whether to save checkpoints regularly even though copies in memory are enough for rollback."""
         run = connection.run if connection else ""

@@ -111,7 +111,7 @@ class TrainerCheckpoints:
             name: tuple(getattr(parameter, "ds_shape", parameter.shape))  # with ZeRO-3, `shape` is that of a shard
             for name, parameter in model.named_parameters()
         }
-        self.training  # noqa: B018, trainings are numbered on every rank, before anything can fail
+        self.training  # noqa: B018, training runs are numbered on every rank, before anything can fail
         choice: tuple[Path | None, Record | None, Relaunch | None] | OvenError | None
         try:
             choice = self._choose_on_leader(requested) if ranks.rank() == 0 else None
@@ -246,8 +246,9 @@ class TrainerCheckpoints:
             reasons += record.inexact
             if record.world != ranks.world():
                 reasons.append(f"it was saved by {record.world} ranks, but this run has {ranks.world()}")
-            if missing := sorted(set(self._stateful) - set(self.origin.rank_state.get("stateful", {}))):
-                reasons.append(f"it has no state of {', '.join(missing)}")
+            missing_names = sorted(set(self._stateful) - set(self.origin.rank_state.get("stateful", {})))
+            if missing_names:
+                reasons.append(f"it has no state of {', '.join(missing_names)}")
         if self._trainer.args.ignore_data_skip:
             reasons.append("ignore_data_skip starts over with the data")
         if reasons:

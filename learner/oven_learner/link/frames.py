@@ -10,14 +10,14 @@ from oven_learner.link import pipes
 from oven_learner.link.link_interface import MessageFactory, PendingObservation, floats
 
 GRACE_S = 1.0
-"""Maximum seconds for the worker to end after the closing message, or after the learner has died."""
+"""Maximum seconds for the worker to end after the closing message, or after the learner dies."""
 BEGIN = "begin"
 """Message to the worker that the learner accepts decisions from now on."""
 
 
 @dataclass(frozen=True)
 class WorkerConfig:
-    """The worker's configuration. The last three fields are for a worker that replaces another one."""
+    """The worker's configuration. The last four fields are for a worker that replaces another one."""
 
     url: str
     run: str
@@ -27,7 +27,7 @@ class WorkerConfig:
     poll_s: float
     secret: bytes
     folder: str = ""
-    """The run's folder, for messages that could not be sent. Empty if there is none."""
+    """The run's folder, for messages that could not be sent, or an empty string if there is none."""
     reads_machine: bool = False
     """Whether to add memory and GPU readings to observations. They are off for a run that must be reproducible."""
     is_replacement: bool = False

@@ -24,7 +24,7 @@ class Link(Protocol):
     """The client's connection to the log. `testing.FakeLink` implements it without a bus."""
 
     @property
-    def dropped(self) -> int:
+    def dropped_count(self) -> int:
         """Number of observations that were dropped and will never be in the log."""
 
     def open(self) -> ResumeState:
@@ -51,7 +51,7 @@ class Link(Protocol):
 class SilentLink:
     """A link that sends and receives nothing, for example on every rank except rank 0."""
 
-    dropped = 0
+    dropped_count = 0
 
     def open(self) -> ResumeState:
         return ResumeState()

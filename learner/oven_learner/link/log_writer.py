@@ -100,9 +100,9 @@ class LogWriter:
         self._batches = 0
 
     @property
-    def dropped(self) -> int:
+    def dropped_count(self) -> int:
         """Number of observations that the outbox dropped because it was full."""
-        return self._outbox.dropped
+        return self._outbox.dropped_count
 
     @property
     def unsent(self) -> int:
@@ -156,7 +156,7 @@ class LogWriter:
             finally:
                 self.calls += 1
             if messages:
-                self._outages.record_recovery(self.dropped + self.lost_count)
+                self._outages.record_recovery(self.dropped_count + self.lost_count)
                 pause = RETRY_S
             else:
                 self._new_messages.clear()
@@ -207,7 +207,7 @@ class LogWriter:
         """Build a message. Raises ValueError for a message that is larger than the log accepts."""
         message = factory()
         if isinstance(message, RunEnded):
-            message = message.model_copy(update={"dropped_observations": self.dropped + self.lost_count})
+            message = message.model_copy(update={"dropped_observations": self.dropped_count + self.lost_count})
         wire = message.wire()
         if len(wire) > LOG_BYTES - HEADERS_BYTES:
             raise ValueError(

@@ -46,12 +46,12 @@ tracking such tuples. Tracking a hundred thousand objects would delay the traini
 
 class LearnerOutbox:
     """Three queues with a common order: unbuilt messages, observations, and messages that are never dropped.
-    `in_flight` contains the messages that `take` has returned last. They may already be in the log, so they are never
+    `in_flight` contains the messages that `take` returned last. They may already be in the log, so they are never
     dropped. `take` returns them again until `settle` removes them."""
 
     def __init__(self, build: Callable[[MessageFactory], QueuedMessage], max_bytes: int = MAX_WAITING_BYTES) -> None:
         """`build` builds a message. If it raises, the error is logged and the message is omitted."""
-        self.dropped = 0
+        self.dropped_count = 0
         self.in_flight: list[QueuedMessage] = []
         self._build = build
         self._max_bytes = max_bytes
@@ -78,7 +78,7 @@ class LearnerOutbox:
         while len(self._unbuilt) > MAX_UNBUILT:
             factory, droppable = self._unbuilt[0]
             if droppable:
-                self.dropped += 1
+                self.dropped_count += 1
             else:
                 self._enqueue(factory, droppable)
             self._unbuilt.popleft()
@@ -124,7 +124,7 @@ class LearnerOutbox:
             log.error("cannot build a message, so it is omitted: %s", error)
             return
         self._count += 1
-        waiting = (
+        entry = (
             self._count,
             message.subject,
             message.data,
@@ -134,15 +134,15 @@ class LearnerOutbox:
             message.span,
         )
         if not droppable:
-            self._required.append(waiting)
+            self._required.append(entry)
             return
-        self._observations.append(waiting)
-        self._bytes += _cost(waiting)
+        self._observations.append(entry)
+        self._bytes += _cost(entry)
         while self._bytes > self._max_bytes:
             self._bytes -= _cost(self._observations.popleft())
-            self.dropped += 1
+            self.dropped_count += 1
 
 
-def _cost(waiting: WaitingMessage) -> int:
+def _cost(entry: WaitingMessage) -> int:
     """Return the memory of a waiting message in bytes."""
-    return len(waiting[2]) + OVERHEAD_BYTES
+    return len(entry[2]) + OVERHEAD_BYTES

@@ -162,7 +162,7 @@ class ProcessLink:
         self._last_lines: deque[str] = deque(maxlen=20)
 
     @property
-    def dropped(self) -> int:
+    def dropped_count(self) -> int:
         """Number of dropped observations, as far as this process knows."""
         return self._lost_count + self._status.dropped_count
 
@@ -234,7 +234,7 @@ class ProcessLink:
         for n in sorted(factories):
             message = factories[n]()
             if isinstance(message, RunEnded):
-                message = message.model_copy(update={"dropped_observations": self.dropped})
+                message = message.model_copy(update={"dropped_observations": self.dropped_count})
             subject = learner_subject(config.run, message)
             entries.append(Entry(subject, message.wire(), message_id(message, config.secret)))
         with contextlib.suppress(OvenError):  # the spool could not be opened at the start of the run either
@@ -382,7 +382,7 @@ class ProcessLink:
                 case Resumed():
                     self._requeue(message)
                     self._ready = True
-                    self._outages.record_recovery(self.dropped)
+                    self._outages.record_recovery(self.dropped_count)
                 case ResumeState():
                     self._past, self._ready = message, True
                     self._last_item = message.last_seq

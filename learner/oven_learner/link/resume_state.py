@@ -34,7 +34,7 @@ class ResumeState:
     keys: Mapping[str, str] = field(default_factory=dict)
     """Signer → public key, if the run is signed."""
     announced: dict[str, dict[str, ActuatorSpec]] = field(default_factory=dict)
-    """Training → actuator → its last announcement during the training."""
+    """Training run → actuator → its last announcement during that run."""
     training: str = ""
     """The training of the last RunStarted, or empty if there was none."""
     offers: dict[str, dict[str, dict[str, JudgeSpec]]] = field(default_factory=dict)

@@ -251,7 +251,7 @@ class Worker:
         return Status(
             last_received=self._last_received,
             waiting_count=writer.unsent + self._unsent_count,
-            dropped_count=writer.dropped,
+            dropped_count=writer.dropped_count,
             last_sent=writer.last_sent,
             logged_count=writer.logged_count,
             is_final=is_final,

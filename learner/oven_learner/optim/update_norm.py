@@ -91,7 +91,8 @@ def update_norm(optimizer: Any) -> torch.Tensor | None:
 def _piece_norms(optimizer: Any, group: dict[str, Any]) -> Iterator[torch.Tensor]:
     """Yield the norm of the update of each piece."""
     decoupled = group.get("decoupled_weight_decay", isinstance(optimizer, torch.optim.AdamW))
-    rate, decay = float(group["lr"]), float(group["weight_decay"]) if decoupled else 0.0
+    rate = float(group["lr"])
+    decay = float(group["weight_decay"]) if decoupled else 0.0
     shrinkage = rate * decay  # λ in the formula above
     for part in _parts(_pieces(optimizer, group)):
         weights, first, second, margins, corrections = (list(side) for side in zip(*part, strict=True))

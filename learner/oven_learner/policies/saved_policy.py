@@ -30,11 +30,9 @@ def load_policy(folder: Path | str, encode: Callable[[Sequence[Any]], Tensor] = 
     is missing or damaged, or has an unknown class or weights of another shape."""
     folder = Path(folder)
     description = _read_description(folder)
-    for name, supported_names in ((description.policy, POLICIES), (description.network, NETWORKS)):
-        if name not in supported_names:
-            raise ConfigError(
-                f"{folder / DESCRIPTION} names a {name!r}; only {' and '.join(supported_names)} can be loaded"
-            )
+    for name, choices in ((description.policy, POLICIES), (description.network, NETWORKS)):
+        if name not in choices:
+            raise ConfigError(f"{folder / DESCRIPTION} names a {name!r}; only {' and '.join(choices)} can be loaded")
     try:
         with torch.device("meta"):
             network = NETWORKS[description.network](**description.network_arguments)

@@ -143,7 +143,9 @@ def publish_groups(
     try:
         tick, groups = client.tick + 1, len(prompts)
         size = len(outputs) // groups
-        advantage_by_row = dict(zip(scored_rows, advantages.tolist() if advantages is not None else (), strict=False))
+        advantage_by_row = {}
+        if advantages is not None:
+            advantage_by_row = dict(zip(scored_rows, advantages.tolist(), strict=True))
         for number in sampling.schedule.take(tick, groups):
             index = number % groups
             rows = range(index * size, (index + 1) * size)

@@ -40,7 +40,7 @@ class TextEncoder:
     kinds:
 
     - "minilm" is the sentence encoder all-MiniLM-L6-v2 (extra `motion`). Its vectors have 384 coordinates.
-    - "words" adds one random vector of 64 coordinates per word. Texts with common words are close, synonyms are not,
+    - "words" adds one random vector of 64 coordinates per word. Strings that share words are close, synonyms are not,
       and the order of words does not count.
     - "auto" is "minilm" if it is installed, or else "words".
 
@@ -100,8 +100,8 @@ def _encode_words(text: str) -> Tensor:
 
 @lru_cache(CACHE_SIZE)
 def _encode_sentence(text: str) -> Tensor:
-    """Return the mean over tokens, normalised to length 1, as in the model card. Texts are encoded separately, because
-    in a batch the last digits depend on the other strings."""
+    """Return the mean over tokens, normalised to length 1, as in the model card. Strings are encoded separately,
+    because in a batch the last digits depend on the other strings."""
     tokenizer, model = _minilm()
     batch = tokenizer([text], truncation=True, return_tensors="pt")
     with torch.no_grad():

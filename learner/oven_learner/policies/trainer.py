@@ -207,7 +207,8 @@ class PolicyTrainer:
             announce_beta(actuators, config.beta, lambda: self.beta, set_beta, config.beta_bounds, unit)
             announce_teachers(actuators, self.teachers, lambda: self.client)
         if config.updates_per_batch > 1:
-            user_values, unit = UserValues(), "ratio below 1" if has_two_epsilons else "ratio around 1"
+            user_values = UserValues()
+            unit = "ratio below 1" if has_two_epsilons else "ratio around 1"
             user_values.scalar(actuators, "grpo.epsilon", lambda: self.epsilon[0], set_low, unit=unit, max_value=1.0)
             if has_two_epsilons:
                 user_values.scalar(

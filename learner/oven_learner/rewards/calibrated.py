@@ -79,7 +79,7 @@ class CalibratedReward:
     influence a judge. Their scores are combined by weighted mean, because a standardised aggregate may leave [0, 1].
     Completions in the wrong format get FORMAT_COST, and are excluded from calibration. `weight` is λ. Raises
     ConfigError for a value outside [0, 1]. Above 1, a policy that is certainly wrong could beat one that is sometimes
-    right, because p − λp(1 − p) falls at p = 0."""
+    correct, because p − λp(1 − p) falls at p = 0."""
 
     def __init__(self, weight: float = 0.5) -> None:
         self.set_weight(weight)

@@ -262,7 +262,9 @@ class Committee:
         local_part = ([as_text(prompt) for prompt in prompts], texts, cells, references, changed_originals)
         step = int(getattr(trainer_state, "global_step", 0))
         has_ranks = "torch" in sys.modules and ranks.world() > 1
-        rows, parts = ranks.gather_rows(local_part, len(prompts)) if has_ranks else (range(len(prompts)), [local_part])
+        rows, parts = range(len(prompts)), [local_part]
+        if has_ranks:
+            rows, parts = ranks.gather_rows(local_part, len(prompts))
         outcome, evidence = BatchOutcome(), Evidence()
         if not has_ranks or ranks.rank() == 0:
             outcome, evidence = self._judge(build_groups(parts, self.rules, self.group_size), step)

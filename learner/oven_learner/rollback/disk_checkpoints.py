@@ -72,7 +72,7 @@ class DiskCheckpoints:
         broadcast: Callable[[Any], Any] = lambda value: value,
     ) -> None:
         """Args:
-        training: number of the training in its script.
+        training: number of the training run in its script.
         size: approximate bytes of the first checkpoint.
         fresh: whether the run started without a checkpoint, so that its script can start over.
         progress: function that returns (step, gradient steps so far).
@@ -98,9 +98,9 @@ class DiskCheckpoints:
         """Raise LookupError if there is no checkpoint. A new one could take minutes, too long before a risky change."""
         self._on_leader(lambda: self._choose(tick))
 
-    def on_saved(self, folder: Path, tick: int, began: float, ended: float, *, is_scheduled: bool) -> None:
+    def on_saved(self, folder: Path, tick: int, began_at: float, ended_at: float, *, is_scheduled: bool) -> None:
         """Record that the trainer has saved a checkpoint. Called on every rank. Rank 0 removes old ones."""
-        self.budget.charge(began, ended, is_scheduled=is_scheduled)
+        self.budget.charge(began_at, ended_at, is_scheduled=is_scheduled)
         self._schedule.on_snapshot(tick)
         record = checkpoint_record.read(folder)
         if record is not None:

@@ -169,9 +169,9 @@ class SnapshotTimeBudget:
         """`expected` is the expected cost of the first snapshot. `credit` may be spent at the start."""
         self.expected = expected
         self.spent = 0.0
-        """Seconds spent on snapshots so far, without those on request."""
+        """Seconds spent on scheduled snapshots so far."""
         self.copies = 0
-        """Number of these snapshots."""
+        """Number of scheduled snapshots so far."""
         self._balance = self._credit = credit
         self._accrued_until = now
 
@@ -180,10 +180,10 @@ class SnapshotTimeBudget:
         self._accrue(now)
         return max(0.0, self.expected - self._balance) / SHARE
 
-    def charge(self, began: float, ended: float, *, is_scheduled: bool = True) -> None:
+    def charge(self, began_at: float, ended_at: float, *, is_scheduled: bool = True) -> None:
         """Charge a snapshot. One on request is free, but the next scheduled one is due a full interval later."""
-        self._accrue(ended)
-        cost = max(0.0, ended - began)
+        self._accrue(ended_at)
+        cost = max(0.0, ended_at - began_at)
         if is_scheduled:
             self.spent += cost
             self._balance -= cost
@@ -227,7 +227,8 @@ class SnapshotSchedule:
         ticks = 1
         if ticks_passed and seconds_passed:
             ticks = math.ceil(min(MAX_CLOCK_TICKS, wait_s / (seconds_passed / ticks_passed)))
-        is_due, self._next_tick = self.broadcast((wait_s == 0, tick + max(1 if wait_s else INTERVAL_TICKS, ticks)))
+        min_ticks = 1 if wait_s else INTERVAL_TICKS
+        is_due, self._next_tick = self.broadcast((wait_s == 0, tick + max(min_ticks, ticks)))
         return bool(is_due)
 
     def on_snapshot(self, tick: int) -> None:

@@ -24,7 +24,7 @@ class Rollback(Protocol):
         """Take a snapshot if one is due. Called at every step boundary."""
 
     def take(self, tick: int) -> object:
-        """Take a snapshot on request of a decision or an operator."""
+        """Take a snapshot that a decision or an operator has requested."""
 
     def ensure(self, tick: int) -> None:
         """Make sure that there is a snapshot before a risky change. Raises an error if this is not possible."""

@@ -27,7 +27,7 @@ Names = Annotated[tuple[str, ...], BeforeValidator(_as_list)]
 
 
 class Instance(BaseModel):
-    """A repair task, with a repository at a commit, the problem, and the tests that decide whether a repair is correct.
+    """A repair task, with a repository at a commit, a problem, and tests that decide whether a repair is correct.
     Unlike in SWE-bench, a task may include a small repository in `files`, with its `solution`. Without `files`, the
     repository is a checkout."""
 
@@ -71,7 +71,7 @@ def parse_instance(row: Mapping[str, Any], source: str) -> Instance:
         raise ConfigError(f"{source}: {field}: {first['msg']}; every SWE-bench instance needs this field") from None
     except ValueError as error:  # a string that should contain a list
         raise ConfigError(
-            f"{source}: FAIL_TO_PASS or PASS_TO_PASS must be a list, or a JSON string that contains one: {error}"
+            f"{source}: FAIL_TO_PASS and PASS_TO_PASS must be lists or JSON strings of lists: {error}"
         ) from None
     if not instance.FAIL_TO_PASS:
         raise ConfigError(f"{source}: {instance.instance_id} has no FAIL_TO_PASS tests, which show that it is solved")

@@ -234,7 +234,8 @@ def _instance(
 
     before, after = module_code(broken.code(body)), module_code(broken.code())
     path, tests = f"{module}.py", f"test_{module}.py"
-    correct_function, buggy_function = (_compile(broken.code(lines), broken.name) for lines in (None, body))
+    correct_function = _compile(broken.code(), broken.name)
+    buggy_function = _compile(broken.code(body), broken.name)
     names = [f"{tests}::test_{broken.name}_{number}" for number in range(1, CASE_COUNT + 1)]
     failing = [
         name

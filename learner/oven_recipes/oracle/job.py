@@ -251,7 +251,7 @@ def _common_arguments(settings: OracleSettings, trainer: Any, subject: Subject, 
         "evaluate_every": settings.eval_every,
         "metrics": metric_specs(),
         "lr_bounds": LR_BOUNDS,
-        "finished": finish,
+        "on_finish": finish,
     }
 
 

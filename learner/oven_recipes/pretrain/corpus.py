@@ -61,7 +61,7 @@ def read(folder: Path | None, held_out: float, max_bytes: int) -> list[Part]:
     by_name: dict[str, list[File]] = {}
     for file in _merge_small_parts(files):
         by_name.setdefault(file.part, []).append(file)
-    parts = [_split(name, files, held_out) for name, files in by_name.items()]
+    parts = [_split(name, part_files, held_out) for name, part_files in by_name.items()]
     if not any(part.held_out for part in parts):
         raise ConfigError(
             f"{root} contains {len(files)} text file{'s' * (len(files) > 1)}, each alone in its sub-folder, so no file "

@@ -162,7 +162,7 @@ async def test_a_killed_server_loses_no_message(nats: Server) -> None:
     assert [body.n for body in messages] == list(range(1, len(messages) + 1))  # type: ignore[attr-defined]
     assert [body.step for body in messages if isinstance(body, Observation)] == list(range(1, last + 1))
     assert [r.status for r in messages if isinstance(r, Receipt)] == ["applied", "applied"]
-    assert process.dropped == 0
+    assert process.dropped_count == 0
 
 
 async def test_a_frozen_server_loses_no_message(nats: Server) -> None:

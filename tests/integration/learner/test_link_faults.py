@@ -437,4 +437,4 @@ async def test_during_an_outage_the_oldest_observations_are_dropped_and_receipts
     steps = [body.step for body in messages if isinstance(body, Observation)]
     assert steps == list(range(501 - len(steps), 501)) and 50 < len(steps) < 200
     assert [(body.after, body.step) for body in messages if isinstance(body, Receipt)] == [(3.0, 0), (4.0, 199)]
-    assert link.writer.dropped == 500 - len(steps)
+    assert link.writer.dropped_count == 500 - len(steps)

@@ -122,7 +122,7 @@ async def test_a_killed_process_loses_only_observations(
     end = messages[-1]
     assert isinstance(end, RunEnded) and end.n == run.client.position()["n"]
     lost = run.client.tick - sum(isinstance(message, Observation) for message in messages)
-    assert run.link.dropped == end.dropped_observations == lost
+    assert run.link.dropped_count == end.dropped_observations == lost
     assert "training continues" in caplog.text
 
 
@@ -145,7 +145,7 @@ async def test_a_process_killed_during_an_outage_is_replaced_afterwards(
     await until(lambda: run.turned(3.0))
     assert await off_loop(run.client.close, "completed", timeout_s=60)
     assert [message.n for message in await learner_messages(nats)] == list(range(1, 14))
-    assert run.link.dropped == 0
+    assert run.link.dropped_count == 0
 
 
 async def test_a_frozen_process_blocks_nothing_and_the_oldest_observations_are_dropped(
@@ -157,7 +157,7 @@ async def test_a_frozen_process_blocks_nothing_and_the_oldest_observations_are_d
     run.steps(10)
     run.signal(signal.SIGSTOP)
     run.steps(20_000)
-    await until(lambda: run.link.dropped > 1_000)
+    await until(lambda: run.link.dropped_count > 1_000)
     run.signal(signal.SIGCONT)
     assert await off_loop(run.client.close, "completed", timeout_s=60)
     messages = await learner_messages(nats)

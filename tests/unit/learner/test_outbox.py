@@ -45,7 +45,7 @@ def test_the_outbox_keeps_order_and_drops_only_the_oldest_observations(moves: li
     waiting: list[int] = []  # made, in order
     unmade: list[int] = []
     flying: list[int] = []
-    dropped = 0
+    dropped_count = 0
     for move in moves:
         match move:
             case "observe" | "receipt":
@@ -61,7 +61,7 @@ def test_the_outbox_keeps_order_and_drops_only_the_oldest_observations(moves: li
                     observations = [m for m in waiting if m not in lasting]
                     if len(observations) > limit:
                         waiting.remove(observations[0])
-                        dropped += 1
+                        dropped_count += 1
                 unmade = []
             case "take":
                 if not flying:
@@ -72,7 +72,7 @@ def test_the_outbox_keeps_order_and_drops_only_the_oldest_observations(moves: li
                 box.settle(through)
                 settled += [n for n in flying if n <= through]
                 flying = [n for n in flying if n > through]
-        assert box.dropped == dropped
+        assert box.dropped_count == dropped_count
         assert len(box) == len(waiting) + len(unmade) + len(flying)
     collect(box)
     while letters := box.take():
@@ -80,7 +80,7 @@ def test_the_outbox_keeps_order_and_drops_only_the_oldest_observations(moves: li
         box.settle(letters[-1].n)
     assert settled == sorted(set(settled)), "once, and in order"
     assert lasting <= set(settled)
-    assert number == len(settled) + box.dropped
+    assert number == len(settled) + box.dropped_count
 
 
 def test_messages_in_flight_are_handed_out_again_until_settled() -> None:
@@ -93,7 +93,7 @@ def test_messages_in_flight_are_handed_out_again_until_settled() -> None:
     for n in range(1000, 1100):
         box.put(observation(n), True)
     collect(box)
-    assert box.dropped == 98
+    assert box.dropped_count == 98
     assert box.take() is first
     box.settle(MAX_BATCH - 1)
     assert [letter.n for letter in box.take()] == [MAX_BATCH]
@@ -123,7 +123,7 @@ def test_unbuilt_messages_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     collect(box)
     sent = [letter.n for letter in box.take()]
     assert sent == [*range(1, BUILD_BATCH + 1), 50, *range(91, 101)]
-    assert box.dropped == 100 - len(sent)
+    assert box.dropped_count == 100 - len(sent)
 
 
 def test_a_large_message_ends_a_batch() -> None:

@@ -64,9 +64,8 @@ class PlayBar(Lines):
         if run.last_time is not None:
             right_part.append((f" {run.last_time:%Y-%m-%d %H:%M:%S} ", "dim"))
         room = width - sum(len(text) for text, _ in (*left_part, *right_part))
-        return [row(width, [*left_part, *(self._track(room - 1) if room > MIN_TRACK_CELLS else [])], right_part)][
-            :height
-        ]
+        left_part += self._track(room - 1) if room > MIN_TRACK_CELLS else []
+        return [row(width, left_part, right_part)][:height]
 
     def _track(self, width: int) -> list[TextRun]:
         """Return the track: one cell per part of the log, with the current position and the decisions."""

@@ -113,12 +113,12 @@ def snapshots(view: MonitorView) -> list[Choice]:
             change = f"{entry.decision.actuator} {format_value(receipt.before)} → {format_value(receipt.after)}"
             rows.append((receipt.tick, receipt.step, f"before {change}"))
     run = view.run
-    listed = [
+    logged_snapshots = [
         Choice(str(tick), f"tick {tick}, step {step}", f"{description}; {max(0, run.step - step)} steps back")
         for tick, step, description in reversed(rows)
     ]
     return [
         Choice(NEWEST, "the newest snapshot", "the learner knows which one"),
-        *listed,
+        *logged_snapshots,
         Choice(OTHER, "another tick …", f"0 to {run.tick}; refused if there is no snapshot nearby"),
     ]

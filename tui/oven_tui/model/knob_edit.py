@@ -68,8 +68,7 @@ class KnobEdit:
         self.typed_text = self.typed_text[:-1]
 
     def move(self, steps: int) -> None:
-        """Move the value by steps on the knob's scale, within its bounds. Starts from the typed value if it is
-        valid."""
+        """Move the value, or the typed value if it is valid, by steps on the knob's scale, within its bounds."""
         try:
             start = self.value
         except ValueError:
@@ -149,12 +148,11 @@ def _distribute(total: float, parts: dict[str, float], low: float) -> dict[str, 
     """Divide `total` in proportion to `parts`, or evenly if all are 0. Every result is at least `low`."""
     results = {}
     rest = math.fsum(parts.values())
-    for index, (name, part) in enumerate(
-        sorted(parts.items(), key=lambda item: item[1])
-    ):  # so that `low` applies first
-        results[name] = max(low, total * part / rest if rest > 0 else total / (len(parts) - index))
+    ascending = sorted(parts, key=lambda name: parts[name])  # the larger parts pay for those that `low` raises
+    for index, name in enumerate(ascending):
+        results[name] = max(low, total * parts[name] / rest if rest > 0 else total / (len(parts) - index))
         total -= results[name]
-        rest -= part
+        rest -= parts[name]
     return results
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import zip_longest
-
 from rich.cells import cell_len
 
 from oven_core.terminal_text import clean
@@ -28,11 +26,11 @@ def picture(path: CitedPath, width: int) -> Rows:
 def _hops(path: CitedPath) -> list[tuple[str, str, str, str]]:
     """Return the name and kind of text of each node, and the relation and edge that lead to it."""
     hops = [(path.nodes[0], "text", "", "")]
-    for node, relation, edge in zip_longest(
-        path.nodes[1:], path.relations, path.edges[: len(path.relations)], fillvalue=""
-    ):
-        hops.append((node, "text", relation.lower().replace("_", " "), edge))
-    return [*hops[:-1], (hops[-1][0], "change", *hops[-1][2:])]
+    for index, (node, relation) in enumerate(zip(path.nodes[1:], path.relations, strict=True)):
+        kind = "change" if index == len(path.relations) - 1 else "text"
+        edge = path.edges[index] if index < len(path.edges) else ""
+        hops.append((node, kind, relation.lower().replace("_", " "), edge))
+    return hops
 
 
 def _horizontal_width(path: CitedPath) -> int:

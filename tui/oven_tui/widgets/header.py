@@ -89,9 +89,9 @@ class Header(Lines):
             words += f"  held: {run.held}"
         if run.ended_with:
             words += f"  {run.ended_with}"
-        right_part: list[TextRun] = (
-            [(f" FROZEN +{self.events_behind} ", "drill")] if self.events_behind is not None else []
-        )
+        right_part: list[TextRun] = []
+        if self.events_behind is not None:
+            right_part.append((f" FROZEN +{self.events_behind} ", "drill"))
         bar = min(40, max(10, width // 4))
         filled = round(bar * run.progress)
         return row(width, [("━" * filled, "good"), ("─" * (bar - filled), "raw"), (words, "text")], right_part)

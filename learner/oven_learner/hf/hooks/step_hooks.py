@@ -77,7 +77,7 @@ class StepHook:
 
 
 class Gauges(StepHook):
-    """The optimizer's gauges (oven_learner.optim.gauges), new for each training."""
+    """The optimizer's gauges (oven_learner.optim.gauges), new for each training run."""
 
     def __init__(self, trainer: Trainer) -> None:
         self._trainer = trainer

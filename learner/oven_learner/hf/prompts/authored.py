@@ -21,10 +21,11 @@ SHARE = "data.authored_share"
 """Name of the actuator."""
 QUOTE_WORDS = 8
 """Number of consecutive words of a held-out prompt that count as a quotation, as in PaLM's contamination test
-(Chowdhery et al. 2022, arXiv 2204.02311, section 8). A shorter prompt counts as quoted if a text contains all of it."""
+(Chowdhery et al. 2022, arXiv 2204.02311, section 8). A shorter prompt counts as quoted if an authored prompt contains
+all of it."""
 MIN_WORDS = 4
-"""A held-out prompt with fewer words ("wave hello") counts as quoted only if a text is equal to it. Otherwise it would
-exclude many prompts."""
+"""A held-out prompt with fewer words ("wave hello") counts as quoted only if an authored prompt is equal to it.
+Otherwise it would exclude many prompts."""
 TEMPLATE_ROWS = 20_000
 """Number of prompts in the data whose phrases are common and do not count as quotations. Reading them takes about a
 second before the first step."""
@@ -67,7 +68,7 @@ class AuthoredPrompts:
         }
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Restore the result of `state`. Raises ConfigError with nothing changed if its cap is higher."""
+        """Restore the result of `state`. Raises ConfigError, and changes nothing, if its cap is higher."""
         self.pool.load(state["pool"])
         self.timeline = [(int(chunk), float(share)) for chunk, share in state["timeline"]]
         self.offset, self.accepted_keys = int(state["offset"]), set(state["taken"])
@@ -89,12 +90,11 @@ class Admission:
         self._quotes = quotes | {words for words in self._full_prompts if MIN_WORDS <= len(words) <= QUOTE_WORDS}
         self._lengths = sorted({len(gram) for gram in self._quotes})
 
-    def refusal(self, text: str, accepted: Collection[int]) -> str:
-        """Return the reason for refusing the prompt, or an empty string. `accepted` has the keys of accepted
-        prompts."""
+    def refusal(self, text: str, accepted_keys: Collection[int]) -> str:
+        """Return the reason for refusing the prompt, or an empty string."""
         if refusal := fault(text):
             return refusal
-        if key_of(text) in self._data_keys or key_of(text) in accepted:
+        if key_of(text) in self._data_keys or key_of(text) in accepted_keys:
             return "duplicate"
         words = _split_words(text)
         quotes = any(gram in self._quotes for length in self._lengths for gram in _windows(words, length))

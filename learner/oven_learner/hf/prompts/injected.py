@@ -25,7 +25,7 @@ class Injection:
     why: str
     topic: str
     hashes: tuple[str, ...]
-    """Hashes of the prompts, in order (`reading.digest`)."""
+    """Hashes of the prompts, in order (`prompt_rows.digest`)."""
     held: int
     """Number of injected prompts that can be drawn now."""
     evicted: int
@@ -39,7 +39,7 @@ class _Entry:
     begins: int
     """The first chunk that may draw the prompt."""
     ends: int | None
-    """The first chunk that may no longer draw it. None before it is evicted."""
+    """The first chunk that may not draw it any longer, or None if it has not been evicted."""
     row: Row
 
 
@@ -71,10 +71,10 @@ class InjectedPrompts:
     def add(self, topic: str, rows: Sequence[Row], chunk: int) -> tuple[list[int], int]:
         """Add rows that can be drawn from `chunk` on. Return their slots, without rows beyond the cap, and the number
         of evicted prompts."""
-        current = [entry for entry in self._entries if entry.ends is None]
+        current_entries = [entry for entry in self._entries if entry.ends is None]
         overflow, space = max(0, len(rows) - self.cap), max(0, self.cap - len(rows))
-        evicted = current[: max(0, len(current) - space)]
-        for entry in evicted:
+        evicted_entries = current_entries[: max(0, len(current_entries) - space)]
+        for entry in evicted_entries:
             entry.ends = chunk
         self._entries = [
             entry
@@ -86,13 +86,13 @@ class InjectedPrompts:
         new_entries = [_Entry(next(free_slots), topic, chunk, None, row) for row in rows[overflow:]]
         self._entries += new_entries
         self._reindex()
-        return [entry.slot for entry in new_entries], len(evicted) + overflow
+        return [entry.slot for entry in new_entries], len(evicted_entries) + overflow
 
     def state(self) -> dict[str, Any]:
         return {"cap": self.cap, "prompts": [asdict(entry) for entry in self._entries]}
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Restore the result of `state`. Raises ConfigError with nothing changed if its cap is higher."""
+        """Restore the result of `state`. Raises ConfigError, and changes nothing, if its cap is higher."""
         if state["cap"] > self.cap:
             raise ConfigError(f"cap={self.cap} is lower than the saved state's cap; use cap={state['cap']} or more")
         self._entries = [_Entry(**fields) for fields in state["prompts"]]

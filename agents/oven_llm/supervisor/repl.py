@@ -9,8 +9,8 @@ from typing import Any, Final
 
 from oven_core.errors import ConfigError
 from oven_llm.sandbox.limits import Limits
+from oven_llm.sandbox.locked_sandbox import open_sandbox
 from oven_llm.sandbox.sandbox import Block, FinalAnswer, Functions, Sandbox
-from oven_llm.sandbox.session import open_sandbox
 
 Context = str | list[Any] | dict[str, Any]
 """The type of the variable `context` in the supervisor's programs."""

@@ -23,10 +23,10 @@ from oven_bench.study import Report, Study, progress
 from oven_core.errors import ConfigError, OvenError
 from oven_llm.sandbox import frames
 from oven_llm.sandbox.limits import Limits
+from oven_llm.sandbox.locked_sandbox import open_sandbox
 from oven_llm.sandbox.probe import probe
 from oven_llm.sandbox.profiles import STANDARD_MODULES, Profile
 from oven_llm.sandbox.sandbox import Sandbox
-from oven_llm.sandbox.session import open_sandbox
 
 DEADLINE_S = 0.5
 """Time limit of an attack's block. No attack needs longer to reach its goal."""

@@ -24,15 +24,9 @@ from oven_learner.custom_loop import connect
 from oven_learner.hf.knobs.scalars import UserValues
 from oven_learner.optim.lr_scale import USER_BOUNDS
 from oven_learner.policies import checkpoint
-from oven_learner.policies.batch import (
-    Batch,
-    ConditionSource,
-    advantages,
-    fixed_seed,
-    objective,
-    row_weights,
-    source_of,
-)
+from oven_learner.policies.batch import Batch, fixed_seed
+from oven_learner.policies.condition_sources import ConditionSource, source_of
+from oven_learner.policies.grpo_objective import advantages, objective, row_weights
 from oven_learner.policies.policy import Policy, check_policy, repeat_conditions
 from oven_learner.policies.policy_teachers import AnyTeacher, PolicyTeachers
 from oven_learner.policies.scoring import KL, SAMPLE_METRICS, Scoring, prompt_of, publish_groups

@@ -13,8 +13,8 @@ from typing import Any, Final, Literal, TypeAlias
 
 from oven_core.errors import ConfigError, ProcessError, reason
 from oven_llm.sandbox.limits import MB, Limits
+from oven_llm.sandbox.locked_sandbox import open_sandbox
 from oven_llm.sandbox.profiles import Profile
-from oven_llm.sandbox.session import open_sandbox
 
 Outcome: TypeAlias = Literal["passed", "failed", "missing", "timeout", "died"]
 """Outcome of a test. "failed" means that the test or its module raised an error, and "missing" that there is no such

@@ -12,7 +12,7 @@ from typing import Annotated, NamedTuple
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
 from oven_core.errors import ConfigError, reason
-from oven_recipes.oracle.published_files import label_of, read_rows, read_text
+from oven_recipes.oracle.dataset_reader import label_of, read_rows, read_text
 from oven_recipes.oracle.template_words import WORDS
 
 YES = "yes"

@@ -15,10 +15,10 @@ import pytest
 
 from oven_core.errors import ConfigError, ProcessError
 from oven_llm.sandbox.limits import Limits
+from oven_llm.sandbox.locked_sandbox import LockedSandbox, open_sandbox
 from oven_llm.sandbox.probe import probe
 from oven_llm.sandbox.profiles import REPL, Profile
 from oven_llm.sandbox.sandbox import Block, CallError, FinalAnswer, Sandbox
-from oven_llm.sandbox.session import LockedSandbox, open_sandbox
 
 BACKENDS = probe().backends
 pytestmark = pytest.mark.skipif(not BACKENDS, reason="this machine has no backend of the sandbox")
@@ -183,7 +183,7 @@ while True:
 @locked
 def test_the_child_dies_with_its_host_whatever_it_does() -> None:
     code = (
-        "from oven_llm.sandbox.session import open_sandbox\n"
+        "from oven_llm.sandbox.locked_sandbox import open_sandbox\n"
         "opened = open_sandbox()\n"
         "print(opened.pid, flush=True)\n"
         "opened.run('10 ** (10 ** 9)')"  # the interpreter's lock is held: no thread of the child's could end it
@@ -285,7 +285,7 @@ def test_an_unprivileged_user_gets_the_same_sandbox() -> None:
     pythons = [sys.executable, "/usr/local/bin/python3", "/usr/bin/python3"]
     code = (
         "import sys; sys.path[:0] = sys.argv[1:]\n"
-        "from oven_llm.sandbox.session import open_sandbox\n"
+        "from oven_llm.sandbox.locked_sandbox import open_sandbox\n"
         "opened = open_sandbox()\n"
         "blocks = [opened.run(code) for code in ('open(\"/etc/passwd\")', 'print(6 * 7)', 'import os; os.fork()')]\n"
         "print(opened.backend, [block.ending for block in blocks], blocks[1].stdout)"

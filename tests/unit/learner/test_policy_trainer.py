@@ -29,7 +29,7 @@ from oven_learner.policies import (
     TemporalUNet,
     checkpoint,
 )
-from oven_learner.policies.batch import objective
+from oven_learner.policies.grpo_objective import objective
 from oven_learner.rewards import Committee
 from oven_learner.teachers import TeacherConfig
 from oven_learner.teachers.memory import memory_bytes

@@ -1,0 +1,61 @@
+"""The GRPO objective with TRL 1.16's defaults. Group advantages and the KL term are from Shao et al. 2024 (arXiv
+2402.03300). The mean over all steps is from DAPO (Yu et al. 2025, arXiv 2503.14476). The ratio on the KL term is from
+DeepSeek-V3.2 (arXiv 2512.02556)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+STD_FLOOR = 1e-4
+"""Constant added to a group's standard deviation, as in TRL."""
+MAX_LOG_RATIO = 20.0
+"""Maximum difference between two log-probabilities of a step, in nats. Beyond it the ratio is constant and has no
+gradient. Tokens stay far below it. A narrow Gaussian can move by thousands in one update, and inf × 0 is NaN."""
+
+
+def advantages(rewards: Tensor, group_size: int) -> tuple[Tensor, Tensor]:
+    """Return the advantage of each sample (B,), and the standard deviation of each group (G,) with divisor n − 1.
+    `rewards` (B,) must be finite and in group order."""
+    groups = rewards.view(-1, group_size)
+    deviation = groups.std(dim=1)
+    centred = groups - groups.mean(dim=1, keepdim=True)
+    return (centred / (deviation[:, None] + STD_FLOOR)).flatten(), deviation
+
+
+def objective(
+    log_probs: Tensor,
+    old_log_probs: Tensor,
+    teacher_log_probs: Tensor | None,
+    advantage: Tensor,
+    mask: Tensor,
+    *,
+    beta: float,
+    epsilon: tuple[float, float],
+    row_weight: Tensor,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return three sums over the steps of some rows of a batch: the loss, the KL, and the number of clipped steps. The
+    last two are detached. The log-probabilities are (R, T) and come from the policy, from the policy at sampling time,
+    and from the teacher. With a β of 0 the teacher is not used. `advantage` is (R,). `row_weight` (R, 1) is the weight
+    of each step in a row. The weights of all steps in the batch must sum to 1."""
+    ratio = torch.exp((log_probs - old_log_probs).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO))
+    clipped_ratio = ratio.clamp(1 - epsilon[0], 1 + epsilon[1])
+    advantage = advantage[:, None]
+    loss = -torch.min(ratio * advantage, clipped_ratio * advantage)
+    kl = torch.zeros_like(loss)
+    if beta and teacher_log_probs is not None:
+        log_ratio = (teacher_log_probs - log_probs).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
+        kl = (torch.exp(log_ratio) - log_ratio - 1) * ratio
+        loss = loss + beta * kl
+    is_below = (ratio < 1 - epsilon[0]) & (advantage < 0)
+    is_above = (ratio > 1 + epsilon[1]) & (advantage > 0)
+    clipped_steps = ((is_below | is_above).float() * mask).sum()
+    return (loss * mask * row_weight).sum(), (kl.detach() * mask).sum(), clipped_steps
+
+
+def row_weights(mask: Tensor, loss_type: str) -> Tensor:
+    """Return the weight of each step in a row, (B, 1), for a mask (B, T). For "dapo" all steps have the same weight.
+    For "grpo" all samples have the same total weight."""
+    if loss_type == "dapo":
+        return torch.full_like(mask[:, :1], 1.0) / mask.sum().clamp(min=1.0)
+    return 1.0 / (mask.sum(-1, keepdim=True).clamp(min=1.0) * len(mask))

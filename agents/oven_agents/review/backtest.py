@@ -46,7 +46,7 @@ class BacktestVote(BaseModel):
     expected_change: Real
     horizon: int
     rationale: str
-    counted: bool = Field(description="whether the vote is on a ballot or was decided at once")
+    counted: bool = Field(description="whether the vote counted: it was on a ballot or decided immediately")
     verdict: str | None = Field(description="null if the ballot did not close or the vote did not count")
     decided_value: Value
     reason: str | None
@@ -85,16 +85,18 @@ class BacktestReport(BaseModel):
     run: str
     ticks: int
     votes: tuple[BacktestVote, ...]
-    votes_left_out: int = Field(default=0, description="number of older votes that the limit of the report omits")
+    votes_left_out: int = Field(
+        default=0, description="number of older votes omitted because of the report's vote limit"
+    )
     proposals: int
     proposals_per_1000_ticks: float | None
     decisions: dict[str, int] = Field(description="verdict → number of decisions on its proposals")
-    cannot_fire: str = Field(description="why it can never vote in this run; empty if it can")
+    cannot_fire: str = Field(description="why it cannot fire in this run; empty if it can")
     problems: tuple[str, ...] = Field(description="tracebacks from the agent's code")
     notices: tuple[BacktestNotice, ...]
     took_part: bool = Field(description="whether it took part in the recording")
     same_votes: bool | None = Field(
-        description="whether it cast the same votes in the recording; null if it took no part"
+        description="whether it cast the same votes in the recording; null if it did not take part"
     )
     shadow: bool = Field(description="whether it was a shadow in the recording; its votes count in the backtest")
     divergences: int
@@ -314,12 +316,13 @@ def text_lines(report: BacktestReport) -> list[str]:
         f", {report.proposals_per_1000_ticks:g} per 1000 ticks" if proposals and report.proposals_per_1000_ticks else ""
     )
     decisions = ", ".join(f"{count} {verdict}" for verdict, count in report.decisions.items()) or "none decided"
-    noun = "proposal" if proposals == 1 else "proposals"
-    output.append(f"{counted(votes, 'vote')}, {proposals} of them {noun}{rate}; on those: {decisions}")
+    noun = "a proposal" if proposals == 1 else "proposals"
+    details = f" ({decisions})" if proposals else ""
+    output.append(f"{counted(votes, 'vote')}, {proposals} of them {noun}{details}{rate}")
     if report.took_part:
-        same = "the same votes" if report.same_votes else "other votes"
-        note = " (not comparing the graph's evidence)" if votes else ""
-        output.append(f"it took part in the recording with {same}{note}")
+        comparison = "cast the same votes" if report.same_votes else "voted differently"
+        note = " (ignoring graph evidence)" if votes else ""
+        output.append(f"it also took part in the recorded run and {comparison}{note}")
     if report.shadow:
         output.append("it was a shadow in the recording, but its votes count here")
     output += [f"notice at tick {notice.tick}: {notice.text}" for notice in report.notices]
@@ -336,8 +339,8 @@ def text_lines(report: BacktestReport) -> list[str]:
         output.append("no divergence: all decisions are the same as in the recording")
     if any(vote.change_in_recording is not None for vote in report.votes):
         output.append(
-            "* change of the target from the vote to its horizon, without the effect of the vote, unless marked † "
-            "(the recording applied the same decision)"
+            "* observed change in the target over the vote's horizon. The vote was not applied in the recording, "
+            "except where marked †"
         )
     return [*output, *report.hints, OPEN_LOOP]
 

@@ -37,8 +37,8 @@ WaitSeconds: Final = Annotated[
     Field(
         ge=0.1,
         le=600,
-        description="maximum seconds to wait for the receipt; by default until two steps have ended, or a minute "
-        "without a step. A command without an answer in time is still in the log and takes effect",
+        description="maximum seconds to wait for the receipt. By default, the wait ends after two steps, or after a "
+        "minute without a step. A command that is not answered in time stays in the log and still takes effect",
     ),
 ]
 ARGUMENT_TYPES: Final[Mapping[Kind, Any]] = {
@@ -50,11 +50,11 @@ ARGUMENT_TYPES: Final[Mapping[Kind, Any]] = {
 
 def control_tools(allowed_runs: AllowedRuns) -> list[Callable[..., Any]]:
     """Return one function per entry in TOOLS, with the name, parameters and docstring that a client reads."""
-    key = ControlKey()
+    key = ControlKeys()
     return [_build_tool(allowed_runs, key, ACTIONS[name]) for name in TOOLS]
 
 
-def _build_tool(allowed_runs: AllowedRuns, key: ControlKey, action: Action) -> Callable[..., Any]:
+def _build_tool(allowed_runs: AllowedRuns, key: ControlKeys, action: Action) -> Callable[..., Any]:
     async def act(
         context: Context, reason: str, run: str | None, wait_s: float | None, **arguments: Any
     ) -> CallToolResult:
@@ -96,7 +96,7 @@ def _annotation(argument: Argument) -> Any:
     return Annotated[ARGUMENT_TYPES[argument.kind], Field(description=argument.help)]
 
 
-class ControlKey:
+class ControlKeys:
     """The server's operator keys, one per run."""
 
     def __init__(self) -> None:

@@ -41,11 +41,11 @@ MIN_INTERVAL_STEPS = 5
 DEFAULT_INTERVAL_STEPS = 10
 """Steps between two progress lines if the number of steps is unknown."""
 STOP_REASON = "asked to stop"
-"""The reason with which agents leave when the stack ends. One line counts these agents."""
+"""Reason agents give when they leave at shutdown. They are summarised in one line."""
 
 
 def first_line(resolved: ResolvedSettings) -> str:
-    """Return the first line of a run. It says so if the run is a drill."""
+    """Return the first line of a run. Drills are labelled as such."""
     start = resolved.start
     if start is None:
         return "attached: decisions are logged, and knobs change only where rules.autonomy is auto"
@@ -54,7 +54,8 @@ def first_line(resolved: ResolvedSettings) -> str:
     if start.label.startswith("DRILL"):
         return start.label
     label = start.label.rstrip(". ")
-    return f"DRILL {start.name.removeprefix('drill:')}: {label}. This was staged on purpose; the agents do not know it."
+    name = start.name.removeprefix("drill:")
+    return f"DRILL {name}: {label}. This was staged on purpose; the agents have not been told."
 
 
 def command_text(command: OperatorCommand) -> str:
@@ -66,7 +67,7 @@ def command_text(command: OperatorCommand) -> str:
 
 
 def outcome_text(body: Outcome) -> str:
-    """Describe a change's effect on its target and the forecast, or why there is no score."""
+    """Describe a change's effect on its target, compared with the forecast, or why there is no score."""
     subject = f"{body.actuator or 'clear harm'} on {body.target}"
     if not body.scored:
         return f"{subject} has no score: {body.reason}"
@@ -87,7 +88,7 @@ def votes_text(agent: AgentView) -> str:
 class LinePrinter:
     """Prints the events of a run, using only its log.
 
-    One line counts the stack's own agents when the first observation arrives. Each later change gets its own line.
+    The stack's own agents are summarised in one line at the first observation. Later changes are printed individually.
     """
 
     def __init__(self, out: Callable[[str], None], start: datetime, own_agents: Collection[str] = ()) -> None:
@@ -99,7 +100,7 @@ class LinePrinter:
         self._reminders = Reminders()
         self._own_agents = own_agents
         self._unprinted_agents = 0
-        """Number of own agents that joined, or reported that they cannot fire, and have no line yet."""
+        """Number of own agents that joined, or cannot fire, and that have not been printed yet."""
         self._repetitions: dict[str, tuple[str, int]] = {}
         """For each knob, the last proposal that was not adopted, and how often it was repeated."""
         self._cannot_fire: dict[str, str] = {}
@@ -149,7 +150,7 @@ class LinePrinter:
                 self._print_announcement(event)
 
     def _print_announcement(self, event: Event) -> None:
-        """Print the learner's announcements and the agents' alerts."""
+        """Print the learner's announcements, the end of the run and the agents' alerts."""
         match event.body:
             case ActuatorAnnounced() as body:
                 self._print(event, f"learner  {describe_actuator(body)}")
@@ -251,7 +252,9 @@ class LinePrinter:
         if name := view.target():
             at_start, at_end = view.first_values[name], view.metrics[name]
             if view.ended is None:
-                lines.append(f"{name} {at_start:.3f} at the start, {at_end:.3f} last; the end was not logged")
+                lines.append(
+                    f"{name} {at_start:.3f} at the start, {at_end:.3f} when last measured (the log has no end)"
+                )
             else:
                 lines.append(f"{name} {at_start:.3f} → {at_end:.3f} ({at_end - at_start:+.3f})")
         receipts = ", ".join(f"{count} {status}" for status, count in sorted(view.receipts.items()))
@@ -261,7 +264,7 @@ class LinePrinter:
         if view.outcomes:
             lines.append(f"scored {counted(view.outcomes, 'outcome')}")
         lines += self._agent_lines()
-        lines += [f"alert of {name}, not cleared: {alert_text(alert)}" for name, alert in view.alerts.active()]
+        lines += [f"uncleared alert from {name}: {alert_text(alert)}" for name, alert in view.alerts.active()]
         lines += [quarantine_text(member) for member in view.quarantined()]
         if view.malformed:
             lines.append(f"skipped {counted(view.malformed, 'malformed message')}")

@@ -1,7 +1,7 @@
 """Detects agents that flood the log.
 
 The votes stream keeps a flood from delaying other agents, but every message stays in the log. An agent may send
-PER_TICK messages per tick, plus MAX_EXCESS messages at any time. An agent that exceeds this loses its key.
+PER_TICK messages per tick, plus a burst allowance of MAX_EXCESS. An agent that exceeds this loses its key.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ PER_TICK: Final = 4
 
 @dataclass
 class FloodDetector:
-    """Reads new log events and reports each agent that floods the log once."""
+    """Reads new log events and reports each flooding agent once."""
 
     report: Callable[[str], None]
     """Called with the agent's name."""

@@ -19,10 +19,11 @@ from oven_core.protocol.messages import ActuatorSpec, Value
 from oven_core.protocol.rules import Rules
 
 BUDGET_SPENT: Final = "budget spent"
-"""Start of the reason if the budget of interventions prevents a change."""
+"""Prefix of the rejection reason when the intervention budget is used up."""
 MAX_LEARNER_REJECTIONS = 2
 """Maximum consecutive changes of one actuator that the learner may reject before the mesh adopts no more. For example,
-if the loop sets a rate itself, the next change would fail too. An applied `set` by a person resets the count."""
+if the training loop overrides a rate on its own, retrying would fail again. An applied `set` by a person resets the
+count."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +76,8 @@ def _approval_reason(state: State, spec: ActuatorSpec, tally: Tally) -> str:
 
 def check_approval(state: State, spec: ActuatorSpec, value: Value) -> str:
     """Return why an operator cannot approve this advised value now, or an empty string if they can. Autonomy is not
-    checked, because the operator decides. Neither is the cool-down, which the advice itself began, or the largest
-    change."""
+    checked, because the operator decides. The cool-down (which the advice itself started) and the maximum change size
+    are not checked either."""
     before = state.effective.get(spec.name)
     new_direction = direction(before, value)
     return (
@@ -96,9 +97,9 @@ def check_repeated_rollback(state: State, spec: ActuatorSpec, value: Value) -> s
 
 
 def limit_change(spec: ActuatorSpec, before: Value, value: Value, rules: Rules) -> tuple[Value, str]:
-    """Return `value` limited to the largest change, and a note if it was limited.
+    """Return `value` clamped to the maximum change size, and a note if it was clamped.
 
-    Bounds outrank the largest change: if the effective value is out of bounds, the change back may be larger.
+    Bounds take precedence over the maximum change size: a value that is out of bounds may move further to get back in.
     """
     if spec.kind == "simplex":
         return _limit_shares(spec, shares(before), shares(value), rules.max_shift)
@@ -138,7 +139,7 @@ def _limit_shares(
 
 
 def check_requirements(state: State, spec: ActuatorSpec, direction: str) -> str:
-    """Return the first requirement of a change that the run does not meet, or an empty string if it meets all."""
+    """Return a message about the first unmet requirement of this change, or an empty string."""
     for change, need in state.rules.requires:
         if not covers(change, change_name(spec.name, direction)):
             continue
@@ -185,7 +186,7 @@ def _check_no_change(state: State, spec: ActuatorSpec, before: Value, value: Val
 
 
 def _check_pending_advice(state: State, spec: ActuatorSpec, value: Value, only_newcomers: bool) -> str:
-    """Return why older advice blocks a new one, or an empty string.
+    """Return why pending advice blocks new advice, or an empty string.
 
     Repeating the same advice would only replace its id. Advice from newcomers never replaces older advice.
     """

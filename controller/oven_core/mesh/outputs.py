@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from oven_core.mesh.actuator_values import clip
 from oven_core.protocol.events import Event
 from oven_core.protocol.messages import Message, StepClosed
-from oven_core.protocol.subjects import kinds_by
+from oven_core.protocol.subjects import kinds_written_by
 
-OUTPUT_KINDS = kinds_by("mesh")
+OUTPUT_KINDS = kinds_written_by("mesh")
 """The kinds of subjects that the mesh itself writes."""
 
 

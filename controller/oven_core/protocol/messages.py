@@ -55,8 +55,8 @@ Metrics: TypeAlias = Annotated[dict[str, Annotated[float, _NOT_FINITE]], AfterVa
 Value: TypeAlias = Real | str | dict[str, Real] | None
 """A number for a scalar or an action, a name for a choice, shares for a simplex, or nothing."""
 Effect: TypeAlias = Literal["setting", "measures", "copies", "moves_weights", "ends_or_holds", "at_end"]
-"""The effect of a change on the training: it sets something, measures or copies the training, moves the weights to
-another state, ends or pauses the training, or chooses the final weights, which takes effect only at the end."""
+"""The effect of a change on the run: it changes a setting, takes a measurement, copies the run, replaces the weights,
+ends or pauses the run, or selects the final weights, which only takes effect at the end."""
 
 
 class Message(BaseModel):
@@ -89,8 +89,8 @@ class ActuatorSpec(BaseModel):
     risky: bool = Field(default=False, description="the learner takes a snapshot before it applies a change")
     effect: Effect = Field(
         default="setting",
-        description="the effect of a change on the training: it sets something, measures or copies the training, moves "
-        "the weights to another state (a rollback or its undo), ends or pauses the training, or chooses the final "
+        description="the effect of a change on the run: it changes a setting, takes a measurement, copies the run, "
+        "replaces the weights (a rollback or its undo), ends or pauses the run, or selects the final "
         "weights. A choice may have the effect at_end; otherwise, only actions have an effect other than setting",
     )
     moves_own_metric: bool = Field(
@@ -117,7 +117,8 @@ class ActuatorSpec(BaseModel):
 
     @property
     def intervenes(self) -> bool:
-        """Whether a change affects the training now. A measurement, a copy or a choice for the end does not."""
+        """Whether a change affects the training now. A measurement, a copy, or a choice that only takes effect at the
+        end does not."""
         return self.effect not in ("measures", "copies", "at_end")
 
     @property
@@ -127,7 +128,7 @@ class ActuatorSpec(BaseModel):
 
     @property
     def has_outcome(self) -> bool:
-        """Whether a metric can judge a change. A choice for the end changes no metric, so it is never scored."""
+        """Whether a metric can judge a change. A choice that only takes effect at the end is never scored."""
         return self.effect in ("setting", "moves_weights")
 
 
@@ -172,7 +173,9 @@ class LogMessage(Message):
 class LearnerMessage(LogMessage):
     """A message from the learner. Readers recognise duplicates by (incarnation, n), the message id."""
 
-    incarnation: int = Field(ge=1, description="number of this start of the learner in the run, from 1")
+    incarnation: int = Field(
+        ge=1, description="how many times the learner has started in this run, counting this start"
+    )
     n: int = Field(ge=0, description="number of the message in its incarnation, from 0")
 
 
@@ -184,8 +187,8 @@ class RunStarted(LearnerMessage):
     training: str = Field(
         default="1",
         min_length=1,
-        description="name of this training: the one that the script gives it, or else a number from 1 in the order of "
-        "the first starts. Another training of the same script has different weights, data and settings",
+        description="name of this training, as named by the script; otherwise numbered from 1 in the order the "
+        "trainings were first started. Another training of the same script has different weights, data and settings",
     )
     tick: int = Field(default=0, ge=0, description="ticks already counted by earlier incarnations")
     step: int = Field(default=0, ge=0, description="optimizer step that the learner starts from")
@@ -284,7 +287,7 @@ class BallotOpened(LogMessage):
     opened_by: str
     tick: int
     closes_at_tick: int
-    eligible: tuple[str, ...] = Field(description="agents that may vote, as of the opening; sorted")
+    eligible: tuple[str, ...] = Field(description="agents eligible when the ballot opened; sorted")
 
 
 class TallyLine(BaseModel):
@@ -321,7 +324,7 @@ class Decision(LogMessage):
     before: Value = Field(default=None, description="the effective value, if the mesh knew it")
     reason: str
     tally: tuple[TallyLine, ...]
-    tick: int = Field(description="the mesh's tick at closing")
+    tick: int = Field(description="the mesh's tick when the ballot closed")
     apply_at_tick: int
     expires_at_tick: int = Field(
         description="last tick at which the learner may apply it, or at which advice can be approved"
@@ -347,8 +350,8 @@ class Receipt(LearnerMessage):
     type: Literal["Receipt"] = "Receipt"
     decision_id: str = Field(
         default="",
-        description="empty for a command, if the learner paused by itself, and for the receipt of run.best, which "
-        "names the final weights",
+        description="empty for a command, if the learner paused by itself, and for the run.best receipt, which "
+        "records which weights were kept",
     )
     command: str = Field(default="", description="the operator's command that it answers, if any")
     actuator: str

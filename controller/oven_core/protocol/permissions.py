@@ -13,7 +13,14 @@ from typing import Any, Final, Literal
 
 from oven_core.protocol import names
 from oven_core.protocol.names import Subjects, completions_stream, log_stream
-from oven_core.protocol.subjects import BY_KIND, SUBJECTS, UNLOGGED_SUBJECTS, Writer, kinds_by, patterns_by
+from oven_core.protocol.subjects import (
+    BY_KIND,
+    SUBJECTS,
+    UNLOGGED_SUBJECTS,
+    Writer,
+    kinds_written_by,
+    patterns_written_by,
+)
 
 Role = Literal["admin", "learner", "mesh", "history", "kg", "member", "agent", "operator", "monitor"]
 """The kinds of users of the server. Each user has a key and a name."""
@@ -59,10 +66,15 @@ def permissions(
     publish: dict[Role, list[str]] = {
         "admin": [">"],
         "learner": [
-            *(*patterns_by(run, "learner"), *_unlogged_subjects(run, "learner"), "oven.reward.*", "oven.probe.*"),
+            *(
+                *patterns_written_by(run, "learner"),
+                *_unlogged_subjects(run, "learner"),
+                "oven.reward.*",
+                "oven.probe.*",
+            ),
             *(*map(names.kg, LEARNER_KG_ENDPOINTS), *read_log),
         ],
-        "mesh": [*patterns_by(run, "mesh"), *read_log],
+        "mesh": [*patterns_written_by(run, "mesh"), *read_log],
         "history": ["_INBOX_.>", *read_log, *_completion_read_subjects(run)],
         "kg": ["_INBOX_.>"],
         "member": [f"{score_inbox('learner')}.*"],
@@ -100,7 +112,7 @@ def permissions(
 
 def _named_subjects(run: str, writer: Writer, user_names: Sequence[str]) -> list[str]:
     """Return the subjects that the role writes and that end with one of these names."""
-    return [BY_KIND[kind].address(run, name) for kind in kinds_by(writer) for name in user_names]
+    return [BY_KIND[kind].address(run, name) for kind in kinds_written_by(writer) for name in user_names]
 
 
 def _unlogged_subjects(run: str, writer: Writer) -> list[str]:

@@ -1,8 +1,8 @@
-"""Tables of all subjects with their messages, writers and readers: of the log, next to the log, and of requests.
+"""Tables of every subject (logged, unlogged and request/reply) with its message types, writer and readers.
 
 Everything else is derived from these tables: valid messages (oven_core.protocol.codec), signers
-(oven_core.security.signing), the server's permissions (oven_core.protocol.permissions), both streams
-(oven_core.bus.streams), AsyncAPI and the tables in the docs.
+(oven_core.security.signing), the server's permissions (oven_core.protocol.permissions), the log stream
+and the votes stream (oven_core.bus.streams), AsyncAPI and the tables in the docs.
 """
 
 from __future__ import annotations
@@ -53,13 +53,13 @@ Writer = Literal["learner", "mesh", "agent", "operator"]
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """A kind of subject of the log, `oven.<run>.<kind>` or `oven.<run>.<kind>.<last>`."""
+    """A kind of logged subject, `oven.<run>.<kind>` or `oven.<run>.<kind>.<last>`."""
 
     kind: str
     message_types: tuple[type[LogMessage], ...]
     writer: Writer
-    """The role that writes it. Learner, mesh and operators sign. Agents do not, because the server ties them to their
-    names; their messages go to the votes stream."""
+    """The role that writes it. Learner, mesh and operators sign. Agents do not, because the server lets each agent
+    publish only under its own name. Their messages go to the votes stream."""
     last_token: str = ""
     """The meaning of the last token: the writer's name, or the message's id or tick; empty if there is none."""
     agents_may_read: bool = False
@@ -113,18 +113,21 @@ def agent_subject(run: str, name: str, message: LogMessage) -> str:
     return BY_KIND[_KIND_OF[type(message)]].address(run, name)
 
 
-def kinds_by(*writers: Writer) -> tuple[str, ...]:
+def kinds_written_by(*writers: Writer) -> tuple[str, ...]:
     """Return the kinds of subjects that these roles write."""
     return tuple(subject.kind for writer in writers for subject in SUBJECTS if subject.writer == writer)
 
 
-def patterns_by(run: str, *writers: Writer) -> list[str]:
+def patterns_written_by(run: str, *writers: Writer) -> list[str]:
     """Return the patterns of the subjects that these roles write."""
-    return [BY_KIND[kind].pattern(run) for kind in kinds_by(*writers)]
+    return [BY_KIND[kind].pattern(run) for kind in kinds_written_by(*writers)]
 
 
 def log_subjects(run: str) -> list[str]:
-    """Return the subjects that the log stores directly. A wildcard would overlap with the votes (error 10065)."""
+    """Return the subjects that the log stores directly.
+
+    A wildcard would overlap the votes stream's subjects, which NATS rejects (error 10065).
+    """
     return [subject.pattern(run) for subject in SUBJECTS if subject.signed]
 
 
@@ -135,12 +138,13 @@ def votes_subjects(run: str) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class UnloggedSubject:
-    """A kind of subject outside the log, `oven.<run>.<kind>`. The mesh does not read it, and replays do not have it."""
+    """A kind of subject outside the log, `oven.<run>.<kind>`. The mesh does not read it, and it is absent from
+    replays."""
 
     kind: str
     message_type: type[Message]
     writer: Writer
-    """The role that writes it. Operators and monitors may subscribe, and agents whose key allows it."""
+    """The role that writes it. Operators, monitors, and agents whose key allows it may subscribe."""
 
     def pattern(self, run: str) -> str:
         """Return the subject in one run."""

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Final
 from oven_core.errors import ConfigError
 from oven_core.protocol.codec import decode
 from oven_core.protocol.messages import RunEnded
-from oven_core.protocol.subjects import patterns_by
+from oven_core.protocol.subjects import patterns_written_by
 
 if TYPE_CHECKING:
     from oven_core.bus.connection import Bus
@@ -239,7 +239,7 @@ async def append_missing(bus: Bus, run: str, messages: Iterable[SpooledMessage])
     missing_ids = {message.message_id for message in messages}
     head = await bus.head(run)
     if head:
-        async for event in bus.read(run, until=head, subjects=patterns_by(run, "learner")):
+        async for event in bus.read(run, until=head, subjects=patterns_written_by(run, "learner")):
             missing_ids.discard(event.message_id)
     missing_messages = [message for message in messages if message.message_id in missing_ids]
     for message in missing_messages:

@@ -15,9 +15,9 @@ from oven_core.protocol import names
 from oven_core.protocol.codec import Malformed
 from oven_core.protocol.events import Event
 from oven_core.protocol.messages import VERSION, Decision
-from oven_core.protocol.subjects import kinds_by
+from oven_core.protocol.subjects import kinds_written_by
 
-REPLAYED_KINDS: Final = kinds_by("learner", "mesh")
+REPLAYED_KINDS: Final = kinds_written_by("learner", "mesh")
 """Kinds of messages that a replay needs. If one of them has another schema version, a different version of the program
 wrote the log. Messages of agents and operators with another version are skipped, as in the mesh."""
 

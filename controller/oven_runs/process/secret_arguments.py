@@ -21,8 +21,8 @@ def conceal(secrets: Iterable[str]) -> bool:
             memory.seek(start)
             arguments = concealed = memory.read(end - start)
             for secret in secrets:
-                scheme, separator, rest = secret.partition("://")
-                stars = f"{scheme}{separator}".encode() + b"*" * len(rest.encode())
+                shown_length = secret.find("://") + len("://") if "://" in secret else 0
+                stars = secret[:shown_length].encode() + b"*" * len(secret[shown_length:].encode())
                 concealed = concealed.replace(secret.encode(), stars)
             if concealed != arguments:
                 memory.seek(start)

@@ -14,7 +14,7 @@ from oven_core.bus.streams import LOG_BYTES
 from oven_core.errors import BusError, OvenError, reason
 from oven_core.protocol.messages import LearnerMessage, Observation, RunEnded
 from oven_core.protocol.names import Subjects
-from oven_core.protocol.subjects import learner_subject, patterns_by
+from oven_core.protocol.subjects import learner_subject, patterns_written_by
 from oven_core.telemetry import tracing
 from oven_core.telemetry.span import Attribute, Span
 from oven_learner.link.link_interface import MessageFactory, TracedReceipt, message_id
@@ -165,7 +165,7 @@ class LogWriter:
     async def own_messages(self, bus: Bus) -> AsyncIterator[LearnerMessage]:
         """Yield this learner's messages after `last_sent`, and advance `last_sent`. They are recognised by their
         message ids, which only this learner can create."""
-        head, subjects = await bus.head(self._run), patterns_by(self._run, "learner")
+        head, subjects = await bus.head(self._run), patterns_written_by(self._run, "learner")
         if head > self.last_sent:
             async for event in bus.read(self._run, after=self.last_sent, until=head, subjects=subjects):
                 if isinstance(event.body, LearnerMessage) and event.message_id == self._message_id(event.body):

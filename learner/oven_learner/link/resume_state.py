@@ -12,7 +12,7 @@ from oven_core.protocol.judge_spec import JudgeSpec
 from oven_core.protocol.messages import ActuatorSpec, Decision, Observation, Receipt, RunEnded, RunStarted, Value
 from oven_core.protocol.names import Subjects
 from oven_core.protocol.operator_messages import LEARNER_ACTIONS, OperatorCommand
-from oven_core.protocol.subjects import patterns_by
+from oven_core.protocol.subjects import patterns_written_by
 from oven_core.security.signing import LEARNER, Keyring
 
 
@@ -57,7 +57,7 @@ async def read_resume_state(
     subjects, past = Subjects(run), ResumeState(last_seq=await bus.head(run))
     trainings: dict[int, str] = {}  # by incarnation
     decisions: dict[str, Decision | None] = {}  # None if it was answered with a receipt
-    patterns = [*patterns_by(run, "learner"), subjects.decision("*"), subjects.operator("*")]
+    patterns = [*patterns_written_by(run, "learner"), subjects.decision("*"), subjects.operator("*")]
     if past.last_seq:
         async for event in bus.read(run, until=past.last_seq, subjects=patterns):
             on_event()

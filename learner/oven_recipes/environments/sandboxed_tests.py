@@ -107,7 +107,10 @@ class SandboxedTests:
     def outcomes(
         self, files: Mapping[str, str], tests: Sequence[str], framework: Framework = "functions"
     ) -> dict[str, Outcome]:
-        """Return the outcome of each test. Never raises, regardless of what the code does."""
+        """Return the outcome of each test, regardless of what the code does.
+
+        Raises ConfigError if a file cannot be written, and ProcessError if pytest cannot be imported in the sandbox.
+        """
         key = hashlib.sha256(json.dumps([framework, sorted(files.items()), list(tests)]).encode()).hexdigest()
         with self._lock:
             cached_outcomes = self._cache.get(key)

@@ -21,10 +21,10 @@ from oven_tui.model.cell_text import clip, row, wrapped
 
 Line = list[TextRun]
 MIN_COLUMN = 20
-"""Minimum cells of a completion next to others."""
+"""Minimum width of a completion in side-by-side layout, in cells."""
 GAP = 2
 MIN_FULL_BAR, HALF_BAR = 50, 4
-"""Minimum cells of a completion with a bar of full length, and the cells of each half of a shorter bar."""
+"""Minimum column width for a full-length bar, and the length of each half of the short bar, in cells."""
 
 
 def page(group: SampledGroup, width: int, *, side_by_side: bool) -> list[Line]:
@@ -63,7 +63,7 @@ def _completion(group: SampledGroup, index: int, completion: ShownCompletion, wi
 
 
 def _members(group: SampledGroup, index: int, width: int) -> Iterator[Line]:
-    """Yield the scores of the committee's members. Members without reasons share lines."""
+    """Yield the scores of the committee's members. Members that gave no reasons share one line."""
     without_reasons = [member_line(member, index) for member in group.members if not member.reasons]
     if without_reasons:
         yield from _text([" · ".join(without_reasons)], width, "dim")

@@ -32,7 +32,7 @@ from oven_core.protocol.permissions import Role, permissions
 from oven_core.protocol.rules import Rules
 from oven_core.protocol.subjects import REQUESTS, SUBJECTS, UNLOGGED_SUBJECTS
 from oven_core.replica.service import REPLY_BYTES
-from oven_runs.server import embedded
+from oven_runs.server import embedded_server
 from oven_runs.settings.committee_settings import MemberSettings
 from oven_runs.settings.language_models import ModelSettings
 from oven_runs.settings.notifications import RecipientSettings
@@ -129,7 +129,7 @@ def limits() -> str:
     rows = [
         ("a vote or status, headers included", f"{votes.max_msg_size:,} bytes"),
         ("any other event in the log", f"{log.max_msg_size:,} bytes"),
-        ("any message at all (the embedded server's `max_payload`)", f"{embedded.MAX_PAYLOAD:,} bytes"),
+        ("any message at all (the embedded server's `max_payload`)", f"{embedded_server.MAX_PAYLOAD:,} bytes"),
         ("a `history` answer ends early at about", f"{REPLY_BYTES:,} bytes of events"),
         (
             "messages of one agent on one of its three subjects",

@@ -16,7 +16,7 @@ import sys
 from pathlib import Path
 
 from oven_core.errors import OvenError
-from oven_llm.supervisor.models import configured_model
+from oven_llm.supervisor.model_handlers import configured_model
 from oven_llm.supervisor.orchestrator import run
 
 QUESTION = "Which classes of this module derive from Action, directly or not? Answer with their names in a sorted list."

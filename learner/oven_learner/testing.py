@@ -18,7 +18,7 @@ from typing import Any
 from oven_core.protocol.messages import Decision, LearnerMessage, LogMessage, Observation, Receipt, Value
 from oven_learner.link.link_interface import SilentLink
 from oven_learner.link.resume_state import ResumeState
-from oven_learner.link.samples import SampleConverter
+from oven_learner.link.sample_queue import SampleConverter
 
 EXPIRY_TICKS = 10_000
 """Number of ticks after which a planned decision expires."""

@@ -15,8 +15,8 @@ from tests.e2e.conftest import Oven
 
 from oven_core.protocol.committee_requests import Completion, ScoreRequest
 from oven_llm import providers
+from oven_llm.judges.committee_member import Member
 from oven_llm.judges.judge import Judge
-from oven_llm.judges.member import Member
 from oven_llm.providers.remote_model import RemoteModel
 from oven_recipes.grpo.model import build_tokenizer, warm_policy
 from oven_recipes.grpo.settings import GrpoSettings

@@ -17,7 +17,7 @@ from tests.support.forked import STACK, ForkServer, fork_server
 from tests.support.tls_stack import TlsStack
 
 from oven_runs.home.run_folder import Home, RunFolder
-from oven_runs.server.embedded import EmbeddedServer, ServerFolder
+from oven_runs.server.embedded_server import EmbeddedServer, ServerFolder
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("controller", "agents", "learner", "tui", "bench")

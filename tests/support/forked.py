@@ -52,7 +52,7 @@ TRAINING = (*STACK, "oven_kg.service.process", "oven_recipes.grpo.job", "oven_re
 COLD = "OVEN_TEST_COLD"
 LIMITED = "OVEN_AGENTS_MEMORY_MB"
 """In the environment of agents with a limit."""
-GUARD = "oven_runs.process.guard"
+GUARD = "oven_runs.process.command_guard"
 ENTRY = "oven_controller.stack.run_process"
 CHILDLESS = ([ENTRY, "mesh"], [ENTRY, "kg"], [ENTRY, "member"], [ENTRY, "probes"], [ENTRY, "agent"])
 """Modules and first arguments of processes that start none of their own, or, as agents may, only cold ones."""

@@ -33,7 +33,7 @@ from oven_learner.actuators import Actuators
 from oven_learner.client.client import OvenClient
 from oven_learner.link.process_link import ProcessLink
 from oven_runs.log.replay import ReplayReport, replay
-from oven_runs.server.embedded import EmbeddedServer, ServerFolder
+from oven_runs.server.embedded_server import EmbeddedServer, ServerFolder
 
 RUN = "r"
 ON = Subjects(RUN)

@@ -24,7 +24,7 @@ from oven_core.security.credentials import Credentials
 from oven_learner.actuators import Actuators
 from oven_learner.client.client import OvenClient
 from oven_learner.link.link_interface import Link
-from oven_runs.server.embedded import EmbeddedServer, ServerFolder
+from oven_runs.server.embedded_server import EmbeddedServer, ServerFolder
 
 RUN = "r"
 T = TypeVar("T")

@@ -19,7 +19,7 @@ from oven_learner.link.log_reader import LogReader
 from oven_learner.link.log_writer import LogWriter, OutageLog
 from oven_learner.link.outbox import MAX_WAITING_BYTES
 from oven_learner.link.resume_state import ResumeState
-from oven_learner.link.samples import SampleConverter
+from oven_learner.link.sample_queue import SampleConverter
 
 POLL_S = 0.005
 

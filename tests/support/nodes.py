@@ -21,7 +21,7 @@ from oven_core.protocol.names import log_stream
 from oven_core.security.credentials import Credentials
 from oven_runs.process.child import Child
 from oven_runs.server.cluster import Node, write_confs
-from oven_runs.server.embedded import ServerFolder, find_binary, free_port
+from oven_runs.server.embedded_server import ServerFolder, find_binary, free_port
 
 NODES = (1, 2, 3)
 

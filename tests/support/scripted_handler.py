@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 from oven_llm.providers.conversation import Messages, ModelReply
 from oven_llm.providers.usage import Usage
-from oven_llm.supervisor.models import ModelHandler
+from oven_llm.supervisor.model_handlers import ModelHandler
 
 USED = Usage(10, 5)
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from oven_runs.access.log_sources import exported_events
 from oven_runs.home.run_folder import RunFolder
-from oven_runs.server.embedded import find_binary, free_port
+from oven_runs.server.embedded_server import find_binary, free_port
 
 if TYPE_CHECKING:
     from tests.integration.conftest import Stack

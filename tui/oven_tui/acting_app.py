@@ -18,7 +18,7 @@ from oven_runs.operator.operator_client import new_command
 from oven_tui.model import choices, consequences
 from oven_tui.model.command_progress import progress_text, request_text
 from oven_tui.model.commands import COMMANDS
-from oven_tui.model.decisions import DecisionEntry, OpenBallot
+from oven_tui.model.decision_entries import DecisionEntry, OpenBallot
 from oven_tui.model.knob_edit import KnobEdit
 from oven_tui.model.monitor_view import MonitorView
 from oven_tui.screens.questions import ChoiceScreen, ConfirmScreen, KnobScreen

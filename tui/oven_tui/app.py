@@ -18,13 +18,13 @@ from oven_runs.access.local_run import LocalRun
 from oven_tui.acting_app import ActingApp
 from oven_tui.appearance import Appearance
 from oven_tui.bindings import CommandPalette, bindings
-from oven_tui.model.console import ConsoleBuffer
+from oven_tui.model.console_buffer import ConsoleBuffer
 from oven_tui.model.monitor_view import MonitorView
 from oven_tui.model.sampled_groups import SampledGroups
 from oven_tui.screens.completions import CompletionScreen
 from oven_tui.screens.help import HelpScreen
 from oven_tui.widgets.agents import AgentPanel
-from oven_tui.widgets.base import Panel
+from oven_tui.widgets.base_widgets import Panel
 from oven_tui.widgets.charts import Charts
 from oven_tui.widgets.decision_list import DecisionList
 from oven_tui.widgets.filter_box import FilterBox

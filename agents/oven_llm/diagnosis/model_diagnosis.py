@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from oven_core.protocol.messages import RunStarted
-from oven_llm.diagnosis.graph_view import GraphView
+from oven_llm.diagnosis.graph_diagnosis import GraphView
 from oven_llm.diagnosis.log_context import LogContext
 from oven_llm.diagnosis.model_answer import AnswerRefusedError, Diagnosis, check_answer, evidence
 from oven_llm.sandbox.sandbox import CallError
-from oven_llm.supervisor.models import ModelHandler
+from oven_llm.supervisor.model_handlers import ModelHandler
 from oven_llm.supervisor.orchestrator import RunResult, arun
 
 QUERY: Final = (

@@ -1,7 +1,7 @@
 """LLM judges on the reward committee. Each judge is a process that answers requests on `oven.reward.<member>`.
 
-    member_process.py → member.py → member_judges.py → judge.py → ../providers/
-      NATS              deadline     swaps              one group  one request
+    member_process.py → committee_member.py → member_judges.py → judge.py → ../providers/
+      NATS              deadline               swaps              one group  one request
                         and counts
     rubric_prompts.py, sanitize.py   the prompts and the format of verdicts
     adversarial_controls.py          hidden tests that show whether a judge can be fooled

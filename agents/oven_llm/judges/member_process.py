@@ -24,8 +24,8 @@ from oven_core.protocol.judge_spec import JudgeSpec
 from oven_core.protocol.messages import Message
 from oven_core.security.credentials import Credentials
 from oven_core.telemetry import tracing
+from oven_llm.judges.committee_member import Member
 from oven_llm.judges.judge import CheckSettings, ConfiguredJudge
-from oven_llm.judges.member import Member
 from oven_llm.judges.member_judges import Accounts, MemberJudges
 from oven_llm.judges.probe import ProbeResult, probe, probe_committee
 from oven_llm.providers import genai_telemetry as genai

@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields
 from typing import Final
 
 from oven_core.errors import ConfigError
-from oven_llm.sandbox.frames import MAX_FRAME_BYTES
+from oven_llm.sandbox.message_format import MAX_FRAME_BYTES
 
 MB: Final = 1_000_000
 

@@ -17,12 +17,12 @@ from typing import Any, Final
 
 import oven_llm
 from oven_core.errors import ProcessError, reason
-from oven_llm.sandbox import frames
+from oven_llm.sandbox import message_format
 from oven_llm.sandbox.allow_list import Descriptors, folder_rules, repl_rules
 from oven_llm.sandbox.bpf import Machine, program
-from oven_llm.sandbox.exchange import ChildExitedError, DeadlineError
-from oven_llm.sandbox.frames import FrameError, FrameReader, frame
+from oven_llm.sandbox.child_conversation import ChildExitedError, DeadlineError
 from oven_llm.sandbox.limits import Limits
+from oven_llm.sandbox.message_format import FrameError, FrameReader, frame
 from oven_llm.sandbox.profiles import Profile, ruleset
 
 CHILD_PROGRAM: Final = (
@@ -54,13 +54,13 @@ class LockedChild:
         self._machine, self._landlock = machine, landlock
         self._reader = FrameReader(
             {
-                frames.READY: MAX_REPORT_BYTES,
-                frames.OUT: limits.output_bytes,
-                frames.ERR: limits.output_bytes,
-                frames.CALL: limits.call_bytes,
-                frames.FINAL: limits.answer_bytes,
-                frames.REFUSED: MAX_REPORT_BYTES,
-                frames.DONE: MAX_REPORT_BYTES,
+                message_format.READY: MAX_REPORT_BYTES,
+                message_format.OUT: limits.output_bytes,
+                message_format.ERR: limits.output_bytes,
+                message_format.CALL: limits.call_bytes,
+                message_format.FINAL: limits.answer_bytes,
+                message_format.REFUSED: MAX_REPORT_BYTES,
+                message_format.DONE: MAX_REPORT_BYTES,
             }
         )
         self._received: deque[tuple[int, bytes]] = deque()
@@ -102,13 +102,13 @@ class LockedChild:
         self._can_receive.register(self._reply_pipe, select.POLLIN)
         deadline = time.monotonic() + self._limits.start_s
         try:
-            self.send(frame(frames.SETUP, frames.encode(self._setup(descriptors))), deadline)
+            self.send(frame(message_format.SETUP, message_format.encode(self._setup(descriptors))), deadline)
             kind, problem = self.receive(deadline)
         except DeadlineError:
             raise ProcessError(f"the sandbox did not start within {self._limits.start_s:g} s") from None
         except (ChildExitedError, FrameError) as error:
             raise ProcessError(f"the sandbox did not start: {self._last_error_line() or error}") from None
-        if kind != frames.READY or problem:
+        if kind != message_format.READY or problem:
             raise ProcessError(f"the sandbox is not used because it is not secure: {problem.decode(errors='replace')}")
         assert self._process.stderr is not None
         self._process.stderr.close()

@@ -5,12 +5,12 @@ from __future__ import annotations
 from functools import partial
 
 from oven_core.errors import ConfigError, ProcessError
-from oven_llm.sandbox import frames
+from oven_llm.sandbox import message_format
 from oven_llm.sandbox.bpf import Machine
-from oven_llm.sandbox.exchange import Exchange, assignment_frame
-from oven_llm.sandbox.frames import FrameError, frame
+from oven_llm.sandbox.child_conversation import Exchange, assignment_frame
 from oven_llm.sandbox.limits import Limits
 from oven_llm.sandbox.locked_child import LockedChild
+from oven_llm.sandbox.message_format import FrameError, frame
 from oven_llm.sandbox.probe import Backend, choose_backend, probe
 from oven_llm.sandbox.profiles import REPL, Profile
 from oven_llm.sandbox.sandbox import Block, Functions, Sandbox
@@ -74,7 +74,7 @@ class LockedSandbox(Sandbox):
         child = self._running_child()
         self._block_count += 1
         try:
-            request = frame(frames.RUN, b"%d\0%s" % (self._block_count, code.encode("utf-8", "surrogatepass")))
+            request = frame(message_format.RUN, b"%d\0%s" % (self._block_count, code.encode("utf-8", "surrogatepass")))
         except FrameError as error:
             raise ConfigError(f"the block is too long ({error}); shorten it") from None
         try:

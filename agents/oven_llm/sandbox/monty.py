@@ -14,11 +14,11 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 from oven_core.errors import ConfigError, ProcessError
-from oven_llm.sandbox import frames
-from oven_llm.sandbox.exchange import assignment_frame
-from oven_llm.sandbox.frames import FrameError
+from oven_llm.sandbox import message_format
+from oven_llm.sandbox.child_conversation import assignment_frame
 from oven_llm.sandbox.inside.captured_output import truncate
 from oven_llm.sandbox.limits import Limits
+from oven_llm.sandbox.message_format import FrameError
 from oven_llm.sandbox.probe import EXTRA
 from oven_llm.sandbox.sandbox import Block, BlockEnding, CallError, FinalAnswer, Functions, Sandbox
 
@@ -180,8 +180,8 @@ class _BlockRun:
 
     def _final(self, answer: object) -> None:
         try:
-            data = frames.encode(answer)
-            value = frames.decode(data)
+            data = message_format.encode(answer)
+            value = message_format.decode(data)
         except FrameError as error:
             self._refused.append(str(error)[:300])
             raise TypeError(f"FINAL requires a JSON value: {error}") from None
@@ -202,15 +202,15 @@ class _BlockRun:
                     f"the block was stopped because it called functions more than {self._limits.calls} times"
                 )
             try:
-                data = frames.encode({"args": args, "kwargs": kwargs})
+                data = message_format.encode({"args": args, "kwargs": kwargs})
                 if len(data) > self._limits.call_bytes:
                     raise FrameError(f"the arguments have {len(data)} bytes; the limit is {self._limits.call_bytes}")
-                arguments = frames.decode(data)
+                arguments = message_format.decode(data)
             except FrameError as error:
                 raise TypeError(f"{name}() requires JSON values: {error}") from None
             started = time.monotonic()
             try:
-                return frames.decode(frames.encode(function(*arguments["args"], **arguments["kwargs"])))
+                return message_format.decode(message_format.encode(function(*arguments["args"], **arguments["kwargs"])))
             except CallError as error:
                 raise RuntimeError(str(error)) from None
             except FrameError as error:

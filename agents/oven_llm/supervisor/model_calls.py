@@ -17,8 +17,8 @@ from typing import Any, Final, Generic, TypeAlias, TypeVar
 from oven_llm.providers.conversation import Messages, ModelReply
 from oven_llm.providers.failures import ModelFailure
 from oven_llm.providers.usage import Usage
-from oven_llm.supervisor.log import Prompt, RecordedCalls, Role, RunLogger, remove_secrets
-from oven_llm.supervisor.models import ModelHandler
+from oven_llm.supervisor.model_handlers import ModelHandler
+from oven_llm.supervisor.run_logger import Prompt, RecordedCalls, Role, RunLogger, remove_secrets
 
 _Result = TypeVar("_Result")
 

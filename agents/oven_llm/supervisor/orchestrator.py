@@ -18,10 +18,10 @@ from oven_llm.providers.usage import Usage
 from oven_llm.sandbox.limits import Limits
 from oven_llm.sandbox.sandbox import CallError
 from oven_llm.supervisor import prompts
-from oven_llm.supervisor.log import RecordedCalls, RunLogger
 from oven_llm.supervisor.model_calls import CallOutcome, CallThreads, ModelCalls, StoppedError, TimeLimit
-from oven_llm.supervisor.models import ModelHandler
+from oven_llm.supervisor.model_handlers import ModelHandler
 from oven_llm.supervisor.repl import OUTPUT_LIMIT, Context, Execution, Repl
+from oven_llm.supervisor.run_logger import RecordedCalls, RunLogger
 
 Ending = Literal["final", "forced", "iterations", "errors", "budget", "seconds", "failed"]
 """How a run ended. `final`: FINAL was called. `forced`: the supervisor answered on request after the last turn.

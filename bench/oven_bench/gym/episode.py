@@ -24,7 +24,7 @@ from oven_learner.client.best_weights import BestWeights
 from oven_learner.client.client import OvenClient
 from oven_learner.link.link_interface import Link
 from oven_learner.link.resume_state import ResumeState
-from oven_learner.link.samples import SampleConverter
+from oven_learner.link.sample_queue import SampleConverter
 from oven_learner.rollback.memory_snapshots import Snapshots
 
 RULES = Rules(autonomy="auto")

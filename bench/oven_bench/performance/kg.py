@@ -43,7 +43,7 @@ from oven_kg.arrays.graph_folder import open_folder, write
 from oven_kg.arrays.random_walk import DAMPING, RandomWalk
 from oven_kg.service.endpoints import answers
 from oven_runs.home.run_folder import Home
-from oven_runs.server.embedded import EmbeddedServer
+from oven_runs.server.embedded_server import EmbeddedServer
 
 A = TypeVar("A")
 T = TypeVar("T")

@@ -37,7 +37,7 @@ from oven_core.protocol.messages import Horizon
 from oven_core.replica.service import serve_history
 from oven_core.security.credentials import Credentials
 from oven_runs.home.run_folder import Home, RunFolder
-from oven_runs.server.embedded import EmbeddedServer
+from oven_runs.server.embedded_server import EmbeddedServer
 
 RUN = "bench"
 COLUMNS, ROWS = 160, 50

@@ -43,7 +43,7 @@ from oven_learner.actuators import Actuators
 from oven_learner.client.client import OvenClient
 from oven_learner.link.process_link import ProcessLink
 from oven_runs.home.run_folder import Home
-from oven_runs.server.embedded import KEYS
+from oven_runs.server.embedded_server import KEYS
 
 STEP_MS = 5.0
 WARM_UP = 200

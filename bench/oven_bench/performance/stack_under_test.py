@@ -28,7 +28,7 @@ from oven_learner.client.client import OvenClient
 from oven_learner.link.process_link import ProcessLink
 from oven_runs.access.log_watch import LogWatch
 from oven_runs.home.run_folder import Home, RunFolder
-from oven_runs.server.embedded import KEYS, EmbeddedServer
+from oven_runs.server.embedded_server import KEYS, EmbeddedServer
 from oven_runs.settings.agents import AgentSpec, agent_spec
 
 RUN = "bench"

@@ -21,7 +21,7 @@ from oven_bench.sandbox.control import run_control
 from oven_bench.sandbox.targets import Targets
 from oven_bench.study import Report, Study, progress
 from oven_core.errors import ConfigError, OvenError
-from oven_llm.sandbox import frames
+from oven_llm.sandbox import message_format
 from oven_llm.sandbox.limits import Limits
 from oven_llm.sandbox.locked_sandbox import open_sandbox
 from oven_llm.sandbox.probe import probe
@@ -39,7 +39,7 @@ CONTROL_S = 20.0
 ATTACKED = Limits(block_s=DEADLINE_S, memory_bytes=400_000_000, calls=2000, call_bytes=500_000, answer_bytes=500_000)
 WITH_CTYPES = Profile(modules=(*STANDARD_MODULES, "ctypes"))
 """`repl` for the attacks: with ctypes they reach the kernel's rules, where `repl` would only refuse the import."""
-FRAMES = {"header": "<BI", "kind": [frames.DONE], "too_long": 2**32 - 1}
+FRAMES = {"header": "<BI", "kind": [message_format.DONE], "too_long": 2**32 - 1}
 """The format of frames to the host, which an attacker can read in the source."""
 CONTEXT_BYTES = 50_000_000
 CONTEXTS = 3

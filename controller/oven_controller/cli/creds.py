@@ -26,7 +26,7 @@ from oven_core.security.tls import Certificate
 from oven_runs.access.run_access import warn
 from oven_runs.home.run_folder import Home
 from oven_runs.server.cluster import ROUTE_OFFSET, Node, write_confs
-from oven_runs.server.embedded import ServerFolder
+from oven_runs.server.embedded_server import ServerFolder
 
 RELOAD_COMMAND = "nats-server --signal reload=PID"
 """Command that makes the user's own server reload its configuration."""

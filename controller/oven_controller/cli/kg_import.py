@@ -15,7 +15,7 @@ from oven_core.terminal_text import say
 
 if TYPE_CHECKING:
     from oven_kg.arrays.graph_arrays import GraphArrays
-    from oven_kg.loaders.importing import ImportResult
+    from oven_kg.loaders.graph_import import ImportResult
 
 NEEDS_EXTRA: Final = 'needs the extra kg: `pip install "oven-controller[kg]"`'
 MAX_COUNTS: Final = 12
@@ -88,9 +88,9 @@ def read_files(
 ) -> ImportResult:
     """Read a graph from files. Raises ConfigError, and UnknownNameError for an unknown format."""
     try:
-        from oven_kg.loaders.batches import LoaderOptions
         from oven_kg.loaders.formats import files_with_loaders, has_languages
-        from oven_kg.loaders.importing import RelationMap, import_graph, read_map
+        from oven_kg.loaders.graph_batches import LoaderOptions
+        from oven_kg.loaders.graph_import import RelationMap, import_graph, read_map
     except ImportError as error:
         raise ConfigError(f"reading {files[0]} {NEEDS_EXTRA}") from error
     codes = tuple(code.strip() for code in languages.split(",") if code.strip())

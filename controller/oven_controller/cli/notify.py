@@ -106,7 +106,7 @@ def _settings(
 ) -> NotifySettings:
     """Return the settings from the command line, or the run's settings if the command line has no address. Raises
     ConfigError if neither has an address."""
-    from oven_controller.notify.process import settings_of
+    from oven_controller.notify.notifier_process import settings_of
 
     conceal(urls or ())
     settings = notify_settings(config=config, sets=overrides or (), environ=os.environ, urls=urls or ())

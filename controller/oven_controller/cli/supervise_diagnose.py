@@ -19,12 +19,12 @@ from oven_core.mesh.actuator_values import show
 from oven_core.protocol.messages import Observation
 from oven_core.terminal_text import wrapped
 from oven_kg.service.endpoints import answers
-from oven_llm.diagnosis.graph_view import GraphView, ask_graph, diagnose_without_model
+from oven_llm.diagnosis.graph_diagnosis import GraphView, ask_graph, diagnose_without_model
 from oven_llm.diagnosis.log_context import LogContext, shown_settings
 from oven_llm.diagnosis.model_answer import Diagnosis
 from oven_llm.diagnosis.model_diagnosis import MAX_ITERATIONS, DiagnosisResult, diagnose
 from oven_llm.providers.budget import Budget
-from oven_llm.supervisor.models import MAX_TOKENS, configured_model
+from oven_llm.supervisor.model_handlers import MAX_TOKENS, configured_model
 
 MAX_ALARMS = 12
 """Maximum number of alarms to print. --json prints all of them."""

@@ -12,7 +12,7 @@ import typer
 from oven_controller.cli.options import Json, print_result
 from oven_core.errors import ConfigError
 from oven_core.files import write_atomic
-from oven_llm.supervisor.log import Role, read_events
+from oven_llm.supervisor.run_logger import Role, read_events
 
 
 def export(

@@ -14,7 +14,7 @@ from oven_controller.cli.options import Json, print_result
 from oven_core.errors import ConfigError, reason
 from oven_core.terminal_text import wrapped
 from oven_llm.providers.budget import Budget
-from oven_llm.supervisor.models import configured_model
+from oven_llm.supervisor.model_handlers import configured_model
 from oven_llm.supervisor.orchestrator import CONCURRENCY, MAX_ITERATIONS, WORKER_CTX_K, RunResult, run
 from oven_llm.supervisor.repl import Context
 from oven_runs.home.model_spend import NAME

@@ -14,9 +14,9 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Final
 
-from oven_controller.notify import cursor as cursor_file
-from oven_controller.notify.cursor import Cursor
+from oven_controller.notify import notifier_state
 from oven_controller.notify.message import Message, Notice
+from oven_controller.notify.notifier_state import Cursor
 from oven_controller.notify.outbox import Outbox
 from oven_controller.notify.recipients import Recipient
 from oven_controller.notify.triggers import Triggers
@@ -57,7 +57,7 @@ class _Notifier:
     ) -> None:
         self._access, self._settings, self._folder = access, settings, folder
         self._triggers = Triggers(access.run)
-        saved = cursor_file.load(folder.path) if folder is not None else None
+        saved = notifier_state.load(folder.path) if folder is not None else None
         self._cursor = saved or Cursor()
         self._caught_up = saved is not None
         """False during the first read of the log without a cursor. Those events are old and cause no notices."""
@@ -138,11 +138,11 @@ class _Notifier:
         if self._folder is None:
             return
         try:
-            cursor_file.save(self._folder.path, self._cursor)
+            notifier_state.save(self._folder.path, self._cursor)
             self._save_failed = False
         except OSError as error:
             if not self._save_failed:
-                log.warning("cannot write %s (%s)", cursor_file.FILE_NAME, error.strerror)
+                log.warning("cannot write %s (%s)", notifier_state.FILE_NAME, error.strerror)
             self._save_failed = True
 
 

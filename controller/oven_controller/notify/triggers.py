@@ -10,7 +10,7 @@ from statistics import median_high
 from typing import Final
 
 from oven_controller.notify.message import Notice
-from oven_controller.notify.wording import because, change_of, harmless, origin, proposers, short, truncate
+from oven_controller.notify.notice_phrases import because, change_of, harmless, origin, proposers, short, truncate
 from oven_core.mesh.guardrails import BUDGET_SPENT
 from oven_core.protocol.actuator_names import ROLLBACK, UNDO
 from oven_core.protocol.alerts import Alert

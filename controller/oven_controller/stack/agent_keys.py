@@ -18,7 +18,7 @@ from oven_core.protocol import names
 from oven_core.protocol.permissions import Role
 from oven_core.security.credentials import Credentials
 from oven_runs.home.run_folder import RunFolder
-from oven_runs.server.embedded import ServerFolder
+from oven_runs.server.embedded_server import ServerFolder
 
 RELOAD_S = 5.0
 """Timeout in seconds for the server to reload its users, or to restart."""

@@ -11,7 +11,7 @@ from oven_controller.stack.plan import make_pools
 from oven_controller.stack.preflight_checks import Request, check_agents, check_request, check_server
 from oven_controller.stack.process_table import is_installed
 from oven_runs.home.run_folder import Home
-from oven_runs.server.embedded import find_binary
+from oven_runs.server.embedded_server import find_binary
 from oven_runs.settings.agents import agent_specs, agents_per_process
 
 

@@ -25,7 +25,7 @@ from oven_core.errors import OvenError, reason
 from oven_core.security.credentials import Credentials
 from oven_llm.sandbox.probe import probe
 from oven_runs.home.run_folder import Home
-from oven_runs.server import embedded as servers
+from oven_runs.server import embedded_server
 from oven_runs.settings.judge_providers import packaged_catalogue
 
 if TYPE_CHECKING:
@@ -283,7 +283,7 @@ def _command_output(*command: str) -> str:
 def check_server() -> Check:
     """Start the real server on a free port with a temporary store, and connect to it."""
     try:
-        binary = servers.find_binary()
+        binary = embedded_server.find_binary()
     except OvenError:
         return server_result(None, "", None, "")
     version_line = _command_output(binary, "--version").removeprefix("nats-server: ")
@@ -296,10 +296,10 @@ def check_server() -> Check:
 async def _start_and_connect() -> float:
     """Return the seconds until the server accepted a connection."""
     with tempfile.TemporaryDirectory(prefix="oven-doctor-") as folder:
-        files = servers.ServerFolder(Path(folder), "doctor")
+        files = embedded_server.ServerFolder(Path(folder), "doctor")
         admin = Credentials.load(files.add_user("admin", "admin"))
         start = time.monotonic()
-        server = await servers.EmbeddedServer.start(files, Path(folder) / "nats-server.log")
+        server = await embedded_server.EmbeddedServer.start(files, Path(folder) / "nats-server.log")
         try:
             async with Bus.connect(server.url, admin):
                 return time.monotonic() - start
@@ -309,7 +309,7 @@ async def _start_and_connect() -> float:
 
 def port_is_free(port: int | None) -> bool:
     try:
-        return servers.is_free(port if port is not None else servers.free_port())
+        return embedded_server.is_free(port if port is not None else embedded_server.free_port())
     except OSError:
         return False
 
@@ -350,7 +350,7 @@ def _run_folder(process: psutil.Process, command: list[str]) -> str:
     conf = next((part for part in command if part.endswith("/nats/nats.conf")), "")
     if conf:
         return str(Path(conf).parent.parent)
-    if {"oven_controller.stack.run_process", "oven_runs.process.guard"} & set(command):
+    if {"oven_controller.stack.run_process", "oven_runs.process.command_guard"} & set(command):
         return str(process.environ().get("OVEN_RUN_DIR", ""))
     return ""
 
@@ -358,6 +358,6 @@ def _run_folder(process: psutil.Process, command: list[str]) -> str:
 def _process_name(command: list[str]) -> str:
     if "oven_controller.stack.run_process" in command:
         return " ".join(command[command.index("oven_controller.stack.run_process") + 1 :][:2])
-    if "oven_runs.process.guard" in command:
+    if "oven_runs.process.command_guard" in command:
         return "a guard"
     return Path(command[0]).name

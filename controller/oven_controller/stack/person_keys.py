@@ -25,7 +25,7 @@ from oven_core.security.credentials import Credentials
 from oven_core.security.person_file import PersonFile, PersonRole
 from oven_core.security.signing import OPERATOR, load_keys
 from oven_runs.home.run_folder import RunFolder
-from oven_runs.server.embedded import KEYS, ServerFolder
+from oven_runs.server.embedded_server import KEYS, ServerFolder
 
 SUFFIX: Final = ".oven"
 """Suffix of a person's file. NATS's own `.creds` files have another format."""

@@ -20,7 +20,7 @@ from oven_core.security import tls
 from oven_core.security.credentials import Credentials
 from oven_runs.home import probe_set
 from oven_runs.home.run_folder import IMPORTED, Home, RunFolder
-from oven_runs.server import embedded as servers
+from oven_runs.server import embedded_server
 from oven_runs.settings.agents import AgentSpec, agent_specs, agents_per_process
 from oven_runs.settings.committee_members import check_keys
 from oven_runs.settings.resolution import ResolvedSettings
@@ -62,7 +62,7 @@ def check_request(request: Request, home: Home) -> None:
             f"{request.command[0]!r} is not a program: it is not on PATH and not an executable file; check its name, "
             "or write e.g. `oven-controller run -- python train.py`"
         )
-    if settings.port is not None and not settings.nats and not servers.is_free(settings.port):
+    if settings.port is not None and not settings.nats and not embedded_server.is_free(settings.port):
         raise ConfigError(
             f"port {settings.port} on 127.0.0.1 is in use; choose another with --port, or omit it to use a free one"
         )

@@ -27,7 +27,7 @@ PROCESSES: Final[Mapping[str, StackProcess]] = {
     "member": StackProcess("oven_llm.judges.member_process:main"),
     "probes": StackProcess("oven_llm.judges.probe_set_process:main"),
     "learner": StackProcess("oven_recipes.main:main"),
-    "notify": StackProcess("oven_controller.notify.process:main"),
+    "notify": StackProcess("oven_controller.notify.notifier_process:main"),
     "kg": StackProcess("oven_kg.service.process:main", package="networkx"),
     "monitor": StackProcess("oven_tui.main:main", package="textual"),
 }

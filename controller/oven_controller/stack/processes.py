@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
 from typing import Any
 
-from oven_controller.notify import cursor
+from oven_controller.notify import notifier_state
 from oven_controller.stack.plan import Plan, Pool, Service
 from oven_core.bus.connection import Bus
 from oven_core.cancellation import end
@@ -23,7 +23,7 @@ from oven_core.protocol.operator_messages import OperatorCommand
 from oven_runs.access.log_watch import LogWatch
 from oven_runs.process.child import WRONG_SETTING, Child, describe_exit, short_path
 from oven_runs.process.supervisor import Restartable, SupervisedProcess
-from oven_runs.server.embedded import EmbeddedServer
+from oven_runs.server.embedded_server import EmbeddedServer
 
 READY_S = 60.0
 """Timeout in seconds for a process to become ready. Importing an SDK takes 20 s the first time on a busy machine."""
@@ -293,8 +293,8 @@ class Processes:
 
     async def _wait_for_notifier(self) -> None:
         """Wait until the notifier has written its cursor, which it does after reading the log."""
-        before = cursor.modified_ns(self._plan.folder.path)
-        while cursor.modified_ns(self._plan.folder.path) == before:
+        before = notifier_state.modified_ns(self._plan.folder.path)
+        while notifier_state.modified_ns(self._plan.folder.path) == before:
             await asyncio.sleep(POLL_S)
 
     async def _wait_for_listener(self, subject: str) -> None:

@@ -11,7 +11,7 @@ import signal
 from collections.abc import Sequence
 
 from oven_controller.stack.plan import Service
-from oven_controller.stack.screen import relay
+from oven_controller.stack.terminal_output import relay
 from oven_core.cancellation import end, on_termination
 from oven_core.errors import BusError, OvenError
 from oven_core.protocol.messages import AgentStatus, RunStarted

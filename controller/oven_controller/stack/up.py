@@ -12,7 +12,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
-from oven_controller.notify import cursor, recipients, saved_addresses
+from oven_controller.notify import notifier_state, recipients, saved_addresses
 from oven_controller.stack import kg_rules, message_floods
 from oven_controller.stack.agent_keys import revoke
 from oven_controller.stack.line_output import LinePrinter, first_line
@@ -21,7 +21,7 @@ from oven_controller.stack.plan import Plan, Pool, export_lines, make_pools, pro
 from oven_controller.stack.preflight_checks import Request, check_request, exposure_warning
 from oven_controller.stack.process_table import is_installed
 from oven_controller.stack.processes import MemberProcesses, Processes, StopRequested
-from oven_controller.stack.screen import Screen, relay
+from oven_controller.stack.terminal_output import Screen, relay
 from oven_core.bus import streams
 from oven_core.bus.connection import Bus
 from oven_core.cancellation import end
@@ -37,7 +37,7 @@ from oven_runs.home.relaunch import LearnerRelaunch
 from oven_runs.home.run_folder import Home, RunFolder, Status
 from oven_runs.process import signals, terminal
 from oven_runs.process.child import Child, describe_exit, short_path
-from oven_runs.server import embedded as servers
+from oven_runs.server import embedded_server
 from oven_runs.settings.agents import agent_names, agent_specs, agents_per_process
 
 ROLES = ("admin", "learner", "mesh", "history", "kg", "operator", "monitor")
@@ -87,7 +87,7 @@ class _Stack:
         self.ended = False
         self.processes: Processes | None = None
         self.members: MemberProcesses | None = None
-        self.server: servers.EmbeddedServer | None = None
+        self.server: embedded_server.EmbeddedServer | None = None
         self.printer = LinePrinter(screen, datetime.now(UTC), agent_names(self.settings))
         self.log_keeper = LogKeeper(folder, self.printer, screen)
         self.flood_detector = message_floods.FloodDetector(self._on_flood)
@@ -153,7 +153,7 @@ class _Stack:
         settings = saved_addresses.save(self.folder.path, self.settings.notify)
         self.settings = self.settings.model_copy(update={"notify": settings})
         if settings.to and not self.request.resume:
-            cursor.save(self.folder.path, cursor.Cursor())
+            notifier_state.save(self.folder.path, notifier_state.Cursor())
         resolved = recipients.resolve(settings, os.environ, self.folder.path)
         if resolved:
             self.out(f"sending messages to {', '.join(recipient.name for recipient in resolved)}")
@@ -172,7 +172,7 @@ class _Stack:
         for member in self.settings.committee.judges:
             self.folder.add_user("member", member)
         log = self.folder.logs / "nats-server.log"
-        self.server = await servers.EmbeddedServer.start(self.folder.server, log, self.settings.port)
+        self.server = await embedded_server.EmbeddedServer.start(self.folder.server, log, self.settings.port)
         self._update_info(url=self.server.url, port=self.server.port)
         return self.server.url
 

@@ -18,7 +18,7 @@ from oven_core.protocol.subjects import log_subjects, votes_subjects
 from oven_core.security import tls
 from oven_core.security.credentials import Credentials
 from oven_runs.home.run_folder import RunFolder
-from oven_runs.server.embedded import EmbeddedServer
+from oven_runs.server.embedded_server import EmbeddedServer
 
 BATCH_SIZE = 512
 """Number of events per request to `history`."""

@@ -31,7 +31,7 @@ from oven_core.protocol import names
 from oven_core.protocol.permissions import Role
 from oven_core.security.signing import LEARNER, load_keys
 from oven_runs.home import learner_spool
-from oven_runs.server.embedded import KEYS, ServerFolder
+from oven_runs.server.embedded_server import KEYS, ServerFolder
 
 IMPORTED = "imported"
 """The recipe of a run that was imported from another program's logs."""

@@ -56,7 +56,7 @@ class Child:
                 sys.executable,
                 "-P",
                 "-m",
-                "oven_runs.process.guard",
+                "oven_runs.process.command_guard",
                 str(reader),
                 *(["restricted"] if restricted else []),
                 *(["kill-descendants"] if kill_descendants else []),

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from oven_core.errors import ConfigError
-from oven_runs.server.embedded import ServerFolder, save_conf
+from oven_runs.server.embedded_server import ServerFolder, save_conf
 
 ROUTE_OFFSET = 2000
 """Difference between a node's peer port and its client port, as in NATS's defaults 6222 and 4222."""

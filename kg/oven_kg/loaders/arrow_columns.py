@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from oven_core.errors import ConfigError
-from oven_kg.loaders.batches import Column, EdgeBatch, Locate
+from oven_kg.loaders.graph_batches import Column, EdgeBatch, Locate
 from oven_kg.loaders.input_file import GraphFile, utf8_error
 from oven_kg.loaders.triple_columns import TripleColumns
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from oven_core.errors import ConfigError
 from oven_kg.loaders.arrow_columns import to_strings
-from oven_kg.loaders.batches import Batch, EdgeBatch, Licence, LoaderOptions, Locate, SkippedRows
+from oven_kg.loaders.graph_batches import Batch, EdgeBatch, Licence, LoaderOptions, Locate, SkippedRows
 from oven_kg.loaders.input_file import GraphFile
 from oven_kg.loaders.separated_values import Dialect, read_batches
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from oven_core import plugins
 from oven_core.errors import ConfigError
-from oven_kg.loaders.importing import Loader
+from oven_kg.loaders.graph_import import Loader
 from oven_kg.loaders.input_file import GraphFile
 
 UNSUPPORTED_FILES: Final[tuple[tuple[bytes, str], ...]] = (

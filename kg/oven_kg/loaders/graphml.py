@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from oven_core.errors import ConfigError
-from oven_kg.loaders.batches import Batch, EdgeRow, LoaderOptions, NodeRow, check_declared, to_batches
+from oven_kg.loaders.graph_batches import Batch, EdgeRow, LoaderOptions, NodeRow, check_declared, to_batches
 from oven_kg.loaders.input_file import HEAD_BYTES, GraphFile
 from oven_kg.loaders.json_lines import parse_weight
 from oven_kg.loaders.triple_columns import DEFAULT_RELATION, RELATIONS, WEIGHTS

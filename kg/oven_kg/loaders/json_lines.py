@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from oven_core.errors import ConfigError, reason
-from oven_kg.loaders.batches import Batch, EdgeRow, LoaderOptions, to_batches
+from oven_kg.loaders.graph_batches import Batch, EdgeRow, LoaderOptions, to_batches
 from oven_kg.loaders.input_file import GraphFile, decode, read_lines
 from oven_kg.loaders.triple_columns import triple_columns
 

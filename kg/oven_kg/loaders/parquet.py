@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 from oven_core.errors import ConfigError
 from oven_kg.arrays.builder import MAX_CHARACTERS
 from oven_kg.loaders.arrow_columns import to_edge_batch
-from oven_kg.loaders.batches import BATCH_ROWS, Batch, LoaderOptions
+from oven_kg.loaders.graph_batches import BATCH_ROWS, Batch, LoaderOptions
 from oven_kg.loaders.input_file import GraphFile
 from oven_kg.loaders.triple_columns import triple_columns
 

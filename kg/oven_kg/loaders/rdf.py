@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 from oven_core.errors import ConfigError, reason
-from oven_kg.loaders.batches import BATCH_ROWS, Batch, Column, EdgeBatch, LoaderOptions, SkippedRows
+from oven_kg.loaders.graph_batches import BATCH_ROWS, Batch, Column, EdgeBatch, LoaderOptions, SkippedRows
 from oven_kg.loaders.input_file import HEAD_BYTES, MAX_JSON_BYTES, GraphFile, read_lines
 from oven_kg.loaders.xml_events import XmlEvents
 

@@ -16,7 +16,7 @@ import pyarrow.csv as arrow_csv
 from oven_core.errors import ConfigError
 from oven_core.files import csv_field_limit
 from oven_kg.loaders.arrow_columns import to_edge_batch
-from oven_kg.loaders.batches import Batch, LoaderOptions, Locate
+from oven_kg.loaders.graph_batches import Batch, LoaderOptions, Locate
 from oven_kg.loaders.input_file import HEAD_BYTES, GraphFile, decode, read_lines
 from oven_kg.loaders.triple_columns import triple_columns
 

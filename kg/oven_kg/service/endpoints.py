@@ -29,7 +29,7 @@ from oven_kg.graph.knowledge import Knowledge
 from oven_kg.reasoning.curriculum import curriculum, requirements
 from oven_kg.reasoning.diagnosis import diagnose, judge
 from oven_kg.reasoning.query import query
-from oven_kg.token_prior.prior import Encode, token_prior
+from oven_kg.token_prior.token_prior_endpoint import Encode, token_prior
 
 if TYPE_CHECKING:
     from oven_kg.service.large_graph_endpoints import LargeGraphEndpoints

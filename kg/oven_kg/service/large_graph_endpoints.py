@@ -15,7 +15,7 @@ from oven_kg.arrays.graph_arrays import GraphArrays
 from oven_kg.reasoning.curriculum import curriculum, requirements_in_arrays
 from oven_kg.reasoning.large_query import LargeQuery
 from oven_kg.token_prior.label_scores import name_scores
-from oven_kg.token_prior.prior import token_prior
+from oven_kg.token_prior.token_prior_endpoint import token_prior
 
 
 class LargeGraphEndpoints:

@@ -22,7 +22,7 @@ from oven_kg.arrays.builder import Builder
 from oven_kg.arrays.graph_arrays import GraphArrays
 from oven_kg.arrays.random_walk import pagerank
 from oven_kg.graph.knowledge import Knowledge
-from oven_kg.token_prior.prior import Encode
+from oven_kg.token_prior.token_prior_endpoint import Encode
 
 RELATION_WEIGHTS: Final[Mapping[str, float]] = {
     "CAUSES": 1.0, "SOLVES": 1.0, "REQUIRES": 0.7, "IS_A": 0.7, "CONTRADICTS": 0.5, "CONTAINS": 0.2,

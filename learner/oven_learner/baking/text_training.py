@@ -17,8 +17,8 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 from oven_core.errors import ConfigError
 from oven_learner.baking.child_stack import ChildStack, StackAddress, stack_environment
 from oven_learner.baking.oven import Oven
-from oven_learner.baking.step_calls import StepCalls
 from oven_learner.baking.trainer_arguments import BakeArguments, check_names, save_steps
+from oven_learner.baking.training_thread_calls import StepCalls
 from oven_learner.client.client import OvenClient
 from oven_learner.hf.attach import attach
 from oven_learner.hf.callback import Attachment

@@ -42,7 +42,7 @@ from oven_learner.client.run_start import (
 )
 from oven_learner.link.link_interface import Link, MessageFactory, PendingObservation, TracedReceipt, floats
 from oven_learner.link.resume_state import ResumeState
-from oven_learner.link.samples import SampleConverter
+from oven_learner.link.sample_queue import SampleConverter
 from oven_learner.ranks import Ranks
 from oven_learner.rollback.rollback_protocol import Rollback
 

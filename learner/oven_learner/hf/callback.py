@@ -29,7 +29,7 @@ from oven_learner.hf.final_weights import choose_best_weights
 from oven_learner.hf.hooks.authored_prompts import AuthoredPromptsReader
 from oven_learner.hf.hooks.completion_samples import CompletionSamples
 from oven_learner.hf.hooks.evaluations import TrainerEvaluation, UserEvaluation
-from oven_learner.hf.hooks.frontier_calibration import FrontierCalibration
+from oven_learner.hf.hooks.frontier_drift import FrontierDrift
 from oven_learner.hf.hooks.idle_teachers import IdleTeachers
 from oven_learner.hf.hooks.step_hooks import (
     CommitteeScores,
@@ -156,7 +156,7 @@ class Attachment(TrainerCallback):
         settings = self._connection.committee.frontier if self._connection else None
         if settings is None or not settings.model or self.checkpoints.run_folder is None:
             return []
-        return [FrontierCalibration(self.trainer, settings, self.checkpoints.run_folder)]
+        return [FrontierDrift(self.trainer, settings, self.checkpoints.run_folder)]
 
     def _samples(self) -> list[StepHook]:
         """Return the hook that shows completions, if enabled. It wraps methods that earlier hooks have already

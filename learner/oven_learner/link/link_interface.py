@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from oven_core.errors import reason
 from oven_core.protocol.messages import LearnerMessage, LogMessage, Observation, Receipt
 from oven_learner.link.resume_state import ResumeState
-from oven_learner.link.samples import SampleConverter
+from oven_learner.link.sample_queue import SampleConverter
 
 log = logging.getLogger("oven.learner")
 

@@ -31,7 +31,13 @@ from oven_core.protocol.subjects import learner_subject
 from oven_core.security.credentials import Credentials
 from oven_core.telemetry import tracing
 from oven_learner.link import spool
-from oven_learner.link.frames import (
+from oven_learner.link.link_interface import MessageFactory, PendingObservation, message_id
+from oven_learner.link.log_writer import OutageLog
+from oven_learner.link.outbox import BUILD_BATCH, MAX_UNBUILT, MAX_WAITING_BYTES, OVERHEAD_BYTES
+from oven_learner.link.pipes import Inlet, Outlet, SharedCounter, pack
+from oven_learner.link.resume_state import ResumeState
+from oven_learner.link.sample_queue import FINAL_TIMEOUT_S, SampleConverter, SampleQueue
+from oven_learner.link.worker_messages import (
     BEGIN,
     GRACE_S,
     Closing,
@@ -42,12 +48,6 @@ from oven_learner.link.frames import (
     pack_observation,
     unpack_observation,
 )
-from oven_learner.link.link_interface import MessageFactory, PendingObservation, message_id
-from oven_learner.link.log_writer import OutageLog
-from oven_learner.link.outbox import BUILD_BATCH, MAX_UNBUILT, MAX_WAITING_BYTES, OVERHEAD_BYTES
-from oven_learner.link.pipes import Inlet, Outlet, SharedCounter, pack
-from oven_learner.link.resume_state import ResumeState
-from oven_learner.link.samples import FINAL_TIMEOUT_S, SampleConverter, SampleQueue
 
 log = logging.getLogger("oven.learner")
 

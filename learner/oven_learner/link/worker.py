@@ -30,12 +30,12 @@ from oven_core.security.signing import Keyring
 from oven_core.telemetry import tracing
 from oven_learner.link import spool
 from oven_learner.link.bus_session import BusSession
-from oven_learner.link.frames import BEGIN, GRACE_S, Closing, Frame, LogItem, Resumed, Status, WorkerConfig
 from oven_learner.link.link_interface import PendingObservation
 from oven_learner.link.log_reader import LogReader
 from oven_learner.link.log_writer import LogWriter, OutageLog
 from oven_learner.link.pipes import Inlet, Outlet, SharedCounter, pack
-from oven_learner.link.samples import SamplePublisher
+from oven_learner.link.sample_queue import SamplePublisher
+from oven_learner.link.worker_messages import BEGIN, GRACE_S, Closing, Frame, LogItem, Resumed, Status, WorkerConfig
 from oven_runs.home.learner_spool import Spool, append_missing
 
 log = logging.getLogger("oven.learner")

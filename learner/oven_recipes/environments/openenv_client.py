@@ -14,7 +14,7 @@ from typing import Any, Final
 from oven_core.errors import ConfigError, ProcessError
 from oven_recipes.environments.repair import RepairTools
 from oven_recipes.environments.repair_instance import Instance
-from oven_recipes.environments.session import ToolResult
+from oven_recipes.environments.repair_session import ToolResult
 
 OPENENV_EXTRA: Final = "openenv"
 CALL_TIMEOUT_S: Final = 120.0

@@ -19,9 +19,9 @@ from openenv.core.env_server.types import Action, Observation, State
 from pydantic import Field
 
 from oven_recipes.environments.repair_instance import Instance, read_instances
+from oven_recipes.environments.repair_session import RepairSession
 from oven_recipes.environments.repositories import Repositories
 from oven_recipes.environments.sandboxed_tests import SandboxedTests
-from oven_recipes.environments.session import RepairSession
 
 MAX_SESSIONS: Final = 1024
 """Maximum number of concurrent attempts, one for each rollout of a trainer's batch."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from oven_core.errors import ProcessError, UnknownNameError, reason
 from oven_recipes.environments.repair_instance import Instance
-from oven_recipes.environments.session import RepairSession, Tests, ToolResult
+from oven_recipes.environments.repair_session import RepairSession, Tests, ToolResult
 
 
 class RepairTools(ABC):

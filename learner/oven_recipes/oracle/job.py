@@ -31,7 +31,7 @@ from oven_recipes.oracle.questions import QuestionedPrompt, read_questions
 from oven_recipes.oracle.saved_oracle import TrainingRecord, save_oracle
 from oven_recipes.oracle.settings import OracleSettings, Start
 from oven_recipes.oracle.small_model import SCHEDULE, SIZES, build_tokenizer, load_small_model
-from oven_recipes.oracle.supervised import Subject, SupervisedTrainer, benchmark_prompts, run_supervised_stage
+from oven_recipes.oracle.supervised_stage import Subject, SupervisedTrainer, benchmark_prompts, run_supervised_stage
 from oven_recipes.oracle.template_questions import template_dataset
 from oven_recipes.oracle.user_model import fresh_adapter, load_adapter, load_model
 from oven_recipes.quiet_libraries import quiet_libraries

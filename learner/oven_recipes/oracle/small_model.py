@@ -22,11 +22,11 @@ from oven_learner.optim.float32_muon import Float32Muon
 from oven_recipes.activations.capture import MAX_TOKENS, capture
 from oven_recipes.activations.injection import ActivationInjection
 from oven_recipes.activations.placeholders import PLACEHOLDER
-from oven_recipes.oracle import supervised
+from oven_recipes.oracle import supervised_stage
 from oven_recipes.oracle.benchmark_items import items
 from oven_recipes.oracle.benchmark_items import words as benchmark_words
 from oven_recipes.oracle.questions import QuestionedPrompt
-from oven_recipes.oracle.supervised import Lesson, benchmark_prompts, build_lessons, lesson_loss
+from oven_recipes.oracle.supervised_stage import Lesson, benchmark_prompts, build_lessons, lesson_loss
 from oven_recipes.oracle.template_questions import YES, TemplatePrompt, prompts, questions
 from oven_recipes.oracle.template_words import ABSENT, ATTRIBUTES, QUESTIONS, WORDS
 from oven_recipes.small_models import small_llama, warmup_decay_schedule
@@ -288,7 +288,7 @@ def pretrain(model: Any, tokenizer: Any, schedule: Schedule, seed: int) -> None:
             weighted_loss(model, *collate(rows, tokenizer)).backward()  # type: ignore[no-untyped-call]
         if step >= (1 - READING_SHARE) * schedule.steps:
             lessons, vectors = reading_rows(model, tokenizer, schedule.rows * READING_ROWS, benchmarks, rng)
-            batch = supervised.collate(lessons, vectors, tokenizer, "spread", rng, clean=True)
+            batch = supervised_stage.collate(lessons, vectors, tokenizer, "spread", rng, clean=True)
             with ActivationInjection(model, tokenizer) as injection:
                 lesson_loss(model, injection, lessons, vectors, batch).backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)

@@ -31,8 +31,8 @@ from oven_learner.hf.knobs.mixture import Mixture, install_sampler
 from oven_learner.hf.knobs.quantisation import FakeQuantisation
 from oven_learner.losses import Channel, MultiToken, TextTrainer, TokenWeighted
 from oven_recipes.pretrain import corpus, tokens
-from oven_recipes.pretrain.prior import find_prior, scale_embedding
 from oven_recipes.pretrain.settings import PretrainSettings, Start
+from oven_recipes.pretrain.token_prior import find_prior, scale_embedding
 from oven_recipes.runner import Job, trainer_arguments
 
 

@@ -10,7 +10,7 @@ from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 from trl.chat_template_utils import parse_response
 
 from oven_learner.losses.completion_logits import pad_rows
-from oven_recipes.environments.session import RepairSession
+from oven_recipes.environments.repair_session import RepairSession
 from oven_recipes.repair.chat_format import ASSISTANT, after_results
 
 MAX_TURNS = 12

@@ -21,9 +21,9 @@ from oven_recipes.environments.openenv_client import serve
 from oven_recipes.environments.recorder import Recorder
 from oven_recipes.environments.repair import RepairEnvironment, RepairTools
 from oven_recipes.environments.repair_instance import Instance
+from oven_recipes.environments.repair_session import RepairSession, Tests
 from oven_recipes.environments.repositories import Repositories
 from oven_recipes.environments.sandboxed_tests import SandboxedTests
-from oven_recipes.environments.session import RepairSession, Tests
 from oven_recipes.quiet_libraries import quiet_libraries
 from oven_recipes.repair.attempts import attempt_all
 from oven_recipes.repair.settings import RepairSettings, parse_start

@@ -22,8 +22,8 @@ from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 from oven_learner.optim.float32_muon import Float32Muon
 from oven_recipes.environments.repair_instance import Instance
+from oven_recipes.environments.repair_session import RepairSession, Tests
 from oven_recipes.environments.sandboxed_tests import SandboxedTests
-from oven_recipes.environments.session import RepairSession, Tests
 from oven_recipes.environments.small_functions import SWAPS, TrustedTests, tasks
 from oven_recipes.repair.attempts import attempt_all, solved_share
 from oven_recipes.repair.chat_format import ASSISTANT, build_tokenizer, render

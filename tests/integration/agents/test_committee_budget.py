@@ -21,7 +21,7 @@ from oven_learner.rewards.member_models import RequestedModel
 from oven_learner.rewards.remote_members import RemoteMembers
 from oven_learner.rewards.scores import Abstention
 from oven_runs.home.model_spend import read_spend
-from oven_runs.server.embedded import EmbeddedServer
+from oven_runs.server.embedded_server import EmbeddedServer
 
 CAP = 30
 

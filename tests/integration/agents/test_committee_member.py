@@ -29,13 +29,13 @@ from oven_core.protocol.permissions import score_inbox
 from oven_core.security.credentials import Credentials
 from oven_llm import providers
 from oven_llm.judges.adversarial_controls import Controls
+from oven_llm.judges.committee_member import Member
 from oven_llm.judges.judge import Judge
-from oven_llm.judges.member import Member
 from oven_llm.judges.member_process import serve
 from oven_llm.providers.failures import KINDS
 from oven_runs.home import judge_states
 from oven_runs.process.child import Child
-from oven_runs.server.embedded import EmbeddedServer, ServerFolder
+from oven_runs.server.embedded_server import EmbeddedServer, ServerFolder
 from oven_runs.settings.committee_settings import MemberSettings
 from oven_runs.settings.judge_providers import catalogue, endpoint_of
 

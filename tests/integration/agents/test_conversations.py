@@ -17,7 +17,7 @@ from oven_llm.providers.budget import Budget
 from oven_llm.providers.conversation import Conversation
 from oven_llm.providers.failures import ModelFailure
 from oven_llm.providers.remote_model import RemoteModel
-from oven_llm.supervisor.models import AnthropicHandler, OpenAIHandler
+from oven_llm.supervisor.model_handlers import AnthropicHandler, OpenAIHandler
 from oven_runs.settings.judge_providers import Price, Wire, catalogue, endpoint_of
 from oven_runs.settings.language_models import ModelSettings
 

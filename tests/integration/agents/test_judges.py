@@ -14,8 +14,8 @@ from tests.support.judge_endpoint import Endpoint
 from oven_core.errors import ConfigError
 from oven_core.protocol.committee_requests import Completion, ScoreReply, ScoreRequest
 from oven_llm.judges.adversarial_controls import Controls, load_attacks
+from oven_llm.judges.committee_member import Member
 from oven_llm.judges.judge import Judge
-from oven_llm.judges.member import Member
 from oven_llm.judges.sanitize import prepare
 from oven_llm.providers import connect
 from oven_llm.providers.failures import KINDS, Kind

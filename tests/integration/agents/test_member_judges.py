@@ -15,7 +15,7 @@ from tests.support.judge_endpoint import Endpoint
 from oven_core.protocol.committee_requests import Completion, ProbeReply, ProbeRequest, ScoreReply, ScoreRequest
 from oven_core.protocol.judge_spec import JudgeSpec
 from oven_llm.judges.adversarial_controls import INITIAL_INTERVAL
-from oven_llm.judges.member import Member
+from oven_llm.judges.committee_member import Member
 from oven_llm.judges.member_judges import MemberJudges
 from oven_llm.judges.member_process import configured_member
 from oven_llm.judges.probe import ProbeResult

@@ -19,7 +19,7 @@ from oven_core.replica.service import serve_history
 from oven_core.security.credentials import Credentials
 from oven_runs.access.log_recovery import complete_log
 from oven_runs.access.log_sources import exported_events
-from oven_runs.server.embedded import EmbeddedServer
+from oven_runs.server.embedded_server import EmbeddedServer
 
 ON = Subjects("r")
 

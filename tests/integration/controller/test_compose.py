@@ -18,7 +18,7 @@ import pytest
 import yaml
 from tests.integration.conftest import ROOT, WAIT_S, Stack
 
-from oven_runs.server.embedded import find_binary, free_port
+from oven_runs.server.embedded_server import find_binary, free_port
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 

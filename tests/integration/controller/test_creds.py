@@ -18,7 +18,7 @@ from oven_core.bus.connection import Bus
 from oven_core.errors import BusError, ConfigError, RefusedError
 from oven_core.security import tls
 from oven_core.security.credentials import Credentials
-from oven_runs.server.embedded import EmbeddedServer, find_binary, free_port
+from oven_runs.server.embedded_server import EmbeddedServer, find_binary, free_port
 
 
 class Own:

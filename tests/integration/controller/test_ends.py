@@ -22,7 +22,7 @@ from oven_core.replica.service import serve_history
 from oven_core.security.credentials import Credentials
 from oven_core.security.signing import Keyring
 from oven_runs.access.log_watch import LogWatch
-from oven_runs.server.embedded import EmbeddedServer
+from oven_runs.server.embedded_server import EmbeddedServer
 
 ON = Subjects("r")
 TIMES = 50

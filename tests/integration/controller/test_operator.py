@@ -25,7 +25,7 @@ from oven_core.security.credentials import Credentials
 from oven_core.security.signing import Keyring
 from oven_learner.link.resume_state import read_resume_state
 from oven_runs.access.log_sources import exported_events
-from oven_runs.server.embedded import EmbeddedServer
+from oven_runs.server.embedded_server import EmbeddedServer
 
 pytestmark = pytest.mark.e2e
 

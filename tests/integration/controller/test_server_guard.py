@@ -17,12 +17,12 @@ from oven_core.bus.connection import Bus
 from oven_core.errors import BusError, RefusedError
 from oven_core.security.credentials import Credentials
 from oven_runs.process.child import Child
-from oven_runs.server.embedded import EmbeddedServer, ServerFolder
+from oven_runs.server.embedded_server import EmbeddedServer, ServerFolder
 
 PARENT = """
 import asyncio, sys
 from pathlib import Path
-from oven_runs.server.embedded import EmbeddedServer, ServerFolder
+from oven_runs.server.embedded_server import EmbeddedServer, ServerFolder
 
 async def main():
     folder = ServerFolder(Path(sys.argv[1]) / "nats", "r")

@@ -8,7 +8,7 @@ import pytest
 from tests.integration.conftest import Stack
 
 from oven_core.security.credentials import Credentials
-from oven_runs.server.embedded import EmbeddedServer
+from oven_runs.server.embedded_server import EmbeddedServer
 
 pytestmark = pytest.mark.e2e
 

@@ -29,7 +29,7 @@ class Adviser(Agent):
         return window.propose("grad.clip", 0.5, confidence=0.95, why="norms are large, says @everyone")
 '''
 SECRET, TOKEN = "s3cr3t-path-of-the-hook", "token-of-the-header-0123"
-SERVICES = {"learner": "oven_services:learner", "notify": "oven_controller.notify.process:main"}
+SERVICES = {"learner": "oven_services:learner", "notify": "oven_controller.notify.notifier_process:main"}
 
 
 def kinds(posted: list[Posted]) -> list[str]:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from oven_runs.server.embedded import find_binary
+from oven_runs.server.embedded_server import find_binary
 
 CONNECT = """
 import asyncio, sys

@@ -39,7 +39,7 @@ from oven_core.security.credentials import Credentials
 from oven_kg.checked_graph import load
 from oven_kg.service.endpoints import Answers
 from oven_kg.service.process import NAME, run_service
-from oven_runs.server.embedded import EmbeddedServer, ServerFolder
+from oven_runs.server.embedded_server import EmbeddedServer, ServerFolder
 
 # nats-py's micro service asks for utcnow, which Python 3.12 warns of.
 pytestmark = pytest.mark.filterwarnings("ignore:datetime.datetime.utcnow:DeprecationWarning")

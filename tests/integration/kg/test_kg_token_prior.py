@@ -35,8 +35,8 @@ from oven_kg.service.endpoints import Answers, open_large
 from oven_kg.service.process import run_service
 from oven_kg.service.token_prior_process import GraphPaths
 from oven_learner.link.find_controller import Connection
-from oven_recipes.pretrain.prior import MAX_REQUEST_BYTES, request_token_prior
-from oven_runs.server.embedded import EmbeddedServer, ServerFolder
+from oven_recipes.pretrain.token_prior import MAX_REQUEST_BYTES, request_token_prior
+from oven_runs.server.embedded_server import EmbeddedServer, ServerFolder
 
 # nats-py's micro service asks for utcnow, which Python 3.12 warns of.
 pytestmark = pytest.mark.filterwarnings("ignore:datetime.datetime.utcnow:DeprecationWarning")

@@ -23,7 +23,7 @@ from oven_core.security.credentials import Credentials
 from oven_learner.completions.sample import MemberVerdict, Sample
 from oven_learner.completions.sampling import Sampling, choose_sampling
 from oven_learner.link.process_link import ProcessLink
-from oven_learner.link.samples import MAX_WAITING
+from oven_learner.link.sample_queue import MAX_WAITING
 
 ON = Subjects(RUN)
 

@@ -21,8 +21,8 @@ from oven_learner.hf.attach import attach
 from oven_learner.rewards import Committee
 from oven_learner.rewards.remote_members import RemoteMembers
 from oven_llm import providers
+from oven_llm.judges.committee_member import Member
 from oven_llm.judges.judge import Judge
-from oven_llm.judges.member import Member
 from oven_llm.judges.member_process import serve
 from oven_runs.settings.committee_settings import MemberSettings
 from oven_runs.settings.judge_providers import NO_KEY, catalogue, endpoint_of

@@ -20,7 +20,7 @@ from oven_core.security.credentials import Credentials
 from oven_learner.link import process_link
 from oven_learner.link.process_link import ProcessLink
 from oven_runs.home.learner_spool import NAME, append_missing, read_spool
-from oven_runs.server.embedded import free_port
+from oven_runs.server.embedded_server import free_port
 
 LEFT_BEHIND = """
 import os, signal, sys

@@ -27,7 +27,7 @@ from oven_runs.access import log_recovery
 from oven_runs.access.local_run import LocalRun
 from oven_runs.home.log_mirror import Mirror
 from oven_runs.home.run_folder import Home, RunFolder
-from oven_runs.server.embedded import EmbeddedServer
+from oven_runs.server.embedded_server import EmbeddedServer
 from oven_tui.apps.runs_app import RemoteRunRow
 from oven_tui.log_feed import LogFeed
 from oven_tui.model.monitor_view import MonitorView

@@ -13,7 +13,7 @@ from oven_core.protocol.events import UNKNOWN_TIME, Event
 from oven_core.protocol.messages import ActuatorSpec, LogMessage, Receipt, RunEnded, Vote
 from oven_core.protocol.subjects import agent_subject, learner_subject
 from oven_kg.service.endpoints import answers
-from oven_llm.diagnosis.graph_view import GraphView, ask_graph, diagnose_without_model
+from oven_llm.diagnosis.graph_diagnosis import GraphView, ask_graph, diagnose_without_model
 from oven_llm.diagnosis.log_context import LogContext, read_context, shown_settings
 from oven_llm.diagnosis.model_answer import AnswerRefusedError, check_answer
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from tests.support.scripted_provider import Scripted, group, scores_of
 
 from oven_llm.judges import rubric_prompts
+from oven_llm.judges.committee_member import Member
 from oven_llm.judges.judge import Judge
-from oven_llm.judges.member import Member
 from oven_llm.judges.rubric_prompts import Rubric
 from oven_llm.judges.sanitize import data_block, prepare, shorten, visible_text
 from oven_llm.providers.failures import ModelFailure

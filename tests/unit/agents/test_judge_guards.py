@@ -19,8 +19,8 @@ from oven_llm.judges.adversarial_controls import (
     Controls,
     load_attacks,
 )
+from oven_llm.judges.committee_member import Member
 from oven_llm.judges.judge import CheckSettings, Judge
-from oven_llm.judges.member import Member
 from oven_llm.judges.sanitize import is_degenerate, prepare
 from oven_llm.providers.conversation import Conversation, ModelReply
 from oven_llm.providers.failures import ModelFailure

@@ -12,9 +12,9 @@ from tests.support.scripted_handler import USED
 
 from oven_llm.providers.conversation import Finish, Messages, ModelReply
 from oven_llm.providers.failures import ModelFailure
-from oven_llm.supervisor.log import RecordedCalls, RunLogger
 from oven_llm.supervisor.model_calls import TRUNCATION_MARK, CallThreads, ModelCalls, TimeLimit
-from oven_llm.supervisor.models import ModelHandler
+from oven_llm.supervisor.model_handlers import ModelHandler
+from oven_llm.supervisor.run_logger import RecordedCalls, RunLogger
 
 
 class Moody(ModelHandler):

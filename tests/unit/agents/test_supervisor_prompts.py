@@ -7,9 +7,9 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from oven_llm.supervisor.log import RunLogger
 from oven_llm.supervisor.prompts import opening
 from oven_llm.supervisor.repl import parse_programs
+from oven_llm.supervisor.run_logger import RunLogger
 
 
 def test_the_prompt_shows_a_valid_program_and_every_function() -> None:

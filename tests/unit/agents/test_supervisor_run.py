@@ -25,9 +25,9 @@ from oven_llm.providers.remote_model import RemoteModel
 from oven_llm.providers.usage import Usage
 from oven_llm.sandbox.limits import Limits
 from oven_llm.sandbox.probe import probe
-from oven_llm.supervisor.log import lock
-from oven_llm.supervisor.models import ModelHandler, ProviderHandler
+from oven_llm.supervisor.model_handlers import ModelHandler, ProviderHandler
 from oven_llm.supervisor.orchestrator import RunResult, arun, run
+from oven_llm.supervisor.run_logger import lock
 from oven_runs.settings.judge_providers import Price, catalogue, endpoint_of
 from oven_runs.settings.language_models import ModelSettings
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from oven_controller.cli.main import run
-from oven_runs.server.embedded import find_binary
+from oven_runs.server.embedded_server import find_binary
 
 NODES = ["--node", "127.0.0.1:4222", "--node", "127.0.0.2:4222", "--node", "127.0.0.3:4222"]
 

@@ -13,7 +13,7 @@ from oven_core.errors import ConfigError
 from oven_core.protocol.permissions import permissions
 from oven_core.security.credentials import Credentials
 from oven_core.security.signing import Signer, load_keys
-from oven_runs.server.embedded import ServerFolder, find_binary, free_port, is_free
+from oven_runs.server.embedded_server import ServerFolder, find_binary, free_port, is_free
 
 
 def make(folder: Path, *more: str) -> int:

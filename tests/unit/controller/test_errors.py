@@ -14,7 +14,7 @@ from oven_core.errors import ConfigError, OvenError, UnknownNameError, reason
 from oven_learner.actuators import Actuators
 from oven_llm.judges.member_process import configured_member
 from oven_runs.home.run_folder import Home, RunInfo
-from oven_runs.server.embedded import ServerFolder
+from oven_runs.server.embedded_server import ServerFolder
 
 CLASS = re.compile(r"\b[A-Z]\w+(Error|Exception)\b|\bRunInfo\b|\[Errno|validation error")
 

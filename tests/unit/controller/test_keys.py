@@ -12,7 +12,7 @@ from oven_core.security.credentials import Credentials
 from oven_core.security.signing import Signer, load_keys
 from oven_learner.link.find_controller import Connection
 from oven_runs.home.run_folder import Home, RunFolder
-from oven_runs.server.embedded import ServerFolder
+from oven_runs.server.embedded_server import ServerFolder
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from oven_core.errors import ConfigError
 from oven_core.protocol.permissions import permissions
 from oven_core.security.credentials import Credentials
 from oven_runs.home.run_folder import Home
-from oven_runs.server.embedded import ServerFolder
+from oven_runs.server.embedded_server import ServerFolder
 from oven_runs.settings.agents import AgentSpec
 
 

@@ -19,7 +19,7 @@ from oven_runs.access.local_run import LocalRun
 from oven_runs.access.remote_run import RemoteRun
 from oven_runs.access.run_finder import find_run, local_folder
 from oven_runs.home.run_folder import Home
-from oven_runs.server.embedded import ServerFolder
+from oven_runs.server.embedded_server import ServerFolder
 
 PASSWORD = "hunter2"
 

@@ -23,7 +23,7 @@ from oven_core.telemetry import tracing
 from oven_llm.providers import genai_telemetry as genai
 from oven_llm.providers.conversation import LanguageModel, ModelReply
 from oven_llm.providers.usage import Usage
-from oven_runs.server.embedded import free_port
+from oven_runs.server.embedded_server import free_port
 
 ROOT = Path(__file__).resolve().parents[3]
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"

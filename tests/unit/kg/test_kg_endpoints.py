@@ -29,7 +29,7 @@ from oven_kg.checked_graph import load
 from oven_kg.reasoning.curriculum import curriculum, lower_bound, requirements
 from oven_kg.reasoning.query import query
 from oven_kg.token_prior.label_scores import label_scores
-from oven_kg.token_prior.prior import token_prior
+from oven_kg.token_prior.token_prior_endpoint import token_prior
 
 GRAPH = load()
 TOPICS = st.sampled_from("abcdef")

@@ -14,9 +14,9 @@ from oven_core.protocol.messages import LogMessage, Observation, Receipt, RunEnd
 from oven_core.protocol.rules import Rules
 from oven_learner.actuators import Actuators
 from oven_learner.client.client import OvenClient
-from oven_learner.link.frames import pack_observation, unpack_observation
 from oven_learner.link.link_interface import PendingObservation
 from oven_learner.link.resume_state import ResumeState
+from oven_learner.link.worker_messages import pack_observation, unpack_observation
 from oven_learner.testing import FakeLink
 
 

@@ -22,8 +22,8 @@ from oven_learner.rewards.member_models import RequestedModel
 from oven_learner.rewards.remote_members import read_reply
 from oven_learner.rewards.scores import Verdict
 from oven_llm.judges.adversarial_controls import Controls
+from oven_llm.judges.committee_member import Member
 from oven_llm.judges.judge import Judge
-from oven_llm.judges.member import Member
 from oven_runs.settings.completions import CompletionsSettings
 
 PLACE = {"incarnation": 1, "number": 1, "tick": 2, "step": 3, "group": 0, "groups": 1}

@@ -14,7 +14,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from oven_learner import random_state
-from oven_learner.frontier import SYMBOLS, FirstBytes, PolicyReading, known_mass, min_divergence, token_bytes
+from oven_learner.frontier_divergence import SYMBOLS, FirstBytes, PolicyReading, known_mass, min_divergence, token_bytes
 from oven_runs.home.probe_set import Alternative, Probe, ProbeSet, Token
 
 TEXTS = ("the cat sat on the mat", "naïve café — ☕ and the rest", "then the cat, the café")

@@ -14,7 +14,13 @@ from oven_recipes.activations.store import ActivationStore
 from oven_recipes.oracle.benchmark_items import items
 from oven_recipes.oracle.settings import Confidence, OracleSettings
 from oven_recipes.oracle.small_model import Schedule, Sizes, build_tokenizer, load_small_model
-from oven_recipes.oracle.supervised import Subject, benchmark_prompts, build_lessons, collate, run_supervised_stage
+from oven_recipes.oracle.supervised_stage import (
+    Subject,
+    benchmark_prompts,
+    build_lessons,
+    collate,
+    run_supervised_stage,
+)
 from oven_recipes.oracle.template_questions import template_dataset
 from oven_recipes.oracle.template_words import QUESTIONS
 from oven_recipes.oracle.user_model import fresh_adapter

@@ -18,8 +18,8 @@ from oven_core.errors import BusError, ConfigError
 from oven_core.protocol.graph_requests import TokenPrior
 from oven_core.protocol.token_scores import encode, vocabulary_sha
 from oven_learner.testing import FakeLink
-from oven_recipes.pretrain import corpus, prior, tokens
-from oven_recipes.pretrain.prior import ANSWER_FILE, STRENGTH
+from oven_recipes.pretrain import corpus, token_prior, tokens
+from oven_recipes.pretrain.token_prior import ANSWER_FILE, STRENGTH
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
 
@@ -118,7 +118,7 @@ def test_the_stacks_graph_is_asked_once_in_a_run(
             ablation="-",
         )
 
-    monkeypatch.setattr(prior, "request_token_prior", ask)
+    monkeypatch.setattr(token_prior, "request_token_prior", ask)
     with pytest.raises(ConfigError, match=r"the prior service did not answer \(no one answers .*`unigram` or `none`"):
         home.job(tmp_path, token_prior="kg")
     first, again = (weighted(home.job(tmp_path, token_prior="kg")) for _ in range(2))

@@ -14,9 +14,9 @@ from oven_core.errors import ConfigError, ProcessError, UnknownNameError
 from oven_llm.sandbox.limits import Limits
 from oven_recipes.environments.repair import RepairEnvironment
 from oven_recipes.environments.repair_instance import Instance, read_instances
+from oven_recipes.environments.repair_session import RepairSession
 from oven_recipes.environments.repositories import Repositories
 from oven_recipes.environments.sandboxed_tests import Outcome, SandboxedTests
-from oven_recipes.environments.session import RepairSession
 from oven_recipes.environments.small_functions import SHAPES, TrustedTests, make_patch, tasks
 from oven_recipes.repair.warm_policy import Habits, demonstration
 

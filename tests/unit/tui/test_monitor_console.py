@@ -8,7 +8,7 @@ import pytest
 from tests.unit.tui.test_monitor_keys import monitor, screen_text, until
 
 from oven_runs.home.run_folder import RunFolder
-from oven_tui.model.console import MAX_LINES, ConsoleBuffer
+from oven_tui.model.console_buffer import MAX_LINES, ConsoleBuffer
 from oven_tui.screens.log_console import MAX_READ_BYTES, TAIL_BYTES, ConsoleScreen, ProcessLogs
 
 

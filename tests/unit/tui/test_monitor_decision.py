@@ -10,7 +10,7 @@ from tests.unit.tui.test_monitor_keys import monitor, screen_text, until
 
 from oven_runs.log.cited_paths import CitedPath, read_path
 from oven_tui.model import decision_chart, path_picture
-from oven_tui.model.decisions import DecisionEntry
+from oven_tui.model.decision_entries import DecisionEntry
 from oven_tui.model.monitor_view import MonitorView
 
 EVENTS = recorded()

@@ -22,7 +22,7 @@ from oven_tui.apps.overlay_app import OverlayApp
 from oven_tui.apps.play_app import PlayApp
 from oven_tui.bindings import key_text
 from oven_tui.model.commands import BY_ID, COMMANDS, Scope
-from oven_tui.model.decisions import DecisionEntry
+from oven_tui.model.decision_entries import DecisionEntry
 from oven_tui.screens.completions import CompletionScreen
 from oven_tui.screens.decision_detail import DecisionScreen
 from oven_tui.screens.help import BOARD, HelpScreen, PaperScreen

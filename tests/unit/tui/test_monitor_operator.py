@@ -13,7 +13,7 @@ from oven_core.protocol.events import Event
 from oven_core.protocol.messages import Decision, Message, Outcome, OutcomeLine, TallyLine
 from oven_core.protocol.operator_messages import CommandAnswer, OperatorCommand
 from oven_tui.model.command_progress import progress_text
-from oven_tui.model.decisions import DecisionEntry, Note, matching
+from oven_tui.model.decision_entries import DecisionEntry, Note, matching
 from oven_tui.model.monitor_view import MonitorView
 from oven_tui.screens.decision_detail import content
 

@@ -8,7 +8,7 @@ from oven_tui.app import PANELS, MonitorApp
 from oven_tui.model.braille_chart import TextRun
 from oven_tui.model.cell_text import row
 from oven_tui.model.monitor_view import MonitorView
-from oven_tui.widgets.base import Lines, Panel
+from oven_tui.widgets.base_widgets import Lines, Panel
 from oven_tui.widgets.header import RunFacts
 
 

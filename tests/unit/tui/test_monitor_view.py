@@ -28,7 +28,7 @@ from oven_core.protocol.messages import (
 )
 from oven_core.protocol.operator_messages import OperatorCommand
 from oven_tui.model import monitor_view as limits
-from oven_tui.model.decisions import DecisionEntry, Note, matching
+from oven_tui.model.decision_entries import DecisionEntry, Note, matching
 from oven_tui.model.monitor_view import MonitorView
 
 EVENTS = recorded()

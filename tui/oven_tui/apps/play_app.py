@@ -24,7 +24,7 @@ from oven_tui.model.cell_text import row
 from oven_tui.recording.log_reader import ReadFailure
 from oven_tui.recording.player import SPEEDS, Player
 from oven_tui.screens.help import BOARD, HelpScreen
-from oven_tui.widgets.base import Lines
+from oven_tui.widgets.base_widgets import Lines
 from oven_tui.widgets.filter_box import FilterBox
 from oven_tui.widgets.header import RunFacts
 

@@ -20,7 +20,7 @@ from oven_tui.model.cell_text import ago, row
 from oven_tui.model.monitor_view import MonitorView
 from oven_tui.screens.help import HelpScreen
 from oven_tui.themed_app import ThemedApp
-from oven_tui.widgets.base import Lines
+from oven_tui.widgets.base_widgets import Lines
 from oven_tui.widgets.filter_box import FilterBox
 from oven_tui.widgets.run_list import RunList
 

@@ -6,7 +6,7 @@ from rich.cells import cell_len, chop_cells, set_cell_size
 
 from oven_core.terminal_text import clean
 from oven_tui.model.braille_chart import TextRun
-from oven_tui.model.decisions import Fate
+from oven_tui.model.decision_entries import Fate
 
 GLYPHS = "●■▲◆★✚▼♦"
 COLOURS = 6

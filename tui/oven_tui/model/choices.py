@@ -9,7 +9,7 @@ from oven_core.protocol.actuator_names import CHECKPOINT, ROLLBACK
 from oven_core.protocol.messages import ActuatorSpec
 from oven_runs.log.run_summary import format_value
 from oven_tui.model.consequences import countdown, level, remaining
-from oven_tui.model.decisions import DecisionEntry, OpenBallot
+from oven_tui.model.decision_entries import DecisionEntry, OpenBallot
 from oven_tui.model.monitor_view import MonitorView
 
 ANY = ""

@@ -8,7 +8,7 @@ from oven_core.protocol.messages import ActuatorSpec, Decision, Receipt
 from oven_core.protocol.operator_messages import OperatorCommand
 from oven_runs.log.run_summary import format_value
 from oven_tui.model.cell_text import ago
-from oven_tui.model.decisions import DecisionEntry
+from oven_tui.model.decision_entries import DecisionEntry
 from oven_tui.model.monitor_view import MonitorView
 
 

@@ -7,7 +7,7 @@ import math
 
 from oven_tui.model.braille_chart import Mark, TextRun, TickAxis, bounds, draw, value_label
 from oven_tui.model.cell_text import row
-from oven_tui.model.decisions import DecisionEntry, tick_of
+from oven_tui.model.decision_entries import DecisionEntry, tick_of
 from oven_tui.model.metric_series import Bucket
 from oven_tui.model.monitor_view import MonitorView
 

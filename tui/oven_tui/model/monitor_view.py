@@ -33,7 +33,7 @@ from oven_runs.log.announcement_text import describe_actuator, describe_prompts
 from oven_runs.log.run_summary import RunSummary, training_signal
 from oven_tui.model.braille_chart import CurveStyle
 from oven_tui.model.command_progress import CommandProgress, request_text
-from oven_tui.model.decisions import DecisionEntry, Entry, Note, OpenBallot
+from oven_tui.model.decision_entries import DecisionEntry, Entry, Note, OpenBallot
 from oven_tui.model.mesh_state import MeshState
 from oven_tui.model.metric_series import MAX_WAITING, Series
 

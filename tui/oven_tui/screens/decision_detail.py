@@ -19,11 +19,11 @@ from oven_runs.log.run_summary import format_value, verdict_text
 from oven_tui.bindings import key_line
 from oven_tui.model import decision_chart
 from oven_tui.model.cell_text import FATES
-from oven_tui.model.decisions import DecisionEntry, Entry, Note, OpenBallot
+from oven_tui.model.decision_entries import DecisionEntry, Entry, Note, OpenBallot
 from oven_tui.model.monitor_view import MonitorView
 from oven_tui.model.path_picture import picture
 from oven_tui.screens.help import PaperScreen
-from oven_tui.widgets.base import Picture
+from oven_tui.widgets.base_widgets import Picture
 
 
 class DecisionScreen(PaperScreen):

@@ -19,9 +19,9 @@ from textual.widgets import Footer, Static
 from oven_tui.bindings import bindings
 from oven_tui.model.braille_chart import TextRun
 from oven_tui.model.cell_text import fit, glyph, row
-from oven_tui.model.console import ALL, ConsoleBuffer
+from oven_tui.model.console_buffer import ALL, ConsoleBuffer
 from oven_tui.screens.help import HelpScreen
-from oven_tui.widgets.base import PAINT_CLASSES, PaintMixin
+from oven_tui.widgets.base_widgets import PAINT_CLASSES, PaintMixin
 from oven_tui.widgets.filter_box import FilterBox
 
 POLL_S = 0.5

@@ -12,7 +12,7 @@ from oven_runs.log.run_summary import AgentView, format_value
 from oven_tui.model.braille_chart import TextRun
 from oven_tui.model.cell_text import fit, glyph, row
 from oven_tui.model.monitor_view import AgentStanding, MonitorView
-from oven_tui.widgets.base import Lines, Panel
+from oven_tui.widgets.base_widgets import Lines, Panel
 
 NAME_WIDTH = 17
 MIN_COMPACT_WIDTH = 26

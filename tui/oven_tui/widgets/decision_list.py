@@ -17,9 +17,9 @@ from oven_tui.model.braille_chart import TextRun
 from oven_tui.model.cell_text import FATES, fit, glyph, row
 from oven_tui.model.command_progress import progress_text, stage_text, subject_text, value_text
 from oven_tui.model.consequences import countdown, remaining
-from oven_tui.model.decisions import DecisionEntry, Entry, Note, OpenBallot, as_json, label, matching, tick_of
+from oven_tui.model.decision_entries import DecisionEntry, Entry, Note, OpenBallot, as_json, label, matching, tick_of
 from oven_tui.model.monitor_view import MonitorView
-from oven_tui.widgets.base import Panel, RowList
+from oven_tui.widgets.base_widgets import Panel, RowList
 
 AGENT, ACTUATOR, CHANGE, FATE = 16, 19, 15, 13
 """Width of the columns in cells."""

@@ -13,7 +13,7 @@ from oven_core.protocol.completion_messages import StoredGroup
 from oven_runs.log.sampled_text import heading
 from oven_tui.model.cell_text import clip, row
 from oven_tui.model.completion_page import Line, page, summary
-from oven_tui.widgets.base import PAINT_CLASSES, PaintMixin, RowList
+from oven_tui.widgets.base_widgets import PAINT_CLASSES, PaintMixin, RowList
 
 
 class GroupList(RowList[StoredGroup], can_focus=False):

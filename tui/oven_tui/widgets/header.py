@@ -13,7 +13,7 @@ from oven_runs.log.run_summary import format_value
 from oven_tui.model.braille_chart import TextRun
 from oven_tui.model.cell_text import ago, row
 from oven_tui.model.monitor_view import MonitorView
-from oven_tui.widgets.base import Lines
+from oven_tui.widgets.base_widgets import Lines
 
 STATES = {"live": ("●", "good"), "held": ("‖", "warn"), "stalled": ("◌", "bad"), "ended": ("■", "dim")}
 

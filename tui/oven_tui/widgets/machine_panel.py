@@ -11,7 +11,7 @@ from textual.geometry import Size
 from oven_tui.model.braille_chart import TextRun
 from oven_tui.model.cell_text import row, wrapped
 from oven_tui.model.monitor_view import MonitorView
-from oven_tui.widgets.base import Lines, Panel
+from oven_tui.widgets.base_widgets import Lines, Panel
 
 PARTS: Final = ("generate", "reward", "train", "optimizer", "evaluate")
 """Parts of a step, in order. Each has a metric `time/<part>`."""

@@ -10,7 +10,7 @@ from oven_tui.model import overlaid_runs as overlay
 from oven_tui.model.braille_chart import Bounds, Mark, TextRun, averaged, axis_number, bounds, plot
 from oven_tui.model.cell_text import fit, row
 from oven_tui.model.overlaid_runs import AxisUnit, OverlaidRun, RunAxis
-from oven_tui.widgets.base import Lines
+from oven_tui.widgets.base_widgets import Lines
 from oven_tui.widgets.plot import Plot
 
 NAME = 24

@@ -6,7 +6,7 @@ from abc import abstractmethod
 
 from oven_tui.model.braille_chart import Bounds, TextRun, value_label
 from oven_tui.model.cell_text import clip, fit, row
-from oven_tui.widgets.base import Lines
+from oven_tui.widgets.base_widgets import Lines
 
 GUTTER = 7
 MIN_CURVE_CELLS = 8

@@ -15,7 +15,7 @@ from oven_tui.bindings import bindings
 from oven_tui.model.braille_chart import TextRun
 from oven_tui.model.cell_text import glyph
 from oven_tui.model.run_table import heading, line, matching
-from oven_tui.widgets.base import RowList
+from oven_tui.widgets.base_widgets import RowList
 
 MAX_MARKED = 4
 """Maximum marked runs, which is the maximum of an overlay."""

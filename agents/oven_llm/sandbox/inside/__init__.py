@@ -1,1 +1,1 @@
-"""The sandbox's child process. To start fast, it imports only the standard library and frames.py."""
+"""The sandbox's child process. To start fast, it imports only the standard library and message_format.py."""

@@ -12,7 +12,7 @@ import traceback
 from types import ModuleType
 from typing import Any
 
-from oven_llm.sandbox import frames
+from oven_llm.sandbox import message_format
 from oven_llm.sandbox.inside import lockdown
 from oven_llm.sandbox.inside.captured_output import CapturedOutput, OutputBudget
 from oven_llm.sandbox.inside.host_link import (
@@ -43,8 +43,8 @@ class BlockRunner:
 
     def __init__(self, link: HostLink, setup: dict[str, Any]) -> None:
         self._budget = OutputBudget(setup["output_bytes"])
-        self._out = CapturedOutput(lambda data: link.send(frames.OUT, data), self._budget)
-        self._err = CapturedOutput(lambda data: link.send(frames.ERR, data), self._budget)
+        self._out = CapturedOutput(lambda data: link.send(message_format.OUT, data), self._budget)
+        self._err = CapturedOutput(lambda data: link.send(message_format.ERR, data), self._budget)
         module = ModuleType("__main__")
         sys.modules["__main__"] = module
         self._namespace = module.__dict__
@@ -58,7 +58,7 @@ class BlockRunner:
         name, value = payload[:end].decode(), memoryview(payload)[end + 1 :]
         try:
             text = str(value, "utf-8", "surrogatepass")
-            self._namespace[name] = text if kind == frames.TEXT else json.loads(text)
+            self._namespace[name] = text if kind == message_format.TEXT else json.loads(text)
         except MemoryError:
             return {"ended": "error", "error": "MemoryError", "dropped": 0}
         return {"ended": "completed", "dropped": 0}
@@ -117,17 +117,17 @@ def serve(requests: int, replies: int, lifeline: int) -> None:
         lockdown.lock(kernel, setup["landlock"], bytes.fromhex(setup["program"]))
         lockdown.verify(kernel)
     except lockdown.LockdownError as error:
-        link.send(frames.READY, str(error).encode())
+        link.send(message_format.READY, str(error).encode())
         return
     if not setup["path"] and "ctypes" not in setup["modules"]:
         for name in [name for name in sys.modules if name.partition(".")[0] in ("ctypes", "_ctypes")]:
             del sys.modules[name]  # the kernel's rules still apply if code imports it in another way
-    link.send(frames.READY)
+    link.send(message_format.READY)
     while True:
         kind, payload = link.receive()
-        if kind == frames.RUN:
+        if kind == message_format.RUN:
             number, _, code = payload.partition(b"\0")
             outcome = runner.run(int(number), code.decode("utf-8", "surrogatepass"))
         else:
             outcome = runner.assign(kind, payload)
-        link.send(frames.DONE, frames.encode(outcome))
+        link.send(message_format.DONE, message_format.encode(outcome))

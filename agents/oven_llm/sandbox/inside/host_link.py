@@ -8,8 +8,8 @@ import sys
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from oven_llm.sandbox import frames
-from oven_llm.sandbox.frames import HEADER, MAX_FRAME_BYTES, FrameError, frame
+from oven_llm.sandbox import message_format
+from oven_llm.sandbox.message_format import HEADER, MAX_FRAME_BYTES, FrameError, frame
 
 CHUNK_BYTES, LARGE_CHUNK_BYTES = 1 << 16, 1 << 20
 """Bytes per read. Buffers above 128 KiB cost a system call each, which pays off only for large frames."""
@@ -66,14 +66,14 @@ def host_function(link: HostLink, name: str, max_bytes: int) -> Callable[..., An
 
     def call(*args: object, **kwargs: object) -> Any:
         try:
-            data = frames.encode({"name": name, "args": args, "kwargs": kwargs})
+            data = message_format.encode({"name": name, "args": args, "kwargs": kwargs})
         except FrameError as error:
             raise TypeError(f"{name}() requires JSON values: {error}") from None
         if len(data) > max_bytes:
             raise ValueError(f"{name}() got {len(data)} bytes of arguments; the limit is {max_bytes}: shorten them")
-        link.send(frames.CALL, data)
+        link.send(message_format.CALL, data)
         kind, reply = link.receive()
-        if kind == frames.FAILED:
+        if kind == message_format.FAILED:
             raise HostError(reply.decode())
         return json.loads(reply)
 
@@ -88,16 +88,16 @@ def final_function(link: HostLink, max_bytes: int) -> Callable[[object], NoRetur
     def FINAL(answer: object) -> NoReturn:
         """Return the answer to the host and end the block."""
         try:
-            data = frames.encode(answer)
+            data = message_format.encode(answer)
         except FrameError as error:
-            link.send(frames.REFUSED, str(error)[:300].encode(errors="backslashreplace"))
+            link.send(message_format.REFUSED, str(error)[:300].encode(errors="backslashreplace"))
             raise TypeError(f"FINAL requires a JSON value: {error}") from None
         if len(data) > max_bytes:
-            link.send(frames.REFUSED, f"it has {len(data)} bytes; the limit is {max_bytes}".encode())
+            link.send(message_format.REFUSED, f"it has {len(data)} bytes; the limit is {max_bytes}".encode())
             raise ValueError(
                 f"FINAL accepts at most {max_bytes} bytes of JSON; this answer has {len(data)}: shorten it"
             )
-        link.send(frames.FINAL, data)
+        link.send(message_format.FINAL, data)
         raise AnsweredExit
 
     return FINAL

@@ -22,7 +22,7 @@ from oven_core.protocol.rules import Autonomy, Rules
 from oven_kg.service.endpoints import answers
 from oven_learner.link.link_interface import MessageFactory
 from oven_learner.link.resume_state import ResumeState
-from oven_learner.link.samples import SampleConverter
+from oven_learner.link.sample_queue import SampleConverter
 from oven_learner.testing import FakeLink
 
 Ask: TypeAlias = Callable[[str, bytes], bytes | None]

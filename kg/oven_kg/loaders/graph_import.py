@@ -18,7 +18,7 @@ from oven_core.files import read_file
 from oven_kg.arrays.builder import Builder, RowError, validate_weights
 from oven_kg.arrays.graph_arrays import GraphArrays
 from oven_kg.arrays.inspection import cycle_text, find_cycle, remove_cycles
-from oven_kg.loaders.batches import Batch, Column, EdgeBatch, Licence, LoaderOptions, NodeBatch, SkippedRows
+from oven_kg.loaders.graph_batches import Batch, Column, EdgeBatch, Licence, LoaderOptions, NodeBatch, SkippedRows
 from oven_kg.loaders.input_file import GraphFile
 from oven_runs.settings.strict_yaml import load_yaml, place_of, problem_of
 

@@ -23,7 +23,7 @@ from oven_llm.providers.failures import ModelFailure
 from oven_llm.providers.genai_telemetry import ModelCall, trace
 from oven_llm.providers.loop_thread import SHARED
 from oven_llm.providers.remote_model import RemoteModel
-from oven_llm.supervisor.log import Role
+from oven_llm.supervisor.run_logger import Role
 from oven_runs.settings.judge_providers import NO_KEY, Wire, catalogue, endpoint_of, key_of
 from oven_runs.settings.language_models import ModelSettings
 

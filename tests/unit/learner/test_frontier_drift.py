@@ -16,7 +16,7 @@ from transformers import TrainerCallback
 
 from oven_core.protocol.rules import Rules
 from oven_learner.hf import attach as attaching
-from oven_learner.hf.hooks.frontier_calibration import BITS, KL
+from oven_learner.hf.hooks.frontier_drift import BITS, KL
 from oven_learner.link.find_controller import Connection
 from oven_learner.testing import FakeLink
 from oven_runs.home import probe_set

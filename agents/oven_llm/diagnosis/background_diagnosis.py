@@ -17,14 +17,14 @@ from oven_core.errors import BusError, ConfigError, OvenError, reason
 from oven_core.files import write_atomic
 from oven_core.protocol.events import Event
 from oven_core.protocol.messages import Value
-from oven_llm.diagnosis.graph_view import GraphView, ask_graph
+from oven_llm.diagnosis.graph_diagnosis import GraphView, ask_graph
 from oven_llm.diagnosis.log_context import LogContext, read_context, shown_settings
 from oven_llm.diagnosis.model_answer import ProposedChange
 from oven_llm.diagnosis.model_diagnosis import DiagnosisResult, diagnose
 from oven_llm.language_models.question_slot import QuestionSlot
 from oven_llm.providers.budget import Budget
 from oven_llm.providers.failures import ModelFailure, format_counts
-from oven_llm.supervisor.models import ModelHandler, ProviderHandler
+from oven_llm.supervisor.model_handlers import ModelHandler, ProviderHandler
 from oven_runs.home.model_spend import NAME, Cap
 from oven_runs.settings.committee_settings import BudgetSettings
 from oven_runs.settings.language_models import SupervisorSettings

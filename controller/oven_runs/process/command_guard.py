@@ -1,4 +1,4 @@
-"""Run a command and end it when a pipe closes: `… process.guard FD [restricted] [kill-descendants] -- COMMAND…`
+"""Run a command and end it when a pipe closes: `… process.command_guard FD [restricted] [kill-descendants] -- COMMAND…`
 
 The pipe behind FD closes when its writer ends, even by kill -9. The command's process group then gets SIGTERM and,
 after a grace period, SIGKILL. The guard forwards signals to the group, and kills the group on SIGUSR1. It imports

@@ -6,9 +6,9 @@ import time
 from typing import Protocol
 
 from oven_core.errors import ConfigError
-from oven_llm.sandbox import frames
-from oven_llm.sandbox.frames import FrameError, frame
+from oven_llm.sandbox import message_format
 from oven_llm.sandbox.limits import Limits
+from oven_llm.sandbox.message_format import FrameError, frame
 from oven_llm.sandbox.sandbox import Block, BlockEnding, CallError, FinalAnswer, Functions
 
 
@@ -35,7 +35,7 @@ class Exchange:
 
     def __init__(self, functions: Functions, limits: Limits) -> None:
         self._functions, self._limits = functions, limits
-        self._output: dict[int, list[bytes]] = {frames.OUT: [], frames.ERR: []}
+        self._output: dict[int, list[bytes]] = {message_format.OUT: [], message_format.ERR: []}
         self._answer: FinalAnswer | None = None
         self._refused: list[str] = []
         self._calls = self._received = self._printed = self._dropped = 0
@@ -58,7 +58,8 @@ class Exchange:
         except _LimitError as limit_error:
             ending, error = "limit", f"the block was stopped because {limit_error}"
         elapsed = time.monotonic() - started
-        out, err = (b"".join(self._output[kind]).decode(errors="replace") for kind in (frames.OUT, frames.ERR))
+        kinds = (message_format.OUT, message_format.ERR)
+        out, err = (b"".join(self._output[kind]).decode(errors="replace") for kind in kinds)
         return Block(
             ending, out, err, error, self._answer, tuple(self._refused), self._calls, elapsed - self._host_s,
             self._host_s, self._dropped, ending not in ("completed", "error"),
@@ -68,12 +69,12 @@ class Exchange:
         limits = self._limits
         while True:
             kind, payload = child.receive(deadline)
-            self._received += frames.HEADER.size + len(payload)
+            self._received += message_format.HEADER.size + len(payload)
             if self._received > limits.received_bytes:
                 raise _LimitError(f"it sent more than {limits.received_bytes} bytes")
             if kind in self._output:
                 self._add_output(kind, payload)
-            elif kind == frames.CALL:
+            elif kind == message_format.CALL:
                 self._calls += 1
                 if self._calls > limits.calls:
                     raise _LimitError(f"it called functions more than {limits.calls} times")
@@ -83,13 +84,13 @@ class Exchange:
                 self._host_s += elapsed
                 deadline += elapsed
                 child.send(reply, deadline)
-            elif kind == frames.FINAL:
-                value = frames.decode(payload)
+            elif kind == message_format.FINAL:
+                value = message_format.decode(payload)
                 if self._answer is None:
                     self._answer = FinalAnswer(value)
-            elif kind == frames.REFUSED:
+            elif kind == message_format.REFUSED:
                 self._refused.append(payload.decode(errors="replace"))  # counted in _received
-            elif kind == frames.DONE:
+            elif kind == message_format.DONE:
                 return self._read_outcome(payload)
             else:
                 raise FrameError(f"unexpected frame of kind {kind}")
@@ -103,7 +104,7 @@ class Exchange:
             self._output[kind].append(output)
 
     def _read_outcome(self, payload: bytes) -> tuple[BlockEnding, str]:
-        match frames.decode(payload):
+        match message_format.decode(payload):
             case {"ended": "completed", "dropped": int(dropped)}:
                 self._dropped += dropped
                 return "completed", ""
@@ -113,7 +114,7 @@ class Exchange:
         raise FrameError("malformed outcome")
 
     def _call_function(self, payload: bytes) -> bytes:
-        match frames.decode(payload):
+        match message_format.decode(payload):
             case {"name": str(name), "args": list(args), "kwargs": dict(kwargs)}:
                 pass
             case _:
@@ -122,7 +123,7 @@ class Exchange:
         if function is None:
             return _failure_frame(f"there is no function {name[:100]!r}")
         try:
-            return frame(frames.RETURNED, frames.encode(function(*args, **kwargs)))
+            return frame(message_format.RETURNED, message_format.encode(function(*args, **kwargs)))
         except CallError as error:
             return _failure_frame(str(error))
         except FrameError as error:
@@ -135,12 +136,12 @@ def assignment_frame(name: str, value: object) -> bytes:
     """Return the frame that assigns a variable. Raises ConfigError for an invalid name or value."""
     if not name.isidentifier():
         raise ConfigError(f"{name!r} is not a valid variable name for the sandbox; choose another")
-    kind, data = frames.TEXT, b""
+    kind, data = message_format.TEXT, b""
     try:
         if isinstance(value, str):
             data = value.encode("utf-8", "surrogatepass")
         else:
-            kind, data = frames.VALUE, frames.encode(value)
+            kind, data = message_format.VALUE, message_format.encode(value)
     except FrameError as error:
         raise ConfigError(f"cannot pass {name} to the sandbox: {error}; use a string or a JSON value") from None
     try:
@@ -150,7 +151,7 @@ def assignment_frame(name: str, value: object) -> bytes:
 
 
 def _failure_frame(reason: str) -> bytes:
-    return frame(frames.FAILED, reason[:2000].encode(errors="backslashreplace"))
+    return frame(message_format.FAILED, reason[:2000].encode(errors="backslashreplace"))
 
 
 class _LimitError(Exception):

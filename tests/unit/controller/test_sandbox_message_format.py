@@ -12,15 +12,15 @@ from hypothesis import strategies as st
 from tests.support.traces import json_values
 
 from oven_core.errors import ConfigError
-from oven_llm.sandbox import frames
+from oven_llm.sandbox import message_format
 from oven_llm.sandbox.bpf import X86_64
-from oven_llm.sandbox.exchange import ChildExitedError, Exchange
-from oven_llm.sandbox.frames import FrameError, FrameReader, decode, encode, frame
+from oven_llm.sandbox.child_conversation import ChildExitedError, Exchange
 from oven_llm.sandbox.limits import Limits
+from oven_llm.sandbox.message_format import FrameError, FrameReader, decode, encode, frame
 from oven_llm.sandbox.probe import Support, choose_backend
 from oven_llm.sandbox.sandbox import CallError, FinalAnswer
 
-LONGEST = {frames.OUT: 100, frames.DONE: 50}
+LONGEST = {message_format.OUT: 100, message_format.DONE: 50}
 
 
 @given(st.lists(st.tuples(st.sampled_from(sorted(LONGEST)), st.binary(max_size=50))), st.integers(1, 40))
@@ -43,9 +43,9 @@ def test_random_bytes_are_only_ever_refused(noise: bytes) -> None:
 
 def test_a_too_long_frame_is_refused_by_its_header() -> None:
     with pytest.raises(FrameError, match="it has 101 bytes; the limit is 100"):
-        list(FrameReader(LONGEST).feed(frames.HEADER.pack(frames.OUT, 101)))
+        list(FrameReader(LONGEST).feed(message_format.HEADER.pack(message_format.OUT, 101)))
     with pytest.raises(FrameError, match=r"it has 64\.0 MB; the limit is 64 MB"):
-        frame(frames.TEXT, bytes(frames.MAX_FRAME_BYTES + 1))
+        frame(message_format.TEXT, bytes(message_format.MAX_FRAME_BYTES + 1))
 
 
 @pytest.mark.parametrize("value", [{1}, math.nan, math.inf, b"x", object(), {(1,): 2}, "\ud800", {"a": ["\udfff"]}])
@@ -78,7 +78,7 @@ class Scripted:
         raise ChildExitedError("its process ended with exit code 1")
 
 
-DONE = (frames.DONE, b'{"ended":"completed","dropped":0}')
+DONE = (message_format.DONE, b'{"ended":"completed","dropped":0}')
 
 
 def conversation(*sent: tuple[int, bytes], limits: Limits | None = None, **functions: Any) -> tuple[Any, list[bytes]]:
@@ -87,11 +87,11 @@ def conversation(*sent: tuple[int, bytes], limits: Limits | None = None, **funct
 
 
 def call(*args: object) -> tuple[int, bytes]:
-    return frames.CALL, encode({"name": "worker", "args": args, "kwargs": {}})
+    return message_format.CALL, encode({"name": "worker", "args": args, "kwargs": {}})
 
 
 def test_the_first_answer_counts_even_if_the_child_dies_of_it() -> None:
-    block, _ = conversation((frames.FINAL, b"0"), (frames.FINAL, b"1"))
+    block, _ = conversation((message_format.FINAL, b"0"), (message_format.FINAL, b"1"))
     assert block.answer == FinalAnswer(0) and block.ending == "died" and block.namespace_lost
 
 
@@ -112,12 +112,12 @@ def test_calls_are_answered_or_fail_in_the_calling_code() -> None:
 @pytest.mark.parametrize(
     "sent",
     [
-        (frames.READY, b""),
-        (frames.DONE, b'{"ended":"won","dropped":0}'),
-        (frames.DONE, b'{"ended":"completed","dropped":"many"}'),
-        (frames.CALL, b'{"name":"worker"}'),
-        (frames.CALL, b"[]"),
-        (frames.FINAL, b"{"),
+        (message_format.READY, b""),
+        (message_format.DONE, b'{"ended":"won","dropped":0}'),
+        (message_format.DONE, b'{"ended":"completed","dropped":"many"}'),
+        (message_format.CALL, b'{"name":"worker"}'),
+        (message_format.CALL, b"[]"),
+        (message_format.FINAL, b"{"),
     ],
 )
 def test_a_frame_out_of_turn_or_shape_ends_the_child(sent: tuple[int, bytes]) -> None:
@@ -127,11 +127,11 @@ def test_a_frame_out_of_turn_or_shape_ends_the_child(sent: tuple[int, bytes]) ->
 
 def test_limits_hold_for_a_child_that_ignores_them() -> None:
     limits = Limits(output_bytes=10, calls=2, received_bytes=1000)
-    block, _ = conversation((frames.OUT, b"x" * 8), (frames.ERR, b"y" * 8), DONE, limits=limits)
+    block, _ = conversation((message_format.OUT, b"x" * 8), (message_format.ERR, b"y" * 8), DONE, limits=limits)
     assert (block.stdout, block.stderr, block.dropped_count) == ("x" * 8, "yy", 6)
     block, _ = conversation(*[call("a")] * 3, limits=limits, worker=str)
     assert block.ending == "limit" and "more than 2 times" in block.error
-    block, _ = conversation(*[(frames.OUT, b"x" * 600)] * 2, limits=limits)
+    block, _ = conversation(*[(message_format.OUT, b"x" * 600)] * 2, limits=limits)
     assert block.ending == "limit" and "1000 bytes" in block.error
 
 

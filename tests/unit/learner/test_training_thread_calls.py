@@ -9,7 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import pytest
 
 from oven_core.errors import ConfigError
-from oven_learner.baking.step_calls import StepCalls
+from oven_learner.baking.training_thread_calls import StepCalls
 
 
 def submit_from_another_thread(calls: StepCalls, call: Callable[[], object]) -> Future[None]:

@@ -1,9 +1,10 @@
 """Measures the metrics `frontier/*`, the policy's drift from a frontier model's answers to a fixed set of prompts.
 
-Every N steps, the policy is teacher-forced over these answers (oven_learner.frontier), which are never trained on. The
-metrics are changes since the first reading, which is taken at step 0 if the answers have arrived by then. A policy's
-distance from another model says little, but its drift is informative. The measurement uses no random numbers and no
-gradients. Another process fetches the answers, without delaying training. Nothing is published until they arrive.
+Every N steps, the policy is teacher-forced over these answers (oven_learner.frontier_divergence), which are never
+trained on. The metrics are changes since the first reading, which is taken at step 0 if the answers have arrived by
+then. A policy's distance from another model says little, but its drift is informative. The measurement uses no random
+numbers and no gradients. Another process fetches the answers, without delaying training. Nothing is published until
+they arrive.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from pydantic import TypeAdapter, ValidationError
 from oven_core.errors import ConfigError, reason
 from oven_core.files import write_atomic
 from oven_core.protocol.messages import MetricSpec
-from oven_learner.frontier import PolicyReading, Reading
+from oven_learner.frontier_divergence import PolicyReading, Reading
 from oven_learner.hf.hooks.step_hooks import StepEnd, StepHook
 from oven_learner.ranks import Ranks
 from oven_runs.home import probe_set
@@ -36,7 +37,7 @@ METRICS = (
 )
 
 
-class FrontierCalibration(StepHook):
+class FrontierDrift(StepHook):
     """Measures the policy's drift at a fixed interval, on rank 0."""
 
     def __init__(self, trainer: Any, settings: FrontierSettings, run_folder: Path) -> None:

@@ -2,7 +2,8 @@
 
 More than nine in ten events of a long log are observations, agents' `done` messages and the mesh's StepClosed. Most of
 them are superseded by a later one, and a brief log skips these without decoding them. All other events are included in
-order, so decisions, votes, receipts and alerts are the same as in the full log.
+order, so decisions, votes, receipts and alerts are the same as in the full log. Skipped events are not verified. A
+forged observation could thus hide an older one, and `replay --verify` would report it.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ FIRST_READINGS: Final = 3
 FULL_BYTES: Final = 100_000
 """Number of bytes at the end of the file that are read in full."""
 _METRIC: Final = re.compile(rb'"([^"]*)":')
-_COSTS: Final = b'"committee/'
-"""Marks observations with the judges' costs. None of them is skipped, because readers add the costs up."""
+_COSTS: Final = re.compile(rb'"committee/(tokens|cost_usd)"')
+"""Matches observations with the judges' costs. None of them is skipped, because readers add the costs up."""
 _FREQUENT: Final = re.compile(
     rb'\{"seq": (\d+), "time": "[^"]*", "subject": "oven\.([^".]+)\.([^"]*)", "id": "[^"]*", "signature": "[^"]*", '
     rb'"type": "(Observation|AgentStatus|StepClosed)", "data": '
@@ -79,7 +80,7 @@ class BriefLog:
         """Keep the line until it is superseded. Return False if it has to be read now."""
         subject, kind = head[3], head[4]
         if kind == b"Observation":
-            if _COSTS in line:
+            if _COSTS.search(line):
                 return False
             metrics = b",".join(_METRIC.findall(line, line.find(b'"metrics":', head.end())))
             if self._readings[metrics] < FIRST_READINGS:
@@ -103,12 +104,16 @@ class BriefLog:
         yield from sorted(events, key=lambda event: event.seq)
 
 
-def newest_events(folder: RunFolder, count: int, keyring: Keyring, *, growing: bool = False) -> tuple[list[Event], int]:
-    """Return the newest events of log.jsonl, verified, and the number of all events. Raises the errors of LogFile.
-    Earlier lines are only decoded if they may change the keys."""
+def newest_events(folder: RunFolder, count: int, keyring: Keyring, *, growing: bool = False) -> list[Event]:
+    """Return the newest events of log.jsonl, verified; more than `count` if the file grows meanwhile. Earlier lines are
+    only decoded if they may change the keys. Raises the errors of LogFile."""
     log, newest = LogFile(folder, growing=growing), deque[bytes]()
+    offset = skipped_count = 0
     for line in log.lines():
         newest.append(line)
-        if len(newest) > count and _WITH_KEYS.match(oldest := newest.popleft()):
-            keyring.verify(log.decode(oldest))
-    return [keyring.verify(log.decode(line)) for line in newest], log.line
+        if len(newest) > count:
+            oldest = newest.popleft()
+            offset, skipped_count = offset + len(oldest), skipped_count + 1
+            if _WITH_KEYS.match(oldest):
+                keyring.verify(log.decode(oldest))
+    return [keyring.verify(event) for event in LogFile(folder, offset=offset, seq=skipped_count, growing=growing)]

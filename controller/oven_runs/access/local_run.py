@@ -62,7 +62,7 @@ class LocalRun(RunAccess):
         log.jsonl in both cases."""
         from oven_runs.access import log_recovery
         from oven_runs.access.brief_log import BriefLog
-        from oven_runs.access.log_sources import batches, exported_events
+        from oven_runs.access.log_sources import exported_events
 
         if not self.folder.is_locked():
             await log_recovery.recover(self.folder, report)
@@ -75,8 +75,17 @@ class LocalRun(RunAccess):
             for event in mirror:
                 yield event
             last_seq = mirror.seq
+        async with contextlib.aclosing(self._live_events(last_seq, exact)) as events:
+            async for event in events:
+                yield event
+
+    async def _live_events(self, last_seq: int, exact: bool) -> AsyncGenerator[Event]:
+        """Yield the events of a running stack after a sequence number, unverified: from `history`, or from the store if
+        `exact` or if no mesh answers."""
+        from oven_runs.access.log_sources import batches
+
         if not exact:
-            with contextlib.suppress(BusError):  # without a mesh, the events are read from the store below
+            with contextlib.suppress(BusError):
                 async with (
                     self.connect("monitor") as bus,
                     contextlib.aclosing(batches(bus, self.run, last_seq)) as replies,
@@ -93,17 +102,15 @@ class LocalRun(RunAccess):
     async def newest(self, count: int) -> list[Event]:
         from oven_runs.access import log_recovery
         from oven_runs.access.brief_log import newest_events
-        from oven_runs.access.log_sources import history
 
-        is_locked, keyring = self.folder.is_locked(), self.keyring()
+        is_locked, keyring, newest = self.folder.is_locked(), self.keyring(), list[Event]()
         if not is_locked:
             await log_recovery.recover(self.folder, warn)
-        elif not self.folder.export.exists():
-            return await super().newest(count)
-        newest, seq = newest_events(self.folder, count, keyring, growing=is_locked)
+        if self.folder.export.exists():
+            newest = newest_events(self.folder, count, keyring, growing=is_locked)
         if is_locked:
-            async with self.connect("monitor") as bus:
-                newest += map(keyring.verify, await history(bus, self.run, seq))
+            async for event in self._live_events(newest[-1].seq if newest else 0, exact=False):
+                newest.append(keyring.verify(event))
         return newest[-count:]
 
     async def remaining_events(self, after: int) -> AsyncGenerator[Event]:

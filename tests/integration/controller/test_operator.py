@@ -168,6 +168,8 @@ def test_holding_needs_no_mesh_and_what_needs_one_waits_for_it(stack: Stack) -> 
     code, text = stack.command("set", "grad.clip", "4", "--wait", "1.5")
     assert code == 3, text
     assert "set: logged as event " in text and "no answer from the mesh within 1.5 s" in text
+    code, text = stack.command("log", "meshless", "--last", "1", "--json")
+    assert code == 0 and '"type": "OperatorCommand"' in text, text  # read from the store
     mesh.kill()  # now it is gone, and up starts another, which finds the command in the log
     assert "receipt  grad.clip 1 → 4 applied" in stack.read_until(up, "receipt  grad.clip")
     resumed = command_json(stack, 0, "resume", "meshless")

@@ -105,3 +105,20 @@ async def test_the_newest_events_are_verified(tmp_path: Path) -> None:
     newest = await access.newest(300)
     assert newest == [event async for event in access.events()][-300:]
     assert sum(isinstance(event.body, Malformed) for event in newest) == 1
+
+
+async def test_a_missing_event_among_the_newest_is_reported(tmp_path: Path) -> None:
+    folder = long_run(tmp_path)
+    lines = folder.export.read_text().splitlines(keepends=True)
+    del lines[-3]
+    folder.export.write_text("".join(lines))
+    with pytest.raises(ConfigError, match="1 events between them are missing"):
+        await LocalRun(folder).newest(10)
+
+
+def test_observations_with_costs_are_all_read(tmp_path: Path) -> None:
+    folder = long_run(tmp_path)
+    text = folder.export.read_text()
+    folder.export.write_text(text.replace('"reward":', '"committee/tokens":1.0,"reward":'))
+    observations = [event for event in BriefLog(folder) if isinstance(event.body, Observation)]
+    assert len(observations) == text.count('"type": "Observation"')

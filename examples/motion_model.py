@@ -15,10 +15,11 @@ import torch
 import oven_learner as oven
 from oven_learner.teachers import TeacherConfig
 from oven_recipes.motion.intents import TRAINING_TEXTS
-from oven_recipes.motion.job import HELD_OUT, held_out_evaluation, new_policy, warm_up
 from oven_recipes.motion.rewards import RULES
 from oven_recipes.motion.settings import MotionSettings
 from oven_recipes.motion.skeleton import DIMS
+from oven_recipes.motion.training import HELD_OUT, held_out_evaluation, new_policy
+from oven_recipes.motion.warm_up import warm_up
 
 STEPS = int(os.environ.get("STEPS", "120"))
 WARM_STEPS = int(os.environ.get("WARM_STEPS", "300"))

@@ -148,6 +148,8 @@ class PolicyTrainer:
         self.batch: Batch | None = None
         self.step, self.skipped_steps = 0, 0
         self.client: LoopClient | None = None
+        self.step_callbacks: list[Callable[[int, Mapping[str, float]], None]] = []
+        """Functions that receive the step's number and metrics after each update."""
         self._missing_reasons: Counter[str] = Counter()
         self._connect_options: dict[str, Any] = {"evaluate": evaluate, "evaluate_every": evaluate_every}
         self._metrics = metrics
@@ -306,6 +308,8 @@ class PolicyTrainer:
         for index, conditions in self._items():
             self.step = client.step + 1
             metrics = self.update(index // self.config.updates_per_batch, conditions)
+            for callback in self.step_callbacks:
+                callback(self.step, metrics)
             self.position = index + 1
             cost = self.scoring.committee.take_cost() if self.scoring.committee else {}
             client.observe(self.step, {**metrics, **cost})

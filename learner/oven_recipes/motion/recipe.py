@@ -17,7 +17,7 @@ class MotionRecipe:
         return parse_start(text)
 
     def train(self, request: TrainingRequest) -> None:
-        from oven_recipes.motion.job import train
+        from oven_recipes.motion.training import train
 
         train(request)
 

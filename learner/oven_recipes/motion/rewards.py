@@ -8,8 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from oven_learner.policies import Policy
 from oven_learner.rewards.scores import RewardFunction
-from oven_recipes.motion.intents import INTENTS
+from oven_recipes.motion.intents import EVALUATION_TEXTS, INTENTS
 from oven_recipes.motion.skeleton import JOINT_INDEX, positions, rotation_limits
 
 FINAL_PARTS = 4
@@ -43,8 +44,6 @@ def joint_limits(completions: Sequence[Tensor], **_: Any) -> list[float | None]:
 
 RULES: dict[str, RewardFunction] = {"reach": reach, "smoothness": smoothness, "limits": joint_limits}
 WEIGHTS = {"reach": 0.7, "smoothness": 0.2, "limits": 0.1}
-
-
 CLIPS_PER_INTENT = 4
 """Number of clips for each held-out intent in an evaluation."""
 
@@ -53,3 +52,11 @@ def weighted_score(prompts: Sequence[str], clips: Sequence[Tensor]) -> Tensor:
     """Return the weighted mean of the rules' scores for held-out intents, (B,), from 0 to 1."""
     scores = {name: rule(prompts=prompts, completions=clips) for name, rule in RULES.items()}
     return sum((WEIGHTS[name] * torch.tensor(values) for name, values in scores.items()), torch.zeros(len(clips)))
+
+
+def held_out_rewards(policy: Policy, seed: int) -> Tensor:
+    """Sample clips for the held-out intents and return their rewards, (B,). Seeds torch's global generator."""
+    torch.manual_seed(seed)
+    clips = policy.sample(EVALUATION_TEXTS, CLIPS_PER_INTENT).outputs
+    texts = [text for text in EVALUATION_TEXTS for _ in range(CLIPS_PER_INTENT)]
+    return weighted_score(texts, clips)

@@ -12,11 +12,12 @@ from tests.support.attached import THIRD_PARTY
 
 from oven_learner.policies import checkpoint
 from oven_learner.testing import FakeLink
-from oven_recipes.motion import job
 from oven_recipes.motion.intents import EVALUATION_TEXTS, TRAINING_TEXTS
-from oven_recipes.motion.job import clips, warm_up, warm_up_loss
 from oven_recipes.motion.rewards import weighted_score
+from oven_recipes.motion.run_record import RunRecord
 from oven_recipes.motion.settings import MotionSettings, parse_start
+from oven_recipes.motion.training import build, new_policy
+from oven_recipes.motion.warm_up import clips, warm_up, warm_up_loss
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
 
@@ -28,7 +29,7 @@ SMALL: dict[str, Any] = {
 
 def test_warm_up_learns_the_clips_and_leaves_the_generator_alone() -> None:
     settings = MotionSettings(**SMALL)
-    policy = job.new_policy(settings, 1)
+    policy = new_policy(settings, 1)
     torch.manual_seed(0)
     held = clips(TRAINING_TEXTS, settings.frames, torch.full((len(TRAINING_TEXTS),), 0.5))
     before, state = float(warm_up_loss(policy, held, TRAINING_TEXTS).detach()), torch.get_rng_state()
@@ -42,7 +43,7 @@ def test_a_diffusion_policy_makes_sensible_clips_after_its_warm_up() -> None:
     settings = MotionSettings(
         policy="diffusion", embedding="words", hidden=32, frames=16, denoising_steps=4, warm_steps=80, warm_batch=16
     )
-    policy = job.new_policy(settings, 1)
+    policy = new_policy(settings, 1)
 
     def held_out() -> float:
         torch.manual_seed(0)
@@ -59,8 +60,8 @@ def test_a_run_leaves_its_files_and_resumes_bit_for_bit(kind: str, tmp_path: Pat
         pytest.importorskip("diffusers")
     settings = MotionSettings(**{**SMALL, "policy": kind, "warm_steps": 4 if kind == "diffusion" else 30})
     start = parse_start("tuned")
-    straight = job.build(settings, start, 5, tmp_path)
-    record, line = job.Record(straight, EVALUATION_TEXTS[0], 5), FakeLink()
+    straight = build(settings, start, 5, tmp_path)
+    record, line = RunRecord(straight, EVALUATION_TEXTS[0], 5), FakeLink()
     straight.train(link=line)
     record.write(tmp_path)
     arrays = numpy.load(tmp_path / "motion.npz")
@@ -69,7 +70,7 @@ def test_a_run_leaves_its_files_and_resumes_bit_for_bit(kind: str, tmp_path: Pat
     assert not numpy.allclose(arrays["start"], arrays["end"])
     assert (tmp_path / "motion.png").read_bytes().startswith(b"\x89PNG")
     assert {"eval/reward", "rewards/reach/mean", "kl"} <= line.observed()[2].metrics.keys()
-    resumed = job.build(settings, start, 5, tmp_path)
+    resumed = build(settings, start, 5, tmp_path)
     checkpoint.load(resumed, tmp_path / "checkpoint-2")
     resumed.train(link=FakeLink())
     assert all(map(torch.equal, straight.policy.parameters(), resumed.policy.parameters()))

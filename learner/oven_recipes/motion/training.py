@@ -1,0 +1,123 @@
+"""Builds the recipe's trainer with its policy, teachers, committee and evaluation, and runs training."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from oven_core.protocol.messages import MetricSpec
+from oven_learner.client.held_out_evaluation import Measurements
+from oven_learner.policies import (
+    DiffusionPolicy,
+    GaussianTrajectory,
+    Policy,
+    PolicyTrainer,
+    PolicyTrainerConfig,
+    TemporalUNet,
+    TextEncoder,
+    TrajectoryNetwork,
+    checkpoint,
+)
+from oven_learner.policies.diffusion import diffusers
+from oven_learner.rewards import Committee
+from oven_recipes.base import LR_BOUNDS, TrainingRequest
+from oven_recipes.motion.intents import EVALUATION_TEXTS, TRAINING_TEXTS
+from oven_recipes.motion.rewards import RULES, WEIGHTS, held_out_rewards
+from oven_recipes.motion.run_record import RunRecord
+from oven_recipes.motion.settings import MotionSettings, Start, parse_start
+from oven_recipes.motion.skeleton import DIMS
+from oven_recipes.motion.warm_up import warm_up
+from oven_recipes.runner import end_on_sigterm
+
+BETA_BOUNDS = (0.01, 10.0)
+HELD_OUT = MetricSpec(name="eval/reward", better="up", held_out=True, ceiling=1.0)
+
+
+def build(settings: MotionSettings, start: Start, seed: int, output: Path | None = None) -> PolicyTrainer:
+    """Build the trainer for one starting configuration, with a pretrained policy and pretrained teachers."""
+    habit = settings.habit
+    policy = warm_up(new_policy(settings, seed), settings, habit, seed)
+    narrow = settings.model_copy(update={"hidden": settings.hidden // 2})
+    teachers = {
+        "small": warm_up(new_policy(narrow, seed + 1), settings, habit, seed + 1),
+        "strong": warm_up(new_policy(settings, seed + 2), settings, (1.0, 1.0), seed + 2),
+    }
+    return PolicyTrainer(
+        policy,
+        Committee(RULES, weights=WEIGHTS, quorum=1, seed=seed),
+        TRAINING_TEXTS,
+        PolicyTrainerConfig(
+            max_steps=settings.steps,
+            group_size=settings.group_size,
+            conditions_per_step=settings.intents_per_step,
+            learning_rate=start.learning_rate,
+            beta=settings.beta if start.beta is None else start.beta,
+            updates_per_batch=settings.updates_per_batch,
+            max_grad_norm=settings.max_grad_norm,
+            seed=seed,
+            lr_bounds=LR_BOUNDS,
+            beta_bounds=BETA_BOUNDS,
+            save_steps=settings.save_every,
+        ),
+        teachers=teachers,
+        teacher=start.teacher,
+        evaluate=held_out_evaluation(policy, seed),
+        evaluate_every=settings.eval_every,
+        metrics=(MetricSpec(name="reward", better="up", ceiling=1.0), HELD_OUT),
+        output_dir=output,
+    )
+
+
+def new_policy(settings: MotionSettings, seed: int) -> Policy:
+    """Return a freshly initialised policy. torch's global generator is restored."""
+    encode = TextEncoder(TRAINING_TEXTS, settings.embedding)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        if settings.policy == "gaussian":
+            return GaussianTrajectory(
+                TrajectoryNetwork(encode.dim, settings.frames, DIMS, hidden=settings.hidden), encode
+            )
+        scheduler = diffusers().DDIMScheduler(
+            num_train_timesteps=100, beta_schedule="squaredcos_cap_v2", prediction_type="sample", clip_sample=False
+        )
+        width = max(8, settings.hidden // 4)
+        return DiffusionPolicy(
+            TemporalUNet(encode.dim, settings.frames, DIMS, channels=(width, 2 * width)),
+            scheduler,
+            frames=settings.frames,
+            dims=DIMS,
+            steps=settings.denoising_steps,
+            encode=encode,
+        )
+
+
+def held_out_evaluation(policy: Policy, seed: int) -> Callable[[], Measurements]:
+    """Return a function that scores clips for the held-out intents, always with the same noise."""
+
+    def evaluate() -> Measurements:  # `connect` restores the generators
+        return {HELD_OUT.name: held_out_rewards(policy, seed).tolist()}
+
+    return evaluate
+
+
+def train(request: TrainingRequest) -> None:
+    """Run training to completion; SIGTERM stops it cleanly.
+
+    Writes `motion.png` and `motion.npz` to the run's folder.
+    """
+    torch.set_num_threads(1)  # more threads do not help with such small steps
+    options = {**request.options, **({"max_steps": request.steps} if request.steps else {})}
+    settings = MotionSettings.model_validate(options)
+    checkpoints = request.folder / "checkpoints"
+    checkpoints.mkdir(exist_ok=True)
+    trainer: PolicyTrainer | None = None
+    end_on_sigterm(lambda: trainer.client if trainer is not None else None)
+    trainer = build(settings, parse_start(request.start), request.seed, checkpoints)
+    record = RunRecord(trainer, EVALUATION_TEXTS[0], request.seed)
+    resumed = checkpoint.newest(checkpoints) if request.resume else None
+    if resumed is not None:
+        checkpoint.load(trainer, resumed)
+    trainer.train(seconds=request.seconds, recipe="motion")
+    record.write(request.folder)

@@ -1,0 +1,68 @@
+"""Pretrains policies on synthetic clips of an arm that turns at the shoulder towards an intent."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+from torch.optim.lr_scheduler import LambdaLR
+
+from oven_learner.policies import DiffusionPolicy, Policy, Samples
+from oven_recipes.motion.intents import INTENTS, TRAINING_TEXTS
+from oven_recipes.motion.settings import MotionSettings
+from oven_recipes.motion.skeleton import DIMS, JOINT_INDEX
+from oven_recipes.small_models import optimizer_step
+
+JOINT_NOISE = 0.03
+"""Standard deviation of the noise on every joint and frame of a clip, in radians. It keeps densities finite."""
+
+
+def clips(texts: Sequence[str], frames: int, reached_fractions: Tensor) -> Tensor:
+    """Return clips (B, F, 72) in which the arm turns at the shoulder from rest towards the intent. The motion starts
+    and ends slowly, and stops at `reached_fractions`, (B,), of the full rotation."""
+    time = torch.linspace(0, 1, frames).clamp(max=0.75) / 0.75
+    eased_time = time.pow(2) * (3 - 2 * time)  # (F,)
+    rotations = torch.stack([_shoulder_rotation(text) for text in texts])  # (B, 72)
+    motion = eased_time[None, :, None] * (reached_fractions[:, None] * rotations)[:, None]
+    return motion + JOINT_NOISE * torch.randn_like(motion)
+
+
+@lru_cache
+def _shoulder_rotation(text: str) -> Tensor:
+    """Return the shoulder rotation (72,) that points the arm towards the intent."""
+    intent = INTENTS[text]
+    rest = torch.tensor([1.0 if intent.side == "left" else -1.0, 0.0, 0.0])
+    goal = torch.tensor(intent.direction)
+    axis = torch.linalg.cross(rest, goal)
+    rotation, first_index = torch.zeros(DIMS), 3 * JOINT_INDEX[f"{intent.side}_shoulder"]
+    rotation[first_index : first_index + 3] = axis / axis.norm() * math.acos(float(rest @ goal))
+    return rotation
+
+
+def warm_up(policy: Policy, settings: MotionSettings, habit: tuple[float, float], seed: int) -> Policy:
+    """Train `policy` on synthetic clips, and return it. `habit` is the minimum and maximum fraction of the full
+    rotation in these clips. torch's global generator is restored."""
+    optimizer = torch.optim.AdamW(
+        policy.parameters(), lr=settings.warm_learning_rate, weight_decay=0.0, betas=(0.9, 0.95)
+    )
+    schedule = LambdaLR(optimizer, lambda step: 1 - 0.9 * step / max(1, settings.warm_steps))
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        for _ in range(settings.warm_steps):
+            texts = [TRAINING_TEXTS[i] for i in torch.randint(len(TRAINING_TEXTS), (settings.warm_batch,)).tolist()]
+            reached_fractions = habit[0] + (habit[1] - habit[0]) * torch.rand(len(texts))
+            loss = warm_up_loss(policy, clips(texts, settings.frames, reached_fractions), texts)
+            optimizer_step(loss, policy.parameters(), optimizer, schedule)
+    return policy.eval()
+
+
+def warm_up_loss(policy: Policy, batch: Tensor, texts: Sequence[str]) -> Tensor:
+    """Return the warm-up's loss: the clips' negative log-density per coordinate, or a diffusion model's denoising
+    error."""
+    if isinstance(policy, DiffusionPolicy):
+        return policy.denoising_loss(batch, texts)
+    samples = Samples({"trajectory": batch}, torch.ones_like(batch).flatten(1), [])
+    return -policy.step_log_probs(samples, texts).mean()

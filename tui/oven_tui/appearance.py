@@ -22,7 +22,7 @@ DARK, LIGHT = "textual-dark", "textual-light"
 COLOUR_BLIND, COLOUR_BLIND_LIGHT = "colour-blind", "colour-blind-light"
 THEMES = (DARK, LIGHT, COLOUR_BLIND, COLOUR_BLIND_LIGHT)
 """Themes in the order in which ctrl+t cycles through them."""
-OWN_THEMES = (
+CUSTOM_THEMES = (
     Theme(
         name=COLOUR_BLIND,
         primary="#56B4E9",
@@ -51,19 +51,20 @@ OWN_THEMES = (
         dark=False,
     ),
 )
-"""Eight colours that can be distinguished with every common colour blindness (Okabe & Ito 2008)."""
+"""Themes for colour-blind users, based on the eight-colour palette of Okabe & Ito (2008)."""
 VISIBLE_CONTRAST = 0.2
-"""Minimum difference in brightness at which a background is visible, such as the position of a scrollbar."""
+"""Minimum difference in brightness, 0..1, from the screen's background. Without colour, a background that differs more,
+such as a scrollbar's thumb, is shown in reverse video."""
 ASCII_SYMBOLS: Final = {
     **dict(zip("●■▲◆★✚▼♦", "O#^*@+V&", strict=True)),  # agents (cell_text.GLYPHS)
-    **dict(zip("◌✔✗○✓⚑", ".vXov!", strict=True)),  # fates, and an operator's command
+    **dict(zip("◌✔✗○✓⚑", ".vXov!", strict=True)),  # outcomes of decisions, and an operator's command
     **dict(zip("→←↑↓⇒▸◂▴▾⏎␣", "><^v>><^v<_", strict=True)),
     **dict(zip("×÷±≤≥≈≠−·•…–—", "x/~<>~!-.*.--", strict=True)),
     **dict(zip("“”\u2018\u2019«»‖¶§°", "\"\"''<>\"Ps'", strict=True)),
     **dict(zip("αβγδελμπρσΔΣ", "abgdelmprsDS", strict=True)),
     **dict(zip("█▓▒░▌▐┊┆╎━═─╌", "#%:.||:::==--", strict=True)),
 }
-"""Symbol → ASCII replacement. All agents, and all marks of a chart, have different replacements."""
+"""Symbol → ASCII replacement. No two agents, and no two chart markers, share a replacement."""
 BRAILLE, BOX, BLOCKS = range(0x2800, 0x2900), range(0x2500, 0x2580), range(0x2580, 0x25A0)
 VERTICAL_SYMBOLS: Final = frozenset("│┃║╷╵╽╿")
 """Box-drawing symbols that become a bar. The others, such as corners and crossings, become a plus."""
@@ -82,7 +83,7 @@ class Appearance:
         return THEMES[2 * self.colour_blind + self.light]
 
     def filters(self, default_filters: Sequence[LineFilter], no_colour: bool) -> list[LineFilter]:
-        """Return the filters for every line. Without colour, they replace Textual's filters, which mix colours."""
+        """Return the filters for every line. `no_colour` drops Textual's filters, because they blend colours."""
         return [*([_COLOUR_REMOVER] if no_colour else default_filters), *([_ASCII_REPLACER] if self.ascii else [])]
 
 
@@ -139,7 +140,7 @@ def _dots(dots: int) -> str:
 
 
 class ColourRemover(LineFilter):
-    """Removes all colour for NO_COLOR (no-color.org), but keeps bold and dim. Textual's filter makes greys."""
+    """Removes all colour for NO_COLOR (no-color.org), but keeps bold and dim. Textual's own filter leaves greys."""
 
     def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
         base = background.brightness

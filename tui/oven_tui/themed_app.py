@@ -17,7 +17,7 @@ from textual.widget import Widget
 from textual.widgets import Static
 
 from oven_runs.access.run_access import RunAccess
-from oven_tui.appearance import OWN_THEMES, THEMES, Appearance
+from oven_tui.appearance import CUSTOM_THEMES, THEMES, Appearance
 
 Result = TypeVar("Result")
 WidgetType = TypeVar("WidgetType", bound=Widget)
@@ -53,7 +53,7 @@ class ThemedApp(App[Result]):
 
     def on_mount(self) -> None:
         """Apply the chosen theme. Textual also calls the handlers of subclasses."""
-        for theme in OWN_THEMES:
+        for theme in CUSTOM_THEMES:
             self.register_theme(theme)
         self.theme = self.appearance.theme
 

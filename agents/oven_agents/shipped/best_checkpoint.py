@@ -41,7 +41,7 @@ class BestCheckpoint(Agent):
     moments, too. The same holds for weights that moved by more than the steps. If the rate fell since the best reading,
     there is no second cut. After MAX_ROLLBACKS rollbacks without a new best, the agent leaves the run alone. After a
     failed rollback (oven_agents.stats.rollback_success), it only rolls back if the rate has grown. It does nothing if
-    completions came from another policy (oven_agents.stats.policy_shift).
+    completions were sampled from a different policy (oven_agents.stats.policy_shift).
 
     False alarms: noise is the deviation of the readings around a trend. The threshold is SIGMAS deviations beyond the
     expected maximum of that many readings. A few readings give a poor estimate, hence the comparison with earlier

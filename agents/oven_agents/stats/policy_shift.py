@@ -1,4 +1,5 @@
-"""Tests whether the policy or only its judges changed, and whether completions come from another policy."""
+"""Tests whether the policy itself changed or only its judges did, and whether completions were sampled from a different
+policy."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from oven_agents.stats.objective import readings
 GAUGES: Final = ("entropy", "kl", "completions/mean_length")
 """Gauges that show a changed policy under any judge, unlike the gradient, which depends on the rewards."""
 REFERENCE_TICKS = 16
-"""Number of ticks before the onset with which a gauge is compared."""
+"""Number of ticks before the onset that serve as a gauge's baseline."""
 MIN_VALUES = 8
 """Minimum number of a gauge's values before the onset. Fewer give a poor estimate of the noise."""
 MIN_DEVIATIONS = 4.0
@@ -21,13 +22,13 @@ MIN_DEVIATIONS = 4.0
 MIN_SHIFT = 0.2
 """Minimum shift of a gauge's logarithm, for gauges with little noise."""
 LOST_QUALITY_SHARE: Final = 0.03
-"""Share of the best held-out reading that counts as lost quality."""
+"""Relative drop from the best held-out reading that counts as lost quality."""
 COLLAPSE_SHARE: Final = 0.2
-"""Share of the best held-out reading that counts as a collapse, after a collapse of the reward."""
+"""Relative drop from the best held-out reading that confirms a collapse once the reward has collapsed."""
 
 
 def quality_dropped(window: Window) -> bool | None:
-    """Return whether the newest held-out reading lost more than LOST_QUALITY_SHARE of the best, or None if unknown."""
+    """Return whether the newest held-out reading is more than LOST_QUALITY_SHARE below the best, or None if unknown."""
     values = [value for _, value in readings(window)]
     if len(values) < 2:
         return None
@@ -59,23 +60,23 @@ def _has_shifted(window: Window, gauge: str, onset: int) -> bool | None:
 
 KL: Final = "kl"
 MAX_MEAN_KL: Final = 200.0
-"""Mean KL estimate, in nats per token, above which completions come from another policy."""
+"""Mean KL estimate, in nats per token, above which completions were sampled from a different policy."""
 RECENT_TICKS: Final = 40
-"""Number of ticks to read. Ticks that a rollback discarded count, because the test is about the run."""
+"""Number of ticks to test. Ticks discarded by a rollback are included, because the test concerns the whole run."""
 
 
 def is_off_policy(window: Window, since: int | None = None) -> bool:
-    """Return whether completions came from another policy in the last RECENT_TICKS ticks, or since tick `since` if
-    that is longer ago.
+    """Return whether completions were sampled from a different policy in the last RECENT_TICKS ticks, or since tick
+    `since` if that is longer ago.
 
     The KL to the reference model is estimated by r − 1 − ln r with r = π_ref/π on the sampled tokens (Schulman 2020,
     "Approximating KL divergence", k3; TRL's `kl`). On tokens that the policy sampled itself, the mean of r is 1 for any
     reference. So its mean over many ticks exceeds MAX_MEAN_KL with a probability of at most 1/MAX_MEAN_KL (Markov's
-    inequality). For floats, −ln r stays far below this bound. The bound is relative to earlier estimates, because some
-    trainers sum over a completion.
+    inequality). In floating point, the −ln r term is always far below this bound. The bound is relative to earlier
+    estimates, because some trainers sum over a completion.
 
-    Tokens of another policy come from workers with other weights, a stale cache, or a tool's answer that counts as a
-    completion. Neither a rollback nor an anchor helps against them. The policy has to adapt.
+    Off-policy tokens come from workers with outdated weights, a stale cache, or a tool's answer that is counted as part
+    of a completion. Neither a rollback nor an anchor fixes this. The policy has to adapt.
     """
     ticks = RECENT_TICKS if since is None else max(RECENT_TICKS, window.tick - since)
     kls = window.surviving_series(KL)

@@ -65,7 +65,8 @@ class StepAxes:
         self._globs: dict[str, str] = {}
         self._axis_of: dict[str, str] = {}  # cache: metric → axis, or "" if it has none
         self._newest: dict[str, object] = {}  # axis → newest value
-        self._row_column = ""  # the column with the step of rows without another axis
+        self._latest_axis = ""  # the axis that was updated last
+        self._step_column = ""  # the first step column that the run used, other than W&B's counter
 
     def define(self, name: str, glob: str, axis: str) -> None:
         """Add a definition. It replaces an earlier one with the same name."""
@@ -78,7 +79,7 @@ class StepAxes:
         axes = {name: self._axis(name) for name in values}
         for axis in filter(None, axes.values()):
             if axis in values:
-                self._newest[axis] = values[axis]
+                self._newest[axis], self._latest_axis = values[axis], axis
         row_step = self._row_step(values, axes)
         steps: dict[object, dict[str, object]] = {}
         for name, value in values.items():
@@ -89,16 +90,24 @@ class StepAxes:
         return list(steps.items())
 
     def _row_step(self, values: Mapping[str, object], axes: Mapping[str, str]) -> object:
-        """Return the step of metrics without an axis. W&B's counter of calls has a different unit than other axes. So
-        another axis takes precedence, with its value in this row or else its newest value."""
+        """Return the step of metrics without an axis, from the first of these sources that exists:
+
+        1. The column that the user named. If there is one, the others are not used.
+        2. The run's step column, in this row.
+        3. An axis in this row, preferably one of the row's own metrics.
+        4. The newest value of the axis that was updated last.
+        5. W&B's counter of calls, if the run has not used a step column. Its unit differs from that of the others.
+        """
         if self._step:
             return values.get(self._step)
-        if self._row_column in ("", _CALL_COUNTER):
-            self._row_column = next((name for name in STEP_COLUMNS if name in values), self._row_column)
-        if not self._newest or (self._row_column != _CALL_COUNTER and self._row_column in values):
-            return values.get(self._row_column)
-        in_row = [axis for axis in (*axes.values(), *self._newest) if axis in values]
-        return values[in_row[0]] if in_row else next(reversed(self._newest.values()))
+        if not self._step_column:
+            self._step_column = next((name for name in STEP_COLUMNS if name in values and name != _CALL_COUNTER), "")
+        for column in (self._step_column, *axes.values(), *self._newest):
+            if column in values:
+                return values[column]
+        if self._latest_axis:
+            return self._newest[self._latest_axis]
+        return None if self._step_column else values.get(_CALL_COUNTER)
 
     def _axis(self, name: str) -> str:
         if self._step:

@@ -1,6 +1,6 @@
-"""Add the prior service's rules to a run before it starts.
+"""Adds the knowledge graph's rules to a run before it starts. The prior service sends them.
 
-RunStarted then contains these rules, so the mesh can apply them from the log without the service.
+RunStarted then contains these rules, so the mesh can apply them from the log without the prior service.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _Rules = TypeVar("_Rules", bound=Rules)
 
 
 def with_graph_rules(rules: _Rules, info: GraphInfo) -> _Rules:
-    """Add the graph's contradictions and requirements to `rules`.
+    """Add the knowledge graph's contradictions and requirements to `rules`.
 
     The user's own rules come first. The order within a contradiction does not matter. Merging twice changes nothing.
     """
@@ -32,7 +32,7 @@ def with_graph_rules(rules: _Rules, info: GraphInfo) -> _Rules:
 
 
 async def request_graph_info(bus: Bus, timeout_s: float = 2.0) -> GraphInfo:
-    """Request the rules of the service's graph. Raises BusError if there is no valid reply."""
+    """Request the knowledge graph's rules from the prior service. Raises BusError if there is no valid reply."""
     reply = await bus.request(names.kg("info"), GraphInfoRequest().wire(), timeout_s)
     try:
         return GraphInfo.model_validate_json(reply)

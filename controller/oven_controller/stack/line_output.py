@@ -79,6 +79,53 @@ def outcome_text(body: Outcome) -> str:
     return f"{subject}: {figures or 'no figures'}" + (f"; reputations {reputations}" if reputations else "")
 
 
+def event_line(event: Event) -> str:
+    """Return the line of an event, or an empty string if the line also depends on earlier events."""
+    match event.body:
+        case RunStarted() as body:
+            return f"learner  {_run_start_text(body)}"
+        case Receipt() as body:
+            return f"receipt  {_receipt_text(body)}"
+        case OperatorCommand() as body:
+            sender = "operator" if event.author == OPERATOR else f"operator {event.author}"
+            return f"{sender}: {command_text(body)}"
+        case OperatorKey() as body:
+            return f"operator {body.name}: the key was {'added' if body.key else 'revoked'}"
+        case CommandAnswer() as body:
+            return f"answer   to {body.operator}: {body.action} {'done' if body.done else 'refused'}: {body.reason}"
+        case Outcome() as body:
+            return f"outcome  {outcome_text(body)}"
+        case ActuatorAnnounced() as body:
+            return f"learner  {describe_actuator(body)}"
+        case Alert() as body:
+            return f"alert    {event.author}: {alert_text(body)}"
+        case PromptsInjected() as body:
+            return f"prompts  {describe_prompts(body)}"
+        case RunEnded() as body:
+            return f"learner  {body.reason} at step {body.step}{_suffix(body.detail)}"
+        case _:
+            return ""
+
+
+def _run_start_text(body: RunStarted) -> str:
+    limits = [f"{body.horizon.max_steps} steps"] if body.horizon.max_steps else []
+    limits += [f"{body.horizon.seconds:g} s"] if body.horizon.seconds else []
+    knobs = ", ".join(f"{spec.name} {format_value(spec.value)}".strip(" –") for spec in body.actuators)
+    return f"{body.recipe}, {' or '.join(limits) or 'no limit'}; knobs: {knobs}"
+
+
+def _receipt_text(body: Receipt) -> str:
+    if not body.decision_id:
+        source = " command" if body.command and not body.command.startswith("local-") else ""
+        return f"{body.actuator}{source} {body.status} at step {body.step}: {body.reason}"
+    change = f"{format_value(body.before)} → {format_value(body.after)}"
+    return f"{body.actuator} {change} {body.status} at step {body.step}{_suffix(body.reason)}"
+
+
+def _suffix(text: str) -> str:
+    return f": {text}" if text else ""
+
+
 def votes_text(agent: AgentView) -> str:
     """Describe the votes of an agent."""
     support = f"voted for {counted(agent.backed, 'adopted decision')}"
@@ -99,8 +146,8 @@ class LinePrinter:
         self._printed_step = -1
         self._reminders = Reminders()
         self._own_agents = own_agents
-        self._unprinted_agents = 0
-        """Number of own agents that joined, or cannot fire, and that have not been printed yet."""
+        self._agent_summary_pending = False
+        """Whether own agents joined, or cannot fire, since the last summary of agents."""
         self._repetitions: dict[str, tuple[str, int]] = {}
         """For each knob, the last proposal that was not adopted, and how often it was repeated."""
         self._cannot_fire: dict[str, str] = {}
@@ -117,54 +164,23 @@ class LinePrinter:
         live_agents = {name for name, agent in self.view.agents.items() if agent.live}
         self._feed(event)
         match event.body:
-            case RunStarted() as body:
+            case RunStarted():
                 self._printed_step = -1
-                limits = [f"{body.horizon.max_steps} steps"] if body.horizon.max_steps else []
-                limits += [f"{body.horizon.seconds:g} s"] if body.horizon.seconds else []
-                knobs = ", ".join(f"{spec.name} {format_value(spec.value)}".strip(" –") for spec in body.actuators)
-                self._print(event, f"learner  {body.recipe}, {' or '.join(limits) or 'no limit'}; knobs: {knobs}")
             case Observation() as body:
                 self._print_observation(event, body)
             case Decision() as body:
                 self._print_decision(event, body, format_value(knobs_before.get(body.actuator, body.before)))
-            case Receipt(decision_id="") as body:
-                answer = " command" if body.command and not body.command.startswith("local-") else ""
-                self._print(event, f"receipt  {body.actuator}{answer} {body.status} at step {body.step}: {body.reason}")
-            case Receipt() as body:
-                reason = f": {body.reason}" if body.reason else ""
-                change = f"{format_value(body.before)} → {format_value(body.after)}"
-                self._print(event, f"receipt  {body.actuator} {change} {body.status} at step {body.step}{reason}")
             case AgentStatus() as body:
                 self._print_agent_status(event, body, event.author in live_agents)
-            case OperatorCommand() as body:
-                sender = "operator" if event.author == OPERATOR else f"operator {event.author}"
-                self._print(event, f"{sender}: {command_text(body)}")
-            case OperatorKey() as body:
-                self._print(event, f"operator {body.name}: the key was {'added' if body.key else 'revoked'}")
-            case CommandAnswer() as body:
-                verdict = "done" if body.done else "refused"
-                self._print(event, f"answer   to {body.operator}: {body.action} {verdict}: {body.reason}")
-            case Outcome() as body:
-                self._print(event, f"outcome  {outcome_text(body)}")
-            case _:
-                self._print_announcement(event)
-
-    def _print_announcement(self, event: Event) -> None:
-        """Print the learner's announcements, the end of the run and the agents' alerts."""
-        match event.body:
-            case ActuatorAnnounced() as body:
-                self._print(event, f"learner  {describe_actuator(body)}")
-            case Alert() as body if self.view.alert is not None:
-                self._print(event, f"alert    {event.author}: {alert_text(body)}")
-            case PromptsInjected() as body:
-                self._print(event, f"prompts  {describe_prompts(body)}")
-            case RunEnded() as body:
+            case Alert() if self.view.alert is None:
+                return  # it neither raised nor cleared an alert
+            case RunEnded():
                 for actuator in list(self._repetitions):
                     self._print_repetitions(event, actuator)
-                detail = f": {body.detail}" if body.detail else ""
-                self._print(event, f"learner  {body.reason} at step {body.step}{detail}")
             case _:
                 pass
+        if line := event_line(event):
+            self._print(event, line)
 
     def _print_decision(self, event: Event, body: Decision, before: str) -> None:
         """Print a decision. Repetitions of a proposal that was not adopted are only counted."""
@@ -186,22 +202,37 @@ class LinePrinter:
             self._print(event, f"decision {change}, repeated {counted(times, 'time')}")
 
     def _print_agent_status(self, event: Event, body: AgentStatus, was_live: bool) -> None:
-        verb = {"joined": "joined", "cannot_fire": "cannot fire", "left": "left"}.get(body.state, "")
-        if body.state == "notice":
-            self._print(event, f"notice   {event.author}: {body.reason}")
-        if not verb or (body.state == "joined" and was_live):
-            return  # agents also join when a run starts, and after each loss of the connection
-        if body.state == "left" and body.reason == STOP_REASON and self.view.ended is not None:
-            self._stopped_agents += 1
-            return
-        if body.state == "cannot_fire" and self._cannot_fire.get(event.author) == body.reason:
-            return
-        self._cannot_fire[event.author] = body.reason if body.state == "cannot_fire" else ""
-        if body.state != "left" and event.author in self._own_agents and self._printed_step < 0:
-            self._unprinted_agents += 1
-            return
-        reason = f": {body.reason}" if body.reason else ""
-        self._print(event, f"agent    {event.author} {verb}{reason}")
+        """Print a notice, or a change of an agent's state. Agents leaving at shutdown are only counted."""
+        name = event.author
+        match body.state:
+            case "notice":
+                self._print(event, f"notice   {name}: {body.reason}")
+            case "joined" if not was_live:  # agents also join when a run starts, and after each loss of the connection
+                self._cannot_fire[name] = ""
+                self._print_arrival(event, f"joined{_suffix(body.reason)}")
+            case "cannot_fire" if self._cannot_fire.get(name) != body.reason:
+                self._cannot_fire[name] = body.reason
+                self._print_arrival(event, f"cannot fire{_suffix(body.reason)}")
+            case "left" if body.reason == STOP_REASON and self.view.ended is not None:
+                self._stopped_agents += 1
+            case "left":
+                self._cannot_fire[name] = ""
+                self._print(event, f"agent    {name} left{_suffix(body.reason)}")
+            case _:
+                pass
+
+    def _print_arrival(self, event: Event, text: str) -> None:
+        """Print that an agent joined or cannot fire. Before the first observation, own agents are only summarised."""
+        if event.author in self._own_agents and self._printed_step < 0:
+            self._agent_summary_pending = True
+        else:
+            self._print(event, f"agent    {event.author} {text}")
+
+    def _print_agent_summary(self, event: Event) -> None:
+        own_agents = [agent for name, agent in self.view.agents.items() if name in self._own_agents and agent.live]
+        count = sum(bool(agent.cannot_fire) for agent in own_agents)
+        detail = f"; {count} cannot fire in this run; the summary at the end says why" if count else ""
+        self._print(event, f"{counted(len(own_agents), 'agent')} joined{detail}")
 
     def _feed(self, event: Event) -> None:
         self.view.feed(event)
@@ -209,12 +240,9 @@ class LinePrinter:
             self.gap_finder.feed(event.body)
 
     def _print_observation(self, event: Event, body: Observation) -> None:
-        if self._unprinted_agents:
-            self._unprinted_agents = 0
-            own_agents = [agent for name, agent in self.view.agents.items() if name in self._own_agents and agent.live]
-            count = sum(bool(agent.cannot_fire) for agent in own_agents)
-            detail = f"; {count} cannot fire in this run; the summary at the end says why" if count else ""
-            self._print(event, f"{counted(len(own_agents), 'agent')} joined{detail}")
+        if self._agent_summary_pending:
+            self._agent_summary_pending = False
+            self._print_agent_summary(event)
         for member in self.view.quarantined():
             if member not in self._quarantined_members:
                 self._print(event, quarantine_text(member))

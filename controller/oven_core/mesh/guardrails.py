@@ -196,7 +196,7 @@ def _check_pending_advice(state: State, spec: ActuatorSpec, value: Value, only_n
     frozen = state.vote_limits.frozen_reason(spec.name, state.rules)
     if state.autonomy_for(spec.name) != "advise" and not only_newcomers and not frozen:
         return ""
-    return f"already advised: decision {older.id} waits for approval until tick {older.expires_at_tick}"
+    return f"already advised: decision {older.id} is awaiting approval until tick {older.expires_at_tick}"
 
 
 def _check_learner_rejections(state: State, spec: ActuatorSpec) -> str:

@@ -162,6 +162,8 @@ def test_metrics_are_placed_at_the_step_of_their_axis() -> None:
     assert placed["eval/loss"] == 7
     placed = {n: s for s, values in axes.by_step({"_step": 2, "train/loss": 1.0, "eval/loss": 1.0}) for n in values}
     assert (placed["train/loss"], placed["eval/loss"]) == (10, 7), "each axis's newest value"
+    axes.by_step({"_step": 3, "train/step": 20, "train/loss": 1.0})
+    assert axes.by_step({"_step": 4, "other": 2.0})[0][0] == 20, "the axis updated last, not the one first seen last"
     plain = StepAxes()
     assert plain.by_step({"_step": 4, "loss": 1.0}) == [(4, {"_step": 4, "loss": 1.0})]
     named_ = StepAxes("my_step")

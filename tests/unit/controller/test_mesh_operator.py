@@ -81,7 +81,7 @@ def test_the_same_advice_is_not_given_twice_while_it_waits() -> None:
         log.propose("amy", 0.5, confidence=0.9)
         log.vote("bob", "for")
         if tick <= 10:
-            assert f"already advised: decision {advice.id} waits for approval until tick 10" in log.last.reason
+            assert f"already advised: decision {advice.id} is awaiting approval until tick 10" in log.last.reason
     assert [decision.verdict for decision in log.decisions] == ["advised", "rejected", "rejected", "advised"]
     log.operator("c1", "autonomy", autonomy="auto")
     log.tick(2)

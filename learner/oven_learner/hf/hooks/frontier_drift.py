@@ -1,10 +1,10 @@
-"""Measures the metrics `frontier/*`, the policy's drift from a frontier model's answers to a fixed set of prompts.
+"""Publishes the `frontier/*` metrics, which show how far the policy drifts from a frontier model's answers.
 
-Every N steps, the policy is teacher-forced over these answers (oven_learner.frontier_divergence), which are never
-trained on. The metrics are changes since the first reading, which is taken at step 0 if the answers have arrived by
-then. A policy's distance from another model says little, but its drift is informative. The measurement uses no random
-numbers and no gradients. Another process fetches the answers, without delaying training. Nothing is published until
-they arrive.
+Every N steps, the policy is teacher-forced over the answers to a fixed set of prompts. These answers are never trained
+on (oven_learner.frontier_divergence). The metrics are changes since the first reading, which is taken at step 0 if the
+answers have arrived by then. A policy's distance from another model says little, but its drift is informative. The
+measurement uses no random numbers and no gradients. Another process fetches the answers, without delaying training.
+Nothing is published until they arrive.
 """
 
 from __future__ import annotations
@@ -31,9 +31,11 @@ BITS, KL = "frontier/bits_per_byte", "frontier/kl"
 LEVEL = "_level"
 METRICS = (
     MetricSpec(name=BITS, better="down", unit="bits per byte, change since the first reading"),
-    MetricSpec(name=KL, better="down", unit="nats per position, at least; change since the first reading"),
+    MetricSpec(name=KL, better="down", unit="nats per position (lower bound), change since the first reading"),
     MetricSpec(name=BITS + LEVEL, better="down", unit="bits per byte of the frontier model's answers"),
-    MetricSpec(name=KL + LEVEL, better="down", unit="nats per position, at least, to the frontier model"),
+    MetricSpec(
+        name=KL + LEVEL, better="down", unit="nats per position, a lower bound on the KL from the frontier model"
+    ),
 )
 
 
@@ -60,7 +62,7 @@ class FrontierDrift(StepHook):
                 self._give_up(str(error))
             else:
                 self._key = probe_set.key_of(settings.provider, settings.base_url, settings.model, prompts)
-                self._begin_if_available()
+                self._start_if_answers_arrived()
 
     def metric_specs(self) -> tuple[MetricSpec, ...]:
         return METRICS
@@ -69,12 +71,12 @@ class FrontierDrift(StepHook):
         if not self._is_active:
             return
         if self._reading is None:
-            self._begin_if_available()
+            self._start_if_answers_arrived()
             step.metrics |= self._metrics(self._first)
         elif step.trained_steps % self._settings.every == 0 or step.is_last:
             step.metrics |= self._metrics(self._measure())
 
-    def _begin_if_available(self) -> None:
+    def _start_if_answers_arrived(self) -> None:
         """Once the answers are available, take the first reading, or load it if the run is resumed."""
         try:
             answers = probe_set.read(self._folder, self._key)
@@ -118,7 +120,7 @@ class FrontierDrift(StepHook):
         return self._trainer.accelerator.unwrap_model(self._trainer.model)
 
     def _measure(self) -> Reading | None:
-        """Measure the policy. Return None if this fails, because it must not end training."""
+        """Measure the policy. Return None on failure: a failed measurement must not stop training."""
         assert self._reading is not None
         try:
             return self._reading.read(self._policy)

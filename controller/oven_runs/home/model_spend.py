@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import sqlite3
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import astuple, dataclass
 from operator import add
@@ -31,6 +32,7 @@ ROUNDING_USD: Final = 1e-9
 
 LOCK_TIMEOUT_S: Final = 5.0
 """Timeout in seconds for another process's lock on the file. A transaction takes less than a millisecond."""
+LOCK_RETRY_S: Final = 0.01
 
 _FIELDS = "calls, unanswered, unpriced, input_tokens, output_tokens, usd"
 _COLUMNS = (
@@ -186,8 +188,9 @@ def open_database(path: Path | None, tables: str) -> sqlite3.Connection:
     connection need a lock. Raises sqlite3.Error, and DatabaseError if the file is damaged."""
     file = sqlite3.connect(path or ":memory:", timeout=LOCK_TIMEOUT_S, isolation_level=None, check_same_thread=False)
     try:
+        _use_write_ahead_log(file)
         # With NORMAL, data survives the death of the process, but a power cut may lose the last writes.
-        file.executescript(f"PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL; {tables}")
+        file.executescript(f"PRAGMA synchronous = NORMAL; {tables}")
         (result,) = file.execute("PRAGMA quick_check(1)").fetchone()
         if result != "ok":
             raise sqlite3.DatabaseError(result)
@@ -195,6 +198,20 @@ def open_database(path: Path | None, tables: str) -> sqlite3.Connection:
         file.close()
         raise
     return file
+
+
+def _use_write_ahead_log(file: sqlite3.Connection) -> None:
+    """Switch to the write-ahead log. SQLite does not apply its timeout to this switch: if another process is switching
+    too, it fails at once. So this function retries for LOCK_TIMEOUT_S. Raises sqlite3.Error."""
+    deadline = time.monotonic() + LOCK_TIMEOUT_S
+    while True:
+        try:
+            file.execute("PRAGMA journal_mode = WAL")
+            return
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+                raise
+        time.sleep(LOCK_RETRY_S)
 
 
 def read_spend(run: Path, scope: str = "") -> dict[str, Spend]:

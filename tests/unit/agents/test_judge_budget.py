@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -80,6 +82,19 @@ def test_bookings_persist_and_a_dead_process_reservations_count(tmp_path: Path) 
     spend(tmp_path)
     expected = {CRITIC: Spend(calls=2, input_tokens=75, output_tokens=30, usd=0.6)}
     assert read_spend(tmp_path) == read_spend(tmp_path, JUDGES) == expected and read_spend(tmp_path, "tuner") == {}
+
+
+def test_judges_that_start_at_the_same_moment_can_create_the_file(tmp_path: Path) -> None:
+    judges = 8
+    barrier = threading.Barrier(judges)
+
+    def opened_and_closed(folder: Path) -> None:
+        barrier.wait()
+        spend(folder).close()
+
+    with ThreadPoolExecutor(judges) as pool:
+        for run in range(100):
+            list(pool.map(opened_and_closed, [tmp_path / str(run)] * judges))
 
 
 @pytest.mark.parametrize("content", [b"no database at all, but long enough to be one" * 40, b""])

@@ -25,7 +25,7 @@ DOCSTRINGS_ONLY: Final = {
     "controller/oven_core/mesh/": "recorded logs hold these reasons",
     "agents/oven_agents/shipped/": "recorded logs hold these reasons",
     "agents/oven_agents/stats/": "recorded logs hold these reasons",
-    "learner/oven_learner/rewards/scores.py": "recorded logs hold these failures",
+    "learner/oven_learner/rewards/verdicts.py": "recorded logs hold these failures",
     "learner/oven_learner/actuators.py": "receipts in recorded logs hold these reasons",
     "learner/oven_learner/client/commands.py": "receipts in recorded logs hold these reasons",
     "learner/oven_learner/rollback/disk_checkpoints.py": "receipts in recorded logs hold these reasons",

@@ -27,7 +27,7 @@ from oven_core.protocol.committee_requests import ScoreReply, ScoreRequest
 from oven_core.security.credentials import Credentials
 from oven_learner.rewards import Committee
 from oven_learner.rewards.remote_members import RemoteMembers
-from oven_learner.rewards.scores import Abstention, Cost, Scores
+from oven_learner.rewards.verdicts import Abstention, Cost, Scores
 from oven_runs.server.embedded_server import EmbeddedServer, ServerFolder
 
 

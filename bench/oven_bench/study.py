@@ -30,7 +30,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from oven_core.errors import ConfigError
-from oven_runs.process.child import end_when_closed
+from oven_runs.process.child_process import end_when_closed
 
 T = TypeVar("T")
 R = TypeVar("R")

@@ -15,7 +15,7 @@ from oven_bench.gym.sorting.sorting_task import JUDGES, held_out, pools
 from oven_bench.gym.tasks.grpo.trainee import USER, Grpo
 from oven_core.protocol.messages import Observation, RunStarted
 from oven_core.protocol.rules import Rules
-from oven_learner.client.client import OvenClient
+from oven_learner.client.oven_client import OvenClient
 from oven_learner.rollback.memory_snapshots import Snapshots
 
 BEGUN = 12

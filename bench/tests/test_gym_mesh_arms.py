@@ -16,7 +16,7 @@ from oven_bench.gym.arms.controller import MESH, MESH_WITH_GRAPH, LoopLink, Mesh
 from oven_core.protocol.messages import Decision, MetricSpec, Outcome, Receipt, RunStarted, Vote
 from oven_core.protocol.rules import Rules
 from oven_learner.actuators import Actuators
-from oven_learner.client.client import OvenClient
+from oven_learner.client.oven_client import OvenClient
 from oven_learner.rollback.memory_snapshots import Snapshots
 from oven_runs.log.replay import replay
 

@@ -8,7 +8,7 @@ import pytest
 
 from oven_bench.sandbox.attack import KINDS, OWN, PROGRAMS, Attack, Goal
 from oven_bench.sandbox.command import WITH_CTYPES, honest, shown, stopped
-from oven_llm.sandbox.probe import probe
+from oven_llm.sandbox.backend_detection import probe
 from oven_llm.sandbox.profiles import REPL
 
 BACKENDS = probe().backends

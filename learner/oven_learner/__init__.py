@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from oven_learner.actuators import Actuators as Actuators
     from oven_learner.baking.bake import bake as bake
-    from oven_learner.baking.oven import Oven as Oven
-    from oven_learner.client.client import OvenClient as OvenClient
+    from oven_learner.baking.training_handle import Oven as Oven
+    from oven_learner.client.oven_client import OvenClient as OvenClient
     from oven_learner.custom_loop import connect as connect
     from oven_learner.hf.attach import attach as attach
     from oven_learner.hf.callback import Attachment as Attachment
@@ -29,8 +29,8 @@ _MODULES = {
     "Committee": "rewards",
     "Mixture": "hf.knobs.mixture",
     "ModelDescription": "rewards",
-    "Oven": "baking.oven",
-    "OvenClient": "client.client",
+    "Oven": "baking.training_handle",
+    "OvenClient": "client.oven_client",
     "PromptSource": "hf.prompts",
     "attach": "hf.attach",
     "bake": "baking.bake",

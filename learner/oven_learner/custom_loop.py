@@ -78,7 +78,7 @@ def connect(
             memory. With `evaluate`, it also adds `run.best`, which selects the final weights.
         optimizer: a torch optimizer. It adds `optimizer.lr_scale` and, if it uses weight decay,
             `optimizer.weight_decay`. Its steps measure the learning rate, the gradient norm and the gauges of
-            oven_learner.optim.gauges.
+            oven_learner.optim.optimizer_gauges.
         scheduler: the optimizer's scheduler, if it has one.
         clip: clip gradients to this norm before each step of the `optimizer`, exactly like
             `clip_grad_norm_(model.parameters(), clip)`. It adds `grad.clip`. Remove your own clipping. If the model has
@@ -224,7 +224,7 @@ def _gauges(
     """Return the gauges of each step. Raises ConfigError for `clip` if the gradients are sharded."""
     from oven_learner.optim import snapshot
     from oven_learner.optim import weight_decay as decay
-    from oven_learner.optim.gauges import OptimizerGauges
+    from oven_learner.optim.optimizer_gauges import OptimizerGauges
     from oven_learner.optim.step_gauges import Clip, StepGauges
 
     sharded = snapshot.describe_sharding(model) if model is not None else ""

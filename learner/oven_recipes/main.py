@@ -10,7 +10,7 @@ from pathlib import Path
 
 from oven_core.errors import ConfigError, UnknownNameError, reason
 from oven_learner.rollback.checkpoint_record import in_folder, problem
-from oven_recipes.base import Recipe, TrainingRequest
+from oven_recipes.recipe_interface import Recipe, TrainingRequest
 
 
 def main(args: list[str]) -> int:

@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from oven_recipes.base import Start, TrainingRequest
+from oven_recipes.recipe_interface import Start, TrainingRequest
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class TrainedRecipe:
         return self.start_parser(text, seed, options)
 
     def train(self, request: TrainingRequest) -> None:
-        from oven_recipes.runner import train
+        from oven_recipes.training_runner import train
 
         module, _, function = self.build.partition(":")
         train(self, request, getattr(import_module(module), function))

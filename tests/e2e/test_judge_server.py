@@ -18,9 +18,9 @@ from oven_llm import providers
 from oven_llm.judges.committee_member import Member
 from oven_llm.judges.judge import Judge
 from oven_llm.providers.remote_model import RemoteModel
-from oven_recipes.grpo.model import build_tokenizer, warm_policy
 from oven_recipes.grpo.settings import GrpoSettings
-from oven_recipes.grpo.task import HABITS, draw_digits, example
+from oven_recipes.grpo.sorting_policy import build_tokenizer, warm_policy
+from oven_recipes.grpo.sorting_task import HABITS, draw_digits, example
 from oven_runs.settings.committee_settings import MemberSettings
 from oven_runs.settings.judge_providers import NO_KEY, catalogue, endpoint_of
 

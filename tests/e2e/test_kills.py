@@ -20,7 +20,7 @@ from tests.support.judge_endpoint import Endpoint
 from oven_core.protocol.announcements import ActuatorAnnounced
 from oven_core.protocol.events import Event
 from oven_core.protocol.messages import Observation, Receipt, RunEnded, RunStarted
-from oven_llm.judges.probe import TASK
+from oven_llm.judges.judge_probe import TASK
 from oven_runs.home.run_folder import RunFolder
 from oven_runs.log.replay import replay
 

@@ -16,7 +16,7 @@ from tests.golden.store import Json, Limits, digest, digest_of
 
 from oven_agents.review.backtest import Backtest, RecordedOutcome
 from oven_agents.review.open_loop_replay import CastVote
-from oven_agents.runtime.loader import load
+from oven_agents.runtime.agent_loader import load
 from oven_bench.gym.closed_loop import ClosedLoop, participants
 from oven_core.mesh.state_machine import Mesh
 from oven_core.protocol.events import Event

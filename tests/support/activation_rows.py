@@ -16,11 +16,11 @@ import torch
 from peft import get_peft_model
 from tests.support.activations import ASKED, FAMILIES, MODEL, SIZE, lora, model, oracle, stirred, tokenizer
 
+from oven_recipes.activations.activation_store import ActivationStore
 from oven_recipes.activations.capture import Activation
 from oven_recipes.activations.grpo_trainer import ActivationGRPOTrainer
 from oven_recipes.activations.model_blocks import blocks, body, unwrap_model
 from oven_recipes.activations.placeholders import PLACEHOLDER, oracle_prompt
-from oven_recipes.activations.store import ActivationStore
 
 NUMBER = re.compile(r"is it (\d+) so")
 """Which row of the data a prompt is: the question says it, and no part of the injection reads it."""

@@ -25,10 +25,10 @@ from transformers import (
 )
 from trl.trainer.grpo_config import GRPOConfig
 
+from oven_recipes.activations.activation_store import ActivationStore
 from oven_recipes.activations.capture import capture
 from oven_recipes.activations.grpo_trainer import ActivationGRPOTrainer
 from oven_recipes.activations.placeholders import oracle_prompt
-from oven_recipes.activations.store import ActivationStore
 
 ASKED = ["is", "it", "so", "what", "why", "red", "blue", "yes", "no"]
 TOLD = ["cat", "dog", "ran", "sat", "tree", "sea", "sun", "moon"]

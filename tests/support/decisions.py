@@ -6,7 +6,7 @@ from typing import Any
 
 from oven_core.protocol.messages import Decision, Value
 from oven_learner.actuators import Actuators
-from oven_learner.client.client import OvenClient
+from oven_learner.client.oven_client import OvenClient
 from oven_learner.rollback.memory_snapshots import Snapshots
 from oven_learner.testing import FakeLink, decision
 

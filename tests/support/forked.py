@@ -35,10 +35,10 @@ from typing import Any, NoReturn
 STACK = (
     "anthropic",
     "openai",
-    "oven_agents.runtime.host",
+    "oven_agents.runtime.agent_host",
     "oven_controller.cli.main",
     "oven_runs.log.replay",
-    "oven_core.replica.service",
+    "oven_core.replica.replica_process",
     "oven_runs.operator.operator_client",
     "oven_controller.stack.dry_run",
     "oven_controller.stack.run_status",
@@ -47,7 +47,7 @@ STACK = (
     "oven_learner.link.worker",
 )
 """What commands and the processes of a stack import, but for its learner."""
-TRAINING = (*STACK, "oven_kg.service.process", "oven_recipes.grpo.job", "oven_recipes.runner")
+TRAINING = (*STACK, "oven_kg.service.service_process", "oven_recipes.grpo.training_job", "oven_recipes.training_runner")
 """And what a learner does. A copy of all that takes 30 ms, ten times as long as one of the others."""
 COLD = "OVEN_TEST_COLD"
 LIMITED = "OVEN_AGENTS_MEMORY_MB"

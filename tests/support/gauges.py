@@ -6,8 +6,8 @@ import random
 from collections.abc import Iterable
 
 from oven_agents import Agent
+from oven_agents.sdk.agent_session import Session
 from oven_agents.sdk.alternative_plans import without_graph
-from oven_agents.sdk.session import Session
 from oven_agents.shipped.learning_rate import ALIGNMENT
 from oven_core.protocol.actuator_names import ACTUATORS
 from oven_core.protocol.messages import ActuatorSpec, MetricSpec, Observation, Receipt, RunStarted, Value, Vote

@@ -14,8 +14,8 @@ from typing import Any
 from nats.aio.client import Client
 
 from oven_agents import Agent, Vote, Window
-from oven_agents.runtime.host import host
-from oven_agents.sdk.session import Session
+from oven_agents.runtime.agent_host import host
+from oven_agents.sdk.agent_session import Session
 from oven_core.bus import streams
 from oven_core.bus.connection import Bus
 from oven_core.protocol.events import Event
@@ -23,14 +23,14 @@ from oven_core.protocol.messages import AgentStatus, Decision, Receipt
 from oven_core.protocol.names import Subjects
 from oven_core.protocol.permissions import inbox_prefix
 from oven_core.protocol.rules import Rules
-from oven_core.replica.service import serve, serve_history
+from oven_core.replica.replica_process import serve, serve_history
 from oven_core.security.credentials import Credentials
 from oven_core.security.signing import Keyring, Signer
 from oven_kg.checked_graph import load
 from oven_kg.service.endpoints import Answers
-from oven_kg.service.process import run_service
+from oven_kg.service.service_process import run_service
 from oven_learner.actuators import Actuators
-from oven_learner.client.client import OvenClient
+from oven_learner.client.oven_client import OvenClient
 from oven_learner.link.process_link import ProcessLink
 from oven_runs.log.replay import ReplayReport, replay
 from oven_runs.server.embedded_server import EmbeddedServer, ServerFolder

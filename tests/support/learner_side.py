@@ -22,7 +22,7 @@ from oven_core.protocol.messages import Decision, LogMessage, Message
 from oven_core.protocol.names import Subjects
 from oven_core.security.credentials import Credentials
 from oven_learner.actuators import Actuators
-from oven_learner.client.client import OvenClient
+from oven_learner.client.oven_client import OvenClient
 from oven_learner.link.link_interface import Link
 from oven_runs.server.embedded_server import EmbeddedServer, ServerFolder
 

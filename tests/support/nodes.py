@@ -19,7 +19,7 @@ from oven_core.bus.connection import Bus
 from oven_core.errors import BusError, NameInUseError
 from oven_core.protocol.names import log_stream
 from oven_core.security.credentials import Credentials
-from oven_runs.process.child import Child
+from oven_runs.process.child_process import Child
 from oven_runs.server.cluster import Node, write_confs
 from oven_runs.server.embedded_server import ServerFolder, find_binary, free_port
 

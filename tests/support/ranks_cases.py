@@ -14,7 +14,7 @@ from oven_core.protocol.messages import LogMessage, MetricSpec, Observation, Run
 from oven_core.protocol.operator_messages import OperatorCommand
 from oven_learner.actuators import Actuators
 from oven_learner.client.best_weights import BestWeights
-from oven_learner.client.client import OvenClient
+from oven_learner.client.oven_client import OvenClient
 from oven_learner.link.link_interface import Link, SilentLink
 from oven_learner.link.resume_state import ResumeState
 from oven_learner.optim.lr_scale import LearningRateScale

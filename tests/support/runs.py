@@ -7,8 +7,8 @@ import random
 from collections.abc import Callable, Iterable, Mapping
 
 from oven_agents import Agent
+from oven_agents.sdk.agent_session import Session
 from oven_agents.sdk.alternative_plans import Alternatives, Plan, TopicShares, without_graph
-from oven_agents.sdk.session import Session
 from oven_core.protocol.alerts import Alert
 from oven_core.protocol.messages import (
     ActuatorSpec,

@@ -14,9 +14,9 @@ import pytest
 from tests.support.learner_side import RUN, Server, serving, until
 from tests.support.scripted_conversation import ChatMessage, ChatRequest
 
-from oven_agents.runtime.host import host
+from oven_agents.runtime.agent_host import host
 from oven_agents.sdk.agent import Agent
-from oven_agents.sdk.session import Session
+from oven_agents.sdk.agent_session import Session
 from oven_agents.sdk.window import Window
 from oven_core.bus.connection import Bus
 from oven_core.cancellation import end
@@ -34,11 +34,11 @@ from oven_core.protocol.messages import (
 )
 from oven_core.protocol.names import Subjects
 from oven_core.protocol.rules import Rules
-from oven_core.replica.service import serve, serve_history
+from oven_core.replica.replica_process import serve, serve_history
 from oven_core.security.credentials import Credentials
 from oven_kg.checked_graph import load
 from oven_kg.service.endpoints import Answers
-from oven_kg.service.process import run_service as serving_graph
+from oven_kg.service.service_process import run_service as serving_graph
 from oven_llm.diagnosis.supervisor_agent import Supervisor
 
 ON = Subjects(RUN)

@@ -22,7 +22,7 @@ from oven_core.protocol.messages import Decision, Observation, Receipt, RunEnded
 from oven_core.protocol.rules import Rules
 from oven_core.security.credentials import Credentials
 from oven_learner.actuators import Actuators
-from oven_learner.client.client import OvenClient
+from oven_learner.client.oven_client import OvenClient
 from oven_learner.link.process_link import ProcessLink
 from oven_runs.log.replay import replay
 
@@ -39,7 +39,7 @@ class Pendulum(Agent):
         value = 2.0 if window.knobs["grad.clip"].number <= 1.0 else 1.0
         return window.propose("grad.clip", value, confidence=0.95, why="it swings")
 '''
-MESH = ("-c", "from oven_core.replica.service import main; main([])")
+MESH = ("-c", "from oven_core.replica.replica_process import main; main([])")
 RULES = Rules(
     cooldown_ticks=0, max_interventions=1_000_000, window_ticks=2, silent_ticks=30, newcomers="full", reversals=10**6
 )
@@ -81,7 +81,7 @@ class Swarm:
     async def agent(self, name: str, source: str = PENDULUM, unready: bool = False) -> Process:
         path = self.folder / f"{name}.py"
         path.write_text(source)
-        command = ["-c", f"from oven_agents.runtime.host import main; main([{str(path)!r}])"]
+        command = ["-c", f"from oven_agents.runtime.agent_host import main; main([{str(path)!r}])"]
         process = self.processes[name] = Process(command, self.site.env(name), self.folder / f"{name}.log")
         if not unready:
             await self.logged(lambda event: event.subject.endswith(f".agent.{name}"))

@@ -6,7 +6,7 @@ import json
 
 from hypothesis import strategies as st
 
-from oven_runs.traces.records import Message, Policy, Sampled, Task, Tool, ToolCall, Trace, TraceStep
+from oven_runs.traces.trace_records import Message, Policy, Sampled, Task, Tool, ToolCall, Trace, TraceStep
 
 # No halves of characters: JSON files are UTF-8.
 text = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)

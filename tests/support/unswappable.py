@@ -8,7 +8,7 @@ from functools import cached_property
 
 from oven_core.protocol.committee_requests import JudgeHealth
 from oven_core.protocol.judge_spec import JudgeSpec
-from oven_learner.rewards.scores import Cost
+from oven_learner.rewards.verdicts import Cost
 
 
 class Unswappable:

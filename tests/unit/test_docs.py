@@ -15,8 +15,8 @@ import typer.main
 from tests.support.command_line import inner_commands
 from tests.support.mesh_log import LR, Log
 
-from oven_agents.runtime.loader import load
-from oven_agents.sdk.session import Session
+from oven_agents.runtime.agent_loader import load
+from oven_agents.sdk.agent_session import Session
 from oven_bench.benches import SUMMARIES
 from oven_controller.cli.main import app, run
 from oven_core import plugins

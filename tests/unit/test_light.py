@@ -28,11 +28,11 @@ HEAVY = (
 @pytest.mark.parametrize(
     "modules",
     [
-        "oven_agents, oven_agents.runtime.host, oven_agents.shipped.learning_rate, oven_agents.shipped.curriculum",
+        "oven_agents.runtime.agent_host, oven_agents.shipped.learning_rate, oven_agents.shipped.curriculum",
         "oven_llm.judges.member_process",
         "oven_llm.providers.openai_compatible, oven_llm.providers.anthropic",
         "oven_agents.shipped.reward_weights",
-        "oven_core.replica.service, oven_runs.log.replay, oven_llm.sandbox.locked_sandbox",
+        "oven_core.replica.replica_process, oven_runs.log.replay, oven_llm.sandbox.locked_sandbox",
         "oven_controller.cli.main, oven_controller.cli.monitor, oven_controller.stack.up, "
         "oven_controller.importing.import_run, oven_controller.importing.tensorboard, oven_controller.importing.wandb",
         "oven_tui.model.monitor_view, oven_tui.model.braille_chart, oven_tui.log_feed, oven_tui.main, "
@@ -40,8 +40,8 @@ HEAVY = (
         "oven_learner, oven_recipes.grpo.recipe, oven_learner.custom_loop, oven_bench.training.drawn_starts",
         "oven_recipes.distillation.recipe, oven_recipes.pretrain.recipe",
         "oven_recipes.grpo.settings as grpo; grpo.parse_start('tuned', 1, grpo.GrpoSettings())",
-        "oven_learner.rewards, oven_recipes.grpo.task, oven_bench.committee",
-        "oven_kg.service.process, oven_controller.cli.kg_inspect",
+        "oven_learner.rewards, oven_recipes.grpo.sorting_task, oven_bench.committee",
+        "oven_kg.service.service_process, oven_controller.cli.kg_inspect",
     ],
 )
 def test_importing_it_pulls_in_nothing_heavy(modules: str) -> None:

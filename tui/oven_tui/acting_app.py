@@ -15,7 +15,7 @@ from oven_core.protocol.messages import Value
 from oven_core.protocol.operator_messages import OperatorCommand
 from oven_runs.log.command_result import CommandResult
 from oven_runs.operator.operator_client import new_command
-from oven_tui.model import choices, consequences
+from oven_tui.model import command_choices, consequences
 from oven_tui.model.command_progress import progress_text, request_text
 from oven_tui.model.commands import COMMANDS
 from oven_tui.model.decision_entries import DecisionEntry, OpenBallot
@@ -81,7 +81,7 @@ class ActingApp(ThemedApp[None]):
         entry = self.decisions().selected()
         if isinstance(entry, DecisionEntry) and entry.decision.verdict == "advised":
             self._confirm("approve this advice?", action="approve", of=entry.decision.id)
-        elif waiting := choices.advised(self.view):
+        elif waiting := command_choices.advised(self.view):
             self._choose_one("approve", waiting)
         else:
             self.notify("there is no advice to approve; agents' advice waits here after `o` sets a knob to `advise`")
@@ -92,12 +92,12 @@ class ActingApp(ThemedApp[None]):
             self._confirm("veto this ballot?", action="veto", of=entry.opened.id)
         elif isinstance(entry, DecisionEntry) and entry.decision.verdict == "advised":
             self._confirm("veto this advice?", action="veto", of=entry.decision.id)
-        elif waiting := choices.vetoable(self.view):
+        elif waiting := command_choices.vetoable(self.view):
             self._choose_one("veto", waiting)
         else:
             self.notify("there is no open ballot or advice to veto; press `e` to set a knob back")
 
-    def _choose_one(self, action: str, waiting: list[choices.Choice]) -> None:
+    def _choose_one(self, action: str, waiting: list[command_choices.Choice]) -> None:
         """Let the user choose, unless there is only one candidate, and ask for confirmation."""
 
         def confirm(subject: str) -> None:
@@ -127,17 +127,19 @@ class ActingApp(ThemedApp[None]):
 
     def action_rollback(self) -> None:
         if self._is_announced(ROLLBACK):
-            self._choose("roll back to this snapshot, or one before it", choices.snapshots(self.view), self._roll_back)
+            self._choose(
+                "roll back to this snapshot, or one before it", command_choices.snapshots(self.view), self._roll_back
+            )
 
     def _roll_back(self, target: str) -> None:
-        if target == choices.OTHER:
+        if target == command_choices.OTHER:
             self._edit_knob(ROLLBACK)
         else:
-            value = None if target == choices.NEWEST else float(target)
+            value = None if target == command_choices.NEWEST else float(target)
             self._confirm("roll back?", action="set", actuator=ROLLBACK, value=value)
 
     def action_set_knob(self) -> None:
-        entry, knobs = self.decisions().selected(), choices.knobs(self.view)
+        entry, knobs = self.decisions().selected(), command_choices.knobs(self.view)
         selected_knob = entry.decision.actuator if isinstance(entry, DecisionEntry) else ""
         if knobs:
             knobs.sort(key=lambda choice: choice.id != selected_knob)
@@ -157,7 +159,7 @@ class ActingApp(ThemedApp[None]):
             self.send_command(new_command("set", actuator=actuator, value=value))
 
     def action_mute(self) -> None:
-        self._choose("mute or unmute which agent?", choices.agents(self.view, "mute"), self._mute)
+        self._choose("mute or unmute which agent?", command_choices.agents(self.view, "mute"), self._mute)
 
     def _mute(self, agent: str) -> None:
         action = "unmute" if agent in self.view.run.muted else "mute"
@@ -165,29 +167,31 @@ class ActingApp(ThemedApp[None]):
 
     def action_trust(self, trusted: bool) -> None:
         action = "trust" if trusted else "distrust"
-        self._choose(f"{action} which agent?", choices.agents(self.view, action), partial(self._choose_scope, action))
+        self._choose(
+            f"{action} which agent?", command_choices.agents(self.view, action), partial(self._choose_scope, action)
+        )
 
     def _choose_scope(self, action: str, agent: str) -> None:
         def confirm(actuator: str) -> None:
-            actuators = (actuator,) if actuator != choices.ANY else ()
+            actuators = (actuator,) if actuator != command_choices.ANY else ()
             self._confirm(f"{action} {agent}?", action=action, agent=agent, actuators=actuators)
 
-        self._choose(f"{action} {agent} with", choices.trust_scopes(self.view), confirm)
+        self._choose(f"{action} {agent} with", command_choices.trust_scopes(self.view), confirm)
 
     def action_autonomy(self) -> None:
-        self._choose("autonomy of", choices.autonomies(self.view), self._choose_autonomy)
+        self._choose("autonomy of", command_choices.autonomies(self.view), self._choose_autonomy)
 
     def _choose_autonomy(self, actuator: str) -> None:
         self._choose(
             f"autonomy of {actuator or 'every actuator'}",
-            choices.levels(),
+            command_choices.levels(),
             lambda level: self._confirm("change the autonomy?", action="autonomy", actuator=actuator, autonomy=level),
         )
 
     # ---- questions, confirmation and sending
 
     def _is_announced(self, actuator: str) -> bool:
-        if actuator in choices.actions(self.view):
+        if actuator in command_choices.actions(self.view):
             return True
         self._warn_unavailable("do", f"does not support {actuator}")
         return False
@@ -197,7 +201,7 @@ class ActingApp(ThemedApp[None]):
             problem = f"has not started; there is nothing to {verb} until its learner has joined"
         self.notify(f"this run {problem}", severity="warning")
 
-    def _choose(self, title: str, candidates: list[choices.Choice], on_choice: Callable[[str], None]) -> None:
+    def _choose(self, title: str, candidates: list[command_choices.Choice], on_choice: Callable[[str], None]) -> None:
         """Let the user choose. The page opens immediately, so that it receives keys that were typed ahead."""
         if not candidates:
             self._warn_unavailable("choose", "has nothing to choose from")

@@ -17,7 +17,7 @@ from textual.widgets import Footer
 from oven_runs.access.local_run import LocalRun
 from oven_tui.acting_app import ActingApp
 from oven_tui.appearance import Appearance
-from oven_tui.bindings import CommandPalette, bindings
+from oven_tui.key_bindings import CommandPalette, bindings
 from oven_tui.model.console_buffer import ConsoleBuffer
 from oven_tui.model.monitor_view import MonitorView
 from oven_tui.model.sampled_groups import SampledGroups

@@ -12,7 +12,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from oven_agents.review.open_loop_replay import CastVote, OpenLoopReplay
-from oven_agents.runtime.loader import load_repeatable
+from oven_agents.runtime.agent_loader import load_repeatable
 from oven_agents.sdk.agent import Agent
 from oven_core.errors import ConfigError
 from oven_core.mesh.actuator_values import show

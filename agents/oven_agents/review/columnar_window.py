@@ -10,7 +10,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from typing import Any
 
-from oven_agents.sdk.session import WINDOW_LENGTH
+from oven_agents.sdk.agent_session import WINDOW_LENGTH
 from oven_agents.sdk.window import Window
 from oven_core.protocol.actuator_names import UNDO
 from oven_core.protocol.messages import Observation

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 from oven_agents.review.columnar_window import Columns
 from oven_agents.sdk.agent import Agent
+from oven_agents.sdk.agent_session import Session
 from oven_agents.sdk.alternative_plans import without_graph
-from oven_agents.sdk.session import Session
 from oven_core.errors import OvenError
 from oven_core.mesh.actuator_values import direction
 from oven_core.mesh.outputs import Output

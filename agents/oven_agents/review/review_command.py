@@ -12,7 +12,7 @@ from oven_agents.review import html_page
 from oven_agents.review.flagged_proposals import Series, flags, judge
 from oven_agents.review.open_loop_replay import OpenLoopReplay
 from oven_agents.review.report import Report, text_lines
-from oven_agents.runtime.loader import load_repeatable, repeatable_agents
+from oven_agents.runtime.agent_loader import load_repeatable, repeatable_agents
 from oven_agents.sdk.agent import Agent
 from oven_core.errors import ConfigError
 from oven_core.files import write_atomic

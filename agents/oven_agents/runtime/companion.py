@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from oven_agents.runtime.kg_client import AskService, PriorClient
-from oven_agents.sdk.session import Session
+from oven_agents.sdk.agent_session import Session
 from oven_core.bus.connection import Bus
 from oven_core.cancellation import end
 from oven_core.errors import BusError, reason

@@ -18,7 +18,7 @@ from oven_core.errors import OvenError
 from oven_core.protocol.committee_requests import ScoreRequest
 from oven_core.protocol.judge_spec import JudgeSpec
 from oven_llm.judges.judge import ConfiguredJudge, Judge
-from oven_llm.judges.probe import ProbeResult, probe
+from oven_llm.judges.judge_probe import ProbeResult, probe
 from oven_llm.judges.verdict_cache import CachedJudge, VerdictCache
 from oven_llm.providers.budget import Budget
 from oven_llm.providers.failures import ModelFailure

@@ -26,8 +26,8 @@ from oven_core.security.credentials import Credentials
 from oven_core.telemetry import tracing
 from oven_llm.judges.committee_member import Member
 from oven_llm.judges.judge import CheckSettings, ConfiguredJudge
+from oven_llm.judges.judge_probe import ProbeResult, probe, probe_committee
 from oven_llm.judges.member_judges import Accounts, MemberJudges
-from oven_llm.judges.probe import ProbeResult, probe, probe_committee
 from oven_llm.providers import genai_telemetry as genai
 from oven_runs.home import judge_states
 from oven_runs.settings.committee_members import with_judge

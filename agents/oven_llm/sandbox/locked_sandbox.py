@@ -6,12 +6,12 @@ from functools import partial
 
 from oven_core.errors import ConfigError, ProcessError
 from oven_llm.sandbox import message_format
+from oven_llm.sandbox.backend_detection import Backend, choose_backend, probe
 from oven_llm.sandbox.bpf import Machine
 from oven_llm.sandbox.child_conversation import Exchange, assignment_frame
 from oven_llm.sandbox.limits import Limits
 from oven_llm.sandbox.locked_child import LockedChild
 from oven_llm.sandbox.message_format import FrameError, frame
-from oven_llm.sandbox.probe import Backend, choose_backend, probe
 from oven_llm.sandbox.profiles import REPL, Profile
 from oven_llm.sandbox.sandbox import Block, Functions, Sandbox
 

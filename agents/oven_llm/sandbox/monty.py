@@ -15,11 +15,11 @@ from typing import Any, Literal
 
 from oven_core.errors import ConfigError, ProcessError
 from oven_llm.sandbox import message_format
+from oven_llm.sandbox.backend_detection import EXTRA
 from oven_llm.sandbox.child_conversation import assignment_frame
 from oven_llm.sandbox.inside.captured_output import truncate
 from oven_llm.sandbox.limits import Limits
 from oven_llm.sandbox.message_format import FrameError
-from oven_llm.sandbox.probe import EXTRA
 from oven_llm.sandbox.sandbox import Block, BlockEnding, CallError, FinalAnswer, Functions, Sandbox
 
 GRACE_S = 1.0

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Self
 
-from oven_llm.sandbox.probe import Backend
+from oven_llm.sandbox.backend_detection import Backend
 
 BlockEnding = Literal["completed", "error", "timeout", "died", "protocol", "limit"]
 """How a block ended. `completed`: it ran to its end or called FINAL. `error`: it raised an exception. In all other

@@ -11,10 +11,10 @@ import logging
 from collections.abc import Iterable, Sequence
 from typing import Protocol
 
+from oven_agents.runtime.agent_loader import load, repeatable_agents
 from oven_agents.runtime.kg_client import AskPrior, answer_requests, consultation
-from oven_agents.runtime.loader import load, repeatable_agents
 from oven_agents.sdk.agent import Agent
-from oven_agents.sdk.session import Session
+from oven_agents.sdk.agent_session import Session
 from oven_core.errors import ConfigError, OvenError
 from oven_core.mesh.state_machine import Mesh
 from oven_core.protocol import names

@@ -21,7 +21,7 @@ from oven_core.protocol.messages import Decision, LearnerMessage, LogMessage, Re
 from oven_core.protocol.operator_messages import OperatorCommand
 from oven_core.protocol.rules import Rules
 from oven_learner.client.best_weights import BestWeights
-from oven_learner.client.client import OvenClient
+from oven_learner.client.oven_client import OvenClient
 from oven_learner.link.link_interface import Link
 from oven_learner.link.resume_state import ResumeState
 from oven_learner.link.sample_queue import SampleConverter

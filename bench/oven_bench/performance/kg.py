@@ -30,14 +30,14 @@ from typer import Option
 from oven_bench.intervals import observed_quantile
 from oven_bench.performance.on_cpu_clock import OnCpu
 from oven_bench.study import Report, Study, in_new_process
-from oven_controller.stack.plan import Plan
+from oven_controller.stack.process_plan import Plan
 from oven_core.bus.connection import Bus
 from oven_core.errors import BusError, ProcessError
 from oven_core.protocol import names
 from oven_core.protocol.graph_requests import DiagnoseRequest, GraphInfoRequest, GraphQuery, Symptom
 from oven_core.security.credentials import Credentials
 from oven_kg.arrays import paths
-from oven_kg.arrays.builder import Builder
+from oven_kg.arrays.array_builder import Builder
 from oven_kg.arrays.graph_arrays import COLUMNS, GraphArrays
 from oven_kg.arrays.graph_folder import open_folder, write
 from oven_kg.arrays.random_walk import DAMPING, RandomWalk

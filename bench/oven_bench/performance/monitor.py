@@ -34,7 +34,7 @@ from oven_core.bus import streams
 from oven_core.bus.connection import Bus
 from oven_core.errors import ProcessError
 from oven_core.protocol.messages import Horizon
-from oven_core.replica.service import serve_history
+from oven_core.replica.replica_process import serve_history
 from oven_core.security.credentials import Credentials
 from oven_runs.home.run_folder import Home, RunFolder
 from oven_runs.server.embedded_server import EmbeddedServer

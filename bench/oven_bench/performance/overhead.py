@@ -40,7 +40,7 @@ from oven_core.protocol.rules import Rules
 from oven_core.security.credentials import Credentials
 from oven_core.security.signing import load_keys
 from oven_learner.actuators import Actuators
-from oven_learner.client.client import OvenClient
+from oven_learner.client.oven_client import OvenClient
 from oven_learner.link.process_link import ProcessLink
 from oven_runs.home.run_folder import Home
 from oven_runs.server.embedded_server import KEYS

@@ -22,7 +22,7 @@ from oven_core.bus.connection import Bus
 from oven_core.cpu_affinity import lower_priority
 from oven_core.errors import ProcessError
 from oven_core.security.credentials import Credentials
-from oven_runs.process.child import Child, follow_parent
+from oven_runs.process.child_process import Child, follow_parent
 
 STEP, VOTE, DECISION = "relay.step", "relay.vote", "relay.decision"
 SIZES = {STEP: 624, VOTE: 209, DECISION: 1070}

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from oven_controller.stack.plan import Plan, make_pools
+from oven_controller.stack.process_plan import Plan, make_pools
 from oven_controller.stack.processes import Processes
 from oven_core import plugins
 from oven_core.bus import streams
@@ -24,7 +24,7 @@ from oven_core.protocol.rules import Rules
 from oven_core.security.credentials import Credentials
 from oven_core.security.signing import Keyring, load_keys
 from oven_learner.actuators import Actuators
-from oven_learner.client.client import OvenClient
+from oven_learner.client.oven_client import OvenClient
 from oven_learner.link.process_link import ProcessLink
 from oven_runs.access.log_watch import LogWatch
 from oven_runs.home.run_folder import Home, RunFolder

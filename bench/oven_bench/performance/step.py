@@ -38,7 +38,7 @@ from oven_bench.performance.overhead import processed_ticks
 from oven_bench.performance.stack_under_test import RUN, installed, installed_swarm
 from oven_bench.performance.step_arm import Block, Device, Dtype, Order, Size, work
 from oven_bench.study import Report, Study, one_of
-from oven_controller.stack.plan import Plan
+from oven_controller.stack.process_plan import Plan
 from oven_core.errors import ConfigError, ProcessError
 from oven_runs.home.run_folder import Home
 

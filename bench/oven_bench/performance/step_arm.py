@@ -80,10 +80,10 @@ def _trainer(order: Order) -> Any:
 
     from oven_learner.hf.attach import attach
     from oven_learner.rewards import Committee
-    from oven_recipes.grpo.job import gauges
-    from oven_recipes.grpo.model import build_tokenizer
     from oven_recipes.grpo.settings import TUNED_LEARNING_RATE, GrpoSettings
-    from oven_recipes.grpo.task import RULES, WEIGHTS, exact_match, pool
+    from oven_recipes.grpo.sorting_policy import build_tokenizer
+    from oven_recipes.grpo.sorting_task import RULES, WEIGHTS, exact_match, pool
+    from oven_recipes.grpo.training_job import gauges
     from oven_recipes.quiet_libraries import quiet_libraries
 
     quiet_libraries()
@@ -128,7 +128,7 @@ def _model(order: Order, settings: Any, tokenizer: Any) -> Any:
     import torch
     from transformers import Qwen2Config, Qwen2ForCausalLM
 
-    from oven_recipes.grpo.model import warm_policy
+    from oven_recipes.grpo.sorting_policy import warm_policy
 
     if order.size == "recipe":
         return warm_policy(settings, tokenizer, 1, Path(order.cache))

@@ -63,7 +63,7 @@ def _measured(form: str, megabytes: float, batches: int, folder: Path) -> dict[s
     import torch
 
     from oven_learner.teachers import TeacherConfig, Teachers
-    from oven_learner.teachers.memory import memory_bytes
+    from oven_learner.teachers.memory_forms import memory_bytes
 
     process = psutil.Process()
     trainer = tiny_trainer(folder)
@@ -116,7 +116,7 @@ def _measured(form: str, megabytes: float, batches: int, folder: Path) -> dict[s
 
 def most_bytes(model: Any, act: Callable[[], object]) -> int:
     """The most bytes that the model holds while it runs: after each load of a layer's weights and at the end."""
-    from oven_learner.teachers.memory import memory_bytes
+    from oven_learner.teachers.memory_forms import memory_bytes
 
     sizes: list[int] = []
     for module in model.modules():

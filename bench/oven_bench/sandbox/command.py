@@ -22,9 +22,9 @@ from oven_bench.sandbox.targets import Targets
 from oven_bench.study import Report, Study, progress
 from oven_core.errors import ConfigError, OvenError
 from oven_llm.sandbox import message_format
+from oven_llm.sandbox.backend_detection import probe
 from oven_llm.sandbox.limits import Limits
 from oven_llm.sandbox.locked_sandbox import open_sandbox
-from oven_llm.sandbox.probe import probe
 from oven_llm.sandbox.profiles import STANDARD_MODULES, Profile
 from oven_llm.sandbox.sandbox import Sandbox
 

@@ -94,9 +94,9 @@ def _ruled(episode: Episode) -> tuple[float, int]:
 
 
 def _train(episode: Episode, link: Link, folder: Path) -> None:
-    from oven_recipes.grpo.job import build as build_grpo
-    from oven_recipes.pretrain.job import build as build_pretrain
-    from oven_recipes.runner import Build, prepare_job
+    from oven_recipes.grpo.training_job import build as build_grpo
+    from oven_recipes.pretrain.training_job import build as build_pretrain
+    from oven_recipes.training_runner import Build, prepare_job
 
     recipe = plugins.load("recipes", "recipe", episode.recipe)
     builds: dict[str, Build] = {"grpo": build_grpo, "pretrain": build_pretrain}

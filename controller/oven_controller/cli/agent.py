@@ -84,8 +84,8 @@ def run_agent(
     Example: oven-controller agent run my_agent.py --trust grad.clip
     """
     from oven_controller.stack.agent_keys import admit
-    from oven_controller.stack.plan import Plan
     from oven_controller.stack.preflight_checks import load_agents
+    from oven_controller.stack.process_plan import Plan
     from oven_controller.stack.single_agent import run_alongside
 
     spec = agent_spec(file)

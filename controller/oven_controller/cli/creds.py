@@ -14,7 +14,7 @@ from oven_controller.cli.options import Json, RunAlias, RunName, one_run, print_
 from oven_controller.stack.agent_keys import admit, revoke_in_folder, server_folder
 from oven_controller.stack.agent_keys import revoke as revoke_agent
 from oven_controller.stack.person_keys import SUFFIX, AdministeredServer, announce, grant, is_operator
-from oven_controller.stack.plan import Plan, export_lines
+from oven_controller.stack.process_plan import Plan, export_lines
 from oven_core import plugins
 from oven_core.errors import ConfigError, reason
 from oven_core.protocol import names

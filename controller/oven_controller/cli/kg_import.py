@@ -88,7 +88,7 @@ def read_files(
 ) -> ImportResult:
     """Read a graph from files. Raises ConfigError, and UnknownNameError for an unknown format."""
     try:
-        from oven_kg.loaders.formats import files_with_loaders, has_languages
+        from oven_kg.loaders.format_detection import files_with_loaders, has_languages
         from oven_kg.loaders.graph_batches import LoaderOptions
         from oven_kg.loaders.graph_import import RelationMap, import_graph, read_map
     except ImportError as error:

@@ -16,10 +16,10 @@ from oven_controller.cli import completion
 from oven_controller.cli.options import Json, RunsAlias, print_table, several_runs
 from oven_core.errors import ConfigError, reason
 from oven_runs.access.run_access import warn
-from oven_runs.home import removal
-from oven_runs.home.removal import named_runs, old_runs
+from oven_runs.home import run_removal
 from oven_runs.home.run_folder import Home, RunFolder
 from oven_runs.home.run_listing import listed_runs
+from oven_runs.home.run_removal import named_runs, old_runs
 
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 
@@ -93,12 +93,12 @@ def prune(
 
 def _remove(folders: Sequence[RunFolder], yes: bool, as_json: bool) -> None:
     """Ask for confirmation, remove the runs and print the freed space."""
-    removal.check_removable(folders)
-    sizes = {folder.run: removal.disk_usage(folder) for folder in folders}
+    run_removal.check_removable(folders)
+    sizes = {folder.run: run_removal.disk_usage(folder) for folder in folders}
     if folders and not yes:
         _confirm(sizes)
     for folder in folders:
-        removal.remove(folder)
+        run_removal.remove(folder)
         if not as_json:
             print(f"removed {folder.run} ({decimal(sizes[folder.run])})", flush=True)
     freed_bytes = sum(sizes.values())

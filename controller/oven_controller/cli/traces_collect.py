@@ -21,7 +21,7 @@ from oven_recipes.repair.settings import RepairSettings
 from oven_runs.home.run_folder import Home
 from oven_runs.settings.layers import layer_from_set, merge, validate
 from oven_runs.traces import jsonl
-from oven_runs.traces.records import Trace
+from oven_runs.traces.trace_records import Trace
 
 TASK_SEED: Final = "collected"
 """Prefix of the tasks' seed, which differs from the seeds for training and evaluation."""
@@ -68,7 +68,7 @@ def collect(
     quiet_libraries()  # before they are imported
     logging.basicConfig(format="%(message)s")
     logging.getLogger("oven_recipes").setLevel(logging.INFO)  # the warm-up takes minutes: show its progress
-    from oven_recipes.repair.job import collect_traces
+    from oven_recipes.repair.training_job import collect_traces
 
     start_time, start_cpu = time.monotonic(), time.process_time()
     attempted_tasks = [tasks[number % len(tasks)] for number in range(attempts)]

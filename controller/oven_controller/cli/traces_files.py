@@ -16,7 +16,7 @@ from oven_core.terminal_text import clean, counted, say, wrapped
 from oven_runs.traces import completeness
 from oven_runs.traces.formats.format_lookup import format_named, format_of
 from oven_runs.traces.jsonl import BadLine, bad_line_error, to_line
-from oven_runs.traces.records import Message, Trace
+from oven_runs.traces.trace_records import Message, Trace
 
 MAX_MESSAGE_LINES = 12
 """Default maximum number of lines per message, because a file that the agent read would fill the screen."""

@@ -19,7 +19,7 @@ from oven_controller.cli.options import Config, LiveRunName, RunAlias, Settings,
 from oven_controller.cli.recipe_options import RecipeCommand, recipe_layers
 from oven_core.errors import ConfigError, ProcessError
 from oven_runs.home.run_folder import Home
-from oven_runs.process.child import end_with_input
+from oven_runs.process.child_process import end_with_input
 from oven_runs.process.secret_arguments import conceal
 from oven_runs.settings.layers import Layer
 from oven_runs.settings.notifications import is_reference

@@ -12,7 +12,7 @@ from typing import Any
 from oven_controller.importing.declared_knobs import Knob, announced_actuators
 from oven_controller.importing.importer import find_importer
 from oven_controller.importing.rows import MetricNames, measured_rows
-from oven_controller.importing.writer import StoredRows, write_log
+from oven_controller.importing.run_writer import StoredRows, write_log
 from oven_core.errors import ConfigError
 from oven_runs.home.run_folder import IMPORTED, Home
 

@@ -7,8 +7,8 @@ import asyncio
 import yaml
 
 from oven_controller.stack.line_output import first_line
-from oven_controller.stack.plan import make_pools
 from oven_controller.stack.preflight_checks import Request, check_agents, check_request, check_server
+from oven_controller.stack.process_plan import make_pools
 from oven_controller.stack.process_table import is_installed
 from oven_runs.home.run_folder import Home
 from oven_runs.server.embedded_server import find_binary

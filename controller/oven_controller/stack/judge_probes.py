@@ -6,7 +6,7 @@ import json
 import subprocess
 from typing import Any
 
-from oven_controller.stack.plan import process_command
+from oven_controller.stack.process_plan import process_command
 from oven_core.errors import ConfigError, ProcessError
 from oven_runs.settings.committee_settings import CommitteeSettings
 
@@ -15,8 +15,8 @@ PROBE_S = 120.0
 
 
 def probe_judges(committee: CommitteeSettings) -> dict[str, dict[str, Any]]:
-    """Return each member's result, with the fields of `oven_llm.judges.probe.ProbeResult`. Raises ConfigError if no
-    judge is configured, ProcessError if the process fails."""
+    """Return each member's result, with the fields of `oven_llm.judges.judge_probe.ProbeResult`. Raises ConfigError if
+    no judge is configured, and ProcessError if the process fails."""
     if not committee.judges:
         raise ConfigError("no judge is configured; pass settings with --config FILE or --set committee.members.NAME=…")
     command = process_command("member", "--probe")

@@ -18,7 +18,7 @@ from oven_runs.access.log_watch import LogWatch
 from oven_runs.home.learner_spool import Spool, append_missing, read_spool
 from oven_runs.home.log_mirror import Mirror
 from oven_runs.home.run_folder import RunFolder
-from oven_runs.process.child import short_path
+from oven_runs.process.child_process import short_path
 
 DRAIN_S = 12.0
 """Seconds to wait for a server that may come back. It is restarted within 4 s, and needs a few more seconds on a busy

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Literal
 from oven_core.bus.connection import Bus
 from oven_core.errors import OvenError, reason
 from oven_core.security.credentials import Credentials
-from oven_llm.sandbox.probe import probe
+from oven_llm.sandbox.backend_detection import probe
 from oven_runs.home.run_folder import Home
 from oven_runs.server import embedded_server
 from oven_runs.settings.judge_providers import packaged_catalogue

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from oven_controller.notify.recipients import resolve
-from oven_controller.stack.plan import Pool, make_pools, process_command
+from oven_controller.stack.process_plan import Pool, make_pools, process_command
 from oven_core.bus import streams
 from oven_core.bus.connection import Bus
 from oven_core.errors import BusError, ConfigError, NameInUseError, ProcessError

@@ -22,13 +22,13 @@ class StackProcess:
 
 
 PROCESSES: Final[Mapping[str, StackProcess]] = {
-    "mesh": StackProcess("oven_core.replica.service:main"),
-    "agent": StackProcess("oven_agents.runtime.host:main"),
+    "mesh": StackProcess("oven_core.replica.replica_process:main"),
+    "agent": StackProcess("oven_agents.runtime.agent_host:main"),
     "member": StackProcess("oven_llm.judges.member_process:main"),
     "probes": StackProcess("oven_llm.judges.probe_set_process:main"),
     "learner": StackProcess("oven_recipes.main:main"),
     "notify": StackProcess("oven_controller.notify.notifier_process:main"),
-    "kg": StackProcess("oven_kg.service.process:main", package="networkx"),
+    "kg": StackProcess("oven_kg.service.service_process:main", package="networkx"),
     "monitor": StackProcess("oven_tui.main:main", package="textual"),
 }
 

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from oven_controller.notify import notifier_state
-from oven_controller.stack.plan import Plan, Pool, Service
+from oven_controller.stack.process_plan import Plan, Pool, Service
 from oven_core.bus.connection import Bus
 from oven_core.cancellation import end
 from oven_core.errors import BusError, ConfigError, OvenError, ProcessError
@@ -21,7 +21,7 @@ from oven_core.protocol.messages import Receipt
 from oven_core.protocol.names import NAME, Subjects
 from oven_core.protocol.operator_messages import OperatorCommand
 from oven_runs.access.log_watch import LogWatch
-from oven_runs.process.child import WRONG_SETTING, Child, describe_exit, short_path
+from oven_runs.process.child_process import WRONG_SETTING, Child, describe_exit, short_path
 from oven_runs.process.supervisor import Restartable, SupervisedProcess
 from oven_runs.server.embedded_server import EmbeddedServer
 

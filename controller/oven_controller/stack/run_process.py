@@ -11,7 +11,7 @@ import sys
 from oven_controller.stack.process_table import process_function
 from oven_core.cpu_affinity import lower_priority
 from oven_core.errors import OvenError
-from oven_runs.process.child import follow_parent
+from oven_runs.process.child_process import follow_parent
 
 FULL_PRIORITY = ("learner", "monitor")
 """Processes that keep their priority: the learner, and the monitor that a user watches."""

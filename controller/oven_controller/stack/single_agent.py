@@ -10,7 +10,7 @@ import contextlib
 import signal
 from collections.abc import Sequence
 
-from oven_controller.stack.plan import Service
+from oven_controller.stack.process_plan import Service
 from oven_controller.stack.terminal_output import relay
 from oven_core.cancellation import end, on_termination
 from oven_core.errors import BusError, OvenError
@@ -18,7 +18,7 @@ from oven_core.protocol.messages import AgentStatus, RunStarted
 from oven_runs.access.local_run import LocalRun
 from oven_runs.home.run_folder import RunFolder
 from oven_runs.operator.operator_client import execute_command, new_command
-from oven_runs.process.child import Child
+from oven_runs.process.child_process import Child
 
 GRACE_S = 3.0
 """Grace period in seconds for the agent to finish a vote and leave."""

@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from oven_core.terminal_text import clean
-from oven_runs.process.child import describe_exit, short_path
-from oven_runs.process.terminal import ForegroundProcess
+from oven_runs.process.child_process import describe_exit, short_path
+from oven_runs.process.foreground_process import ForegroundProcess
 
 GRACE_S = 5.0
 MAX_HELD_LINES = 200

@@ -17,8 +17,8 @@ from oven_controller.stack import kg_rules, message_floods
 from oven_controller.stack.agent_keys import revoke
 from oven_controller.stack.line_output import LinePrinter, first_line
 from oven_controller.stack.log_keeper import LogKeeper
-from oven_controller.stack.plan import Plan, Pool, export_lines, make_pools, process_command
 from oven_controller.stack.preflight_checks import Request, check_request, exposure_warning
+from oven_controller.stack.process_plan import Plan, Pool, export_lines, make_pools, process_command
 from oven_controller.stack.process_table import is_installed
 from oven_controller.stack.processes import MemberProcesses, Processes, StopRequested
 from oven_controller.stack.terminal_output import Screen, relay
@@ -35,8 +35,8 @@ from oven_runs.home import relaunch
 from oven_runs.home.log_mirror import Mirror
 from oven_runs.home.relaunch import LearnerRelaunch
 from oven_runs.home.run_folder import Home, RunFolder, Status
-from oven_runs.process import signals, terminal
-from oven_runs.process.child import Child, describe_exit, short_path
+from oven_runs.process import foreground_process, signals
+from oven_runs.process.child_process import Child, describe_exit, short_path
 from oven_runs.server import embedded_server
 from oven_runs.settings.agents import agent_names, agent_specs, agents_per_process
 
@@ -295,7 +295,7 @@ class _Stack:
         self.out(f"rules from kg (graph {info.graph[:12]}): {counts}")
 
     async def _open_monitor(self, plan: Plan) -> None:
-        if not self.request.opens_monitor or not terminal.has_terminal():
+        if not self.request.opens_monitor or not foreground_process.has_terminal():
             return
         if not is_installed("monitor"):
             self.out('printing lines, because the monitor is not installed (`pip install "oven-controller[tui]"`)')

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 
 import psutil
 
-from oven_runs.process import terminal
+from oven_runs.process import foreground_process
 
 FORCE_AFTER_S = 10.0
 """Seconds from the second signal until everything is killed. A third signal kills everything at once."""
@@ -28,7 +28,7 @@ HANDLED_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 def handle_signals(on_signal: Callable[[int], None]) -> Iterator[None]:
     """Make the event loop call `on_signal` with each signal inside this context."""
     loop = asyncio.get_running_loop()
-    modes = terminal.modes()
+    modes = foreground_process.modes()
     # Only a SimpleQueue may be used in a signal handler. 0 means that the context has ended.
     received: queue.SimpleQueue[int] = queue.SimpleQueue()
 
@@ -42,7 +42,7 @@ def handle_signals(on_signal: Callable[[int], None]) -> Iterator[None]:
             while not received.get(timeout=FORCE_AFTER_S):  # 0: the context ended, but the process may hang later
                 continue
         kill_family()
-        terminal.restore(modes)
+        foreground_process.restore(modes)
         os._exit(128 + number)
 
     def handle(number: int, _frame: types.FrameType | None) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 from oven_core.cancellation import end
 from oven_core.errors import ProcessError
-from oven_runs.process.child import WRONG_SETTING, Child, describe_end, short_path
+from oven_runs.process.child_process import WRONG_SETTING, Child, describe_end, short_path
 
 
 @dataclass(frozen=True)

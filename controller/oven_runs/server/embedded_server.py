@@ -24,7 +24,7 @@ from oven_core.protocol.permissions import Role, permissions
 from oven_core.security import tls
 from oven_core.security.credentials import Credentials, write_secret
 from oven_core.security.signing import LEARNER, MESH, Signer
-from oven_runs.process.child import Child
+from oven_runs.process.child_process import Child
 
 KEYS = "keys.json"
 SIGNING_ROLES: tuple[Role, ...] = ("learner", "mesh", "operator")

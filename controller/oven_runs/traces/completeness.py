@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from oven_runs.traces.jsonl import BadLine
-from oven_runs.traces.records import Message, Tool, ToolCall, Trace, TraceStep
+from oven_runs.traces.trace_records import Message, Tool, ToolCall, Trace, TraceStep
 
 EXAMPLES = 3
 """Maximum examples to show for each kind of defect."""

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from oven_core.errors import ConfigError, reason
 from oven_core.files import atomic_file
 from oven_core.terminal_text import clean
-from oven_runs.traces.records import VERSION, Trace
+from oven_runs.traces.trace_records import VERSION, Trace
 
 Fault: TypeAlias = Literal["cut", "not_json", "foreign_version", "malformed", "too_long"]
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import connected_components
 
-from oven_kg.arrays.builder import Builder
+from oven_kg.arrays.array_builder import Builder
 from oven_kg.arrays.graph_arrays import GraphArrays
 
 REQUIRES: Final = "REQUIRES"

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from oven_core.errors import ConfigError
 from oven_core.files import read_file
-from oven_kg.arrays.builder import Builder, RowError, validate_weights
+from oven_kg.arrays.array_builder import Builder, RowError, validate_weights
 from oven_kg.arrays.graph_arrays import GraphArrays
 from oven_kg.arrays.inspection import cycle_text, find_cycle, remove_cycles
 from oven_kg.loaders.graph_batches import Batch, Column, EdgeBatch, Licence, LoaderOptions, NodeBatch, SkippedRows

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from oven_core.errors import ConfigError
-from oven_kg.arrays.builder import MAX_CHARACTERS
+from oven_kg.arrays.array_builder import MAX_CHARACTERS
 from oven_kg.loaders.arrow_columns import to_edge_batch
 from oven_kg.loaders.graph_batches import BATCH_ROWS, Batch, LoaderOptions
 from oven_kg.loaders.input_file import GraphFile

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from oven_kg.arrays.builder import Builder
+from oven_kg.arrays.array_builder import Builder
 from oven_kg.arrays.graph_arrays import GraphArrays
 from oven_kg.arrays.random_walk import pagerank
 from oven_kg.graph.knowledge import Knowledge

@@ -13,12 +13,12 @@ from oven_core.protocol.messages import MetricSpec
 from oven_learner.baking.child_stack import ChildStack, StackAddress
 from oven_learner.client.held_out_evaluation import Measurements
 from oven_learner.completions.sample import Redact
-from oven_learner.rewards.scores import RewardFunction
+from oven_learner.rewards.verdicts import RewardFunction
 
 if TYPE_CHECKING:
-    from oven_learner.baking.oven import Oven
     from oven_learner.baking.policy_training import PolicyTraining
     from oven_learner.baking.text_training import TextTraining
+    from oven_learner.baking.training_handle import Oven
     from oven_learner.hf.prompts import PromptSource
     from oven_learner.teachers import TeacherConfig
 

@@ -10,8 +10,8 @@ from typing import Any
 
 from oven_core.errors import ConfigError
 from oven_learner.baking.child_stack import ChildStack, StackAddress, stack_environment
-from oven_learner.baking.oven import Oven
 from oven_learner.baking.trainer_arguments import BakeArguments, check_names, save_steps
+from oven_learner.baking.training_handle import Oven
 from oven_learner.baking.training_thread_calls import StepCalls
 from oven_learner.completions.sample import Redact
 from oven_learner.link.find_controller import Connection

@@ -16,10 +16,10 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 
 from oven_core.errors import ConfigError
 from oven_learner.baking.child_stack import ChildStack, StackAddress, stack_environment
-from oven_learner.baking.oven import Oven
 from oven_learner.baking.trainer_arguments import BakeArguments, check_names, save_steps
+from oven_learner.baking.training_handle import Oven
 from oven_learner.baking.training_thread_calls import StepCalls
-from oven_learner.client.client import OvenClient
+from oven_learner.client.oven_client import OvenClient
 from oven_learner.hf.attach import attach
 from oven_learner.hf.callback import Attachment
 from oven_learner.hf.prompts import PromptSource
@@ -28,7 +28,7 @@ from oven_learner.rewards import Committee, ModelDescription, convene
 from oven_learner.rewards.configured_committee import verifier_weight
 from oven_learner.rewards.draft_verifier import DraftVerifier, sentence_encoder
 from oven_learner.teachers import Teachers
-from oven_learner.teachers.checks import rows as rows_of
+from oven_learner.teachers.teacher_checks import rows as rows_of
 from oven_runs.settings.committee_settings import MemberSettings
 
 DEFAULT_BETA = 0.1

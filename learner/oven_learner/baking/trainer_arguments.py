@@ -10,7 +10,7 @@ from oven_core.errors import ConfigError, UnknownNameError
 from oven_core.protocol.messages import MetricSpec
 from oven_learner.client.held_out_evaluation import Measurements
 from oven_learner.completions.sample import Redact
-from oven_learner.rewards.scores import RewardFunction
+from oven_learner.rewards.verdicts import RewardFunction
 from oven_learner.teachers import TeacherConfig
 
 

@@ -9,8 +9,8 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 from oven_learner.actuators import Actuators
-from oven_learner.client.client import EndReason, OvenClient
 from oven_learner.client.held_out_evaluation import Evaluation
+from oven_learner.client.oven_client import EndReason, OvenClient
 from oven_learner.link.find_controller import Mode
 from oven_learner.link.link_interface import SilentLink
 from oven_learner.ranks import Ranks

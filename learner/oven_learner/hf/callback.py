@@ -20,8 +20,8 @@ from oven_core.mesh.code_hash import mesh_code_hash
 from oven_core.protocol.actuator_names import EVALUATE
 from oven_core.protocol.messages import MetricSpec
 from oven_learner.actuators import Actuators
-from oven_learner.client.client import OvenClient
 from oven_learner.client.held_out_evaluation import Measurements
+from oven_learner.client.oven_client import OvenClient
 from oven_learner.client.run_start import installed_versions, next_training_name
 from oven_learner.completions.sampling import Sampling
 from oven_learner.hf.checkpoints import SaveSchedule, TrainerCheckpoints
@@ -42,16 +42,16 @@ from oven_learner.hf.hooks.step_hooks import (
 )
 from oven_learner.hf.hooks.step_metrics import StepMetrics, StepTiming
 from oven_learner.hf.knobs import mixture as mixtures
-from oven_learner.hf.knobs import scalars
+from oven_learner.hf.knobs import scalar_knobs
 from oven_learner.hf.knobs.mixture import Mixture
-from oven_learner.hf.knobs.scalars import UserValues, check_trainable
+from oven_learner.hf.knobs.scalar_knobs import UserValues, check_trainable
 from oven_learner.hf.prompts import PromptSource
-from oven_learner.hf.rollback import choose_rollback
+from oven_learner.hf.trainer_rollback import choose_rollback
 from oven_learner.hf.training_length import EpochExtension, StepBudget
 from oven_learner.link.find_controller import Connection
 from oven_learner.link.link_interface import Link, SilentLink
 from oven_learner.optim.device_readback import Readback
-from oven_learner.optim.gauges import ABSENT_IF_NAN
+from oven_learner.optim.optimizer_gauges import ABSENT_IF_NAN
 from oven_learner.optim.rate_readback import TRAINER_REMEDY, RateReadback
 from oven_learner.ranks import Ranks
 from oven_learner.rewards.committee import Committee
@@ -356,7 +356,7 @@ class Attachment(TrainerCallback):
         trainer, actuators, options = self.trainer, self.actuators, self._options
         check_trainable(trainer)
         RateReadback(self._rate.scale, TRAINER_REMEDY).announce(actuators, options.lr_bounds)
-        scalars.announce(trainer, actuators, self._user_values, options.beta_bounds)
+        scalar_knobs.announce(trainer, actuators, self._user_values, options.beta_bounds)
         announce_anchor(actuators, trainer, options.teachers, options.beta_bounds, lambda: self.client)
         for channel in self._channels:
             channel.announce(actuators)
@@ -369,7 +369,7 @@ class Attachment(TrainerCallback):
         if options.committee is not None:
             announce_committee(actuators, options.committee)
         else:
-            scalars.announce_reward_weights(trainer, actuators)
+            scalar_knobs.announce_reward_weights(trainer, actuators)
 
     def _hold(self, reason: str) -> None:
         if self.client is not None:

@@ -27,7 +27,7 @@ from transformers import Trainer, TrainerControl, TrainerState
 
 from oven_core.errors import ConfigError, OvenError, reason
 from oven_learner import ranks
-from oven_learner.client.client import OvenClient
+from oven_learner.client.oven_client import OvenClient
 from oven_learner.hf.hooks.step_hooks import StepHook
 from oven_learner.hf.training_length import StepBudget
 from oven_learner.rollback import checkpoint_record

@@ -22,11 +22,11 @@ from torch.nn.functional import kl_div
 from oven_core.errors import ConfigError, TeacherRefusedError, reason
 from oven_learner.losses.channel import Channel, Rollouts, TermSum
 from oven_learner.losses.completion_logits import completion_logits, pad_rows
-from oven_learner.teachers import checks
-from oven_learner.teachers.config import TeacherConfig
+from oven_learner.teachers import teacher_checks
 from oven_learner.teachers.placement import choose_form, load_model, load_tokenizer, place_model, prepare_for_trainer
 from oven_learner.teachers.reference_model import has_reference, open_reference
 from oven_learner.teachers.registry import LIMIT_BYTES
+from oven_learner.teachers.teacher_config import TeacherConfig
 
 IGNORED = -100
 """Label with which ULDLoss marks tokens without a score."""
@@ -223,9 +223,9 @@ def _load_teacher(trainer: Any, teacher: Any, tokenizer: Any, limit: int) -> tup
     if teacher_tokenizer is None:
         raise TeacherRefusedError("its folder has no tokenizer; pass one with Distillation(teacher=…, tokenizer=…)")
     model = load_model(config, form, accelerator.device)
-    checks.check_own_weights(accelerator.unwrap_model(trainer.model), model)
-    checks.check_size(model, 0, limit, form)
-    rows, last = checks.rows(model), max(teacher_tokenizer.get_vocab().values())
+    teacher_checks.check_own_weights(accelerator.unwrap_model(trainer.model), model)
+    teacher_checks.check_size(model, 0, limit, form)
+    rows, last = teacher_checks.rows(model), max(teacher_tokenizer.get_vocab().values())
     if last >= rows:
         raise TeacherRefusedError(
             f"its tokenizer has ids up to {last:,}, but its vocabulary has {rows:,} rows; use its own tokenizer"

@@ -15,7 +15,7 @@ from oven_core.protocol.messages import MetricSpec
 from oven_learner.actuators import Actuators
 from oven_learner.optim import update_norm
 from oven_learner.optim.device_readback import Publish, Readback
-from oven_learner.optim.gauges import ABSENT_IF_NAN, OptimizerGauges
+from oven_learner.optim.optimizer_gauges import ABSENT_IF_NAN, OptimizerGauges
 from oven_learner.optim.rate_readback import RateReadback, before_update
 
 log = logging.getLogger("oven.learner")

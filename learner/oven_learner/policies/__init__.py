@@ -8,14 +8,14 @@ A policy is a torch module with `sample` and `step_log_probs` (policies/policy.p
 to vectors. DiffusionPolicy needs the extra `diffusion`.
 """
 
-from oven_learner.policies.causal import CausalPolicy
-from oven_learner.policies.diffusion import DiffusionPolicy, TemporalUNet
-from oven_learner.policies.gaussian import GaussianTrajectory, TrajectoryNetwork
+from oven_learner.policies.causal_policy import CausalPolicy
+from oven_learner.policies.diffusion_policy import DiffusionPolicy, TemporalUNet
+from oven_learner.policies.gaussian_policy import GaussianTrajectory, TrajectoryNetwork
 from oven_learner.policies.policy import Policy, Samples
 from oven_learner.policies.policy_teachers import PolicyTeachers
+from oven_learner.policies.policy_trainer import PolicyTrainer, PolicyTrainerConfig
 from oven_learner.policies.saved_policy import load_policy
 from oven_learner.policies.text_encoder import TextEncoder
-from oven_learner.policies.trainer import PolicyTrainer, PolicyTrainerConfig
 
 __all__ = [
     "CausalPolicy",

@@ -13,8 +13,8 @@ from oven_core.errors import ConfigError, TeacherRefusedError, reason
 from oven_learner.policies.policy import Policy, Samples, as_vectors, repeat_conditions
 from oven_learner.policies.saved_policy import load_policy
 from oven_learner.random_state import preserve_state
-from oven_learner.teachers import LIMIT_BYTES, TeacherConfig, checks
-from oven_learner.teachers.memory import Form
+from oven_learner.teachers import LIMIT_BYTES, TeacherConfig, teacher_checks
+from oven_learner.teachers.memory_forms import Form
 from oven_learner.teachers.placement import choose_form, place_model
 from oven_learner.teachers.registry import Candidate, NamedTeachers
 
@@ -62,10 +62,10 @@ class PolicyTeachers(NamedTeachers[Policy]):
                 f"it is a {type(teacher).__name__}, but this trainer needs `step_log_probs`; pass a Policy as model=, "
                 "or the folder of a saved policy as model_name="
             )
-        checks.check_own_weights(self._policy, teacher)
+        teacher_checks.check_own_weights(self._policy, teacher)
         loaded_config = config.model_copy(update={"model": teacher, "model_name": None})
         form = choose_form(loaded_config, self._device, self._limit - loaded_bytes, quantizable=False)
-        checks.check_size(teacher, loaded_bytes, self._limit, form)
+        teacher_checks.check_size(teacher, loaded_bytes, self._limit, form)
         place_model(teacher, self._device, form, self._offload_folder)
         return teacher, form
 
@@ -87,7 +87,7 @@ class PolicyTeachers(NamedTeachers[Policy]):
     def _admit(self, candidate: Candidate[Policy]) -> Policy:
         teacher = candidate.model
         # Check again, because another teacher may have been added in the meantime.
-        checks.check_size(teacher, self._loaded_bytes, self._limit, candidate.form)
+        teacher_checks.check_size(teacher, self._loaded_bytes, self._limit, candidate.form)
         with preserve_state(self._policy), torch.no_grad():
             self._policy.eval()
             probe = self._policy.sample(self._conditions, 2)

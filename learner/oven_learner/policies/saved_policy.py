@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from oven_core.errors import ConfigError, reason
 from oven_core.files import read_file
-from oven_learner.policies.diffusion import DiffusionPolicy, TemporalUNet, diffusers
-from oven_learner.policies.gaussian import GaussianTrajectory, TrajectoryNetwork
+from oven_learner.policies.diffusion_policy import DiffusionPolicy, TemporalUNet, diffusers
+from oven_learner.policies.gaussian_policy import GaussianTrajectory, TrajectoryNetwork
 from oven_learner.policies.policy import DESCRIPTION, SCHEDULER, WEIGHTS, Description, Policy, as_vectors, tensors_of
 
 REMEDY = "pass a folder that was written by `Policy.save`"

@@ -20,7 +20,7 @@ from oven_learner.completions.sample import MemberVerdict, Sample
 from oven_learner.hf.hooks.step_hooks import INFINITE, UNSCORED
 from oven_learner.policies.policy import repeat_conditions
 from oven_learner.rewards.committee import SKIPPED_STEPS, Committee
-from oven_learner.rewards.scores import RewardFunction
+from oven_learner.rewards.verdicts import RewardFunction
 
 log = logging.getLogger("oven.learner")
 

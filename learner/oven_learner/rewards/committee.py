@@ -32,10 +32,10 @@ from oven_learner.rewards.group import (
 from oven_learner.rewards.judge_watch import JudgeWatch
 from oven_learner.rewards.member_models import Answers, MemberClient, MemberModels
 from oven_learner.rewards.model_description import ModelDescription
-from oven_learner.rewards.scores import KINDS, Cell, RewardFunction, Verdict, score_rows
+from oven_learner.rewards.verdicts import KINDS, Cell, RewardFunction, Verdict, score_rows
 
 if TYPE_CHECKING:  # imports numpy, which rules and judges do not need
-    from oven_learner.rewards.calibrated import CalibratedReward
+    from oven_learner.rewards.calibrated_reward import CalibratedReward
 
 log = logging.getLogger("oven.learner")
 

@@ -14,12 +14,12 @@ from oven_learner.rewards.committee import Committee
 from oven_learner.rewards.configured_rules import load_rule
 from oven_learner.rewards.model_description import ModelDescription
 from oven_learner.rewards.remote_members import RemoteMembers
-from oven_learner.rewards.scores import RewardFunction
+from oven_learner.rewards.verdicts import RewardFunction
 from oven_runs.settings.committee_members import judge_of
 from oven_runs.settings.committee_settings import MemberSettings
 
 if TYPE_CHECKING:  # this module imports numpy, which rules and judges do not need
-    from oven_learner.rewards.calibrated import CalibratedReward
+    from oven_learner.rewards.calibrated_reward import CalibratedReward
 
 log = logging.getLogger("oven.learner")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from oven_core import plugins
-from oven_learner.rewards.scores import RewardFunction
+from oven_learner.rewards.verdicts import RewardFunction
 
 
 def load_rule(name: str, rule: str) -> RewardFunction:

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, TypeAlias
 from oven_core.protocol.committee_requests import ScoreRequest
 from oven_learner.completions.sample import MemberVerdict
 from oven_learner.rewards.aggregation import aggregate, agreement, sees_difference, weighted_mean
-from oven_learner.rewards.scores import KINDS, NO_DIFFERENCE, OTHER, Abstention, Cell, Verdict
+from oven_learner.rewards.verdicts import KINDS, NO_DIFFERENCE, OTHER, Abstention, Cell, Verdict
 from oven_runs.log.committee_view import abstention_metric
 
 if TYPE_CHECKING:  # this module imports numpy, which rules and judges do not need
-    from oven_learner.rewards.calibrated import CalibratedReward
+    from oven_learner.rewards.calibrated_reward import CalibratedReward
 
 MAX_CUSTOM_KINDS = 16
 """Maximum number of failure kinds from remote members per batch. Further kinds are counted together."""

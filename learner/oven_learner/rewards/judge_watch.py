@@ -12,7 +12,7 @@ from oven_core.protocol.committee_requests import JudgeHealth
 from oven_core.protocol.messages import MetricSpec
 from oven_learner.rewards.aggregation import sees_difference, standardise
 from oven_learner.rewards.reliability import Reliability
-from oven_learner.rewards.scores import Abstention, Verdict
+from oven_learner.rewards.verdicts import Abstention, Verdict
 
 log = logging.getLogger("oven.learner")
 

@@ -11,7 +11,7 @@ from typing import Protocol, TypeAlias
 from oven_core.errors import ConfigError, UnknownNameError
 from oven_core.protocol.committee_requests import JudgeHealth, ScoreRequest
 from oven_core.protocol.judge_spec import OFF, JudgeSpec
-from oven_learner.rewards.scores import Cost, Verdict
+from oven_learner.rewards.verdicts import Cost, Verdict
 
 CONFIGURED = "configured"
 """Identity of a member's configured model if the committee does not know it."""

@@ -29,9 +29,9 @@ from oven_core.protocol.judge_spec import JudgeSpec
 from oven_core.protocol.permissions import score_inbox
 from oven_core.security.credentials import Credentials
 from oven_core.telemetry import tracing
-from oven_learner.rewards import scores
+from oven_learner.rewards import verdicts
 from oven_learner.rewards.member_models import Answers, RequestedModel
-from oven_learner.rewards.scores import Abstention, Cost, Verdict, to_kind, to_verdict
+from oven_learner.rewards.verdicts import Abstention, Cost, Verdict, to_kind, to_verdict
 
 log = logging.getLogger("oven.learner")
 
@@ -48,7 +48,7 @@ RETRY_INTERVAL_S = 0.25
 """Seconds between requests to a member that does not listen."""
 GRACE_S = 2.0
 """Extra seconds after the deadline, in case the loop is stuck."""
-RETRIED_KINDS = (scores.MALFORMED, scores.WRONG_IDS, scores.OUT_OF_RANGE)
+RETRIED_KINDS = (verdicts.MALFORMED, verdicts.WRONG_IDS, verdicts.OUT_OF_RANGE)
 """Failures that are retried once. A member's own failure is not, because the member has already retried."""
 
 
@@ -93,15 +93,15 @@ class RemoteMembers:
         Members are asked concurrently, and the method returns within `deadline_s`. It never raises, because failures
         become abstentions. It is thread-safe."""
         limit = time.monotonic() + self.deadline_s
-        verdicts: Answers = {member: [Abstention(scores.DEADLINE)] * len(requests) for member in members}
-        coroutine = self._ask_all(requests, members, limit, verdicts)
+        answers: Answers = {member: [Abstention(verdicts.DEADLINE)] * len(requests) for member in members}
+        coroutine = self._ask_all(requests, members, limit, answers)
         future = asyncio.run_coroutine_threadsafe(coroutine, self._running_loop())
         try:
             future.result(timeout=self.deadline_s + GRACE_S)
         except Exception as error:
             future.cancel()
             log.warning("the requests to the committee's remote members failed: %s", reason(error))
-        return {member: [*values] for member, values in verdicts.items()}
+        return {member: [*values] for member, values in answers.items()}
 
     def probe(self, member: str, model: JudgeSpec, *, joins: bool = False) -> Future[str]:
         """Send a model a test question in the member's process, within `deadline_s`. The result is empty if it returned
@@ -181,16 +181,16 @@ class RemoteMembers:
         return ""
 
     async def _ask_all(
-        self, requests: Sequence[ScoreRequest], models: Mapping[str, RequestedModel], limit: float, verdicts: Answers
+        self, requests: Sequence[ScoreRequest], models: Mapping[str, RequestedModel], limit: float, answers: Answers
     ) -> None:
-        """Send all requests to all members, and write the answers to `verdicts`."""
+        """Send all requests to all members, and write the answers to `answers`."""
         bus = await self._connect(min(limit, time.monotonic() + RECONNECT_TIMEOUT_S))
         if bus is None:
-            for member in verdicts:
-                verdicts[member][:] = [Abstention(scores.BUS_DOWN)] * len(requests)
-            self.faults[scores.BUS_DOWN] += len(verdicts) * len(requests)
+            for member in answers:
+                answers[member][:] = [Abstention(verdicts.BUS_DOWN)] * len(requests)
+            self.faults[verdicts.BUS_DOWN] += len(answers) * len(requests)
             return
-        slots = {member: asyncio.Semaphore(MAX_IN_FLIGHT) for member in verdicts}
+        slots = {member: asyncio.Semaphore(MAX_IN_FLIGHT) for member in answers}
         member_requests = {
             member: [request.model_copy(update={"judge": model.judge, "swap": model.swap}) for request in requests]
             for member, model in models.items()
@@ -199,14 +199,14 @@ class RemoteMembers:
         async def ask_member(member: str, index: int) -> None:
             try:
                 async with slots[member]:
-                    verdicts[member][index] = await self._request_verdict(
+                    answers[member][index] = await self._request_verdict(
                         bus, member, member_requests[member][index], limit
                     )
             except asyncio.CancelledError:
-                self.faults[scores.DEADLINE] += 1
+                self.faults[verdicts.DEADLINE] += 1
                 raise
 
-        tasks = [asyncio.create_task(ask_member(member, i)) for i in range(len(requests)) for member in verdicts]
+        tasks = [asyncio.create_task(ask_member(member, i)) for i in range(len(requests)) for member in answers]
         await asyncio.wait(tasks, timeout=max(0.0, limit - time.monotonic()))
         await end(*tasks)
 
@@ -257,17 +257,17 @@ class RemoteMembers:
             if verdict is None:
                 new_bus = await self._connect(min(limit, time.monotonic() + RECONNECT_TIMEOUT_S))
                 if new_bus is None:
-                    return Abstention(scores.BUS_DOWN)
+                    return Abstention(verdicts.BUS_DOWN)
                 bus = new_bus
                 continue
-            if verdict != Abstention(scores.NO_RESPONDER):
+            if verdict != Abstention(verdicts.NO_RESPONDER):
                 self._absent_names.discard(member)
                 return verdict
             if member in self._absent_names or time.monotonic() + RETRY_INTERVAL_S > wait_until:
                 self._absent_names.add(member)
                 return verdict
             await asyncio.sleep(RETRY_INTERVAL_S)
-        return Abstention(scores.DEADLINE)
+        return Abstention(verdicts.DEADLINE)
 
     async def _ask_once(self, bus: Bus, member: str, request: ScoreRequest) -> Verdict | None:
         """Ask once, within the request's deadline. Return None if the connection was lost before the answer."""
@@ -277,7 +277,7 @@ class RemoteMembers:
         if message is None or isinstance(message, Abstention):
             return message
         if (message.headers or {}).get("Status") == "503":
-            return Abstention(scores.NO_RESPONDER)
+            return Abstention(verdicts.NO_RESPONDER)
         verdict, cost, reply = read_reply(message.data, member, request)
         if reply is not None and reply.health is not None:
             self.health[member] = reply.health
@@ -301,12 +301,12 @@ class RemoteMembers:
             await bus.client.publish(subject, body, reply=inbox, headers=headers)
             await asyncio.wait((answer, connection_loss), timeout=seconds_left, return_when=asyncio.FIRST_COMPLETED)
             if not answer.done():
-                return None if connection_loss.done() else Abstention(scores.DEADLINE)
+                return None if connection_loss.done() else Abstention(verdicts.DEADLINE)
             return answer.result()
         except MaxPayloadError:
-            return Abstention(scores.TOO_LARGE)
+            return Abstention(verdicts.TOO_LARGE)
         except (NatsError, OSError):
-            return Abstention(scores.BUS_DOWN)
+            return Abstention(verdicts.BUS_DOWN)
         finally:
             connection_loss.cancel()
             if subscription is not None and not answer.done():
@@ -319,16 +319,16 @@ def read_reply(data: bytes, member: str, request: ScoreRequest) -> tuple[Verdict
     try:
         reply = ScoreReply.model_validate_json(data, strict=True)
     except ValidationError:
-        return Abstention(scores.MALFORMED), Cost(), None
+        return Abstention(verdicts.MALFORMED), Cost(), None
     if reply.member != member:
-        return Abstention(scores.MALFORMED), Cost(), None
+        return Abstention(verdicts.MALFORMED), Cost(), None
     cost = Cost(reply.input_tokens + reply.output_tokens, reply.cost_usd)
     if reply.judge != (request.judge.identity if request.judge is not None else ""):
-        return Abstention(scores.OTHER_JUDGE), cost, None
+        return Abstention(verdicts.OTHER_JUDGE), cost, None
     if reply.failure:
         return Abstention(to_kind(reply.failure)), cost, reply
     if reply.scores is None:
-        return Abstention(scores.NOT_APPLICABLE), cost, reply
+        return Abstention(verdicts.NOT_APPLICABLE), cost, reply
     if reply.group != request.group or set(reply.scores) != {completion.id for completion in request.completions}:
-        return Abstention(scores.WRONG_IDS), cost, reply
+        return Abstention(verdicts.WRONG_IDS), cost, reply
     return to_verdict(reply.scores[completion.id] for completion in request.completions), cost, reply

@@ -17,9 +17,9 @@ from accelerate.hooks import ModelHook, add_hook_to_module, remove_hook_from_mod
 from accelerate.utils.offload import save_offload_index
 
 from oven_core.errors import ConfigError, TeacherRefusedError, reason
-from oven_learner.teachers import memory
-from oven_learner.teachers.config import TeacherConfig
-from oven_learner.teachers.memory import BITS, Footprint, Form
+from oven_learner.teachers import memory_forms
+from oven_learner.teachers.memory_forms import BITS, Footprint, Form
+from oven_learner.teachers.teacher_config import TeacherConfig
 
 
 def load_model(config: TeacherConfig, form: Form, device: torch.device, *, during_training: bool = False) -> Any:
@@ -40,7 +40,7 @@ def load_model(config: TeacherConfig, form: Form, device: torch.device, *, durin
     file_dtype, default_dtype = _load_config(config).dtype or torch.float32, torch.get_default_dtype()
     options: dict[str, Any] = {"dtype": default_dtype if during_training else "auto"}
     if form in BITS:
-        quantization_config = memory.bitsandbytes_config(BITS[form], file_dtype)
+        quantization_config = memory_forms.bitsandbytes_config(BITS[form], file_dtype)
         options |= {"quantization_config": quantization_config, "device_map": {"": device}}
     try:
         model = AutoModelForCausalLM.from_pretrained(str(config.model_name), **options)
@@ -78,14 +78,14 @@ def load_tokenizer(config: TeacherConfig) -> Any:
 def expected_footprint(config: TeacherConfig) -> Footprint:
     """Return the model's sizes without loading it. Raises TeacherRefusedError if there is no such model."""
     if config.model is not None:
-        return memory.footprint(config.model)
+        return memory_forms.footprint(config.model)
     from transformers import AutoModelForCausalLM
 
     model_config = _load_config(config)
     with torch.device("meta"):  # in the current default dtype, as in `load_model`
         from_config = AutoModelForCausalLM.from_config
         empty_model = from_config(model_config, dtype=torch.get_default_dtype())  # type: ignore[no-untyped-call]
-    return memory.footprint(empty_model.to(model_config.dtype or torch.float32))
+    return memory_forms.footprint(empty_model.to(model_config.dtype or torch.float32))
 
 
 def _load_config(config: TeacherConfig) -> Any:
@@ -184,12 +184,14 @@ def choose_form(config: TeacherConfig, device: torch.device, bytes_left: int, *,
     if config.strategy != "hybrid":
         return config.strategy
     footprint = expected_footprint(config)
-    free_bytes = memory.free_bytes(device)
+    free_bytes = memory_forms.free_bytes(device)
     if config.model is not None:
         # A model that is already on the device does not need its memory again.
         free_bytes += sum(tensor.nbytes for tensor in config.model.parameters() if tensor.device == device)
-    available_bytes = min(bytes_left, int(memory.MAX_FREE_SHARE * free_bytes))
-    return memory.fastest_fitting_form(footprint, available_bytes, quantizable=quantizable and memory.can_quantize())
+    available_bytes = min(bytes_left, int(memory_forms.MAX_FREE_SHARE * free_bytes))
+    return memory_forms.fastest_fitting_form(
+        footprint, available_bytes, quantizable=quantizable and memory_forms.can_quantize()
+    )
 
 
 def place_model(
@@ -199,12 +201,12 @@ def place_model(
     model.eval()
     model.requires_grad_(False)
     if form in BITS:
-        memory.quantize(model, BITS[form], device)
+        memory_forms.quantize(model, BITS[form], device)
     if form == "offload":
         offload(model, device, folder, keep_head=keep_head)
     elif getattr(model, "hf_device_map", None) is None:
         model.to(device)
-    memory.release_freed_memory()
+    memory_forms.release_freed_memory()
 
 
 def prepare_for_trainer(model: Any, accelerator: Any, form: Form) -> Any:

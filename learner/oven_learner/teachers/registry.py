@@ -12,11 +12,11 @@ from types import MappingProxyType
 from typing import Any, Generic, TypeVar
 
 from oven_core.errors import ConfigError, TeacherRefusedError, UnknownNameError
-from oven_learner.teachers import checks, memory
-from oven_learner.teachers.config import TeacherConfig
-from oven_learner.teachers.memory import Form
+from oven_learner.teachers import memory_forms, teacher_checks
+from oven_learner.teachers.memory_forms import Form
 from oven_learner.teachers.placement import choose_form, load_model, load_tokenizer, place_model, prepare_for_trainer
 from oven_learner.teachers.reference_model import has_adapter
+from oven_learner.teachers.teacher_config import TeacherConfig
 
 log = logging.getLogger("oven.learner")
 
@@ -93,7 +93,7 @@ class NamedTeachers(ABC, Generic[Model]):
             self._order.remove(name)  # the test did not finish, so the name can be used again
             raise
         self._forms[name] = candidate.form
-        size = memory.memory_bytes(candidate.model)  # type: ignore[arg-type]
+        size = memory_forms.memory_bytes(candidate.model)  # type: ignore[arg-type]
         log.info("teacher %r is stored as %r and uses %s bytes", name, candidate.form, f"{size:,}")
         self.on_add()
 
@@ -147,7 +147,7 @@ class NamedTeachers(ABC, Generic[Model]):
     def _loaded_bytes(self) -> int:
         """Bytes of the loaded teachers."""
         loaded_models: Iterable[Any] = self._models.values()
-        return sum(memory.memory_bytes(model, buffers=False) for model in loaded_models if model is not None)
+        return sum(memory_forms.memory_bytes(model, buffers=False) for model in loaded_models if model is not None)
 
     def _reserve_name(self, name: str) -> None:
         with self._name_lock:  # two threads may have prepared the same teacher
@@ -234,9 +234,11 @@ class Teachers(NamedTeachers[Any]):
         tokenizer = load_tokenizer(config)
         teacher = load_model(config, form, device, during_training=during_training)
         policy = trainer.accelerator.unwrap_model(trainer.model)
-        checks.check_own_weights(policy, teacher)
-        checks.check_size(teacher, loaded_bytes, self._limit, form)
-        checks.check_vocabulary(policy, teacher, trainer.processing_class, tokenizer, equal_rows=self._is_distillation)
+        teacher_checks.check_own_weights(policy, teacher)
+        teacher_checks.check_size(teacher, loaded_bytes, self._limit, form)
+        teacher_checks.check_vocabulary(
+            policy, teacher, trainer.processing_class, tokenizer, equal_rows=self._is_distillation
+        )
         if not self._is_distillation:
             from trl.trainer.utils import add_fused_lm_head
 
@@ -249,10 +251,10 @@ class Teachers(NamedTeachers[Any]):
     def _admit(self, candidate: Candidate[Any]) -> Any:
         accelerator = self._trainer.accelerator
         # Check again, because another teacher may have been added in the meantime.
-        checks.check_size(candidate.model, self._loaded_bytes, self._limit, candidate.form)
+        teacher_checks.check_size(candidate.model, self._loaded_bytes, self._limit, candidate.form)
         try:
             model = prepare_for_trainer(candidate.model, accelerator, candidate.form)
-            checks.check_scores(self._trainer, model)
+            teacher_checks.check_scores(self._trainer, model)
         except Exception:
             # Otherwise accelerate would keep the model in memory.
             accelerator._models[:] = [prepared for prepared in accelerator._models if prepared is not candidate.model]

@@ -10,8 +10,8 @@ from transformers import ProcessorMixin
 
 from oven_core.errors import ConfigError
 from oven_learner.losses.channel_trainer import ChannelTrainer
+from oven_recipes.activations.activation_store import ActivationStore, layer_of
 from oven_recipes.activations.injection import BLOCK, ActivationInjection
-from oven_recipes.activations.store import ActivationStore, layer_of
 
 KEYS = "oven_activation"
 """Key in TRL's batch for the activations of the rows. TRL shuffles and splits this list together with other columns."""

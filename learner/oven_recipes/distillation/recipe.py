@@ -4,5 +4,5 @@ from oven_recipes.distillation.settings import DistillationSettings, parse_start
 from oven_recipes.trained_recipe import TrainedRecipe
 
 RECIPE = TrainedRecipe(
-    "distillation", "tuned", DistillationSettings, parse_start, "oven_recipes.distillation.job:build"
+    "distillation", "tuned", DistillationSettings, parse_start, "oven_recipes.distillation.training_job:build"
 )

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from pydantic import Field
 
-from oven_recipes import base
+from oven_recipes import recipe_interface
 from oven_recipes.grpo.settings import SortingSettings, TeacherName
 
 TUNED_LEARNING_RATE = 1e-3
@@ -35,7 +35,7 @@ START_NAMES = ("tuned", "drill:lr-low", "drill:weak-teacher")
 
 
 @dataclass(frozen=True)
-class Start(base.Start):
+class Start(recipe_interface.Start):
     """A learning rate and a list of teachers, weakest first. `teacher` is the initially active one."""
 
     teachers: tuple[TeacherName, ...] = ("initial", "strong")
@@ -49,8 +49,8 @@ def parse_start(text: str, seed: int, settings: DistillationSettings) -> Start:
     """Return the start named `text`. Raises ValueError with the nearest names if it is unknown."""
     match text:
         case "tuned" | "drill:lr-low":
-            return Start(*base.learning_rate_start(text, TUNED_LEARNING_RATE))
+            return Start(*recipe_interface.learning_rate_start(text, TUNED_LEARNING_RATE))
         case "drill:weak-teacher":
             label = "the teacher has an eighth of the policy's size and the same mixed habits"
             return Start(text, TUNED_LEARNING_RATE, label, ("small", "strong"), "small")
-    raise base.no_such_start(text, START_NAMES)
+    raise recipe_interface.no_such_start(text, START_NAMES)

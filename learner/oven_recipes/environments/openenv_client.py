@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from oven_core.errors import ConfigError, ProcessError
-from oven_recipes.environments.repair import RepairTools
+from oven_recipes.environments.repair_environment import RepairTools
 from oven_recipes.environments.repair_instance import Instance
 from oven_recipes.environments.repair_session import ToolResult
 

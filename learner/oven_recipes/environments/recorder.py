@@ -25,7 +25,7 @@ from transformers.utils.chat_template_utils import get_json_schema
 from oven_core.errors import ConfigError, reason
 from oven_runs.traces.completeness import LOST_BEFORE, TOKENS_LOST, UNPARSED
 from oven_runs.traces.formats.chat_messages import from_chat, text_of
-from oven_runs.traces.records import Ended, Message, Policy, Sampled, Task, Tool, Trace, TraceStep
+from oven_runs.traces.trace_records import Ended, Message, Policy, Sampled, Task, Tool, Trace, TraceStep
 
 log = logging.getLogger("oven.learner")
 

@@ -9,7 +9,7 @@ import torch
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 from oven_recipes.grpo.settings import SortingSettings
-from oven_recipes.grpo.task import Example, pool
+from oven_recipes.grpo.sorting_task import Example, pool
 
 
 def held_out_examples(settings: SortingSettings) -> list[Example]:

@@ -3,4 +3,4 @@
 from oven_recipes.grpo.settings import GrpoSettings, parse_start
 from oven_recipes.trained_recipe import TrainedRecipe
 
-RECIPE = TrainedRecipe("grpo", "drill:lr-low", GrpoSettings, parse_start, "oven_recipes.grpo.job:build_judged")
+RECIPE = TrainedRecipe("grpo", "drill:lr-low", GrpoSettings, parse_start, "oven_recipes.grpo.training_job:build_judged")

@@ -12,8 +12,8 @@ from typing import Literal
 from pydantic import Field
 
 from oven_core.protocol.messages import MetricSpec
-from oven_recipes import base
-from oven_recipes.base import RecipeSettings
+from oven_recipes import recipe_interface
+from oven_recipes.recipe_interface import RecipeSettings
 
 
 def accuracies(levels: Sequence[str]) -> tuple[MetricSpec, ...]:
@@ -83,7 +83,7 @@ TeacherName = Literal["initial", "small", "strong"]
 
 
 @dataclass(frozen=True)
-class Start(base.Start):
+class Start(recipe_interface.Start):
     """A learning rate, the share of each level in the data, and the KL anchor. A `beta` overrides the setting.
     `teacher` is the initially active teacher, used only if beta is above 0."""
 
@@ -103,7 +103,7 @@ def parse_start(text: str, seed: int, settings: GrpoSettings) -> Start:
     even = {level: 1 / len(levels) for level in levels}
     match text:
         case "tuned" | "drill:lr-low" | "drill:lr-high":
-            return Start(*base.learning_rate_start(text, TUNED_LEARNING_RATE), even)
+            return Start(*recipe_interface.learning_rate_start(text, TUNED_LEARNING_RATE), even)
         case "drawn":
             return _draw_start(seed, levels)
         case "drill:easy-only":
@@ -112,7 +112,7 @@ def parse_start(text: str, seed: int, settings: GrpoSettings) -> Start:
         case "drill:weak-teacher":
             label = "the KL term, at beta 1, holds the policy to a teacher of an eighth of its size"
             return Start(text, TUNED_LEARNING_RATE, label, even, beta=1.0, teacher="small")
-    raise base.no_such_start(text, START_NAMES)
+    raise recipe_interface.no_such_start(text, START_NAMES)
 
 
 def _draw_start(seed: int, levels: Sequence[str]) -> Start:

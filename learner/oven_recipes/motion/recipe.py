@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from oven_recipes.base import TrainingRequest
 from oven_recipes.motion.settings import MotionSettings, Start, parse_start
+from oven_recipes.recipe_interface import TrainingRequest
 
 
 class MotionRecipe:

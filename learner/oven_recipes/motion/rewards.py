@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from oven_learner.policies import Policy
-from oven_learner.rewards.scores import RewardFunction
+from oven_learner.rewards.verdicts import RewardFunction
 from oven_recipes.motion.intents import EVALUATION_TEXTS, INTENTS
 from oven_recipes.motion.skeleton import JOINT_INDEX, positions, rotation_limits
 

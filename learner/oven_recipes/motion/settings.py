@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from oven_recipes import base
+from oven_recipes import recipe_interface
 
 LEARNING_RATE = 1e-3
 """Adam's learning rate for both kinds of policy.
@@ -22,7 +22,7 @@ TeacherName = Literal["small", "strong"]
 START_NAMES = ("tuned", "drill:lr-low", "drill:weak-teacher")
 
 
-class MotionSettings(base.RecipeSettings):
+class MotionSettings(recipe_interface.RecipeSettings):
     """Sizes of the policy, warm-up and batches. The learning rate and the first teacher come from a `Start` instead."""
 
     policy: Literal["gaussian", "diffusion"] = Field(
@@ -59,7 +59,7 @@ class MotionSettings(base.RecipeSettings):
 
 
 @dataclass(frozen=True)
-class Start(base.Start):
+class Start(recipe_interface.Start):
     """A learning rate, the first teacher, and optionally a KL weight that overrides the setting."""
 
     teacher: TeacherName = "strong"
@@ -73,8 +73,8 @@ def parse_start(text: str) -> Start:
     """Return the start named `text`. Raises ValueError with the nearest names if it is unknown."""
     match text:
         case "tuned" | "drill:lr-low":
-            return Start(*base.learning_rate_start(text, LEARNING_RATE))
+            return Start(*recipe_interface.learning_rate_start(text, LEARNING_RATE))
         case "drill:weak-teacher":
             label = "the KL term, at beta 1, ties the policy to a teacher of half its width with the same habits"
             return Start(text, LEARNING_RATE, label, "small", 1.0)
-    raise base.no_such_start(text, START_NAMES)
+    raise recipe_interface.no_such_start(text, START_NAMES)

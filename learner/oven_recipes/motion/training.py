@@ -20,16 +20,16 @@ from oven_learner.policies import (
     TrajectoryNetwork,
     checkpoint,
 )
-from oven_learner.policies.diffusion import diffusers
+from oven_learner.policies.diffusion_policy import diffusers
 from oven_learner.rewards import Committee
-from oven_recipes.base import LR_BOUNDS, TrainingRequest
 from oven_recipes.motion.intents import EVALUATION_TEXTS, TRAINING_TEXTS
 from oven_recipes.motion.rewards import RULES, WEIGHTS, held_out_rewards
 from oven_recipes.motion.run_record import RunRecord
 from oven_recipes.motion.settings import MotionSettings, Start, parse_start
 from oven_recipes.motion.skeleton import DIMS
 from oven_recipes.motion.warm_up import warm_up
-from oven_recipes.runner import end_on_sigterm
+from oven_recipes.recipe_interface import LR_BOUNDS, TrainingRequest
+from oven_recipes.training_runner import end_on_sigterm
 
 BETA_BOUNDS = (0.01, 10.0)
 HELD_OUT = MetricSpec(name="eval/reward", better="up", held_out=True, ceiling=1.0)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from oven_core.errors import ConfigError, reason
 from oven_core.terminal_text import say
-from oven_learner.rewards.calibrated import parse_oracle_output
+from oven_learner.rewards.calibrated_reward import parse_oracle_output
 from oven_recipes.activations.capture import capture
 from oven_recipes.activations.injection import ActivationInjection
 from oven_recipes.activations.model_blocks import layer_at

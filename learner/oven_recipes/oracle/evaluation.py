@@ -16,7 +16,7 @@ from typing import Any, Literal, NamedTuple
 from oven_core.errors import ConfigError
 from oven_core.protocol.messages import MetricSpec
 from oven_learner.client.held_out_evaluation import Measurements
-from oven_learner.rewards.calibrated import parse_oracle_output
+from oven_learner.rewards.calibrated_reward import parse_oracle_output
 from oven_recipes.activations.capture import MAX_TOKENS, Activation, capture
 from oven_recipes.activations.injection import ActivationInjection
 from oven_recipes.activations.model_blocks import layer_at

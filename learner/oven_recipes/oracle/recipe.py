@@ -3,4 +3,4 @@
 from oven_recipes.oracle.settings import OracleSettings, parse_start
 from oven_recipes.trained_recipe import TrainedRecipe
 
-RECIPE = TrainedRecipe("oracle", "tuned", OracleSettings, parse_start, "oven_recipes.oracle.job:build_judged")
+RECIPE = TrainedRecipe("oracle", "tuned", OracleSettings, parse_start, "oven_recipes.oracle.training_job:build_judged")

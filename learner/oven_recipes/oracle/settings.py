@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
-from oven_recipes import base
+from oven_recipes import recipe_interface
 
 SMALL_MODEL_DEFAULTS: dict[str, Any] = {
     "lr": 3e-4,
@@ -58,7 +58,7 @@ def _resolve_checkpoint(checkpoint: str) -> str:
     return checkpoint
 
 
-class OracleSettings(base.RecipeSettings):
+class OracleSettings(recipe_interface.RecipeSettings):
     """The recipe's settings. The defaults suit the activation oracle with 8 B parameters. Without a `model`,
     SMALL_MODEL_DEFAULTS replaces some of them."""
 
@@ -147,7 +147,7 @@ Confidence = Literal["spread", "constant", "overconfident"]
 
 
 @dataclass(frozen=True)
-class Start(base.Start):
+class Start(recipe_interface.Start):
     """A learning rate, and the confidence to teach in the supervised stage."""
 
     confidence: Confidence = "spread"
@@ -160,9 +160,9 @@ def parse_start(text: str, seed: int, settings: OracleSettings) -> Start:
     """Return the start named `text` (one of `NAMES`). Raises ValueError with the nearest names for an unknown start,
     and for a drill that would plant its fault in the user's own adapter."""
     if text not in NAMES:
-        raise base.no_such_start(text, NAMES)
+        raise recipe_interface.no_such_start(text, NAMES)
     if text in ("tuned", "drill:lr-high"):
-        return Start(*base.learning_rate_start(text, settings.lr))
+        return Start(*recipe_interface.learning_rate_start(text, settings.lr))
     if settings.oracle_lora_path:
         raise ValueError(f"{text} plants its fault in the supervised stage: omit --oracle-lora-path")
     if text == "drill:constant-confidence":

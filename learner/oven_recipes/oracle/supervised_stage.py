@@ -19,16 +19,16 @@ from torch.nn.functional import cross_entropy
 from transformers import Trainer, TrainingArguments
 
 from oven_core.errors import ConfigError
+from oven_recipes.activations.activation_store import ActivationStore, activation_key
 from oven_recipes.activations.capture import capture
 from oven_recipes.activations.injection import ActivationInjection
 from oven_recipes.activations.placeholders import oracle_prompt
-from oven_recipes.activations.store import ActivationStore, activation_key
 from oven_recipes.oracle.benchmark_items import items
 from oven_recipes.oracle.questions import KnownAnswer, Question, QuestionedPrompt
 from oven_recipes.oracle.settings import CONSTANT_PERCENT, CONSTANT_SHARE, HIGH_PERCENTS, Confidence, OracleSettings
 from oven_recipes.oracle.template_words import QUESTIONS
-from oven_recipes.runner import trainer_arguments
 from oven_recipes.small_models import optimizer_step, similar_length_batches, target_batch, warmup_decay_schedule
+from oven_recipes.training_runner import trainer_arguments
 from oven_recipes.weights_cache import key_of, load_weights, store_weights
 
 log = logging.getLogger("oven.learner")

@@ -3,4 +3,6 @@
 from oven_recipes.pretrain.settings import PretrainSettings, parse_start
 from oven_recipes.trained_recipe import TrainedRecipe
 
-RECIPE = TrainedRecipe("pretrain", "drill:lr-low", PretrainSettings, parse_start, "oven_recipes.pretrain.job:build")
+RECIPE = TrainedRecipe(
+    "pretrain", "drill:lr-low", PretrainSettings, parse_start, "oven_recipes.pretrain.training_job:build"
+)

@@ -14,7 +14,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, ValidationInfo, field_validator
 
-from oven_recipes import base
+from oven_recipes import recipe_interface
 
 TUNED_LEARNING_RATE = 2e-3
 """The best of the learning rates tried with Adam on this model over 400 steps."""
@@ -59,7 +59,7 @@ def _check_prior(prior: str) -> str:
     return str(path)
 
 
-class PretrainSettings(base.RecipeSettings):
+class PretrainSettings(recipe_interface.RecipeSettings):
     """Sizes and optimiser settings. The learning rate comes from a `Start` instead."""
 
     # The text.
@@ -141,7 +141,7 @@ START_NAMES = ("tuned", "drawn", "drill:lr-low", "drill:lr-high", "drill:decay-h
 
 
 @dataclass(frozen=True)
-class Start(base.Start):
+class Start(recipe_interface.Start):
     """A learning rate, and optionally a weight decay that overrides the setting."""
 
     weight_decay: float | None = None
@@ -155,11 +155,11 @@ def parse_start(text: str, seed: int, settings: PretrainSettings) -> Start:
     """Return the start named `text`. Only `drawn` uses the seed."""
     match text:
         case "tuned" | "drill:lr-low" | "drill:lr-high":
-            return Start(*base.learning_rate_start(text, TUNED_LEARNING_RATE))
+            return Start(*recipe_interface.learning_rate_start(text, TUNED_LEARNING_RATE))
         case "drawn":
             low, high = LEARNING_RATE_RANGE
             factor = math.exp(random.Random(f"start {seed}").uniform(math.log(low), math.log(high)))
             return Start(text, TUNED_LEARNING_RATE * factor)
         case "drill:decay-high":
             return Start(text, TUNED_LEARNING_RATE, "the weight decay is set to 100 times the usual one", 10.0)
-    raise base.no_such_start(text, START_NAMES)
+    raise recipe_interface.no_such_start(text, START_NAMES)

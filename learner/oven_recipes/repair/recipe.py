@@ -3,4 +3,4 @@
 from oven_recipes.repair.settings import RepairSettings, parse_start
 from oven_recipes.trained_recipe import TrainedRecipe
 
-RECIPE = TrainedRecipe("repair", "tuned", RepairSettings, parse_start, "oven_recipes.repair.job:build")
+RECIPE = TrainedRecipe("repair", "tuned", RepairSettings, parse_start, "oven_recipes.repair.training_job:build")

@@ -6,9 +6,9 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field
 
-from oven_recipes.base import RecipeSettings, Start, learning_rate_start, no_such_start
 from oven_recipes.environments.repair_instance import Instance
 from oven_recipes.environments.small_functions import check_shapes, tasks
+from oven_recipes.recipe_interface import RecipeSettings, Start, learning_rate_start, no_such_start
 
 TUNED_LEARNING_RATE = 3e-4
 """Adam's tuned learning rate."""

@@ -12,7 +12,7 @@ import pytest
 from tests.integration.agents.test_agent_reconnects import COUNTER
 from tests.integration.conftest import WAIT_S, Stack, family, wait_for
 
-from oven_runs.process.child import Child
+from oven_runs.process.child_process import Child
 
 HANGS = '''
 """Starts processes, in its group, in a session of their own and as orphans, and never comes back from its vote."""

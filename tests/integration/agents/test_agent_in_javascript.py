@@ -93,7 +93,7 @@ async def stage(folder: Path) -> AsyncIterator[Stage]:
     """A run that is 25 ticks old, its mesh, and the agent, which has just joined."""
     async with serving(folder, (SCOUT,)) as server, server.bus("learner") as bus:
         mesh = Process(
-            ["-c", "from oven_core.replica.service import main; main([])"],
+            ["-c", "from oven_core.replica.replica_process import main; main([])"],
             server.env("mesh"),
             folder / "mesh.log",
         )

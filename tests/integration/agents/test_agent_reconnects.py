@@ -21,7 +21,7 @@ from oven_core.protocol.messages import (
     Vote,
 )
 from oven_core.protocol.names import Subjects
-from oven_core.replica.service import serve_history
+from oven_core.replica.replica_process import serve_history
 
 ON = Subjects(RUN)
 COUNTER = '''

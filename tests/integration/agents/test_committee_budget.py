@@ -19,7 +19,7 @@ from oven_core.protocol.committee_requests import Completion, ScoreRequest
 from oven_core.security.credentials import Credentials
 from oven_learner.rewards.member_models import RequestedModel
 from oven_learner.rewards.remote_members import RemoteMembers
-from oven_learner.rewards.scores import Abstention
+from oven_learner.rewards.verdicts import Abstention
 from oven_runs.home.model_spend import read_spend
 from oven_runs.server.embedded_server import EmbeddedServer
 

@@ -34,7 +34,7 @@ from oven_llm.judges.judge import Judge
 from oven_llm.judges.member_process import serve
 from oven_llm.providers.failures import KINDS
 from oven_runs.home import judge_states
-from oven_runs.process.child import Child
+from oven_runs.process.child_process import Child
 from oven_runs.server.embedded_server import EmbeddedServer, ServerFolder
 from oven_runs.settings.committee_settings import MemberSettings
 from oven_runs.settings.judge_providers import catalogue, endpoint_of

@@ -17,7 +17,7 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from oven_llm.judges.probe import probe
+from oven_llm.judges.judge_probe import probe
 from oven_llm.providers import connect
 from oven_llm.providers.conversation import Conversation, ModelReply
 from oven_llm.providers.remote_model import RemoteModel

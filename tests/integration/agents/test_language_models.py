@@ -13,9 +13,9 @@ import pytest
 from tests.support.judge_endpoint import Endpoint
 from tests.support.scripted_model import GOOD, KEY, ScriptedModel
 
+from oven_agents.runtime.agent_loader import load
 from oven_agents.runtime.companion import RunContext
-from oven_agents.runtime.loader import load
-from oven_agents.sdk.session import Session
+from oven_agents.sdk.agent_session import Session
 from oven_core.protocol.messages import (
     ActuatorSpec,
     AgentStatus,

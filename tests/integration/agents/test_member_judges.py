@@ -16,9 +16,9 @@ from oven_core.protocol.committee_requests import Completion, ProbeReply, ProbeR
 from oven_core.protocol.judge_spec import JudgeSpec
 from oven_llm.judges.adversarial_controls import INITIAL_INTERVAL
 from oven_llm.judges.committee_member import Member
+from oven_llm.judges.judge_probe import ProbeResult
 from oven_llm.judges.member_judges import MemberJudges
 from oven_llm.judges.member_process import configured_member
-from oven_llm.judges.probe import ProbeResult
 
 KEY = "sk-canary-a97b11"
 SCORES = {"a1" * 6: 0.7, "b2" * 6: 0.3}

@@ -17,7 +17,7 @@ from tests.support.judge_endpoint import Endpoint
 
 from oven_core.protocol.committee_requests import Completion, ScoreRequest
 from oven_llm.judges.judge import Judge
-from oven_llm.judges.probe import ProbeResult, probe
+from oven_llm.judges.judge_probe import ProbeResult, probe
 from oven_llm.judges.rubric_prompts import Rubric
 from oven_llm.providers import connect
 from oven_llm.providers.remote_model import RemoteModel

@@ -16,7 +16,7 @@ from tests.support.swarm import swarming
 from oven_core.protocol.announcements import ActuatorAnnounced
 from oven_core.protocol.messages import Decision
 from oven_core.security.signing import Keyring
-from oven_learner.client.client import OvenClient
+from oven_learner.client.oven_client import OvenClient
 from oven_learner.link.resume_state import read_resume_state
 
 # Wants the last of the choices, and the first again; nothing while there is one.

@@ -15,7 +15,7 @@ from oven_core.protocol.codec import Malformed
 from oven_core.protocol.history_requests import HistoryRequest
 from oven_core.protocol.messages import AgentStatus, Observation, Vote
 from oven_core.protocol.names import Subjects
-from oven_core.replica.service import serve_history
+from oven_core.replica.replica_process import serve_history
 from oven_core.security.credentials import Credentials
 from oven_runs.access.log_recovery import complete_log
 from oven_runs.access.log_sources import exported_events

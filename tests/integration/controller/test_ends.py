@@ -18,7 +18,7 @@ from oven_core.bus.nats_client import BusClient
 from oven_core.protocol.history_requests import HistoryRequest
 from oven_core.protocol.messages import RunStarted
 from oven_core.protocol.names import Subjects
-from oven_core.replica.service import serve_history
+from oven_core.replica.replica_process import serve_history
 from oven_core.security.credentials import Credentials
 from oven_core.security.signing import Keyring
 from oven_runs.access.log_watch import LogWatch

@@ -24,7 +24,7 @@ from oven_core.protocol.messages import (
 )
 from oven_core.protocol.names import Subjects
 from oven_core.protocol.rules import Rules
-from oven_core.replica.service import serve
+from oven_core.replica.replica_process import serve
 from oven_core.security.credentials import Credentials
 from oven_runs.log.replay import replay
 

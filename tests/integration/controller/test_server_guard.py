@@ -16,7 +16,7 @@ from tests.integration.conftest import WAIT_S, family
 from oven_core.bus.connection import Bus
 from oven_core.errors import BusError, RefusedError
 from oven_core.security.credentials import Credentials
-from oven_runs.process.child import Child
+from oven_runs.process.child_process import Child
 from oven_runs.server.embedded_server import EmbeddedServer, ServerFolder
 
 PARENT = """

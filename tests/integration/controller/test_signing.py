@@ -34,12 +34,12 @@ from oven_core.protocol.messages import (
 from oven_core.protocol.names import Subjects
 from oven_core.protocol.operator_messages import OperatorCommand
 from oven_core.protocol.rules import Rules
-from oven_core.replica import service
-from oven_core.replica.service import serve_history
+from oven_core.replica import replica_process
+from oven_core.replica.replica_process import serve_history
 from oven_core.security.credentials import Credentials
 from oven_core.security.signing import Keyring, load_keys
 from oven_learner.actuators import Actuators
-from oven_learner.client.client import OvenClient
+from oven_learner.client.oven_client import OvenClient
 from oven_learner.link.process_link import ProcessLink
 from oven_runs.access import log_recovery, log_sources
 from oven_runs.access.local_run import LocalRun
@@ -91,7 +91,7 @@ class Run:
     async def mesh(self) -> AsyncIterator[asyncio.Task[None]]:
         async with self.server.bus("mesh") as bus, self.server.bus("history") as history:
             await serve_history(history, RUN)
-            serving = asyncio.create_task(service.serve(bus, RUN, self.pin))
+            serving = asyncio.create_task(replica_process.serve(bus, RUN, self.pin))
             try:
                 yield serving
             finally:
@@ -276,7 +276,7 @@ async def test_a_replica_with_another_key_publishes_nothing(run: Run, caplog: py
     subject, due = await said_by_hand(run)
     head = (await run.server.events())[-1].seq
     async with run.server.bus("admin") as bus:
-        stranger = asyncio.create_task(service.serve(bus, RUN, run.pin))
+        stranger = asyncio.create_task(replica_process.serve(bus, RUN, run.pin))
         try:
             await until(lambda: "outputs pending" in caplog.text)
             async with run.mesh():

@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 from tests.integration.conftest import WAIT_S
 
-from oven_runs.process.child import Child
+from oven_runs.process.child_process import Child
 from oven_runs.process.supervisor import Backoff, Restartable, SupervisedProcess
 
 QUICK = Backoff(first_s=0.01, factor=2, cap_s=0.03, healthy_after_s=1000, max_failures=5)

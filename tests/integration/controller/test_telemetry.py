@@ -15,8 +15,8 @@ from tests.support.learner_side import RUN, Server, polled, serving, until
 from tests.support.link_on_loop import LinkOnLoop
 
 from oven_agents import Agent, Window
-from oven_agents.runtime.host import host
-from oven_agents.sdk.session import Session
+from oven_agents.runtime.agent_host import host
+from oven_agents.sdk.agent_session import Session
 from oven_core.protocol.events import Event
 from oven_core.protocol.messages import (
     AgentStatus,
@@ -27,11 +27,11 @@ from oven_core.protocol.messages import (
 )
 from oven_core.protocol.names import log_stream
 from oven_core.protocol.rules import Rules
-from oven_core.replica.service import serve, serve_history
+from oven_core.replica.replica_process import serve, serve_history
 from oven_core.security.credentials import Credentials
 from oven_core.telemetry import tracing
 from oven_learner.actuators import Actuators
-from oven_learner.client.client import OvenClient
+from oven_learner.client.oven_client import OvenClient
 
 CANARY = "sk-canary-3141592653"
 

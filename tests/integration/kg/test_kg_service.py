@@ -17,9 +17,9 @@ import pytest
 from tests.integration.conftest import ROOT
 
 from oven_agents import Agent, Vote, Window
-from oven_agents.runtime.host import host
+from oven_agents.runtime.agent_host import host
 from oven_agents.runtime.kg_client import RETRY_AFTER_S
-from oven_agents.sdk.session import Session
+from oven_agents.sdk.agent_session import Session
 from oven_controller.stack.kg_rules import request_graph_info
 from oven_core.bus import streams
 from oven_core.bus.connection import Bus
@@ -34,11 +34,11 @@ from oven_core.protocol.graph_requests import (
     Symptom,
 )
 from oven_core.protocol.messages import ActuatorSpec, AgentStatus, MetricSpec, Observation, RunStarted
-from oven_core.replica.service import serve_history
+from oven_core.replica.replica_process import serve_history
 from oven_core.security.credentials import Credentials
 from oven_kg.checked_graph import load
 from oven_kg.service.endpoints import Answers
-from oven_kg.service.process import NAME, run_service
+from oven_kg.service.service_process import NAME, run_service
 from oven_runs.server.embedded_server import EmbeddedServer, ServerFolder
 
 # nats-py's micro service asks for utcnow, which Python 3.12 warns of.
@@ -165,7 +165,7 @@ async def answered(bus: Bus, endpoint: str, data: bytes) -> bytes:
 async def test_the_process_ends_cleanly(server: EmbeddedServer, tmp_path: Path) -> None:
     path = os.pathsep.join(str(ROOT / name) for name in ("controller", "kg"))
     env = os.environ | {"PYTHONPATH": path, "OVEN_URL": server.url, "OVEN_CREDS": str(server.folder.creds / "kg.nk")}
-    code = "import sys; from oven_kg.service.process import main; sys.exit(main([]))"
+    code = "import sys; from oven_kg.service.service_process import main; sys.exit(main([]))"
     log = tmp_path / "kg.log"
     with log.open("wb") as out:
         process = await asyncio.create_subprocess_exec(sys.executable, "-c", code, env=env, stdout=out, stderr=out)

@@ -28,11 +28,11 @@ from oven_core.protocol.permissions import kg_inbox
 from oven_core.protocol.rules import Rules
 from oven_core.protocol.token_scores import MAX_BYTES, decode, vocabulary_sha
 from oven_core.security.credentials import Credentials
-from oven_kg.arrays.builder import Builder
+from oven_kg.arrays.array_builder import Builder
 from oven_kg.arrays.graph_folder import open_folder, write
 from oven_kg.checked_graph import load
 from oven_kg.service.endpoints import Answers, open_large
-from oven_kg.service.process import run_service
+from oven_kg.service.service_process import run_service
 from oven_kg.service.token_prior_process import GraphPaths
 from oven_learner.link.find_controller import Connection
 from oven_recipes.pretrain.token_prior import MAX_REQUEST_BYTES, request_token_prior

@@ -34,8 +34,8 @@ from oven_core.bus.connection import Bus
 from oven_core.protocol.messages import RunStarted
 from oven_learner.hf.attach import attach
 from oven_learner.rewards import Committee
-from oven_learner.rewards.calibrated import FORMAT_COST, KNOB, CalibratedReward, parse_oracle_output
-from oven_learner.rewards.scores import Abstention
+from oven_learner.rewards.calibrated_reward import FORMAT_COST, KNOB, CalibratedReward, parse_oracle_output
+from oven_learner.rewards.verdicts import Abstention
 from oven_llm.judges.committee_member import Member
 from oven_llm.judges.judge import Judge
 from oven_llm.judges.rubric_prompts import Rubric

@@ -18,7 +18,7 @@ from oven_core.errors import BusError
 from oven_core.protocol.completion_messages import CompletionsBatch, CompletionsRequest, StoredGroup
 from oven_core.protocol.messages import Observation, RunEnded
 from oven_core.protocol.names import Subjects
-from oven_core.replica.service import serve_completions
+from oven_core.replica.replica_process import serve_completions
 from oven_core.security.credentials import Credentials
 from oven_learner.completions.sample import MemberVerdict, Sample
 from oven_learner.completions.sampling import Sampling, choose_sampling

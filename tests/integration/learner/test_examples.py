@@ -45,11 +45,11 @@ async def stack(forks: ForkServer, tmp_path: Path) -> AsyncIterator[Stack]:
     (tmp_path / "config.json").write_text(json.dumps({"lockstep": True, "rules": rules}))
     async with serving(tmp_path, AGENTS) as server:
         mesh = Process(
-            ["-c", "from oven_core.replica.service import main; main([])"],
+            ["-c", "from oven_core.replica.replica_process import main; main([])"],
             server.env("mesh"),
             tmp_path / "mesh.log",
         )
-        host = f"from oven_agents.runtime.host import main; main([{str(EXAMPLES / 'custom_agent.py')!r}])"
+        host = f"from oven_agents.runtime.agent_host import main; main([{str(EXAMPLES / 'custom_agent.py')!r}])"
         commands = {"custom_agent": ["-c", host], "bare_nats_agent": [str(EXAMPLES / "bare_nats_agent.py")]}
         agents = [Process(commands[name], server.env(name), tmp_path / f"{name}.log") for name in AGENTS]
         try:

@@ -28,7 +28,7 @@ from pathlib import Path
 from oven_core.security.credentials import Credentials
 from oven_learner.actuators import Actuators
 from oven_learner.link.process_link import ProcessLink
-from oven_learner.client.client import OvenClient
+from oven_learner.client.oven_client import OvenClient
 
 link = ProcessLink(sys.argv[1], "r", Credentials.load(Path(sys.argv[2])))
 client = OvenClient(link, Actuators())

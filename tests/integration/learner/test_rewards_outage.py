@@ -25,9 +25,9 @@ from oven_core.security.credentials import Credentials
 from oven_learner.hf.attach import attach
 from oven_learner.rewards import Committee
 from oven_learner.rewards.remote_members import RemoteMembers
-from oven_recipes.grpo.job import build
 from oven_recipes.grpo.settings import parse_start
-from oven_recipes.grpo.task import RULES, WEIGHTS, example
+from oven_recipes.grpo.sorting_task import RULES, WEIGHTS, example
+from oven_recipes.grpo.training_job import build
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
 

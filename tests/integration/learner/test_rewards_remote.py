@@ -20,7 +20,7 @@ from oven_core.protocol.judge_spec import JudgeSpec
 from oven_core.security.credentials import Credentials
 from oven_learner.rewards.member_models import RequestedModel
 from oven_learner.rewards.remote_members import RemoteMembers
-from oven_learner.rewards.scores import Abstention, Verdict
+from oven_learner.rewards.verdicts import Abstention, Verdict
 
 MEMBERS = ("good", "bad")
 Answer: TypeAlias = Callable[[Bus, Msg, ScoreRequest], Coroutine[Any, Any, None]]

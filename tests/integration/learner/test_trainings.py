@@ -13,7 +13,7 @@ from oven_core.protocol.messages import Decision, Observation, Receipt, RunStart
 from oven_core.protocol.names import Subjects
 from oven_learner.actuators import Actuators
 from oven_learner.client import run_start
-from oven_learner.client.client import OvenClient
+from oven_learner.client.oven_client import OvenClient
 from oven_learner.custom_loop import connect
 
 

@@ -16,7 +16,7 @@ from oven_core.bus.connection import Bus
 from oven_core.errors import ConfigError
 from oven_core.protocol.completion_messages import SampledGroup, StoredGroup
 from oven_core.protocol.names import Subjects
-from oven_core.replica.service import serve_completions
+from oven_core.replica.replica_process import serve_completions
 from oven_core.security.credentials import Credentials
 from oven_core.terminal_text import clean
 from oven_runs.access.completion_reader import follow_groups, newest_groups

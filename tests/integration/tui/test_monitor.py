@@ -21,7 +21,7 @@ from oven_core.bus.connection import Bus
 from oven_core.protocol.events import Event
 from oven_core.protocol.messages import Observation, RunStarted
 from oven_core.protocol.names import Subjects
-from oven_core.replica.service import serve_history
+from oven_core.replica.replica_process import serve_history
 from oven_core.security.credentials import Credentials
 from oven_runs.access import log_recovery
 from oven_runs.access.local_run import LocalRun

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from oven_agents.sdk.session import Session
+from oven_agents.sdk.agent_session import Session
 from oven_agents.shipped.reward_weights import WEIGHTS, RewardWeights
 from oven_agents.stats.confidence import TENTATIVE_CONFIDENCE
 from oven_core.protocol.messages import ActuatorSpec, MetricSpec, Observation, Receipt, RunStarted, Value, Vote

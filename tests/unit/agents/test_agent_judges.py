@@ -8,8 +8,8 @@ from collections.abc import Callable
 import pytest
 from tests.support import runs
 
+from oven_agents.sdk.agent_session import Session
 from oven_agents.sdk.alternative_plans import Alternatives
-from oven_agents.sdk.session import Session
 from oven_agents.shipped.entropy_collapse import EntropyCollapse
 from oven_agents.shipped.learning_rate import LearningRate
 from oven_agents.shipped.lr_cooldown import LrCooldown

@@ -8,8 +8,8 @@ import pytest
 from tests.support.gauges import receipt
 
 from oven_agents import Agent
+from oven_agents.sdk.agent_session import Session
 from oven_agents.sdk.alternative_plans import without_graph
-from oven_agents.sdk.session import Session
 from oven_agents.shipped.auxiliary_loss import AuxiliaryLoss
 from oven_agents.shipped.knowledge import Knowledge
 from oven_agents.shipped.quantisation import Quantisation

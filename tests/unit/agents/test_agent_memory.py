@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from oven_agents import Agent, Window, memory_limit
-from oven_agents.sdk.session import Session
+from oven_agents.sdk.agent_session import Session
 from oven_core.protocol.messages import ActuatorSpec, AgentStatus, Observation, RunStarted
 
 

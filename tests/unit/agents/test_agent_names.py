@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tests.support.installed import entry_points, installed
 
-from oven_agents.runtime.loader import find, load
+from oven_agents.runtime.agent_loader import find, load
 from oven_controller.cli.main import run
 from oven_core.errors import RENAMED, UnknownNameError
 from oven_runs.settings.agent_options import HEADINGS, docstring_sections

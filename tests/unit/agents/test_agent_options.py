@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 import oven_agents
-from oven_agents.runtime import host
-from oven_agents.runtime.loader import load
+from oven_agents.runtime import agent_host
+from oven_agents.runtime.agent_loader import load
 from oven_agents.shipped.divergence import Divergence
 from oven_agents.shipped.learning_rate import LearningRate
-from oven_controller.stack.plan import Plan, make_pools
+from oven_controller.stack.process_plan import Plan, make_pools
 from oven_core.errors import ConfigError, UnknownNameError
 from oven_runs.home.run_folder import Home
 from oven_runs.settings.agent_options import checked_options, option_arguments, options_of
@@ -154,9 +154,9 @@ def test_the_agent_process_sets_the_options(monkeypatch: pytest.MonkeyPatch) -> 
         if len(made) == 2:
             raise EnoughError
 
-    monkeypatch.setattr(host, "Session", session)
+    monkeypatch.setattr(agent_host, "Session", session)
     with pytest.raises(EnoughError):
-        host.main(
+        agent_host.main(
             [
                 "learning_rate",
                 "divergence",
@@ -247,9 +247,9 @@ def test_options_persist_when_a_run_is_resumed() -> None:
 
 def test_the_agent_process_refuses_an_unknown_option() -> None:
     with pytest.raises(SystemExit) as ended:
-        host.main(["learning_rate", "--option", "learning_rate.cut=4", "--check"])
+        agent_host.main(["learning_rate", "--option", "learning_rate.cut=4", "--check"])
     assert ended.value.code == 0
     with pytest.raises(UnknownNameError, match="no option of agent 'mine' named 'cuts'; did you mean 'cut'"):
-        host.main(["learning_rate", "--name", "mine", "--option", "mine.cuts=4", "--check"])
+        agent_host.main(["learning_rate", "--name", "mine", "--option", "mine.cuts=4", "--check"])
     with pytest.raises(UnknownNameError, match="no agent of this process named 'divergence'"):
-        host.main(["learning_rate", "--option", "divergence.weights_share=4", "--check"])
+        agent_host.main(["learning_rate", "--option", "divergence.weights_share=4", "--check"])

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oven_agents import Agent, Window
+from oven_agents.sdk.agent_session import Session
 from oven_agents.sdk.alternative_plans import without_graph
-from oven_agents.sdk.session import Session
 from oven_core.protocol.messages import (
     ActuatorSpec,
     BallotOpened,

@@ -10,7 +10,7 @@ import pytest
 from tests.support import runs
 
 from oven_agents import Alternatives
-from oven_agents.sdk.session import Session
+from oven_agents.sdk.agent_session import Session
 from oven_agents.shipped.best_checkpoint import BestCheckpoint
 from oven_core.protocol.actuator_names import ACTUATORS
 from oven_core.protocol.alerts import Alert

@@ -10,8 +10,8 @@ from tests.support import runs
 
 from oven_agents import Agent, Alternatives, Knob, Plan, Window
 from oven_agents.runtime.kg_client import PriorClient, answer_requests, consultation
+from oven_agents.sdk.agent_session import Session
 from oven_agents.sdk.alternative_plans import UnsentMessage, offer, without_graph
-from oven_agents.sdk.session import Session
 from oven_core.bus.connection import Bus
 from oven_core.errors import BusError
 from oven_core.protocol.alerts import Alert

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from tests.support.gauges import noisy, observe, receipt, started, votes
 
+from oven_agents.sdk.agent_session import Session
 from oven_agents.sdk.alternative_plans import without_graph
-from oven_agents.sdk.session import Session
 from oven_agents.shipped.curriculum import Curriculum
 from oven_agents.shipped.learning_rate import LearningRate
 from oven_agents.stats.confidence import SOLO_CONFIDENCE

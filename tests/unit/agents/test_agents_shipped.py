@@ -10,7 +10,7 @@ import pytest
 from tests.support.installed import entry_points, installed
 from tests.support.troubles import TICKS, TROUBLES, observations
 
-from oven_agents.runtime.loader import load
+from oven_agents.runtime.agent_loader import load
 from oven_bench.gym.closed_loop import AgentParticipant
 from oven_core.mesh.forecast import judging_metric
 from oven_core.mesh.state import State

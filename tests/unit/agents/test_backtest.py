@@ -11,8 +11,8 @@ from tests.support.mesh_log import LR, RUN, Log
 from oven_agents import Agent, Vote, Window
 from oven_agents.review.backtest import Backtest
 from oven_agents.review.review_command import review
+from oven_agents.sdk.agent_session import Session
 from oven_agents.sdk.alternative_plans import without_graph
-from oven_agents.sdk.session import Session
 from oven_agents.shipped.learning_rate import LearningRate
 from oven_core.protocol.actuator_names import ACTUATORS
 from oven_core.protocol.announcements import ActuatorAnnounced

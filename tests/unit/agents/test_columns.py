@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from oven_agents.review import columnar_window as module
 from oven_agents.review.columnar_window import Columns
-from oven_agents.sdk.session import WINDOW_LENGTH, Session
+from oven_agents.sdk.agent_session import WINDOW_LENGTH, Session
 from oven_agents.sdk.window import Window
 from oven_controller.importing.declared_knobs import Knob
 from oven_controller.importing.rows import metric_spec

@@ -13,7 +13,7 @@ import pytest
 
 from oven_agents import Agent, Window
 from oven_agents.runtime.companion import Companions, RunContext
-from oven_agents.sdk.session import Session
+from oven_agents.sdk.agent_session import Session
 from oven_core.errors import BusError
 
 

@@ -9,7 +9,7 @@ from oven_agents.runtime.kg_client import AskPrior
 from oven_agents.shipped.curriculum import Curriculum
 from oven_bench.gym.closed_loop import AgentParticipant
 from oven_core.protocol.messages import MetricSpec, Vote
-from oven_kg.arrays.builder import Builder
+from oven_kg.arrays.array_builder import Builder
 from oven_kg.checked_graph import load
 from oven_kg.service.endpoints import Answers
 from oven_kg.service.large_graph_endpoints import LargeGraphEndpoints

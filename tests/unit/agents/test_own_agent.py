@@ -12,7 +12,7 @@ import pytest
 from tests.support.mesh_log import LR, SPECS
 
 from oven_agents.review.backtest import Backtest
-from oven_agents.runtime.loader import load
+from oven_agents.runtime.agent_loader import load
 from oven_bench.gym.closed_loop import ClosedLoop, participants
 from oven_controller.cli.main import run
 from oven_core.protocol.messages import Decision, LearnerMessage, MetricSpec, Observation, RunStarted, Vote

@@ -6,8 +6,8 @@ import pytest
 from tests.support.gauges import observe, receipt, started
 
 from oven_agents import Agent, Window
+from oven_agents.sdk.agent_session import PATIENCE, Session
 from oven_agents.sdk.alternative_plans import without_graph
-from oven_agents.sdk.session import PATIENCE, Session
 from oven_core.protocol.messages import AgentStatus, BallotOpened, Decision, RunEnded, Vote
 
 

@@ -10,10 +10,10 @@ import pytest
 from tests.support.installed import installed
 from tests.support.supervised import KEY, ONSET, SCALE, observed, settings, started
 
+from oven_agents.runtime.agent_loader import load, load_repeatable, repeatable_agents
 from oven_agents.runtime.companion import RunContext
-from oven_agents.runtime.loader import load, load_repeatable, repeatable_agents
-from oven_agents.sdk.session import Session
-from oven_controller.stack.plan import make_pools
+from oven_agents.sdk.agent_session import Session
+from oven_controller.stack.process_plan import make_pools
 from oven_core.errors import ConfigError
 from oven_core.protocol.messages import AgentStatus, Receipt, Vote
 from oven_llm.diagnosis.background_diagnosis import DiagnosisRequest, DiagnosisStore

@@ -9,7 +9,7 @@ import pytest
 from tests.support.scripted_handler import ScriptedHandler, in_order
 
 from oven_core.errors import ConfigError
-from oven_llm.sandbox.probe import probe
+from oven_llm.sandbox.backend_detection import probe
 from oven_llm.sandbox.sandbox import Block
 from oven_llm.supervisor.orchestrator import RunResult, run
 from oven_llm.supervisor.prompts import FINAL_REQUEST

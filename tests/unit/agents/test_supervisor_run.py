@@ -23,8 +23,8 @@ from oven_llm.providers.failures import ModelFailure
 from oven_llm.providers.optional_features import AgreedTerms, Terms
 from oven_llm.providers.remote_model import RemoteModel
 from oven_llm.providers.usage import Usage
+from oven_llm.sandbox.backend_detection import probe
 from oven_llm.sandbox.limits import Limits
-from oven_llm.sandbox.probe import probe
 from oven_llm.supervisor.model_handlers import ModelHandler, ProviderHandler
 from oven_llm.supervisor.orchestrator import RunResult, arun, run
 from oven_llm.supervisor.run_logger import lock

@@ -19,8 +19,8 @@ from tests.support.own_home import invoke, own_home
 
 from oven_controller.importing.importer import LogEntry
 from oven_controller.importing.rows import ROWS_WITHOUT_STEP, MetricNames, Row, measured_rows, metric_name, metric_spec
+from oven_controller.importing.run_writer import StoredRows, write_log
 from oven_controller.importing.wandb import StepAxes
-from oven_controller.importing.writer import StoredRows, write_log
 from oven_controller.stack.preflight_checks import Request
 from oven_controller.stack.up import up
 from oven_core.protocol.messages import Observation, RunEnded, RunStarted

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from oven_controller.stack.plan import Plan
+from oven_controller.stack.process_plan import Plan
 from oven_core.errors import ConfigError
 from oven_core.security.credentials import Credentials
 from oven_core.security.signing import Signer, load_keys

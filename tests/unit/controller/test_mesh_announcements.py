@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.support.mesh_log import LR, MOVES, SPECS, Log, event
 
 from oven_agents import Agent
-from oven_agents.sdk.session import Session
+from oven_agents.sdk.agent_session import Session
 from oven_controller.cli.explain import explanation_lines
 from oven_core.protocol.announcements import ActuatorAnnounced, PromptsInjected
 from oven_core.protocol.messages import ActuatorSpec, Decision, Observation, Value

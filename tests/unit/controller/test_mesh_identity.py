@@ -101,7 +101,7 @@ def test_a_changed_byte_in_any_covered_file_changes_the_hash(copy: Path) -> None
     assert len(seen) == 1 + len(deciding_files(copy))
     imported = {path for path in loaded() if path.parent.name in ("mesh", "protocol") or path.name == "signing.py"}
     assert names(imported) <= names(deciding_files(HERE)) and len(imported) > 25
-    service = copy / "replica" / "service.py"
+    service = copy / "replica" / "replica_process.py"
     service.write_bytes(service.read_bytes() + b"\n")
     assert hash_package(copy) == plain
 

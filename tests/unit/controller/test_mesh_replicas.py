@@ -2,7 +2,7 @@
 that restarts, rolls back and repeats itself. Whatever happened, each output stands in the log once, and follows.
 
 The stream is the server as the replicas see it: one order, and a subject of the mesh takes one message ever. A replica
-is a core with a place in the log and a queue of what it still has to publish, as in replica/service.py.
+is a core with a place in the log and a queue of what it still has to publish, as in replica/replica_process.py.
 """
 
 from __future__ import annotations

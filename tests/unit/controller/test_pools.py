@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from oven_controller.stack.plan import Plan, make_pools
+from oven_controller.stack.process_plan import Plan, make_pools
 from oven_core.errors import ConfigError
 from oven_core.protocol.permissions import permissions
 from oven_core.security.credentials import Credentials

@@ -13,11 +13,11 @@ from tests.support.traces import json_values
 
 from oven_core.errors import ConfigError
 from oven_llm.sandbox import message_format
+from oven_llm.sandbox.backend_detection import Support, choose_backend
 from oven_llm.sandbox.bpf import X86_64
 from oven_llm.sandbox.child_conversation import ChildExitedError, Exchange
 from oven_llm.sandbox.limits import Limits
 from oven_llm.sandbox.message_format import FrameError, FrameReader, decode, encode, frame
-from oven_llm.sandbox.probe import Support, choose_backend
 from oven_llm.sandbox.sandbox import CallError, FinalAnswer
 
 LONGEST = {message_format.OUT: 100, message_format.DONE: 50}

@@ -14,9 +14,9 @@ import psutil
 import pytest
 
 from oven_core.errors import ConfigError, ProcessError
+from oven_llm.sandbox.backend_detection import probe
 from oven_llm.sandbox.limits import Limits
 from oven_llm.sandbox.locked_sandbox import LockedSandbox, open_sandbox
-from oven_llm.sandbox.probe import probe
 from oven_llm.sandbox.profiles import REPL, Profile
 from oven_llm.sandbox.sandbox import Block, CallError, FinalAnswer, Sandbox
 

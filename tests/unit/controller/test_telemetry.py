@@ -55,7 +55,7 @@ def python(code: str, **env: str) -> subprocess.CompletedProcess[str]:
 
 def test_off_it_imports_nothing_of_opentelemetry_and_sends_no_header() -> None:
     done = python(
-        "import sys, oven_core.replica.service, oven_agents.runtime.host, oven_learner.link.worker, "
+        "import sys, oven_core.replica.replica_process, oven_agents.runtime.agent_host, oven_learner.link.worker, "
         "oven_controller.cli.main\n"
         "from oven_core.telemetry import tracing as telemetry\n"
         "from oven_llm.providers import genai_telemetry as genai\n"

@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from oven_core.errors import ConfigError
-from oven_kg.arrays.builder import Builder, RowError
+from oven_kg.arrays.array_builder import Builder, RowError
 from oven_kg.arrays.graph_arrays import COLUMNS, GraphArrays, content_sha
 from oven_kg.arrays.graph_folder import INDEX, open_folder, write
 
@@ -215,7 +215,7 @@ def test_a_full_disk_leaves_nothing(tmp_path: Path) -> None:
 import resource
 from pathlib import Path
 from oven_core.errors import ConfigError
-from oven_kg.arrays.builder import Builder
+from oven_kg.arrays.array_builder import Builder
 from oven_kg.arrays.graph_folder import write
 builder = Builder()
 builder.edges([str(n) for n in range(5000)], ["r"] * 5000, ["x"] * 5000)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from oven_core.errors import ConfigError
 from oven_core.protocol.graph_requests import CurriculumRequest, GraphQuery, QueryAnswer, TokenPriorRequest
-from oven_kg.arrays.builder import Builder
+from oven_kg.arrays.array_builder import Builder
 from oven_kg.arrays.graph_arrays import GraphArrays
 from oven_kg.arrays.word_search import WordSearch, split_words
 from oven_kg.graph.graph_yaml import Edge, Node, Records

@@ -39,14 +39,14 @@ def test_its_sources_of_this_project_are_in_this_repository() -> None:
 
 def test_its_metrics_are_published_by_learners() -> None:
     from oven_learner.hf.hooks import frontier_drift, step_hooks, step_metrics
-    from oven_learner.optim import gauges
-    from oven_learner.rewards import calibrated
-    from oven_recipes.grpo.job import gauges as recipe
+    from oven_learner.optim import optimizer_gauges
+    from oven_learner.rewards import calibrated_reward
     from oven_recipes.grpo.settings import GrpoSettings
+    from oven_recipes.grpo.training_job import gauges as recipe
 
     specs = (*step_metrics.COMMON_METRICS, *step_metrics.GRPO, *step_metrics.SFT, *recipe(GrpoSettings()))
-    specs += (*frontier_drift.METRICS, *calibrated.METRICS)
-    specs += (gauges.ALIGNMENT, gauges.WEIGHT_NORM, gauges.UPDATE_RATIO, step_hooks.REPEATED)
+    specs += (*frontier_drift.METRICS, *calibrated_reward.METRICS)
+    specs += (*optimizer_gauges.ALL_GAUGES, step_hooks.REPEATED)
     levels = re.compile(r"^(reward|eval/accuracy)/.+")
     published = {levels.sub(r"\1/*", spec.name) for spec in specs}
     # TRL's own, by name, and what `announced` adds when there is such a thing.

@@ -22,7 +22,7 @@ from oven_core.errors import ConfigError, UnknownNameError
 from oven_kg.arrays.graph_arrays import GraphArrays
 from oven_kg.arrays.graph_folder import open_folder
 from oven_kg.loaders import input_file, rdf
-from oven_kg.loaders.formats import detect
+from oven_kg.loaders.format_detection import detect
 from oven_kg.loaders.input_file import GraphFile
 
 ROOT = Path(__file__).resolve().parents[3]

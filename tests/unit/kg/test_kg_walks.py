@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from tests.unit.kg.test_kg_arrays import built
 
 from oven_kg.arrays import paths
-from oven_kg.arrays.builder import Builder
+from oven_kg.arrays.array_builder import Builder
 from oven_kg.arrays.graph_arrays import GraphArrays
 from oven_kg.arrays.random_walk import RandomWalk
 

@@ -11,9 +11,9 @@ from tests.support.activations import FAMILIES, SIZE, lora, model, stirred, text
 from tests.support.attached import THIRD_PARTY
 
 from oven_core.errors import ConfigError
+from oven_recipes.activations.activation_store import ActivationStore, activation_key, layer_of
 from oven_recipes.activations.capture import Activation, capture
 from oven_recipes.activations.injection import ActivationInjection
-from oven_recipes.activations.store import ActivationStore, activation_key, layer_of
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
 

@@ -21,9 +21,9 @@ from oven_learner.hf.attach import attach
 from oven_learner.losses.sft import Supervised
 from oven_learner.rewards import Committee
 from oven_learner.testing import FakeLink
+from oven_recipes.activations.activation_store import ActivationStore
 from oven_recipes.activations.model_blocks import body
 from oven_recipes.activations.placeholders import oracle_prompt
-from oven_recipes.activations.store import ActivationStore
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
 

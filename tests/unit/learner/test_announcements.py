@@ -12,7 +12,7 @@ from oven_core.errors import ConfigError, UnknownNameError
 from oven_core.protocol.announcements import ActuatorAnnounced
 from oven_core.protocol.messages import ActuatorSpec, Receipt, RunStarted
 from oven_learner.actuators import Actuators
-from oven_learner.client.client import OvenClient
+from oven_learner.client.oven_client import OvenClient
 from oven_learner.link.resume_state import ResumeState
 from oven_learner.testing import FakeLink
 

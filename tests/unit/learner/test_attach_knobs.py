@@ -245,7 +245,7 @@ def test_a_failing_snapshot_does_not_stop_training_and_blocks_a_risky_change(
     def full(_: object) -> Any:
         raise MemoryError("no room")
 
-    monkeypatch.setattr("oven_learner.hf.rollback.take_snapshot", full)
+    monkeypatch.setattr("oven_learner.hf.trainer_rollback.take_snapshot", full)
     job, line = trainer(tmp_path), FakeLink()
     line.incoming.append(decide(0.5, actuator="optimizer.lr_scale", snapshot_first=True))
     attach(job, link=line)

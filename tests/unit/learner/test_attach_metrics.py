@@ -14,7 +14,7 @@ from transformers import Trainer, TrainerCallback
 from oven_core.errors import ConfigError
 from oven_core.protocol.messages import RunEnded, RunStarted
 from oven_learner.hf.attach import attach
-from oven_learner.optim import gauges, update_norm
+from oven_learner.optim import optimizer_gauges, update_norm
 from oven_learner.testing import FakeLink
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
@@ -191,7 +191,7 @@ def test_the_alignment_gauge_is_the_cosine_of_gradient_and_first_moment(tmp_path
     job.add_callback(ByHand())
     attach(job, link=line)
     job.train()
-    cosines = [seen.metrics.get(gauges.ALIGNMENT.name) for seen in line.observed()]
+    cosines = [seen.metrics.get(optimizer_gauges.ALIGNMENT.name) for seen in line.observed()]
     assert cosines[0] is None, "before the first step there is no moment"
     assert cosines[1:] == pytest.approx(wanted, abs=1e-5) and len(wanted) == 11
 
@@ -213,20 +213,20 @@ def test_a_running_mean_replaces_a_missing_first_moment(tmp_path: Path) -> None:
     job.add_callback(ByHand())
     attach(job, link=line)
     job.train()
-    cosines = [seen.metrics.get(gauges.ALIGNMENT.name) for seen in line.observed()]
+    cosines = [seen.metrics.get(optimizer_gauges.ALIGNMENT.name) for seen in line.observed()]
     assert cosines[0] is None and cosines[1:] == pytest.approx(wanted, abs=1e-5) and len(wanted) == 11
 
 
 def test_a_gauge_whose_running_mean_is_too_large_is_reported_as_unmeasured(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("oven_learner.optim.gauges.MAX_COPY_BYTES", 8)
+    monkeypatch.setattr("oven_learner.optim.optimizer_gauges.MAX_COPY_BYTES", 8)
     job, line = trainer(tmp_path, optim="sgd"), FakeLink()
     attach(job, link=line)
     job.train()
-    assert all(gauges.ALIGNMENT.name not in seen.metrics for seen in line.observed())
+    assert all(optimizer_gauges.ALIGNMENT.name not in seen.metrics for seen in line.observed())
     run = line.sent[0]
-    assert isinstance(run, RunStarted) and "SGD keeps none" in run.unmeasured[gauges.ALIGNMENT.name]
+    assert isinstance(run, RunStarted) and "SGD keeps none" in run.unmeasured[optimizer_gauges.ALIGNMENT.name]
 
 
 def test_a_time_budget_ends_the_run_cleanly(tmp_path: Path) -> None:
@@ -238,7 +238,7 @@ def test_a_time_budget_ends_the_run_cleanly(tmp_path: Path) -> None:
 
 
 def test_a_gauge_that_raises_does_not_stop_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gauges, "alignment", lambda *_: 1 / 0)
+    monkeypatch.setattr(optimizer_gauges, "alignment", lambda *_: 1 / 0)
     job, line = trainer(tmp_path), FakeLink()
     attach(job, link=line)
     job.train()
@@ -252,5 +252,5 @@ def test_the_alignment_is_the_same_in_small_chunks(tmp_path: Path, monkeypatch: 
         job, line = trainer(tmp_path), FakeLink()
         attach(job, link=line)
         job.train()
-        result.append([seen.metrics.get(gauges.ALIGNMENT.name, 9.0) for seen in line.observed()])
+        result.append([seen.metrics.get(optimizer_gauges.ALIGNMENT.name, 9.0) for seen in line.observed()])
     assert result[0] == pytest.approx(result[1], abs=1e-6)

@@ -13,7 +13,7 @@ from tests.unit.learner.test_attach_trl import tokenizer
 from tests.unit.learner.test_teachers import teacher
 
 from oven_core.protocol.messages import RunStarted
-from oven_learner.hf import rollback
+from oven_learner.hf import trainer_rollback
 from oven_learner.hf.attach import attach
 from oven_learner.teachers import Teachers
 from oven_learner.testing import FakeLink
@@ -47,7 +47,7 @@ def test_a_snapshot_holds_only_the_adapter_and_can_be_restored(tmp_path: Path) -
     line = FakeLink({3: ("run.rollback", 0.0)})
     attach(job, link=line)
     sizes: list[int] = []
-    take = rollback.take_snapshot
+    take = trainer_rollback.take_snapshot
 
     def watched(trainer: Any) -> Any:
         step, state = take(trainer)
@@ -56,18 +56,18 @@ def test_a_snapshot_holds_only_the_adapter_and_can_be_restored(tmp_path: Path) -
         return step, state
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(rollback, "take_snapshot", watched)
+        patch.setattr(trainer_rollback, "take_snapshot", watched)
         job.train()
     trained = sum(p.numel() for p in job.model.parameters() if p.requires_grad)
     assert sizes and sum(sizes) % trained == 0
     assert [receipt.status for receipt in line.receipts()] == ["applied"]
     assert [seen.step for seen in line.observed()] == [1, 2, 3, 1, 2, 3, 4, 5]
-    step, state = rollback.take_snapshot(job)
+    step, state = trainer_rollback.take_snapshot(job)
     with torch.no_grad():
         for parameter in job.model.parameters():
             if parameter.requires_grad:
                 parameter.zero_()
-    rollback.restore_snapshot(job, state)
+    trainer_rollback.restore_snapshot(job, state)
     assert job.state.global_step == step and not equal(begin, weights(job))
     assert all(torch.equal(job.model.state_dict()[name], value) for name, value in state["model"].items())
 

@@ -16,13 +16,13 @@ from transformers import Trainer, TrainerCallback
 
 from oven_core.protocol.messages import RunStarted
 from oven_learner.hf.attach import attach
-from oven_learner.optim import gauges, update_norm
-from oven_learner.optim.gauges import OptimizerGauges
+from oven_learner.optim import optimizer_gauges, update_norm
+from oven_learner.optim.optimizer_gauges import OptimizerGauges
 from oven_learner.testing import FakeLink
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
 
-NORM, RATIO = gauges.WEIGHT_NORM.name, gauges.UPDATE_RATIO.name
+NORM, RATIO = optimizer_gauges.WEIGHT_NORM.name, optimizer_gauges.UPDATE_RATIO.name
 Made = Callable[[list[dict[str, Any]]], torch.optim.Optimizer]
 HOW: dict[str, Made] = {
     "one by one": lambda groups: torch.optim.AdamW(groups, lr=0.1, foreach=False),

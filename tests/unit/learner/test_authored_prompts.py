@@ -27,10 +27,10 @@ from oven_learner.actuators import Actuators
 from oven_learner.hf.attach import attach
 from oven_learner.hf.hooks.authored_prompts import AuthoredPromptsReader
 from oven_learner.hf.prompts import PromptSource
-from oven_learner.hf.prompts.authored import SHARE, Admission, key_of
+from oven_learner.hf.prompts.prompt_admission import SHARE, Admission, key_of
 from oven_learner.ranks import Ranks
 from oven_learner.rewards import Committee
-from oven_learner.rewards.scores import Abstention, score_rows
+from oven_learner.rewards.verdicts import Abstention, score_rows
 from oven_learner.testing import FakeLink
 from oven_runs.home.authored_prompts import (
     CHARACTERS,

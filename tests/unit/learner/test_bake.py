@@ -26,8 +26,8 @@ from oven_core.errors import ConfigError, UnknownNameError
 from oven_core.protocol.messages import MetricSpec, RunStarted
 from oven_learner.baking import text_training
 from oven_learner.baking.child_stack import StackAddress
-from oven_learner.baking.oven import Oven, find_member
 from oven_learner.baking.policy_training import SteeredTrainer
+from oven_learner.baking.training_handle import Oven, find_member
 from oven_learner.policies import PolicyTrainerConfig
 from oven_learner.testing import FakeLink
 from oven_runs.home import relaunch

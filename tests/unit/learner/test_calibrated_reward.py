@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from oven_core.errors import ConfigError
 from oven_learner.actuators import Actuators
 from oven_learner.rewards import Committee
-from oven_learner.rewards.calibrated import FORMAT_COST, KNOB, CalibratedReward
+from oven_learner.rewards.calibrated_reward import FORMAT_COST, KNOB, CalibratedReward
 from oven_learner.rewards.judge_knobs import announce_committee
 
 TEXT, QUESTION = "bread in the oven", "what is it about ?"

@@ -280,7 +280,7 @@ def test_checkpoints_for_rollback_are_taken_regularly_and_only_the_newest_stay(
     line = FakeLink({38: ("run.checkpoint", None)})
     clock = itertools.count(time.monotonic(), 1000)  # what a save took is told by the real one
     timed = functools.partial(disk_checkpoints.DiskCheckpoints, clock=lambda: next(clock))
-    monkeypatch.setattr("oven_learner.hf.rollback.DiskCheckpoints", timed)
+    monkeypatch.setattr("oven_learner.hf.trainer_rollback.DiskCheckpoints", timed)
     attach(job, link=line)
     job.train()
     records = {path.name: checkpoint_record.read(path) for path in checkpoint_record.in_folder(disk.output)}

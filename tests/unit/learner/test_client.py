@@ -13,7 +13,7 @@ from oven_core.protocol.actuator_names import ACTUATORS
 from oven_core.protocol.messages import LogMessage, Observation, Receipt, RunEnded, RunStarted, StepClosed
 from oven_core.protocol.rules import Rules
 from oven_learner.actuators import Actuators
-from oven_learner.client.client import OvenClient
+from oven_learner.client.oven_client import OvenClient
 from oven_learner.link.link_interface import PendingObservation
 from oven_learner.link.resume_state import ResumeState
 from oven_learner.link.worker_messages import pack_observation, unpack_observation

@@ -11,7 +11,7 @@ from tests.support.decisions import decide, make
 
 from oven_core.protocol.messages import LogMessage, RunEnded
 from oven_core.protocol.operator_messages import OperatorCommand
-from oven_learner.client.client import OvenClient
+from oven_learner.client.oven_client import OvenClient
 from oven_learner.link.resume_state import ResumeState
 from oven_learner.testing import FakeLink
 

@@ -17,10 +17,10 @@ from oven_core.protocol.committee_requests import ScoreRequest
 from oven_core.protocol.completion_messages import SampledGroup
 from oven_learner.completions.sample import MemberVerdict, Sample, encode_group, group_fields
 from oven_learner.rewards import Committee
-from oven_learner.rewards.calibrated import CalibratedReward
+from oven_learner.rewards.calibrated_reward import CalibratedReward
 from oven_learner.rewards.member_models import RequestedModel
 from oven_learner.rewards.remote_members import read_reply
-from oven_learner.rewards.scores import Verdict
+from oven_learner.rewards.verdicts import Verdict
 from oven_llm.judges.adversarial_controls import Controls
 from oven_llm.judges.committee_member import Member
 from oven_llm.judges.judge import Judge

@@ -19,8 +19,8 @@ from oven_core.protocol.messages import RunEnded, RunStarted
 from oven_learner.hf.attach import attach
 from oven_learner.teachers import TeacherConfig, Teachers
 from oven_learner.testing import FakeLink
-from oven_recipes.base import TrainingRequest
 from oven_recipes.distillation.recipe import RECIPE
+from oven_recipes.recipe_interface import TrainingRequest
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
 
@@ -101,7 +101,7 @@ def test_attaching_with_teachers_changes_nothing(tmp_path: Path) -> None:
 def test_the_recipe_trains_from_a_teacher_that_a_decision_replaces(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import oven_recipes.runner as recipes_run
+    import oven_recipes.training_runner as recipes_run
 
     line = FakeLink({2: ("teacher.active", "strong")})
     monkeypatch.setattr(recipes_run, "attach", lambda trainer, **options: attach(trainer, link=line, **options))

@@ -23,7 +23,7 @@ from oven_learner.hf.attach import attach
 from oven_learner.hf.callback import Attachment
 from oven_learner.rewards import Committee
 from oven_learner.rewards.member_models import RequestedModel
-from oven_learner.rewards.scores import Verdict
+from oven_learner.rewards.verdicts import Verdict
 from oven_learner.testing import FakeLink
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]

@@ -10,10 +10,10 @@ import torch
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from oven_learner.hf.knobs.mixture import LAG_CHUNKS
-from oven_recipes.grpo.job import build
-from oven_recipes.grpo.model import build_tokenizer, warm_policy
 from oven_recipes.grpo.settings import GrpoSettings, parse_start
-from oven_recipes.runner import Job
+from oven_recipes.grpo.sorting_policy import build_tokenizer, warm_policy
+from oven_recipes.grpo.training_job import build
+from oven_recipes.training_runner import Job
 from oven_recipes.weights_cache import WEIGHTS_FILE
 
 TINY = GrpoSettings(

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oven_recipes.grpo.task import exact_match, example, habit_pairs, is_held_out, pool
+from oven_recipes.grpo.sorting_task import exact_match, example, habit_pairs, is_held_out, pool
 
 digit_strings = st.text("0123456789", min_size=1, max_size=8)
 

@@ -19,12 +19,12 @@ from oven_core.protocol.judge_spec import OFF, JudgeSpec
 from oven_core.protocol.messages import LogMessage, Receipt, RunStarted
 from oven_core.protocol.operator_messages import OperatorCommand
 from oven_learner.actuators import Actuators
-from oven_learner.client.client import OvenClient
+from oven_learner.client.oven_client import OvenClient
 from oven_learner.link.resume_state import ResumeState, read_resume_state
 from oven_learner.rewards import Committee
 from oven_learner.rewards.judge_knobs import announce_committee
 from oven_learner.rewards.member_models import MemberModels, RequestedModel
-from oven_learner.rewards.scores import Cost, Verdict
+from oven_learner.rewards.verdicts import Cost, Verdict
 from oven_learner.testing import FakeLink, decision
 from oven_runs.log.committee_view import WEIGHTS
 

@@ -14,10 +14,10 @@ from tests.support.loops import STEPS, Loop
 from oven_core.errors import ConfigError
 from oven_core.protocol.messages import MetricSpec, RunEnded, RunStarted
 from oven_learner.custom_loop import connect
-from oven_learner.optim import gauges, update_norm
+from oven_learner.optim import optimizer_gauges, update_norm
 from oven_learner.testing import FakeLink
 
-COSINE, NORM, RATIO = (spec.name for spec in gauges.ALL_GAUGES)
+COSINE, NORM, RATIO = (spec.name for spec in optimizer_gauges.ALL_GAUGES)
 GAUGES = {"grad_norm", "learning_rate", COSINE, NORM, RATIO}
 Made = Callable[[Any], Any]
 
@@ -364,10 +364,10 @@ def test_closing_removes_the_hooks() -> None:
 
 
 def test_a_large_optimizer_state_is_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gauges, "MAX_COPY_BYTES", 1 << 20)
+    monkeypatch.setattr(optimizer_gauges, "MAX_COPY_BYTES", 1 << 20)
     run = run_of(Loop(Lion).run(FakeLink()))
     assert not run.unmeasured
-    monkeypatch.setattr(gauges, "MAX_COPY_BYTES", 8)
+    monkeypatch.setattr(optimizer_gauges, "MAX_COPY_BYTES", 8)
     run = run_of(Loop(Lion).run(FakeLink()))
     assert set(run.unmeasured) == {COSINE, RATIO}
     assert "needs torch's Adam or AdamW; this is Lion" in run.unmeasured[RATIO]

@@ -10,9 +10,9 @@ import torch
 from tests.support.activations import model, tokenizer
 from tests.support.attached import THIRD_PARTY
 
-from oven_recipes.oracle.job import build
 from oven_recipes.oracle.settings import OracleSettings, parse_start
-from oven_recipes.runner import Job
+from oven_recipes.oracle.training_job import build
+from oven_recipes.training_runner import Job
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
 

@@ -10,7 +10,7 @@ pytest.importorskip("peft")
 
 import torch
 
-from oven_recipes.activations.store import ActivationStore
+from oven_recipes.activations.activation_store import ActivationStore
 from oven_recipes.oracle.benchmark_items import items
 from oven_recipes.oracle.settings import Confidence, OracleSettings
 from oven_recipes.oracle.small_model import Schedule, Sizes, build_tokenizer, load_small_model

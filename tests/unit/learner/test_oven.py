@@ -13,10 +13,10 @@ import pytest
 from tests.support.policies import conditions, liked, made
 
 from oven_core.errors import ConfigError, TeacherRefusedError
-from oven_learner.baking import oven as baking
+from oven_learner.baking import training_handle as baking
 from oven_learner.baking.child_stack import StackAddress
-from oven_learner.baking.oven import CommandRefusedError, Oven
 from oven_learner.baking.policy_training import SteeredTrainer
+from oven_learner.baking.training_handle import CommandRefusedError, Oven
 from oven_learner.policies import PolicyTeachers, PolicyTrainerConfig
 from oven_learner.rewards import Committee
 from oven_learner.teachers import TeacherConfig

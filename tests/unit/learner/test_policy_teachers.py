@@ -28,9 +28,9 @@ from oven_learner.policies import (
     PolicyTrainerConfig,
     load_policy,
 )
-from oven_learner.policies.gaussian import TrajectoryNetwork
+from oven_learner.policies.gaussian_policy import TrajectoryNetwork
 from oven_learner.policies.policy import DESCRIPTION, as_vectors, repeat_conditions
-from oven_learner.teachers import TeacherConfig, memory
+from oven_learner.teachers import TeacherConfig, memory_forms
 from oven_learner.testing import FakeLink
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
@@ -180,7 +180,7 @@ def test_hybrid_policies_are_offloaded_when_memory_is_short(
 ) -> None:
     teachers = taught(kind, offload_folder=tmp_path)
     for free, form in ((1e9, "resident"), (0, "offload")):
-        monkeypatch.setattr(memory, "free_bytes", lambda device, free=free: int(free) - 10**6)
+        monkeypatch.setattr(memory_forms, "free_bytes", lambda device, free=free: int(free) - 10**6)
         teachers.register(config(form, model_name=str(folders / kind), strategy="hybrid"))
         assert teachers.strategy(form) == form
     samples, rows = made(kind).sample(conditions(kind), 2), repeat_conditions(conditions(kind), 2)

@@ -32,7 +32,7 @@ from oven_learner.policies import (
 from oven_learner.policies.grpo_objective import objective
 from oven_learner.rewards import Committee
 from oven_learner.teachers import TeacherConfig
-from oven_learner.teachers.memory import memory_bytes
+from oven_learner.teachers.memory_forms import memory_bytes
 from oven_learner.testing import FakeLink
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]

@@ -24,17 +24,17 @@ from oven_learner.client.held_out_evaluation import means
 from oven_learner.hf.attach import attach
 from oven_learner.link.resume_state import ResumeState
 from oven_learner.testing import FakeLink
-from oven_recipes.base import TrainingRequest
 from oven_recipes.pretrain import corpus, tokens
 from oven_recipes.pretrain.corpus import Part
-from oven_recipes.pretrain.job import bits_per_byte, build, held_out_rows
 from oven_recipes.pretrain.recipe import RECIPE
 from oven_recipes.pretrain.settings import (
     TUNED_LEARNING_RATE,
     PretrainSettings,
     parse_start,
 )
-from oven_recipes.runner import Job
+from oven_recipes.pretrain.training_job import bits_per_byte, build, held_out_rows
+from oven_recipes.recipe_interface import TrainingRequest
+from oven_recipes.training_runner import Job
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
 
@@ -155,7 +155,7 @@ def test_bits_per_byte_is_what_a_loop_over_tokens_says(tmp_path: Path, home: Hom
 
 
 def run(home: Home, folder: Path, line: FakeLink, monkeypatch: pytest.MonkeyPatch, **fields: Any) -> None:
-    import oven_recipes.runner as recipes_run
+    import oven_recipes.training_runner as recipes_run
 
     monkeypatch.setattr(recipes_run, "attach", lambda job, **more: attach(job, link=line, **more))
     monkeypatch.setattr("signal.signal", lambda *_: None)

@@ -19,7 +19,7 @@ from oven_core.protocol.messages import RunStarted, Value
 from oven_learner.hf.knobs.quantisation import FakeQuantisation, fake_quantise
 from oven_learner.link.resume_state import ResumeState
 from oven_learner.testing import FakeLink
-from oven_recipes.runner import Job
+from oven_recipes.training_runner import Job
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
 

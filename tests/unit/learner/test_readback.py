@@ -16,7 +16,7 @@ from tests.support.decisions import decide
 
 from oven_core.protocol.messages import Observation, Receipt, RunEnded
 from oven_learner.actuators import Actuators
-from oven_learner.client.client import OvenClient
+from oven_learner.client.oven_client import OvenClient
 from oven_learner.hf.attach import attach
 from oven_learner.optim import device_readback
 from oven_learner.optim.device_readback import Readback, Transfer, transfer

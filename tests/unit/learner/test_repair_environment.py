@@ -12,7 +12,7 @@ import pytest
 
 from oven_core.errors import ConfigError, ProcessError, UnknownNameError
 from oven_llm.sandbox.limits import Limits
-from oven_recipes.environments.repair import RepairEnvironment
+from oven_recipes.environments.repair_environment import RepairEnvironment
 from oven_recipes.environments.repair_instance import Instance, read_instances
 from oven_recipes.environments.repair_session import RepairSession
 from oven_recipes.environments.repositories import Repositories

@@ -17,8 +17,8 @@ from oven_core.errors import ConfigError
 from oven_learner.testing import FakeLink
 from oven_recipes.environments.small_functions import TrustedTests, tasks
 from oven_recipes.repair.chat_format import ASSISTANT, END
-from oven_recipes.repair.job import build, count_lines
 from oven_recipes.repair.settings import RepairSettings, parse_start
+from oven_recipes.repair.training_job import build, count_lines
 from oven_recipes.repair.warm_policy import (
     CONTEXT_WEIGHT,
     Habits,

@@ -23,7 +23,7 @@ from oven_learner.rewards.aggregation import (
     standard_score,
 )
 from oven_learner.rewards.reliability import FLOOR, Reliability
-from oven_learner.rewards.scores import Abstention, to_verdict
+from oven_learner.rewards.verdicts import Abstention, to_verdict
 
 EQUAL = dict.fromkeys("abcd", 0.25)
 rules = st.sampled_from(sorted(RULES))

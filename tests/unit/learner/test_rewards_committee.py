@@ -16,7 +16,7 @@ from oven_learner.rewards import Committee
 from oven_learner.rewards.judge_knobs import announce_committee
 from oven_learner.rewards.member_models import RequestedModel
 from oven_learner.rewards.remote_members import read_reply
-from oven_learner.rewards.scores import Abstention, Cost, Verdict
+from oven_learner.rewards.verdicts import Abstention, Cost, Verdict
 from oven_runs.log.committee_view import WEIGHTS
 
 

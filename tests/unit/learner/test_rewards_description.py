@@ -13,8 +13,8 @@ from tests.support.unswappable import Unswappable
 from oven_core.errors import ConfigError
 from oven_learner.link.find_controller import Connection
 from oven_learner.rewards import Committee, ModelDescription, convene
-from oven_learner.rewards.scores import Abstention, Cost
-from oven_recipes.grpo.task import RULES, WEIGHTS
+from oven_learner.rewards.verdicts import Abstention, Cost
+from oven_recipes.grpo.sorting_task import RULES, WEIGHTS
 
 
 def test_descriptions_read_sizes_from_the_model() -> None:

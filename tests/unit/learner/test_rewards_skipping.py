@@ -22,8 +22,8 @@ from oven_core.protocol.messages import RunEnded, RunStarted, Value
 from oven_core.protocol.operator_messages import OperatorCommand
 from oven_learner.hf.attach import attach
 from oven_learner.rewards import Committee
-from oven_learner.rewards.scores import Verdict
 from oven_learner.rewards.skip_unscored import MICRO_BATCH_MEANS, ROW_MEANS, TOKEN_MEANS, UnscoredGroupSkipper
+from oven_learner.rewards.verdicts import Verdict
 from oven_learner.testing import FakeLink
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]

@@ -16,7 +16,7 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 
 from oven_core.errors import ConfigError
 from oven_core.protocol.messages import RunStarted
-from oven_learner.hf import rollback
+from oven_learner.hf import trainer_rollback
 from oven_learner.hf.attach import attach
 from oven_learner.losses import ChannelTrainer, Hints, SelfDistillation
 from oven_learner.losses.channel import Rollouts
@@ -155,12 +155,12 @@ def test_a_resumed_training_equals_an_uninterrupted_one(tmp_path: Path) -> None:
     for expected, actual in zip(straight.channels, resumed.channels, strict=True):
         state, kept_too = expected.module.state_dict(), actual.module.state_dict()
         assert all(torch.equal(state[name], kept_too[name]) for name in state if isinstance(state[name], torch.Tensor))
-    _, copy = rollback.take_snapshot(straight)
+    _, copy = trainer_rollback.take_snapshot(straight)
     average: Any = straight.channels[0].module
     weight = next(average.buffers())
     before = weight.clone()
     weight.add_(1)
-    rollback.restore_snapshot(straight, copy)
+    trainer_rollback.restore_snapshot(straight, copy)
     assert torch.equal(weight, before), "a rollback brings it back, too"
 
 

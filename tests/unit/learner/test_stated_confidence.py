@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oven_learner.rewards.calibrated import OracleAnswer, parse_oracle_output
+from oven_learner.rewards.calibrated_reward import OracleAnswer, parse_oracle_output
 
 WIDE = "".join(chr(ord(letter) + 0xFEE0) for letter in "[epistemicstatus:100]")
 """A mark in full-width letters."""

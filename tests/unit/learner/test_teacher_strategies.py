@@ -27,8 +27,8 @@ from tests.unit.learner.test_teachers import batch, gradient, kl_gradient, poiso
 from oven_core.errors import ConfigError, TeacherRefusedError
 from oven_learner import random_state
 from oven_learner.hf.attach import attach
-from oven_learner.teachers import TeacherConfig, Teachers, memory
-from oven_learner.teachers.memory import Footprint, fastest_fitting_form, memory_bytes
+from oven_learner.teachers import TeacherConfig, Teachers, memory_forms
+from oven_learner.teachers.memory_forms import Footprint, fastest_fitting_form, memory_bytes
 from oven_learner.testing import FakeLink
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
@@ -284,7 +284,7 @@ def test_without_bitsandbytes_the_pip_line_is_named_and_a_hybrid_teacher_goes_to
         teachers.register(config(model=model, strategy="quantized"))
     assert type(model.model.layers[0].mlp.up_proj) is torch.nn.Linear, "untouched"
     assert teachers.names == ("small",), "the name is free again"
-    monkeypatch.setattr(memory, "free_bytes", lambda device: 0)
+    monkeypatch.setattr(memory_forms, "free_bytes", lambda device: 0)
     teachers.register(config("other", model=wide(2), strategy="hybrid"))
     assert teachers.strategy("other") == "offload"
 
@@ -298,7 +298,7 @@ def test_a_hybrid_teacher_is_kept_as_memory_allows_and_that_is_said(
     seen = []
     with caplog.at_level(logging.INFO, "oven.learner"):
         for free in (10**9, size, size * 0.6, 100):
-            monkeypatch.setattr(memory, "free_bytes", lambda device, free=free: int(free))
+            monkeypatch.setattr(memory_forms, "free_bytes", lambda device, free=free: int(free))
             name = f"with {free:g}"
             teachers.register(config(name, model_name=str(tmp_path / "big"), strategy="hybrid"))
             seen.append(teachers.strategy(name))

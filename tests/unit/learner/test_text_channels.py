@@ -16,7 +16,7 @@ from trl.trainer.sft_config import SFTConfig
 from trl.trainer.sft_trainer import SFTTrainer
 
 from oven_core.errors import ConfigError
-from oven_learner.hf import rollback
+from oven_learner.hf import trainer_rollback
 from oven_learner.losses import (
     Channel,
     MultiToken,
@@ -106,14 +106,16 @@ def test_checkpoints_contain_a_plain_model_and_resume(tmp_path: Path) -> None:
 def test_rollback_copies_include_the_head(tmp_path: Path) -> None:
     made = job(tmp_path, MultiToken(0.3), max_steps=2)
     made.train()
-    _, state = rollback.take_snapshot(made)
+    _, state = trainer_rollback.take_snapshot(made)
     head = made.channels[0].module
     then = [value.clone() for value in head.state_dict().values()]
     with torch.no_grad():
         head.down += 1
-    rollback.restore_snapshot(made, state)
+    trainer_rollback.restore_snapshot(made, state)
     assert equal(then, [*head.state_dict().values()])
-    assert rollback.snapshot_size(made) == 12 * sum(p.numel() for p in [*made.model.parameters(), *head.parameters()])
+    assert trainer_rollback.snapshot_size(made) == 12 * sum(
+        p.numel() for p in [*made.model.parameters(), *head.parameters()]
+    )
 
 
 class Supervision(TextChannels, SFTTrainer):

@@ -14,15 +14,15 @@ import pytest
 from oven_core.errors import ProcessError
 from oven_learner.losses.channel_trainer import ChannelTrainer
 from oven_recipes.environments.recorder import Rollout, steps_of
-from oven_recipes.environments.repair import RepairEnvironment
+from oven_recipes.environments.repair_environment import RepairEnvironment
 from oven_recipes.environments.sandboxed_tests import Outcome
 from oven_recipes.environments.small_functions import TrustedTests, tasks
 from oven_recipes.repair.chat_format import END, after_results
-from oven_recipes.repair.job import dataset_of, repair_trainer
 from oven_recipes.repair.settings import RepairSettings, parse_start
+from oven_recipes.repair.training_job import dataset_of, repair_trainer
 from oven_recipes.repair.warm_policy import Habits, demonstration, vocabulary
 from oven_runs.traces.completeness import check
-from oven_runs.traces.records import Trace
+from oven_runs.traces.trace_records import Trace
 
 SMALL = RepairSettings(
     hidden=16, layers=1, heads=2, ffn=16, demonstrations=8, sft_batch=2, sft_steps=1, sft_tasks=1, train_tasks=4,

@@ -20,7 +20,7 @@ from oven_core.protocol.messages import Decision
 from oven_tui.app import MonitorApp
 from oven_tui.apps.overlay_app import OverlayApp
 from oven_tui.apps.play_app import PlayApp
-from oven_tui.bindings import key_text
+from oven_tui.key_bindings import key_text
 from oven_tui.model.commands import BY_ID, COMMANDS, Scope
 from oven_tui.model.decision_entries import DecisionEntry
 from oven_tui.screens.completions import CompletionScreen

@@ -17,8 +17,8 @@ from tests.support.monitor_log import recorded
 from tests.support.recorded_runs import write_run
 
 from oven_controller.importing.rows import Row
-from oven_controller.importing.writer import StoredRows
-from oven_controller.importing.writer import write_log as write_imported
+from oven_controller.importing.run_writer import StoredRows
+from oven_controller.importing.run_writer import write_log as write_imported
 from oven_core.protocol.events import Event
 from oven_core.protocol.messages import Decision
 from oven_core.security.signing import Keyring

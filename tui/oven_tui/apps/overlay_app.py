@@ -16,7 +16,7 @@ from textual.widgets import Footer
 from oven_core.protocol.events import Event
 from oven_runs.access.run_access import RunAccess
 from oven_tui.appearance import Appearance
-from oven_tui.bindings import bindings
+from oven_tui.key_bindings import bindings
 from oven_tui.model import braille_chart
 from oven_tui.model import overlaid_runs as overlay
 from oven_tui.model.monitor_view import MonitorView

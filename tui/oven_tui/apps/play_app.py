@@ -18,7 +18,7 @@ from oven_runs.home.run_folder import RunFolder
 from oven_tui.acting_app import ACTING_KEYS
 from oven_tui.app import MonitorApp
 from oven_tui.appearance import Appearance
-from oven_tui.bindings import bindings
+from oven_tui.key_bindings import bindings
 from oven_tui.model.braille_chart import TextRun
 from oven_tui.model.cell_text import row
 from oven_tui.recording.log_reader import ReadFailure

@@ -1,7 +1,7 @@
 """The table of the monitor's commands. Key bindings, footer, help and command palette are generated from it.
 
 To add a command, add a row here and a method `action_…` to the class of its scope. A class declares its scope with
-`BINDINGS = bindings("…")` (oven_tui.bindings).
+`BINDINGS = bindings("…")` (oven_tui.key_bindings).
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from textual.widgets import Footer
 
 from oven_core.errors import OvenError
 from oven_core.protocol.completion_messages import StoredGroup
-from oven_tui.bindings import bindings
+from oven_tui.key_bindings import bindings
 from oven_tui.model.sampled_groups import SampledGroups
 from oven_tui.screens.help import HelpScreen
 from oven_tui.widgets.filter_box import FilterBox

@@ -16,7 +16,7 @@ from oven_core.protocol.messages import Outcome, TallyLine, Vote
 from oven_core.terminal_text import clean
 from oven_runs.log.cited_paths import cited_paths, read_path
 from oven_runs.log.run_summary import format_value, verdict_text
-from oven_tui.bindings import key_line
+from oven_tui.key_bindings import key_line
 from oven_tui.model import decision_chart
 from oven_tui.model.cell_text import FATES
 from oven_tui.model.decision_entries import DecisionEntry, Entry, Note, OpenBallot

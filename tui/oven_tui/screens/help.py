@@ -14,7 +14,7 @@ from textual.containers import VerticalScroll
 from textual.screen import ModalScreen
 from textual.widgets import Static
 
-from oven_tui.bindings import bindings, key_line, key_text
+from oven_tui.key_bindings import bindings, key_line, key_text
 from oven_tui.model.cell_text import FATES
 from oven_tui.model.commands import COMMANDS, GROUPS, Scope, commands_in
 

@@ -16,7 +16,7 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 from textual.widgets import Footer, Static
 
-from oven_tui.bindings import bindings
+from oven_tui.key_bindings import bindings
 from oven_tui.model.braille_chart import TextRun
 from oven_tui.model.cell_text import fit, glyph, row
 from oven_tui.model.console_buffer import ALL, ConsoleBuffer

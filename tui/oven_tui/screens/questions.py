@@ -20,9 +20,9 @@ from oven_core.mesh.actuator_values import number, shares
 from oven_core.protocol.messages import Value
 from oven_core.terminal_text import clean
 from oven_runs.log.run_summary import format_value
-from oven_tui.bindings import bindings, key_line
+from oven_tui.key_bindings import bindings, key_line
 from oven_tui.model.cell_text import fit
-from oven_tui.model.choices import Choice
+from oven_tui.model.command_choices import Choice
 from oven_tui.model.commands import Scope
 from oven_tui.model.knob_edit import KnobEdit
 

@@ -12,7 +12,7 @@ from textual.message import Message
 from oven_core.protocol.messages import Decision
 from oven_runs.log.command_result import CommandResult
 from oven_runs.log.run_summary import format_value
-from oven_tui.bindings import bindings
+from oven_tui.key_bindings import bindings
 from oven_tui.model.braille_chart import TextRun
 from oven_tui.model.cell_text import FATES, fit, glyph, row
 from oven_tui.model.command_progress import progress_text, stage_text, subject_text, value_text

@@ -11,7 +11,7 @@ from textual.binding import BindingType
 from textual.message import Message
 
 from oven_runs.log.run_row import RunRow
-from oven_tui.bindings import bindings
+from oven_tui.key_bindings import bindings
 from oven_tui.model.braille_chart import TextRun
 from oven_tui.model.cell_text import glyph
 from oven_tui.model.run_table import heading, line, matching

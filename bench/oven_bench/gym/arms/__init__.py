@@ -27,7 +27,7 @@ class Arm(Protocol):
 @cache
 def arms() -> Mapping[str, Arm]:
     """All arms by name, sorted: the tables of this package, and one arm for each installed agent."""
-    from oven_agents.runtime.loader import repeatable_agents
+    from oven_agents.runtime.agent_loader import repeatable_agents
     from oven_bench.gym.arms import alarm_rules, baselines, controller
 
     every: list[Arm] = [*alarm_rules.ARMS, *baselines.ARMS, controller.MESH, controller.MESH_WITH_GRAPH]

@@ -10,7 +10,7 @@ from torch.nn.functional import nll_loss
 
 from oven_bench.gym.seeded_draws import generator
 from oven_bench.gym.sorting.sorting_task import ANSWER, END, LENGTHS, PAD, PROMPT, SYMBOLS, Prompts, padded, pools
-from oven_recipes.grpo.task import HABITS
+from oven_recipes.grpo.sorting_task import HABITS
 
 TOKENS = END + 1
 """Tokens of an answer: the digits and END."""

@@ -1,6 +1,6 @@
 """The sorting task as tensors: prompts of three levels, their right answers, and the committee of three judges.
 
-The rules and the choice of held-out prompts are the GRPO recipe's own (oven_recipes.grpo.task).
+The rules and the choice of held-out prompts are the GRPO recipe's own (oven_recipes.grpo.sorting_task).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch import Tensor
 
 from oven_bench.gym.seeded_draws import generator
 from oven_learner.rewards.aggregation import aggregate, agreement
-from oven_recipes.grpo.task import Example, pool
+from oven_recipes.grpo.sorting_task import Example, pool
 
 LENGTHS = (3, 4, 5)
 LEVELS = tuple(f"level_{length}" for length in LENGTHS)

@@ -13,7 +13,7 @@ from typing import Final
 
 from oven_runs.traces.formats.chat_messages import expect_list, from_chat, from_tool, split_into_steps, to_chat, to_tool
 from oven_runs.traces.formats.trace_format import LineFormat, Row
-from oven_runs.traces.records import Message, Task, Trace
+from oven_runs.traces.trace_records import Message, Task, Trace
 
 NO_PLACE: Final = "a chat row cannot store it"
 LOSES: Final = {

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from oven_runs.traces.records import Message, Tool, ToolCall, Trace, TraceStep
+from oven_runs.traces.trace_records import Message, Tool, ToolCall, Trace, TraceStep
 
 ROLE_ALIASES = {"developer": "system", "function": "tool"}
 """Standard role of each alias."""

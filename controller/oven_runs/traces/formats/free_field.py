@@ -8,7 +8,7 @@ from pydantic import ValidationError
 
 from oven_core.errors import reason
 from oven_runs.traces.formats.chat_messages import NotReadable
-from oven_runs.traces.records import Trace
+from oven_runs.traces.trace_records import Trace
 
 NAME = "oven"
 """Key in the free-form field."""

@@ -24,7 +24,7 @@ from oven_runs.traces.formats.chat_messages import (
 )
 from oven_runs.traces.formats.trace_format import READING_ERRORS, TraceFormat, malformed
 from oven_runs.traces.jsonl import LINE_BYTES, MAX_REASON, BadLine
-from oven_runs.traces.records import Ended, Policy, Task, Tool, Trace
+from oven_runs.traces.trace_records import Ended, Policy, Task, Tool, Trace
 
 FORMAT_PREFIX: Final = "mini-swe-agent-1"
 """Start of `trajectory_format` in files that can be read."""

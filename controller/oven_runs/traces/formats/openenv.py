@@ -14,7 +14,7 @@ from typing import Any
 from oven_runs.traces.formats import free_field
 from oven_runs.traces.formats.chat_messages import expect_list, from_chat, last_conversation, split_into_steps
 from oven_runs.traces.formats.trace_format import LineFormat, Row
-from oven_runs.traces.records import Ended, Task, Trace, TraceStep
+from oven_runs.traces.trace_records import Ended, Task, Trace, TraceStep
 
 META = "openenv"
 """Key in `Trace.meta` for the fields of an episode that records do not have."""

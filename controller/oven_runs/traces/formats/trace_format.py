@@ -16,7 +16,7 @@ from oven_core.errors import ConfigError, reason
 from oven_core.files import atomic_file
 from oven_runs.traces.formats.chat_messages import NotReadable
 from oven_runs.traces.jsonl import MAX_REASON, BadLine, read_rows
-from oven_runs.traces.records import Trace
+from oven_runs.traces.trace_records import Trace
 
 Row = dict[str, Any]
 READING_ERRORS: Final = (NotReadable, ValidationError, RecursionError, AttributeError, LookupError, TypeError)

@@ -13,7 +13,7 @@ from typing import Any, Final
 from oven_runs.traces.formats import free_field
 from oven_runs.traces.formats.chat_messages import NotReadable, expect_list, from_chat, from_tool
 from oven_runs.traces.formats.trace_format import LineFormat, Row
-from oven_runs.traces.records import Ended, Message, Policy, Sampled, Task, Tool, Trace, TraceStep
+from oven_runs.traces.trace_records import Ended, Message, Policy, Sampled, Task, Tool, Trace, TraceStep
 
 TRACE_VERSION: Final = 1
 META: Final = "verifiers"

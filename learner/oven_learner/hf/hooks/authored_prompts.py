@@ -19,9 +19,9 @@ from transformers import Trainer, TrainerControl
 from oven_core.errors import ConfigError, reason
 from oven_core.protocol.messages import MetricSpec
 from oven_learner.actuators import Actuators
-from oven_learner.client.client import OvenClient
+from oven_learner.client.oven_client import OvenClient
 from oven_learner.hf.hooks.step_hooks import StepEnd, StepHook
-from oven_learner.hf.prompts.authored import SHARE, Admission, key_of, text_of
+from oven_learner.hf.prompts.prompt_admission import SHARE, Admission, key_of, text_of
 from oven_learner.hf.prompts.prompt_source import PromptSource
 from oven_learner.ranks import Ranks
 from oven_learner.rewards.committee import Committee

@@ -13,7 +13,7 @@ from functools import partial
 from operator import itemgetter
 from typing import Any
 
-from oven_learner.client.client import OvenClient
+from oven_learner.client.oven_client import OvenClient
 from oven_learner.completions.sample import MemberVerdict, Sample
 from oven_learner.completions.sampling import Sampling
 from oven_learner.hf.hooks.step_hooks import StepEnd, StepHook

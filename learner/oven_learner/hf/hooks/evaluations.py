@@ -8,8 +8,8 @@ from typing import Any
 from transformers import Trainer, TrainerControl, TrainerState
 
 from oven_core.protocol.messages import MetricSpec
-from oven_learner.client.client import OvenClient
 from oven_learner.client.held_out_evaluation import Evaluation
+from oven_learner.client.oven_client import OvenClient
 from oven_learner.hf.hooks.step_hooks import StepEnd, StepHook
 from oven_learner.ranks import Ranks
 

@@ -12,11 +12,11 @@ import torch
 from transformers import Trainer, TrainerControl
 
 from oven_core.protocol.messages import MetricSpec
-from oven_learner.client.client import OvenClient
+from oven_learner.client.oven_client import OvenClient
 from oven_learner.hf.knobs.mixture import Mixture
-from oven_learner.hf.knobs.scalars import is_a
-from oven_learner.optim.gauges import OptimizerGauges
+from oven_learner.hf.knobs.scalar_knobs import is_a
 from oven_learner.optim.lr_scale import LearningRateScale
+from oven_learner.optim.optimizer_gauges import OptimizerGauges
 from oven_learner.ranks import Ranks
 from oven_learner.rewards.committee import Committee
 from oven_learner.rewards.generation_ahead import STEPS_AHEAD, GenerationAhead
@@ -77,7 +77,7 @@ class StepHook:
 
 
 class Gauges(StepHook):
-    """The optimizer's gauges (oven_learner.optim.gauges), new for each training run."""
+    """The optimizer's gauges (oven_learner.optim.optimizer_gauges), new for each training run."""
 
     def __init__(self, trainer: Trainer) -> None:
         self._trainer = trainer

@@ -11,7 +11,7 @@ import torch
 from transformers import Trainer, TrainerControl
 
 from oven_core.protocol.messages import MetricSpec
-from oven_learner.client.client import OvenClient
+from oven_learner.client.oven_client import OvenClient
 from oven_learner.hf.hooks.step_hooks import StepEnd, StepHook
 from oven_learner.ranks import Ranks
 from oven_learner.teachers.reference_model import has_reference

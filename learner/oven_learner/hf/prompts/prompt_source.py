@@ -19,10 +19,10 @@ from typing import Any, NoReturn
 
 from oven_core.errors import ConfigError, UnknownNameError
 from oven_core.protocol.announcements import PromptsInjected
-from oven_learner.client.client import OvenClient
+from oven_learner.client.oven_client import OvenClient
 from oven_learner.hf.knobs.mixture import Mixture
-from oven_learner.hf.prompts.authored import AuthoredPrompts
-from oven_learner.hf.prompts.injected import InjectedPrompts, Injection
+from oven_learner.hf.prompts.injected_prompts import InjectedPrompts, Injection
+from oven_learner.hf.prompts.prompt_admission import AuthoredPrompts
 from oven_learner.hf.prompts.prompt_rows import PROMPT, TOPIC, Prompts, Row, digest, is_text, read, validate_row
 
 log = logging.getLogger("oven.learner")

@@ -10,7 +10,7 @@ from tests.support.traces import REPAIR
 
 from oven_controller.cli.main import run
 from oven_runs.traces import completeness, jsonl
-from oven_runs.traces.records import Message, Sampled, ToolCall, Trace
+from oven_runs.traces.trace_records import Message, Sampled, ToolCall, Trace
 
 
 def command(capsys: pytest.CaptureFixture[str], *args: object) -> tuple[int, str, str]:

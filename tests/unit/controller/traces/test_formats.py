@@ -14,7 +14,7 @@ from tests.support.traces import REPAIR, traces
 from oven_core.errors import ConfigError, UnknownNameError
 from oven_runs.traces.formats.format_lookup import FORMATS, detect_format, format_named
 from oven_runs.traces.jsonl import BadLine
-from oven_runs.traces.records import Message, Trace
+from oven_runs.traces.trace_records import Message, Trace
 
 NAMES = list(FORMATS)
 LOSSLESS = [name for name in NAMES if name != "chat"]

@@ -11,7 +11,7 @@ from oven_core.errors import ConfigError
 from oven_runs.traces import jsonl
 from oven_runs.traces.formats.format_lookup import format_named
 from oven_runs.traces.jsonl import BadLine
-from oven_runs.traces.records import Message, Task, ToolCall, Trace, TraceStep
+from oven_runs.traces.trace_records import Message, Task, ToolCall, Trace, TraceStep
 
 
 def step(name: str, result: str, **more: object) -> TraceStep:

@@ -22,7 +22,7 @@ from oven_core.protocol.judge_spec import JudgeSpec, actuator_of
 from oven_core.protocol.messages import Receipt, RunStarted
 from oven_core.protocol.operator_messages import OperatorCommand
 from oven_learner.baking.child_stack import ChildStack, StackAddress
-from oven_learner.client.client import OvenClient
+from oven_learner.client.oven_client import OvenClient
 from oven_learner.rewards import Committee
 from oven_learner.rewards.draft_verifier import DraftVerifier
 from oven_learner.teachers import TeacherConfig

@@ -13,7 +13,7 @@ from oven_core.errors import ConfigError
 from oven_core.security import tls
 from oven_runs.home import relaunch
 from oven_runs.home.run_folder import RunFolder
-from oven_runs.process.child import Child
+from oven_runs.process.child_process import Child
 from oven_runs.settings.agent_options import option_arguments
 from oven_runs.settings.agents import AgentSpec
 

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from oven_core.errors import ConfigError
-from oven_learner.policies.gaussian import normal_log_density
+from oven_learner.policies.gaussian_policy import normal_log_density
 from oven_learner.policies.policy import Policy, Samples, as_vectors, to_network_device
 
 

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from oven_core.errors import ConfigError, TeacherRefusedError
-from oven_learner.teachers.config import Bits
+from oven_learner.teachers.teacher_config import Bits
 
 Form = Literal["resident", "8 bits", "4 bits", "offload"]
 """Forms of a teacher in memory, from the fastest to the smallest."""

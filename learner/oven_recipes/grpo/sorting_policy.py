@@ -14,7 +14,7 @@ from transformers import LlamaForCausalLM, PreTrainedTokenizerFast, Trainer
 
 from oven_learner.teachers import Teachers
 from oven_recipes.grpo.settings import SortingSettings, TeacherName
-from oven_recipes.grpo.task import habit_pairs
+from oven_recipes.grpo.sorting_task import habit_pairs
 from oven_recipes.small_models import optimizer_step, small_llama, target_batch, warmup_decay_schedule
 from oven_recipes.weights_cache import key_of, load_or_train
 

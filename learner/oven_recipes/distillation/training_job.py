@@ -7,14 +7,14 @@ from trl.trainer.distillation_config import DistillationConfig
 from trl.trainer.distillation_trainer import DistillationTrainer
 
 from oven_core.protocol.messages import MetricSpec
-from oven_recipes.base import LR_BOUNDS
 from oven_recipes.distillation.settings import DistillationSettings, Start
 from oven_recipes.grpo.evaluation import accuracy_of
-from oven_recipes.grpo.model import build_teachers, build_tokenizer, warm_policy
 from oven_recipes.grpo.settings import accuracies
-from oven_recipes.grpo.task import training_pools
+from oven_recipes.grpo.sorting_policy import build_teachers, build_tokenizer, warm_policy
+from oven_recipes.grpo.sorting_task import training_pools
 from oven_recipes.quiet_libraries import quiet_libraries
-from oven_recipes.runner import Job, trainer_arguments
+from oven_recipes.recipe_interface import LR_BOUNDS
+from oven_recipes.training_runner import Job, trainer_arguments
 
 
 def build(settings: DistillationSettings, start: Start, seed: int, workdir: Path, cache: Path) -> Job:

@@ -16,21 +16,21 @@ from trl.trainer.grpo_config import GRPOConfig
 from oven_core.errors import ConfigError, ProcessError
 from oven_core.protocol.messages import MetricSpec
 from oven_learner.losses.channel_trainer import ChannelTrainer
-from oven_recipes.base import LR_BOUNDS, Start
 from oven_recipes.environments.openenv_client import serve
 from oven_recipes.environments.recorder import Recorder
-from oven_recipes.environments.repair import RepairEnvironment, RepairTools
+from oven_recipes.environments.repair_environment import RepairEnvironment, RepairTools
 from oven_recipes.environments.repair_instance import Instance
 from oven_recipes.environments.repair_session import RepairSession, Tests
 from oven_recipes.environments.repositories import Repositories
 from oven_recipes.environments.sandboxed_tests import SandboxedTests
 from oven_recipes.quiet_libraries import quiet_libraries
+from oven_recipes.recipe_interface import LR_BOUNDS, Start
 from oven_recipes.repair.attempts import attempt_all
 from oven_recipes.repair.settings import RepairSettings, parse_start
 from oven_recipes.repair.warm_policy import warm_policy
-from oven_recipes.runner import Job, trainer_arguments
+from oven_recipes.training_runner import Job, trainer_arguments
 from oven_runs.traces import jsonl
-from oven_runs.traces.records import Trace
+from oven_runs.traces.trace_records import Trace
 
 SOLVED = MetricSpec(name="eval/solved", better="up", held_out=True, ceiling=1.0)
 PASSING = MetricSpec(name="eval/tests_passing", better="up", held_out=True, ceiling=1.0)

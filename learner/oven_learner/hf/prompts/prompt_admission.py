@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
-from oven_learner.hf.prompts.injected import InjectedPrompts
+from oven_learner.hf.prompts.injected_prompts import InjectedPrompts
 from oven_runs.home.authored_prompts import fault, normalized
 
 CAP = 256

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from oven_learner.rewards.scores import RewardFunction
+from oven_learner.rewards.verdicts import RewardFunction
 
 HELD_OUT_MODULUS = 5  # one digit string in five is held out
 

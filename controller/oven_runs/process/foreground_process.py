@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from oven_core.errors import ProcessError, reason
-from oven_runs.process.child import PARENT_FD
+from oven_runs.process.child_process import PARENT_FD
 
 TERMINAL = 0
 _RESET_SEQUENCE = "\x1b[?1049l\x1b[?25h\x1b[?1000l\x1b[?1003l\x1b[?1006l\x1b[?1015l\x1b[?1004l\x1b[?2004l\x1b[<u\x1b[0m"

@@ -15,11 +15,11 @@ from typing import Annotated
 import typer
 
 from oven_agents import memory_limit
+from oven_agents.runtime.agent_loader import default_name, load
 from oven_agents.runtime.companion import Companions
 from oven_agents.runtime.kg_client import PriorClient
-from oven_agents.runtime.loader import default_name, load
+from oven_agents.sdk.agent_session import Session
 from oven_agents.sdk.alternative_plans import UnsentMessage
-from oven_agents.sdk.session import Session
 from oven_core.bus.connection import PATIENT_S, Bus
 from oven_core.bus.nats_client import InlineMessage
 from oven_core.cancellation import on_termination

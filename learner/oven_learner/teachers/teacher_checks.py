@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from oven_core.errors import TeacherRefusedError, reason
-from oven_learner.teachers.memory import Form, footprint
+from oven_learner.teachers.memory_forms import Form, footprint
 
 ALTERNATIVE = "a teacher with another tokenizer can teach as a loss channel, Distillation(teacher=…, tokenizer=…)"
 """Remedy for a teacher that cannot be GRPO's reference."""

@@ -33,7 +33,7 @@ from oven_learner.losses import Channel, MultiToken, TextTrainer, TokenWeighted
 from oven_recipes.pretrain import corpus, tokens
 from oven_recipes.pretrain.settings import PretrainSettings, Start
 from oven_recipes.pretrain.token_prior import find_prior, scale_embedding
-from oven_recipes.runner import Job, trainer_arguments
+from oven_recipes.training_runner import Job, trainer_arguments
 
 
 def build_model(settings: PretrainSettings, tokenizer: PreTrainedTokenizerFast) -> PreTrainedModel:

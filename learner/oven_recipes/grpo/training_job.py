@@ -10,13 +10,13 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 from oven_core.protocol.messages import MetricSpec
 from oven_learner.hf.knobs.mixture import Mixture, install_sampler
 from oven_learner.rewards import Committee, ModelDescription, convene
-from oven_recipes.base import LR_BOUNDS
 from oven_recipes.grpo.evaluation import accuracy_of
-from oven_recipes.grpo.model import build_teachers, build_tokenizer, warm_policy
 from oven_recipes.grpo.settings import GrpoSettings, Start, accuracies
-from oven_recipes.grpo.task import RULES, WEIGHTS, training_pools
+from oven_recipes.grpo.sorting_policy import build_teachers, build_tokenizer, warm_policy
+from oven_recipes.grpo.sorting_task import RULES, WEIGHTS, training_pools
 from oven_recipes.quiet_libraries import quiet_libraries
-from oven_recipes.runner import Job, trainer_arguments
+from oven_recipes.recipe_interface import LR_BOUNDS
+from oven_recipes.training_runner import Job, trainer_arguments
 
 BETA_BOUNDS = (0.01, 10.0)
 

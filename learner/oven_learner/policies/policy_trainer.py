@@ -21,7 +21,7 @@ from oven_learner.actuators import Actuators
 from oven_learner.client.held_out_evaluation import Measurements
 from oven_learner.client.loop_client import LoopClient
 from oven_learner.custom_loop import connect
-from oven_learner.hf.knobs.scalars import UserValues
+from oven_learner.hf.knobs.scalar_knobs import UserValues
 from oven_learner.optim.lr_scale import USER_BOUNDS
 from oven_learner.policies import checkpoint
 from oven_learner.policies.batch import Batch, fixed_seed
@@ -32,7 +32,7 @@ from oven_learner.policies.policy_teachers import AnyTeacher, PolicyTeachers
 from oven_learner.policies.scoring import KL, SAMPLE_METRICS, Scoring, prompt_of, publish_groups
 from oven_learner.rewards.committee import SKIPPED_STEPS, Committee
 from oven_learner.rewards.judge_knobs import announce_committee
-from oven_learner.rewards.scores import RewardFunction
+from oven_learner.rewards.verdicts import RewardFunction
 from oven_learner.teachers.kl_knobs import announce_beta, announce_teachers
 
 LOSS_TYPES = ("dapo", "grpo")

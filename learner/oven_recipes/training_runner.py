@@ -15,15 +15,15 @@ from transformers import PrinterCallback
 
 from oven_core.protocol.messages import MetricSpec
 from oven_learner.actuators import Actuators
-from oven_learner.client.client import OvenClient
 from oven_learner.client.held_out_evaluation import Measurements
+from oven_learner.client.oven_client import OvenClient
 from oven_learner.hf.attach import attach
 from oven_learner.hf.callback import Attachment
 from oven_learner.hf.knobs.mixture import Mixture
 from oven_learner.optim.lr_scale import USER_BOUNDS
 from oven_learner.rewards import Committee
 from oven_learner.teachers import Teachers
-from oven_recipes.base import Recipe, TrainingRequest
+from oven_recipes.recipe_interface import Recipe, TrainingRequest
 
 
 def trainer_arguments(settings: Any, learning_rate: float, seed: int, workdir: Path) -> dict[str, Any]:

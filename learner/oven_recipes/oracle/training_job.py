@@ -18,13 +18,12 @@ from trl.trainer.grpo_config import GRPOConfig
 from oven_core.errors import ConfigError, OvenError
 from oven_learner.random_state import preserve_state
 from oven_learner.rewards import Committee, ModelDescription, convene
-from oven_learner.rewards.calibrated import CalibratedReward
+from oven_learner.rewards.calibrated_reward import CalibratedReward
 from oven_learner.rewards.informativeness import informativeness
+from oven_recipes.activations.activation_store import ActivationStore, activation_key
 from oven_recipes.activations.grpo_trainer import COLUMN, ActivationGRPOTrainer
 from oven_recipes.activations.model_blocks import layer_at
 from oven_recipes.activations.placeholders import oracle_prompt
-from oven_recipes.activations.store import ActivationStore, activation_key
-from oven_recipes.base import LR_BOUNDS
 from oven_recipes.oracle.evaluation import OracleEvaluation, benchmark_items, metric_specs
 from oven_recipes.oracle.evaluation_report import EvaluationReport
 from oven_recipes.oracle.questions import QuestionedPrompt, read_questions
@@ -35,7 +34,8 @@ from oven_recipes.oracle.supervised_stage import Subject, SupervisedTrainer, ben
 from oven_recipes.oracle.template_questions import template_dataset
 from oven_recipes.oracle.user_model import fresh_adapter, load_adapter, load_model
 from oven_recipes.quiet_libraries import quiet_libraries
-from oven_recipes.runner import Job, trainer_arguments
+from oven_recipes.recipe_interface import LR_BOUNDS
+from oven_recipes.training_runner import Job, trainer_arguments
 
 
 def training_rows(subject: Subject, prompts: Sequence[QuestionedPrompt], seed: int) -> list[dict[str, Any]]:

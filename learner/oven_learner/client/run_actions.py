@@ -27,12 +27,16 @@ class RunActions:
     def __init__(
         self, run: Run, actuators: Actuators, snapshots: Rollback | None, save: Callable[[], object] | None
     ) -> None:
+        """`save` requests a checkpoint on disk."""
+        self._run, self._actuators, self._snapshots, self._save = run, actuators, snapshots, save
+
+    def announce(self) -> None:
         """Register the available actions. A checkpoint needs `snapshots` or `save`, and a rollback needs
         `snapshots`."""
-        self._run, self._actuators, self._snapshots, self._save = run, actuators, snapshots, save
+        actuators, snapshots = self._actuators, self._snapshots
         actuators.action(HOLD, self._hold, effect="ends_or_holds")
         actuators.action(STOP, self._stop, effect="ends_or_holds")
-        if snapshots is not None or save is not None:
+        if snapshots is not None or self._save is not None:
             actuators.action(CHECKPOINT, self._checkpoint, unit="step", effect="copies")
         if snapshots is not None:
             actuators.action(ROLLBACK, self._rollback, unit="tick to go back to", effect="moves_weights")
@@ -54,13 +58,14 @@ class RunActions:
 
     def _rollback(self, tick: float | None) -> tuple[float, float]:
         assert self._snapshots is not None
-        now, snapshots = self._run.tick, self._snapshots
-        target = now if tick is None else int(tick)
-        if target > now:
+        current_tick, snapshots = self._run.tick, self._snapshots
+        target = current_tick if tick is None else int(tick)
+        if target > current_tick:
             raise LookupError(
-                f"tick {target} is in the future; give a tick from 0 to {now}, or no value for the newest snapshot"
+                f"tick {target} is in the future; give a tick from 0 to {current_tick}, or no value for the "
+                "newest snapshot"
             )
-        return self._restore(lambda: snapshots.restore(target, now))
+        return self._restore(lambda: snapshots.restore(target, current_tick))
 
     def _undo(self, _: float | None) -> tuple[float, float]:
         assert self._snapshots is not None

@@ -203,9 +203,8 @@ class Actuators:
         high: float | None = None,
     ) -> None:
         """Change the choices or bounds of an actuator. For a simplex, update its components to its current value. If
-        training is running, call `OvenClient.announce` afterwards. Raises UnknownNameError for an
-        unknown actuator. Raises ConfigError, and changes nothing, if a choice is invalid, if the new choices or bounds
-        exclude the current value, or if this kind of actuator does not have them."""
+        training is running, call `OvenClient.announce` afterwards. Raises UnknownNameError. Raises ConfigError, and
+        changes nothing, for an invalid choice, or limits that exclude the current value or do not apply to the kind."""
         old, current = self.spec(name), self.read(name)
         if choices is not None and old.kind != "choice":
             raise ConfigError(f"{name} is a {old.kind}, which has no choices to change")

@@ -36,7 +36,6 @@ class Orders:
 
     orders: tuple[Order, ...]
     is_time_spent: bool
-    """Whether the time budget is used up."""
     announcements: tuple[str, ...] = ()
     """Actuators to announce again."""
     probed_commands: tuple[ProbedCommand, ...] = ()

@@ -31,17 +31,15 @@ class RunActions:
         self._run, self._actuators, self._snapshots, self._save = run, actuators, snapshots, save
 
     def announce(self) -> None:
-        """Register the available actions. A checkpoint needs `snapshots` or `save`, and a rollback needs
-        `snapshots`."""
-        actuators, snapshots = self._actuators, self._snapshots
-        actuators.action(HOLD, self._hold, effect="ends_or_holds")
-        actuators.action(STOP, self._stop, effect="ends_or_holds")
-        if snapshots is not None or self._save is not None:
-            actuators.action(CHECKPOINT, self._checkpoint, unit="step", effect="copies")
-        if snapshots is not None:
-            actuators.action(ROLLBACK, self._rollback, unit="tick to go back to", effect="moves_weights")
-            if snapshots.can_undo:
-                actuators.action(UNDO, self._undo, effect="moves_weights")
+        """Register the available actions. A checkpoint needs `snapshots` or `save`; a rollback needs `snapshots`."""
+        self._actuators.action(HOLD, self._hold, effect="ends_or_holds")
+        self._actuators.action(STOP, self._stop, effect="ends_or_holds")
+        if self._snapshots is not None or self._save is not None:
+            self._actuators.action(CHECKPOINT, self._checkpoint, unit="step", effect="copies")
+        if self._snapshots is not None:
+            self._actuators.action(ROLLBACK, self._rollback, unit="tick to go back to", effect="moves_weights")
+            if self._snapshots.can_undo:
+                self._actuators.action(UNDO, self._undo, effect="moves_weights")
 
     def _hold(self, _: float | None) -> None:
         self._run.held = "a decision holds the run"
@@ -58,14 +56,13 @@ class RunActions:
 
     def _rollback(self, tick: float | None) -> tuple[float, float]:
         assert self._snapshots is not None
-        current_tick, snapshots = self._run.tick, self._snapshots
-        target = current_tick if tick is None else int(tick)
-        if target > current_tick:
+        now, snapshots = self._run.tick, self._snapshots
+        target = now if tick is None else int(tick)
+        if target > now:
             raise LookupError(
-                f"tick {target} is in the future; give a tick from 0 to {current_tick}, or no value for the "
-                "newest snapshot"
+                f"tick {target} is in the future; give a tick from 0 to {now}, or no value for the newest snapshot"
             )
-        return self._restore(lambda: snapshots.restore(target, current_tick))
+        return self._restore(lambda: snapshots.restore(target, now))
 
     def _undo(self, _: float | None) -> tuple[float, float]:
         assert self._snapshots is not None

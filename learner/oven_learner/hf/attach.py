@@ -206,34 +206,29 @@ def check_inputs(trainer: Any) -> None:
     tokenizer = getattr(trainer.processing_class, "tokenizer", trainer.processing_class)  # a processor contains one
     dataset = trainer.train_dataset
     has_prompts = hasattr(dataset, "__len__") and "prompt" in (getattr(dataset, "column_names", None) or ())
-    id_count = int(trainer.accelerator.unwrap_model(trainer.model).get_input_embeddings().weight.shape[0])
-    if id_count:  # 0: a shard of ZeRO-3
-        _check_vocabulary(
-            id_count, tokenizer, dataset[: min(SAMPLE_ROWS, len(dataset))]["prompt"] if has_prompts else ()
-        )
+    size = int(trainer.accelerator.unwrap_model(trainer.model).get_input_embeddings().weight.shape[0])
+    if size:  # 0: a shard of ZeRO-3
+        _check_vocabulary(size, tokenizer, dataset[: min(SAMPLE_ROWS, len(dataset))]["prompt"] if has_prompts else ())
     if has_prompts:
         _check_prompts(dataset, tokenizer)
 
 
-def _check_vocabulary(id_count: int, tokenizer: Any, prompts: Sequence[Any]) -> None:
+def _check_vocabulary(size: int, tokenizer: Any, prompts: Sequence[Any]) -> None:
     """Raise ConfigError for token ids beyond the embedding. They would raise IndexError in the middle of a run, or an
     obscure assertion on a GPU. Unused ids are accepted, because Gemma 3's smallest model does not embed the image token
     of its tokenizer."""
-    ids = {
-        f"the tokenizer's {name}": getattr(tokenizer, name + "_id") for name in ("pad_token", "eos_token", "bos_token")
-    }
-    invalid_ids = {
-        source: token_id for source, token_id in ids.items() if token_id is not None and token_id >= id_count
-    }
-    if not invalid_ids and max(tokenizer.get_vocab().values()) >= id_count:
+    names = ("pad_token", "eos_token", "bos_token")
+    ids = {f"the tokenizer's {name}": getattr(tokenizer, name + "_id") for name in names}
+    invalid_ids = {source: token_id for source, token_id in ids.items() if token_id is not None and token_id >= size}
+    if not invalid_ids and max(tokenizer.get_vocab().values()) >= size:
         highest_ids = [max(tokenizer.encode(as_text(prompt)), default=0) for prompt in prompts]
         invalid_ids = {
-            f"the prompt of row {row}": token_id for row, token_id in enumerate(highest_ids) if token_id >= id_count
+            f"the prompt of row {row}": token_id for row, token_id in enumerate(highest_ids) if token_id >= size
         }
     for source, token_id in invalid_ids.items():
         raise ConfigError(
             f"{source} has the token id {token_id:,} ({tokenizer.convert_ids_to_tokens(token_id)!r}), but the model "
-            f"embeds only {id_count:,} ids; use the model's own tokenizer, or call "
+            f"embeds only {size:,} ids; use the model's own tokenizer, or call "
             "model.resize_token_embeddings(len(tokenizer))"
         )
 

@@ -394,8 +394,7 @@ class Attachment(TrainerCallback):
 
 class EndOnSigterm:
     """A signal handler that ends the run cleanly on SIGTERM, which `oven-controller down`, Slurm and
-    torchrun send. The run then saves a checkpoint and sends its last messages. A script with its own handler keeps that
-    one."""
+    torchrun send. The run then saves a checkpoint and sends its last messages. A script keeps its own handler."""
 
     def __init__(self, stop: Callable[[str], object]) -> None:
         self._stop = stop

@@ -46,8 +46,7 @@ class BusSession:
         self._extra_tasks = extra_tasks
 
     async def open(self, begin: Callable[[Bus], Awaitable[object]]) -> Bus:
-        """Return the first connection, after `begin` has read the log. Raises BusError after a timeout, and the errors
-        of `begin`."""
+        """Return the first connection, after `begin` has read the log. Raises OvenError, also for a timeout."""
         connections: list[Bus] = []
 
         async def connect_and_begin() -> None:

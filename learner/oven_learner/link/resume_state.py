@@ -39,8 +39,7 @@ class ResumeState:
     training: str = ""
     """The training run of the last RunStarted, or empty if there was none."""
     offers: dict[str, dict[str, dict[str, JudgeSpec]]] = field(default_factory=dict)
-    """Training run → actuator (`committee.<member>`) → model identity → a model that an operator has offered and that
-    passed its probe."""
+    """Training run → actuator (`committee.<member>`) → model identity → an offered model that has passed its probe."""
 
 
 def check_signer(bus: Bus, run: str, past: ResumeState) -> None:

@@ -68,9 +68,8 @@ class CompletionSamples(StepHook):
         return batch
 
     def _send_groups(self, client: OvenClient, trained_steps: int) -> None:
-        """Queue the groups that are due. This may run every few steps, so `itemgetter` picks the rows instead of a
-        loop. It picks only the rows of a group from each column, because copying a column would touch every object in
-        it."""
+        """Queue the groups that are due. This may run every few steps, so an `itemgetter` instead of a loop picks a
+        group's rows from each column. Copying a column would touch every object in it."""
         trainer, committee, sampling = self._trainer, self._committee, self._sampling
         logs, group_size = trainer._logs, trainer.num_generations
         advantages = logs["advantages"]
@@ -80,19 +79,12 @@ class CompletionSamples(StepHook):
             group = number % group_count
             pick_rows = self._pickers.get(group) or self._row_picker(group, group_size)
             if committee is None:
-                names = trainer.reward_func_names
-                columns = [pick_rows(logs["rewards"][name]) for name in names]
-                sample = partial(
-                    _function_sample,
-                    logs["prompt"][group * group_size],
-                    pick_rows(logs["completion"]),
-                    columns,
-                    trainer,
-                )
+                columns = [pick_rows(logs["rewards"][name]) for name in trainer.reward_func_names]
+                prompt, completions = logs["prompt"][group * group_size], pick_rows(logs["completion"])
+                sample = partial(_function_sample, prompt, completions, columns, trainer)
             else:
-                sample = partial(
-                    _committee_sample, committee.evidence, committee.last_outcome.rewards, group, group_size
-                )
+                rewards = committee.last_outcome.rewards
+                sample = partial(_committee_sample, committee.evidence, rewards, group, group_size)
             sampling.sample_count += 1
             position = (sampling.sample_count, client.tick + 1, trainer.state.global_step, group, group_count)
             client.show(partial(sampling.convert, client.position, position, pick_rows(advantages), sample))

@@ -243,9 +243,8 @@ def _sampler_like(own_sampler: Any, trainer: Any, mixture: Mixture) -> MixtureSa
     if trains_on_answers:
         prompts, group_size = own_sampler.batch_size, own_sampler.mini_repeat_count
         repeats = own_sampler.repeat_count
-    chunks = (
-        ENDLESS_EPOCH_CHUNKS if args.max_steps > 0 else max(1, len(own_sampler) // (prompts * group_size * repeats))
-    )
+    chunk_size = prompts * group_size * repeats
+    chunks = ENDLESS_EPOCH_CHUNKS if args.max_steps > 0 else max(1, len(own_sampler) // chunk_size)
     sampler = MixtureSampler(mixture, prompts=prompts, group_size=group_size, repeats=repeats, chunks=chunks)
     sampler.trains_on_answers = trains_on_answers
     return sampler

@@ -13,9 +13,8 @@ from oven_learner.hf.prompts.prompt_rows import Row
 KEPT_CHUNKS = LAG_CHUNKS + 1
 """Number of chunks for which an evicted prompt can still be read, because it may have been drawn ahead."""
 SLOTS_PER_PROMPT = 2 * KEPT_CHUNKS + 2
-"""Number of row slots for each prompt that the cap allows. A prompt keeps its slot while any drawn chunk refers
-to it. This includes current prompts, prompts evicted in the last KEPT_CHUNKS chunks, and as many again if a skip has
-discarded chunks."""
+"""Number of row slots per prompt of the cap. A prompt keeps its slot while any drawn chunk refers to it. This includes
+current prompts, prompts evicted in the last KEPT_CHUNKS chunks, and as many again if a skip has discarded chunks."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -132,9 +132,7 @@ class PromptSource(Mixture):
     def add_authored(self, prompts: Sequence[str], *, by: str, why: str, topic: str) -> Injection:
         """Add accepted prompts from an author, and log them like an injection. `data.authored_share` sets their share
         of the topic's draws."""
-        contents: list[Any] = list(prompts)
-        if not self._is_text:
-            contents = [[{"role": "user", "content": prompt}] for prompt in prompts]
+        contents = [text if self._is_text else [{"role": "user", "content": text}] for text in prompts]
         rows = [{**self._with_all_columns({PROMPT: content}), TOPIC: topic} for content in contents]
         return self._add(self.authored.pool, len(self._rows) + self._injected.slots, by, why, rows)
 

@@ -49,7 +49,7 @@ class Forecast:
     expected: float
     """The change that the leading proposal promised; 0 if it named another metric or none."""
     horizon: int
-    """Ticks."""
+    """Number of ticks after the change in which its effect should show."""
     stakes: tuple[Stake, ...]
 
 

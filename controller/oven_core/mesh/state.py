@@ -69,7 +69,7 @@ def held_out(metrics: Iterable[MetricSpec]) -> MetricSpec | None:
 
 
 class NumberSet:
-    """A set of non-negative integers. The learner's numbers arrive in order, so few are stored."""
+    """A set of non-negative integers, for message numbers, which arrive almost in order, so that few are stored."""
 
     def __init__(self) -> None:
         self._next = 0  # all numbers below it are in the set
@@ -184,9 +184,9 @@ class State:
     def start(self, message: RunStarted) -> None:
         """Start a new incarnation, whose settings replace the old ones.
 
-        Agents, the budget, decisions in flight or advised, and operators' settings (autonomy, muted agents) stay.
-        Another training of the same script has different weights and data. So it starts without the budget, cool-downs,
-        advice and rollbacks of the previous training run.
+        Agents, the budget, decisions in flight or advised, and operators' settings (autonomy, muted agents) are kept.
+        Another training of the same script has different weights and data. So it starts with a full budget, and without
+        the cool-downs, advice and rollbacks of the previous training.
         """
         if self.started and message.training != self.training:
             self.rollback_limits, self.vote_limits = RollbackLimits(), VoteLimits()

@@ -120,13 +120,13 @@ class ToolResult:
 
     text: str
     reward: float
-    """The call's effect on the tests that count: the share that newly passes minus the share that newly fails, from -1
-    to 1. Over an attempt, these sum to its gain."""
+    """The call's effect on the tests: the share that newly passes minus the share that newly fails, from -1 to 1. The
+    rewards of an attempt's calls add up to the attempt's total gain."""
     failed: bool
     """Whether the call was invalid."""
     digest: str
-    """Digest of the workspace after the call, and of whether it was submitted. Equal digests mean equal environment
-    states."""
+    """Digest of the environment's state after the call: the workspace, and whether it was submitted. Equal digests mean
+    equal states."""
 
 
 class Tests(Protocol):

@@ -16,7 +16,7 @@ START_NAMES = ("tuned", "drill:lr-low", "drill:lr-high")
 
 
 class RepairSettings(RecipeSettings):
-    """Sizes of the tasks, the policy, its warm-up and GRPO. The learning rate comes from a `Start` instead."""
+    """Settings of the tasks, the policy, its warm-up and GRPO. GRPO's learning rate comes from a `Start` instead."""
 
     shapes: Annotated[tuple[str, ...], AfterValidator(check_shapes)] = Field(
         default=(), description="kinds of function; empty: all of them"

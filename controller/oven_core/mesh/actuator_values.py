@@ -85,12 +85,10 @@ def _normalise_simplex(spec: ActuatorSpec, proposed: dict[str, float]) -> Value 
 def check_bounds(spec: ActuatorSpec, value: Value) -> Fault | None:
     """Return the fault of a value of the correct kind outside the announced bounds, or None if it is inside."""
     scalar = number(value)
-    numbers = {"": scalar} if scalar is not None else shares(value)
-    for name, scalar_or_share in numbers.items():
-        if (spec.low is not None and scalar_or_share < spec.low) or (
-            spec.high is not None and scalar_or_share > spec.high
-        ):
-            component = f" (the share of {clip(name, 60)} is {scalar_or_share:.6g})" if name else ""
+    amounts = {"": scalar} if scalar is not None else shares(value)
+    for name, amount in amounts.items():
+        if (spec.low is not None and amount < spec.low) or (spec.high is not None and amount > spec.high):
+            component = f" (the share of {clip(name, 60)} is {amount:.6g})" if name else ""
             return Fault("bounds", f"outside its bounds {bounds(spec)}{component}: propose a value inside them")
     return None
 

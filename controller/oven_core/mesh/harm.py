@@ -2,8 +2,8 @@
 
 An outcome is void if the next change closes its window early, or if nothing was measured before the change. So an agent
 that changed actuators fast enough could do any harm without being scored. Therefore the target's healthy level is also
-compared with the measurements since then, even if changes overlap. Harm is clear if the fall is HARM_THRESHOLD standard
-errors and every new measurement is worse than every old one. It is also clear if the target is no longer finite.
+compared with the measurements since then, even if changes overlap. Harm is clear if the target fell by HARM_THRESHOLD
+standard errors and every new measurement is worse than every old one, or if the target is no longer finite.
 
 An agent that vetoed a change supported the unchanged state and is charged in the same way. A change made while the
 target is already falling is a remedy and is not charged for the earlier fall. A rollback is charged to no agent. After

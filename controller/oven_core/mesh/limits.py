@@ -1,8 +1,8 @@
 """Limits that stop loops: repeated rollbacks, floods of votes, and back-and-forth changes of one actuator.
 
 **Rollbacks.** Repeating a rollback without a gain is a loop: the run trains the same steps again and ends where it
-began. So at most MAX_ROLLBACKS may return to one step, or an earlier one, until a held-out reading beats all earlier
-ones. If a rollback did harm, no other rollback may return to the same step. Without held-out readings, a rollback that
+began. So at most MAX_ROLLBACKS rollbacks may go back to a given step or further, until the held-out metric reaches a
+new best value. If one of them did harm, no other may go back to that step. Without held-out readings, a rollback that
 discards n steps counts until the run is n steps past the step where it happened.
 
 **Votes.** An agent may cast a limited number of votes per tick, and have a limited number of open ballots. An agent
@@ -167,7 +167,7 @@ class VoteLimits:
         self._add_wait(agent, "" if newcomer else vote.actuator, tick, _argument(vote))
 
     def record_advice(self, newcomer: str, tick: int) -> None:
-        """Record that a newcomer's ballot became advice. The next one waits longer until a person approves it."""
+        """Record that a newcomer's ballot became advice. Each one adds to the wait until a person approves one."""
         self._add_wait(newcomer, "", tick, None)
 
     def _add_wait(self, agent: str, actuator: str, tick: int, argument: _Argument | None) -> None:

@@ -66,13 +66,12 @@ def permissions(
     publish: dict[Role, list[str]] = {
         "admin": [">"],
         "learner": [
-            *(
-                *patterns_written_by(run, "learner"),
-                *_unlogged_subjects(run, "learner"),
-                "oven.reward.*",
-                "oven.probe.*",
-            ),
-            *(*map(names.kg, LEARNER_KG_ENDPOINTS), *read_log),
+            *patterns_written_by(run, "learner"),
+            *_unlogged_subjects(run, "learner"),
+            "oven.reward.*",
+            "oven.probe.*",
+            *map(names.kg, LEARNER_KG_ENDPOINTS),
+            *read_log,
         ],
         "mesh": [*patterns_written_by(run, "mesh"), *read_log],
         "history": ["_INBOX_.>", *read_log, *_completion_read_subjects(run)],

@@ -1,6 +1,6 @@
-"""A store of activations on disk, in memory-mapped safetensors files, by model, text and layer. Each call of `add`
-writes one file. Tensor names contain the text's digest, not the text. The file's header has the model's name and the
-hidden size."""
+"""A store of activations on disk, in memory-mapped safetensors files, indexed by model, text and layer. Each call of
+`add` writes one file. Tensor names contain the text's digest, not the text. The file's header has the model's name and
+the hidden size."""
 
 from __future__ import annotations
 

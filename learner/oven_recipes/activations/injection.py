@@ -55,7 +55,7 @@ class _Plan(NamedTuple):
 
 
 class _ThreadState(threading.local):
-    """The rows of one thread. Generation may run in a thread next to training (`rewards/generation_ahead`)."""
+    """The rows of one thread. Generation may run in another thread than training (`rewards/generation_ahead`)."""
 
     rows: Rows | None = None
     layers: Sequence[int | None] | None = None
@@ -84,11 +84,11 @@ def unchecked_passes() -> Iterator[None]:
 
 
 class ActivationInjection:
-    """An injection of vectors into the rows of passes, `with injection.rows(vectors): model(...)`. Row i of each pass
-    gets `vectors[i]`, (K, d), at its K placeholders. If a pass has n repeats as many rows (`generate` with several
-    sequences per prompt), each entry is used for n consecutive rows. The injection stays on the model until `remove`,
-    or until the end of its own `with` block. Raises ConfigError for a model without block `block`, for a model that
-    already has an injection, and for invalid `Placeholders`."""
+    """An injection of vectors into the rows of passes: `with injection.rows(vectors): model(...)`. Row i of each pass
+    gets `vectors[i]`, (K, d), at its K placeholders. If a pass has n times as many rows (`generate` with n sequences
+    per prompt), each entry is used for n consecutive rows. The injection stays on the model until `remove`, or until
+    the end of its own `with` block. Raises ConfigError for a model without block `block`, for a model that already has
+    an injection, and for invalid `Placeholders`."""
 
     def __init__(self, model: Any, tokenizer: Any, block: int = BLOCK) -> None:
         self._placeholders = Placeholders(tokenizer)
@@ -147,8 +147,8 @@ class ActivationInjection:
     @contextlib.contextmanager
     def rows(self, vectors: Rows | None, layers: Sequence[int | None] | None = None) -> Iterator[None]:
         """Set the rows of this thread's passes, or None for passes without placeholders. If `layers` contains the block
-        of a row's vectors, its prompt must name the same block. Raises ConfigError for vectors that have another size,
-        are not finite, or are zero."""
+        of a row's vectors, the row's prompt must name the same block. Raises ConfigError for vectors that have another
+        size, are not finite, or are zero."""
         for row, row_vectors in enumerate(vectors or ()):
             if row_vectors is not None:
                 check_vectors(row_vectors, self.width, f"row {row}")

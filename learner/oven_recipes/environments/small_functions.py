@@ -10,6 +10,7 @@ import re
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Final
 
 from oven_recipes.environments.repair_instance import Instance
@@ -115,14 +116,13 @@ def tasks(
     rng = random.Random(f"tasks {seed} {evaluation}")
     task_source = draw_tasks(rng, evaluation=evaluation, shapes=shapes, neighbour=neighbour)
     instances: dict[str, Instance] = {}
-    for _ in range(MAX_TRIES * count):
-        if len(instances) == count:
-            return list(instances.values())
-        instance = next(task_source)
+    for instance in islice(task_source, MAX_TRIES * count):
         instances.setdefault(instance.instance_id, instance)
-    if len(instances) == count:
-        return list(instances.values())
-    raise ValueError(f"there are only {len(instances)} different tasks, not {count}; ask for fewer, or add shapes")
+        if len(instances) == count:
+            break
+    if len(instances) < count:
+        raise ValueError(f"there are only {len(instances)} different tasks, not {count}; ask for fewer, or add shapes")
+    return list(instances.values())
 
 
 def check_shapes(names: Sequence[str]) -> Sequence[str]:

@@ -107,13 +107,9 @@ def replacement(current: str, solution: str) -> tuple[str, str]:
     """Return (old, new) of the shortest edit of whole lines from `current` to `solution`, without the indent of the
     first line. `old` occurs once in `current`."""
     before, after = current.splitlines(keepends=True), solution.splitlines(keepends=True)
-    changes = [
-        opcode
-        for opcode in difflib.SequenceMatcher(a=before, b=after, autojunk=False).get_opcodes()
-        if opcode[0] != "equal"
-    ]
-    first, last = changes[0], changes[-1]
-    old_start, old_stop, new_start, new_stop = first[1], last[2], first[3], last[4]
+    opcodes = difflib.SequenceMatcher(a=before, b=after, autojunk=False).get_opcodes()
+    changes = [opcode for opcode in opcodes if opcode[0] != "equal"]
+    (_, old_start, _, new_start, _), (_, _, old_stop, _, new_stop) = changes[0], changes[-1]
     if old_start == old_stop or new_start == new_stop:  # one side is empty, so include the next line to mark the place
         old_stop, new_stop = old_stop + 1, new_stop + 1
     while True:

@@ -1,8 +1,8 @@
 """Plans: one agent's proposals for several actuators, which the mesh adopts all together or not at all.
 
-Some changes only work together: a rollback without its rate cut fails again, and a cut without its rollback keeps the
-harm. So the ballots of a plan close together, and a proposal counts only if every other part of its plan is adopted at
-the same time. A change that passes even without the plan's proposal is still adopted.
+Some changes only work together. A rollback without a cut of the learning rate fails again, and a cut without the
+rollback does not undo the harm. So the ballots of a plan close together, and a proposal counts only if every other part
+of its plan is adopted at the same time. A change that passes even without the plan's proposal is still adopted.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class BallotResult:
     direction: str
     reason: str
     note: str
-    """The reason for rejecting it; empty if it was not rejected."""
+    """The reason for rejecting or limiting the change; empty if there is none."""
     lines: tuple[TallyLine, ...]
     only_newcomers: bool = False
     """Whether only newcomers support it. It is then advised regardless of the plan's other ballots."""

@@ -39,7 +39,7 @@ MIN_GAP_S: Final = 0.001
 
 @dataclass(slots=True)
 class Agent:
-    """An agent that joined the run."""
+    """An agent that joined the run, with the lists from its AgentStatus."""
 
     needs: tuple[str, ...] = ()
     moves: tuple[str, ...] = ()
@@ -47,7 +47,7 @@ class Agent:
     version: str = ""
     shadow: bool = False  # whether it joined as a shadow
     is_live: bool = True
-    cannot_fire: str = ""  # the reason why it cannot fire, or an empty string if it can
+    cannot_fire: str = ""  # the reason why it can make no proposals in this run, or an empty string if it can
     last_tick: int = 0  # tick of its newest message
     done_tick: int = -1
     seen_ballot: str = ""  # id of the newest ballot that it has seen
@@ -182,7 +182,7 @@ class State:
         return True
 
     def start(self, message: RunStarted) -> None:
-        """Start a new incarnation, whose settings replace the old ones.
+        """Start a new incarnation of the learner, whose settings replace the old ones.
 
         Agents, the budget, decisions in flight or advised, and operators' settings (autonomy, muted agents) are kept.
         Another training of the same script has different weights and data. So it starts with a full budget, and without

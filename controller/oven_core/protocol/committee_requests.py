@@ -34,9 +34,7 @@ class ScoreRequest(Message):
     domain: str = Field(default="", description="subject area of its tasks, for a specialist")
     deadline_s: Real = Field(gt=0, description="seconds that the learner waits for the answer")
     reference: str = Field(
-        default="",
-        exclude_if=is_default,
-        description="a correct answer, to test the judge with; absent: none is known",
+        default="", exclude_if=is_default, description="a correct answer, to test the judge with; absent: none is known"
     )
     judge: JudgeSpec | None = Field(
         default=None,
@@ -94,10 +92,7 @@ class ScoreReply(Message):
     input_tokens: int = Field(default=0, ge=0)
     output_tokens: int = Field(default=0, ge=0)
     cost_usd: Real | None = Field(
-        default=None,
-        ge=0,
-        allow_inf_nan=False,
-        description="null: the price is unknown, or no model was called",
+        default=None, ge=0, allow_inf_nan=False, description="null: the price is unknown, or no model was called"
     )
     health: JudgeHealth | None = Field(default=None, description="null: the member does not test its judge")
 

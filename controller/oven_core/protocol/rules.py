@@ -110,10 +110,7 @@ class Rules(BaseModel):
     )
     shadow_reputation: float = Field(default=0.1, ge=0, le=1, description="reputation below which an agent is a shadow")
     harm_charge: float = Field(
-        default=0.6,
-        ge=0,
-        lt=1,
-        description="share of its reputation that an agent loses if it supported clear harm",
+        default=0.6, ge=0, lt=1, description="share of its reputation that an agent loses if it supported clear harm"
     )
 
     autonomy: Autonomy = Field(default="auto", description="autonomy for actuators that are not in `autonomy_of`")

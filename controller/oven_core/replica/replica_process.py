@@ -104,6 +104,7 @@ class _Replica:
         self._forged: dict[str, int] = {}  # subject → sequence number of its last forged message
 
     async def follow(self) -> None:
+        """Read the log into the mesh forever, and queue the outputs for `publish`."""
         mesh = self._mesh
         head = await self._bus.head(self._run)
         caught_up = head == 0

@@ -15,7 +15,7 @@ from typing import Any
 
 from oven_learner.client.oven_client import OvenClient
 from oven_learner.completions.sample import MemberVerdict, Sample
-from oven_learner.completions.sampling import Sampling
+from oven_learner.completions.sampling import SampleNumbers, Sampling
 from oven_learner.hf.hooks.step_hooks import StepEnd, StepHook
 from oven_learner.ranks import Ranks
 from oven_learner.rewards.committee import Committee
@@ -86,8 +86,9 @@ class CompletionSamples(StepHook):
                 rewards = committee.last_outcome.rewards
                 sample = partial(_committee_sample, committee.evidence, rewards, group, group_size)
             sampling.sample_count += 1
-            position = (sampling.sample_count, client.tick + 1, trainer.state.global_step, group, group_count)
-            client.show(partial(sampling.convert, client.position, position, pick_rows(advantages), sample))
+            step = trainer.state.global_step
+            numbers = SampleNumbers(sampling.sample_count, client.tick + 1, step, group, group_count)
+            client.show(partial(sampling.convert, client.position, numbers, pick_rows(advantages), sample))
 
     def _row_picker(self, group: int, size: int) -> itemgetter[Any]:
         picker = self._pickers[group] = itemgetter(*range(group * size, (group + 1) * size))

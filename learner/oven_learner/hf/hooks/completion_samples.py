@@ -72,7 +72,7 @@ class CompletionSamples(StepHook):
         group's rows from each column. Copying a column would touch every object in it."""
         trainer, committee, sampling = self._trainer, self._committee, self._sampling
         logs, group_size = trainer._logs, trainer.num_generations
-        advantages = logs["advantages"]
+        advantages, step = logs["advantages"], trainer.state.global_step
         group_count = len(advantages) // group_size
         self._has_new_batch = False
         for number in self._schedule.take(trained_steps, group_count):
@@ -86,7 +86,6 @@ class CompletionSamples(StepHook):
                 rewards = committee.last_outcome.rewards
                 sample = partial(_committee_sample, committee.evidence, rewards, group, group_size)
             sampling.sample_count += 1
-            step = trainer.state.global_step
             numbers = SampleNumbers(sampling.sample_count, client.tick + 1, step, group, group_count)
             client.show(partial(sampling.convert, client.position, numbers, pick_rows(advantages), sample))
 

@@ -55,6 +55,7 @@ class LogContext:
     seq: int = 0
     """Sequence number of the latest event."""
     _latest: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """Incarnation and number of the latest message, by kind of message."""
 
     def add(self, event: Event) -> None:
         """Add the next verified event. Malformed and repeated events are ignored."""
@@ -78,10 +79,10 @@ class LogContext:
             rows.append({"seq": event.seq, **row})
             del rows[:-MAX_ROWS]
 
-    def _is_new(self, subject: str, incarnation: int, n: int) -> bool:
-        if (incarnation, n) <= self._latest.get(subject, (0, -1)):
+    def _is_new(self, message_kind: str, incarnation: int, n: int) -> bool:
+        if (incarnation, n) <= self._latest.get(message_kind, (0, -1)):
             return False
-        self._latest[subject] = (incarnation, n)
+        self._latest[message_kind] = (incarnation, n)
         return True
 
     def _add_observation(self, observation: Observation) -> None:
@@ -115,8 +116,8 @@ class LogContext:
         return [value for tick, value in zip(ticks, values, strict=True) if first <= tick <= last]
 
     def as_json(self, graph: Mapping[str, Any], config: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """Return the variable `context` for programs in the sandbox. Raises ConfigError for a log without observations.
-        `graph`: the knowledge graph's reply about the alarms. `config`: the run's settings, if known."""
+        """Return the value of the variable `context` in the model's programs. Raises ConfigError for a log without
+        observations. `graph`: the knowledge graph's reply about the alarms. `config`: the run's settings, if known."""
         run = self.started
         if not self.ticks:
             raise ConfigError(
@@ -190,6 +191,7 @@ COLUMNS: Final[Mapping[type[LogMessage], tuple[str, tuple[str, ...]]]] = {
 }
 """Table and columns for each message type."""
 AUTHOR_COLUMNS: Final = ("agent", "by")
+"""Columns with the name of the event's author."""
 COLUMN_FIELDS: Final = {"decision": "decision_id", "text": "reason"}
 """Message fields whose names differ from their columns."""
 TABLES: Final = tuple(table for table, _ in COLUMNS.values())
@@ -206,11 +208,11 @@ def read_context(events: Iterable[Event], *, seq: int | None = None) -> LogConte
 
 
 def _table_row(body: LogMessage, author: str) -> tuple[str, dict[str, Any]] | None:
-    """Return a message's table and row, or None if it belongs in no table."""
+    """Return a message's table and row, or None if it does not belong in a table."""
     if isinstance(body, AgentStatus) and body.state not in ("notice", "cannot_fire"):
         return None
-    for message, (table, columns) in COLUMNS.items():
-        if isinstance(body, message):
+    for message_type, (table, columns) in COLUMNS.items():
+        if isinstance(body, message_type):
             row = {}
             for column in columns:
                 if column in AUTHOR_COLUMNS:
@@ -231,7 +233,7 @@ def _clean_text(text: str) -> str:
 
 
 def _json_value(value: Any, depth: int = 6) -> Any:
-    """Return a value for JSON. Long strings are truncated, and numbers that are not finite become strings."""
+    """Convert a value to JSON types. Long strings are truncated, and numbers that are not finite become strings."""
     if isinstance(value, str):
         return _clean_text(value)
     if isinstance(value, float):

@@ -71,7 +71,7 @@ class Judge:
         *,
         checks: CheckSettings = CONTROLS_ONLY,
     ) -> None:
-        """`rubric`: the rubric, or a role for its standard rubric. `controls`: hidden tests; None: no tests."""
+        """`rubric`: the rubric, or a role for its standard rubric. `controls`: the hidden tests; None: no tests."""
         self.model = model
         self.controls = controls
         self.checks = SelfChecks(self._request_scores, checks.swap_share, checks.rescore_interval)
@@ -149,7 +149,8 @@ class Judge:
 
     def _prepare(self, text: str) -> str:
         """Return `text` as the judge sees it, and count it if it is truncated."""
-        self._truncated_texts += len(visible_text(text).strip()) > self._characters
+        if len(visible_text(text).strip()) > self._characters:
+            self._truncated_texts += 1
         return prepare(text, self._characters)
 
     def _next_control(self, has_reference: bool) -> Control | None:

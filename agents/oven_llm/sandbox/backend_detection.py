@@ -20,6 +20,7 @@ Backend = Literal["landlock+seccomp", "seccomp", "monty"]
 BACKENDS: Final[tuple[Backend, ...]] = ("landlock+seccomp", "seccomp", "monty")
 """All backends, strongest first."""
 EXTRA: Final = "monty"
+"""The package's extra that installs the backend `monty`."""
 
 SECCOMP_GET_ACTION_AVAIL, LANDLOCK_CREATE_RULESET_VERSION = 2, 1
 

@@ -132,16 +132,9 @@ def _symptom_of(gauge: Gauge, change: Change) -> str:
 
 
 def _alarm(name: str, symptom: str, change: Change, ticks: Sequence[int]) -> Alarm:
-    return Alarm(
-        change.test,
-        name,
-        symptom,
-        ticks[min(change.onset, len(ticks) - 1)],
-        ticks[change.detected_at],
-        change.before,
-        change.after,
-        min(change.size, MAX_SIZE),
-    )
+    onset, raised = ticks[min(change.onset, len(ticks) - 1)], ticks[change.detected_at]
+    size = min(change.size, MAX_SIZE)
+    return Alarm(change.test, name, symptom, onset, raised, change.before, change.after, size)
 
 
 def _non_finite_alarm(name: str, ticks: Sequence[int], values: Sequence[float]) -> Alarm:
@@ -189,17 +182,17 @@ def _displaced_weights(series: Mapping[str, Series], directions: Mapping[str, st
 def _diverging_judges(series: Mapping[str, Series], directions: Mapping[str, str]) -> list[Alarm]:
     """Return an alarm for the first judge whose mean jumps while those of the other judges do not."""
     judges = [name for name in sorted(directions.keys() & series.keys()) if fnmatchcase(name, JUDGE_METRICS)]
-    jumps: list[tuple[str, int, Alarm]] = []  # judge, tick of the onset, alarm
+    jumps: list[Alarm] = []
     for name in judges:
         ticks, changes = _large_changes(series[name])
         for change in changes:
             is_jump = change.size >= MIN_JUMP_SIZE and change.detected_at - change.onset < JUMP_READINGS
             if is_jump and change.sign > 0:
-                jumps.append((name, ticks[change.onset], _alarm(name, "judges_apart", change, ticks)))
-    for name, onset, alarm in jumps:
-        other_onsets = [other_onset for judge, other_onset, _ in jumps if judge != name]
-        if len(judges) > 1 and not any(abs(tick - onset) <= SIMULTANEOUS_TICKS for tick in other_onsets):
-            return [alarm]
+                jumps.append(_alarm(name, "judges_apart", change, ticks))
+    for jump in jumps:
+        other_onsets = [alarm.onset for alarm in jumps if alarm.metric != jump.metric]
+        if len(judges) > 1 and not any(abs(onset - jump.onset) <= SIMULTANEOUS_TICKS for onset in other_onsets):
+            return [jump]
     return []
 
 

@@ -54,8 +54,7 @@ class LogContext:
     start_count: int = 0
     seq: int = 0
     """Sequence number of the latest event."""
-    _latest: dict[str, tuple[int, int]] = field(default_factory=dict)
-    """Incarnation and number of the latest message, by kind of message."""
+    _latest: dict[str, tuple[int, int]] = field(default_factory=dict)  # latest (incarnation, n) by message kind
 
     def add(self, event: Event) -> None:
         """Add the next verified event. Malformed and repeated events are ignored."""
@@ -151,9 +150,8 @@ class LogContext:
         }
 
     def _shown_metrics(self, run: RunStarted) -> list[str]:
-        directed_names = [spec.name for spec in run.metrics if spec.better != "neither"]
-        undirected_names = [spec.name for spec in run.metrics if spec.better == "neither"]
-        return [name for name in [*directed_names, *undirected_names] if name in self.series][:MAX_METRICS]
+        directed_first = sorted(run.metrics, key=lambda spec: spec.better == "neither")
+        return [spec.name for spec in directed_first if spec.name in self.series][:MAX_METRICS]
 
     def _column(self, name: str) -> list[float | None]:
         """Return one value per tick of `ticks`; None if it was not measured or is not finite."""
@@ -190,8 +188,7 @@ COLUMNS: Final[Mapping[type[LogMessage], tuple[str, tuple[str, ...]]]] = {
     AgentStatus: ("notices", ("tick", "agent", "state", "text")),
 }
 """Table and columns for each message type."""
-AUTHOR_COLUMNS: Final = ("agent", "by")
-"""Columns with the name of the event's author."""
+AUTHOR_COLUMNS: Final = ("agent", "by")  # these contain the name of the event's author
 COLUMN_FIELDS: Final = {"decision": "decision_id", "text": "reason"}
 """Message fields whose names differ from their columns."""
 TABLES: Final = tuple(table for table, _ in COLUMNS.values())

@@ -149,8 +149,7 @@ class Judge:
 
     def _prepare(self, text: str) -> str:
         """Return `text` as the judge sees it, and count it if it is truncated."""
-        if len(visible_text(text).strip()) > self._characters:
-            self._truncated_texts += 1
+        self._truncated_texts += len(visible_text(text).strip()) > self._characters
         return prepare(text, self._characters)
 
     def _next_control(self, has_reference: bool) -> Control | None:

@@ -123,8 +123,7 @@ async def run_member(
     credentials: Credentials | None,
     on_probe: Callable[[ProbeResult], None] = lambda _: None,
 ) -> None:
-    """Answer until SIGTERM or SIGINT, then finish the requests in progress if possible. `on_probe` is called with the
-    result of the first probe."""
+    """Answer until SIGTERM or SIGINT, then finish active requests if possible. `on_probe` gets the probe's result."""
     stop = asyncio.Event()
     asyncio.get_running_loop().set_exception_handler(_log_without_content)
     on_termination(stop.set)

@@ -113,7 +113,5 @@ def _is_repetition(text: str) -> bool:
 def _is_noise(text: str) -> bool:
     if len(text) < MIN_NOISE_LENGTH:
         return False
-    unreadable_count = sum(
-        character == "\ufffd" or unicodedata.category(character) in ("Cn", "Co") for character in text
-    )
-    return unreadable_count >= NOISE_SHARE * len(text)
+    unreadable = sum(character == "\ufffd" or unicodedata.category(character) in ("Cn", "Co") for character in text)
+    return unreadable >= NOISE_SHARE * len(text)

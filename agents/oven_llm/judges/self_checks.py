@@ -44,13 +44,11 @@ RequestScores = Callable[[ScoreRequest, Mapping[str, str], CallTally], Awaitable
 
 @dataclass(slots=True)
 class _OldGroup:
-    """A group with its original scores, the scores soon afterwards, and those of the latest pass."""
-
     request: ScoreRequest
     candidates: dict[str, str]
     first_scores: list[float]
-    second_scores: list[float] | None = None
-    new_scores: list[float] | None = None
+    second_scores: list[float] | None = None  # of the first pass, soon after the original scores
+    new_scores: list[float] | None = None  # of the latest pass
 
 
 @dataclass(slots=True)

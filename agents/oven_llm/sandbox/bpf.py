@@ -34,7 +34,6 @@ _X86_CALLS: Final = """
 open 2, stat 4, lstat 6, poll 7, access 21, pipe 22, select 23, dup2 33, rename 82, mkdir 83, rmdir 84, unlink 87,
 readlink 89, time 201, epoll_wait 232
 """
-"""System calls that only x86_64 has."""
 
 
 def _table(text: str, column: int) -> dict[str, int]:

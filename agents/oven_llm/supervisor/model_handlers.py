@@ -210,8 +210,7 @@ def _provider_of(address: str, wire: Wire | None = None) -> str:
 class RoleDefaults:
     """A role's defaults, as in Supervisor Distillation."""
 
-    variable: str
-    """Environment variable that overrides the model."""
+    variable: str  # environment variable that overrides the model
     model: str
     temperature: float
     max_tokens: int

@@ -86,8 +86,7 @@ class BlockRunner:
             report = traceback.TracebackException.from_exception(error)
             for section in (report, report.__cause__, report.__context__):
                 if section is not None and section.stack is not None:
-                    frames = [frame for frame in section.stack if not frame.filename.startswith(CHILD_FOLDER)]
-                    section.stack[:] = frames
+                    section.stack[:] = [line for line in section.stack if not line.filename.startswith(CHILD_FOLDER)]
             self._err.write("".join(report.format()))
             return "".join(report.format_exception_only()).strip().splitlines()[-1][:500]
         except BaseException:  # formatting failed or ran out of memory
@@ -100,7 +99,14 @@ def serve(requests: int, replies: int, lifeline: int) -> None:
     _, payload = link.receive()
     setup = json.loads(payload)
     lockdown.die_with_host(lifeline)
-    _import_modules(setup)
+    for name in setup["modules"]:
+        importlib.import_module(name)
+    if "random" in sys.modules:
+        sys.modules["random"].seed(0)  # so that a resumed run draws the same numbers
+    sys.path[:] = setup["path"]
+    if not setup["path"]:
+        sys.meta_path[:] = [finder for finder in sys.meta_path if finder is not importlib.machinery.PathFinder]
+        sys.meta_path.append(RejectingFinder())
     runner = BlockRunner(link, setup)
     gc.collect()
     gc.freeze()  # exclude the imported modules from later collections
@@ -118,18 +124,6 @@ def serve(requests: int, replies: int, lifeline: int) -> None:
         else:
             outcome = runner.assign(kind, payload)
         link.send(message_format.DONE, message_format.encode(outcome))
-
-
-def _import_modules(setup: dict[str, Any]) -> None:
-    """Import the profile's modules. In a profile without files, prevent the import of any others."""
-    for name in setup["modules"]:
-        importlib.import_module(name)
-    if "random" in sys.modules:
-        sys.modules["random"].seed(0)  # so that a resumed run draws the same numbers
-    sys.path[:] = setup["path"]
-    if not setup["path"]:
-        sys.meta_path[:] = [finder for finder in sys.meta_path if finder is not importlib.machinery.PathFinder]
-        sys.meta_path.append(RejectingFinder())
 
 
 def _confine_process(setup: dict[str, Any]) -> None:

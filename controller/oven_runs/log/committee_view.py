@@ -28,7 +28,7 @@ class MemberLine:
     state: str
     """"scoring", "muted", "quarantined", "abstaining: <kinds>" or "not asked", as of the newest scored step."""
     choices: tuple[str, ...]
-    """Values of `set committee.<member>`."""
+    """The values that `set committee.<member>` accepts."""
 
 
 @dataclass

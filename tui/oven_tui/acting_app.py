@@ -41,7 +41,7 @@ class ActingApp(ThemedApp[None]):
 
     view: MonitorView
     shown: MonitorView
-    about: RunFacts
+    facts: RunFacts
     acting_keys: ClassVar[dict[str, str]] = ACTING_KEYS
     session: OperatorSession | None = None
     """The operator's session, or None if the monitor is read-only."""
@@ -84,7 +84,7 @@ class ActingApp(ThemedApp[None]):
         elif waiting := command_choices.advised(self.view):
             self._choose_one("approve", waiting)
         else:
-            self.notify("there is no advice to approve; agents' advice waits here after `o` sets a knob to `advise`")
+            self.notify("there is no advice to approve; agents' advice waits here if you press `o` and choose `advise`")
 
     def action_veto(self) -> None:
         entry = self.decisions().selected()
@@ -155,6 +155,7 @@ class ActingApp(ThemedApp[None]):
             self.push_screen(screen, lambda value: self._set_knob(actuator, value))
 
     def _set_knob(self, actuator: str, value: Value | bool) -> None:
+        """Send the new value, unless the user cancelled. KnobScreen then answers False, because None may be a value."""
         if not isinstance(value, bool):
             self.send_command(new_command("set", actuator=actuator, value=value))
 
@@ -184,7 +185,7 @@ class ActingApp(ThemedApp[None]):
     def _choose_autonomy(self, actuator: str) -> None:
         self._choose(
             f"autonomy of {actuator or 'every actuator'}",
-            command_choices.levels(),
+            command_choices.autonomy_levels(),
             lambda level: self._confirm("change the autonomy?", action="autonomy", actuator=actuator, autonomy=level),
         )
 
@@ -233,7 +234,7 @@ class ActingApp(ThemedApp[None]):
         command = OperatorCommand(id="preview", action="set", actuator=actuator, value=value)
         lines = [(consequences.sentence(self.view, command), "")]
         if not self.view.mesh.is_complete:
-            return [*lines, ("the mesh's answer is known once the whole log has been read", "dim")]
+            return [*lines, ("the mesh's answer is unknown until the whole log has been read", "dim")]
         reply, ruling = self.view.mesh.reply(command), self.view.mesh.ruling(actuator, value)
         if reply is not None:
             verb = "accept" if reply.done else "refuse"
@@ -247,7 +248,7 @@ class ActingApp(ThemedApp[None]):
     def send_command(self, command: OperatorCommand) -> None:
         """Send the command and show its progress on its row. Several commands can be in progress at once."""
         assert self.session is not None
-        result = CommandResult(self.about.run, command)
+        result = CommandResult(self.facts.run, command)
         self.view.commands.add_sent(result)
         if self.shown is not self.view:  # unfreeze: the user wants to see the result
             self.shown = self.view

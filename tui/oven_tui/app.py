@@ -1,5 +1,5 @@
-"""The monitor's application. It updates the view from the log and redraws the widgets a few times per second. It only
-reads the log, so it does not affect the run."""
+"""The monitor's application. It updates the view from the log and redraws the widgets a few times per second. It
+affects the run only through the commands of ActingApp, which need `--control`."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class MonitorApp(ActingApp):
 
     def __init__(
         self,
-        about: RunFacts,
+        facts: RunFacts,
         access: RunAccess | None = None,
         *,
         control: bool = False,
@@ -70,7 +70,7 @@ class MonitorApp(ActingApp):
         """The view that the widgets draw: `view`, or a copy of it while the display is frozen."""
         self.sampled = SampledGroups()
         """Sampled completions. They are read when the user opens their page."""
-        self.about = about
+        self.facts = facts
         self.wants_runs = False
         """Whether the user closed the monitor to see the list of runs."""
         self.charts = Charts(self.view)
@@ -83,7 +83,7 @@ class MonitorApp(ActingApp):
         self._control = control
 
     def compose(self) -> ComposeResult:
-        yield Header(self.about, self.shown)
+        yield Header(self.facts, self.shown)
         with Container(id="board"):
             self.charts = Charts(self.shown)
             yield self.charts
@@ -98,7 +98,7 @@ class MonitorApp(ActingApp):
         self.query_one(DecisionList).focus()
         if self._access is not None:
             self.call_after_refresh(self._read)
-        self.set_interval(1, self._tick)
+        self.set_interval(1, self._update_silence)
 
     def _read(self) -> None:
         from oven_tui.log_feed import LogFeed  # imported after the first paint, because importing the bus is slow
@@ -118,7 +118,7 @@ class MonitorApp(ActingApp):
         self.request_paint()
 
     def show_view(self, view: MonitorView) -> None:
-        """Replace the view, for example by the full log after a preview. A frozen display does not change."""
+        """Replace the view, for example a preview with the full log. A frozen display does not change."""
         is_frozen = self.shown is not self.view
         self.view = view
         if not is_frozen:
@@ -135,7 +135,7 @@ class MonitorApp(ActingApp):
         last = self.view.run.last_time
         return max(0.0, (datetime.now(UTC) - last).total_seconds()) if last else 0.0
 
-    def _tick(self) -> None:
+    def _update_silence(self) -> None:
         if (header := self.find_widget(Header)) is not None:
             header.silent_s = self.silent_s()
             header.redraw()

@@ -113,7 +113,7 @@ def _ascii(char: str) -> str:
         return ASCII_SYMBOLS[char]
     code = ord(char)
     if code in BRAILLE:
-        return _dots(code - 0x2800)
+        return _ascii_dots(code - 0x2800)
     if code in BOX:
         return "|" if char in VERTICAL_SYMBOLS else "+"
     if code in BLOCKS:
@@ -123,7 +123,7 @@ def _ascii(char: str) -> str:
     return base_character if base_character.isascii() and width == 1 else "?" * width
 
 
-def _dots(dots: int) -> str:
+def _ascii_dots(dots: int) -> str:
     """Return the ASCII character that looks most like the dots of a cell: a slope, a bar, or a line at their height."""
     left_rows = [row for row, bit in enumerate((0x01, 0x02, 0x04, 0x40)) if dots & bit]
     right_rows = [row for row, bit in enumerate((0x08, 0x10, 0x20, 0x80)) if dots & bit]
@@ -143,17 +143,18 @@ class ColourRemover(LineFilter):
     """Removes all colour for NO_COLOR (no-color.org), but keeps bold and dim. Textual's own filter leaves greys."""
 
     def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
-        base = background.brightness
+        brightness = background.brightness
         return [
-            Segment(segment.text, _colourless(segment.style, base) if segment.style else None, segment.control)
+            Segment(segment.text, _colourless(segment.style, brightness) if segment.style else None, segment.control)
             for segment in segments
         ]
 
 
 @lru_cache(1024)
-def _colourless(style: Style, base: float) -> Style:
-    background = style.bgcolor
-    is_visible = background is not None and abs(Color.from_rich_color(background).brightness - base) > VISIBLE_CONTRAST
+def _colourless(style: Style, brightness: float) -> Style:
+    """Return the style without colour on a screen whose background has this brightness."""
+    fill = style.bgcolor
+    is_visible = fill is not None and abs(Color.from_rich_color(fill).brightness - brightness) > VISIBLE_CONTRAST
     return style + Style.from_color(_DEFAULT, _DEFAULT) + Style(reverse=bool(style.reverse) or is_visible)
 
 

@@ -67,21 +67,21 @@ class LogFeed:
         self._report = report
         self._link: tuple[LinkState, str] = ("connecting", "")
         self._show = show
-        self._opening: LogOpener | None = None
+        self._opener: LogOpener | None = None
         if isinstance(access, LocalRun) and show is not None:
-            self._opening = LogOpener(access.folder, self._show_opened, self._progress)
+            self._opener = LogOpener(access.folder, self._show_opened, self._progress)
         self._last_seq = 0
         self._has_ended = False
         self._disconnected_since = 0.0
         self._keyring: Keyring | None = None
 
     async def run(self) -> None:
-        """Run until cancelled. Failures of bus, stack and disk are reported and retried."""
+        """Run until cancelled. After a failure of the bus, stack or disk, report it and try again."""
         try:
             await self._run()
         finally:
-            if self._opening is not None:
-                await self._opening.close()
+            if self._opener is not None:
+                await self._opener.close()
 
     async def _run(self) -> None:
         while True:
@@ -117,25 +117,25 @@ class LogFeed:
             for event in verified_events:
                 self._has_ended = is_ended_after(event, self._has_ended)
             self._last_seq = new_events[-1].seq
-            if self._opening is not None:
-                self._opening.add(new_events)
+            if self._opener is not None:
+                self._opener.add(new_events)
             self._take(verified_events)
 
     def _set_link(self, link: LinkState, detail: str) -> None:
         self._link = (link, detail)
-        if self._opening is None or not self._opening.is_reading or link == "unreadable":
+        if self._opener is None or not self._opener.is_reading or link == "unreadable":
             self._report(link, detail)
 
     async def _open(self, *, growing: bool) -> bool:
         """Show a long log, or only its preview if it is `growing`. Return False for a short log. Raises ConfigError."""
-        if self._opening is None or not is_long(self._opening.folder):
+        if self._opener is None or not is_long(self._opener.folder):
             return False
         self._report("reading", "")
-        await self._opening.start(growing=growing)
+        await self._opener.start(growing=growing)
         if not growing:
-            await self._opening.wait()
-            if self._opening.fault:
-                raise ConfigError(self._opening.fault)
+            await self._opener.wait()
+            if self._opener.fault:
+                raise ConfigError(self._opener.fault)
         return True
 
     def _show_opened(self, view: MonitorView, keyring: Keyring) -> None:
@@ -200,8 +200,8 @@ class LogFeed:
         if self._last_seq == 0 and isinstance(self._access, LocalRun):
             # No output, because the monitor uses the terminal.
             await log_recovery.recover(self._access.folder, lambda _line: None)
-        if self._opening is not None and self._opening.is_reading:
-            await self._opening.wait()  # the stack went down while its log was being checked
+        if self._opener is not None and self._opener.is_reading:
+            await self._opener.wait()  # the stack went down while its log was being checked
         if self._last_seq or not await self._open(growing=False):
             await self._read_rest()
         if not self._last_seq:

@@ -35,8 +35,8 @@ class TooSmall(ModalScreen[None]):
 
     def on_resize(self, event: Resize) -> None:
         size, minimum = event.size, f"{MIN_COLUMNS}x{MIN_ROWS}"
-        words = f"{size.width}x{size.height} cells are too few; enlarge the terminal to 80x24, or at least {minimum}"
-        self.query_one(Static).update(words)
+        advice = f"{size.width}x{size.height} cells are too few; enlarge the terminal to 80x24, or at least {minimum}"
+        self.query_one(Static).update(advice)
 
 
 class ThemedApp(App[Result]):
@@ -70,10 +70,10 @@ class ThemedApp(App[Result]):
         self._paint_scheduled, self._painted_at = False, time.monotonic()
         self.paint()
 
-    def find_widget(self, kind: type[WidgetType]) -> WidgetType | None:
-        """Return a widget of the first screen, even if a page covers it. Return None while the application closes,
-        because timers may still run after the widgets are removed."""
-        return next(iter(self.screen_stack[0].query(kind)), None) if self.screen_stack else None
+    def find_widget(self, widget_class: type[WidgetType]) -> WidgetType | None:
+        """Return the widget of this class on the first screen, even if a page covers it. Return None while the
+        application closes, because timers may still run after the widgets are removed."""
+        return next(iter(self.screen_stack[0].query(widget_class)), None) if self.screen_stack else None
 
     def save_picture(self, name: str, access: RunAccess | None) -> None:
         folder = access.export_folder if access is not None else Path.cwd()

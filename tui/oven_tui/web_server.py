@@ -29,14 +29,14 @@ from oven_core.errors import ConfigError
 
 HOST: Final = "127.0.0.1"
 """The only address that the server listens on. There is no option for another address."""
-PAGE: Final = Path(__file__).with_name("web")
+PAGE_FOLDER: Final = Path(__file__).with_name("web")
 POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; font-src 'self'; img-src 'self' data:; "
     "connect-src 'self' {websocket}; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
 """Content-Security-Policy that forbids requests to other machines. The terminal needs inline styles for its cells."""
 QUIT_S: Final = 2.0
-"""Seconds before a monitor that does not quit is killed, and for its page to confirm that it closes."""
+"""Seconds that a monitor has to quit before it is killed, and that its page has to confirm that it closes."""
 MAX_CELLS: Final = 1000
 """Maximum width and height of a page. A monitor's memory grows with the number of cells."""
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -69,7 +69,7 @@ class MonitorServer(Server):
             port=port,
             title=title,
             public_url=f"http://{HOST}:{port}",
-            templates_path=PAGE,
+            templates_path=PAGE_FOLDER,
         )
         self.token = secrets.token_urlsafe(32)
         """Opens the monitor once. It is empty after its use."""
@@ -159,7 +159,7 @@ class MonitorServer(Server):
         response.headers["Cache-Control"] = "no-store"
 
     async def _style(self, request: web.Request) -> web.StreamResponse:
-        return web.FileResponse(PAGE / "page.css")
+        return web.FileResponse(PAGE_FOLDER / "page.css")
 
 
 def _same(candidate: str, secret: str) -> bool:
@@ -175,7 +175,7 @@ def _cells(size: object, default: int) -> int:
 
 def serve(arguments: Sequence[str], run: str, port: int) -> None:
     """Serve until the monitor in the browser quits, or until a signal. `arguments` are passed to the process `monitor`.
-    Port 0 selects a free port. Raises ConfigError for a used port."""
+    Port 0 selects a free port. Raises ConfigError if the port is in use."""
     logging.getLogger("textual-serve").setLevel(logging.ERROR)
     with socket.socket() as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

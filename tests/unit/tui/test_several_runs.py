@@ -71,7 +71,7 @@ def text(app: App[Any]) -> str:
 async def test_the_list_is_newest_first_opens_runs_and_overlays_marked_ones(home: Home) -> None:
     app = RunsApp(RunRows(home))
     async with opened(app) as pilot:
-        await until(pilot, lambda: all(row.is_complete for row in app.query_one(RunList).all))
+        await until(pilot, lambda: all(row.is_complete for row in app.query_one(RunList).shown_rows))
         lines = [row for row in text(app).splitlines() if any(name in row for name in ("first", "second", "third"))]
         assert [next(n for n in ("first", "second", "third") if n in row) for row in lines[:3]] == [
             "third",
@@ -98,7 +98,7 @@ async def test_a_run_elsewhere_is_listed_first_and_says_when_it_is_not_reached(h
     app = RunsApp(RunRows(home), remote_row=remote_row)
     async with opened(app, (200, 30)) as pilot:
         await until(pilot, lambda: "unreachable" in text(app))
-        assert app.query_one(RunList).all[0].location and "138/240" in text(app)
+        assert app.query_one(RunList).shown_rows[0].location and "138/240" in text(app)
 
 
 async def test_an_overlay_has_every_runs_curve_and_says_what_one_has_not_measured() -> None:

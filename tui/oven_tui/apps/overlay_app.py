@@ -51,7 +51,7 @@ class OverlayApp(ThemedApp[None]):
         names = names or [access.run for access in accesses]
         self.runs = [OverlaidRun(name, index, MonitorView()) for index, name in enumerate(names)]
         self.axis_unit = axis_unit
-        self.pages = self.zoom = 0
+        self.page = self.zoom = 0
         self._accesses = accesses
 
     def compose(self) -> ComposeResult:
@@ -96,10 +96,10 @@ class OverlayApp(ThemedApp[None]):
             last_time = run.view.run.last_time
             legend.silent_s[run.name] = max(0.0, (now - last_time).total_seconds()) if last_time else 0.0
         legend.redraw()
-        names = overlay.curve_names(self.runs)
+        metrics = overlay.curve_names(self.runs)
         per_row = 2 if self.size.width >= WIDE else 1
         per_page = 2 * per_row
-        page = self.pages % max(1, math.ceil(len(names) / per_page))
+        page = self.page % max(1, math.ceil(len(metrics) / per_page))
         axes = {run.name: RunAxis(run.view, self.axis_unit) for run in self.runs}
         first, last = self._window(max(axis.end for axis in axes.values()))
         for index, chart in enumerate(self.screen_stack[0].query(OverlayChart)):
@@ -107,7 +107,7 @@ class OverlayApp(ThemedApp[None]):
             chart.display = index < per_page
             chart.axis_row = index >= per_page - per_row
             chart.axis_unit, chart.axes, chart.first, chart.last = self.axis_unit, axes, first, last
-            chart.metric = names[position] if position < len(names) else None
+            chart.metric = metrics[position] if position < len(metrics) else None
             chart.redraw()
 
     def _window(self, newest: int) -> tuple[int, int]:
@@ -122,7 +122,7 @@ class OverlayApp(ThemedApp[None]):
         self.paint()
 
     def action_metrics(self, offset: int) -> None:
-        self.pages += offset
+        self.page += offset
         self.paint()
 
     def action_zoom(self, offset: int) -> None:

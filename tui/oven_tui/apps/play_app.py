@@ -29,7 +29,7 @@ from oven_tui.widgets.filter_box import FilterBox
 from oven_tui.widgets.header import RunFacts
 
 CHECKPOINT_COUNT = 128
-"""Number of checkpoints in a long log. In a log of a million events, going back replays at most 8,000 events."""
+"""Number of saved views along a long log. In a log of a million events, going back replays at most 8,000 events."""
 ADVANCE_S = 0.1
 """Seconds between updates while playing."""
 MIN_TRACK_CELLS = 20
@@ -68,7 +68,7 @@ class PlayBar(Lines):
         return [row(width, left_part, right_part)][:height]
 
     def _track(self, width: int) -> list[TextRun]:
-        """Return the track: one cell per part of the log, with the current position and the decisions."""
+        """Return the track: a line of cells from start to end, with the current position and the decisions."""
         last_tick = max(1, self.player.log_end[1], self.player.view.run.tick)
         current_cell = min(width - 1, self.player.view.run.tick * width // last_tick)
         cells: list[TextRun] = [("━", "good" if cell < current_cell else "raw") for cell in range(width)]
@@ -76,7 +76,7 @@ class PlayBar(Lines):
             cell = min(width - 1, decision.tick * width // last_tick)
             cells[cell] = ("◆", "good" if cell <= current_cell else "dim")
         cells[current_cell] = ("●", "strong")
-        return [("".join(symbol for symbol, _ in part), kind) for kind, part in groupby(cells, key=itemgetter(1))]
+        return [("".join(symbol for symbol, _ in group), kind) for kind, group in groupby(cells, key=itemgetter(1))]
 
 
 class PlayApp(MonitorApp):
@@ -85,10 +85,10 @@ class PlayApp(MonitorApp):
     acting_keys: ClassVar[dict[str, str]] = {key: title for key, title in ACTING_KEYS.items() if key != "t"}
 
     def __init__(
-        self, about: RunFacts, folder: RunFolder, *, appearance: Appearance | None = None, speed: float = 1.0
+        self, facts: RunFacts, folder: RunFolder, *, appearance: Appearance | None = None, speed: float = 1.0
     ) -> None:
         """`speed` is a multiple of the run's original speed. The nearest of SPEEDS is used."""
-        super().__init__(about, appearance=appearance)
+        super().__init__(facts, appearance=appearance)
         self.player = Player(folder)
         self.player.speed = min(SPEEDS, key=lambda choice: abs(choice - speed))
         self.playing = True
@@ -125,7 +125,7 @@ class PlayApp(MonitorApp):
         return max(0.0, (clock - last).total_seconds()) if last and clock else 0.0
 
     def _advance(self) -> None:
-        """Play the time since the last update, or continue to the requested position."""
+        """Play the events due since the last update, or continue to the requested position."""
         now = time.monotonic()
         elapsed_s, self._advanced_at = now - self._advanced_at, now
         try:

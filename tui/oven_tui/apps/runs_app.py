@@ -134,7 +134,7 @@ class RunsApp(ThemedApp[RunSelection]):
             self.run_worker(self._remote_row.follow(self.show_rows), exit_on_error=True)
 
     async def _follow(self) -> None:
-        """Read new events from all logs while the list is open. Redraw after each part."""
+        """Read new events from all logs while the list is open. Redraw after each batch."""
         while True:
             try:
                 for _ in self._source.advance():

@@ -74,14 +74,14 @@ class Windows:
         access = accesses[0]
         self._cursor = access.run
         info = access.info()
-        about = RunFacts(access.run, info.recipe, info.start, info.drill)
+        facts = RunFacts(access.run, info.recipe, info.start, info.drill)
         if play:
             from oven_tui.apps.play_app import PlayApp
 
             folder = local_folder(access, "replaying a run")
-            app: MonitorApp = PlayApp(about, folder, appearance=self.appearance, speed=self.speed)
+            app: MonitorApp = PlayApp(facts, folder, appearance=self.appearance, speed=self.speed)
         else:
-            app = MonitorApp(about, access, control=self.control, appearance=self.appearance)
+            app = MonitorApp(facts, access, control=self.control, appearance=self.appearance)
         await self._show(app)
         self.last_view = app.view
         if not isinstance(access, LocalRun):

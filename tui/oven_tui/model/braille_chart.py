@@ -73,8 +73,8 @@ class TickAxis:
 def bounds(columns: Sequence[Bucket], style: CurveStyle, log: bool = False) -> Bounds:
     """Return round bounds around all measured values. A knob whose values differ by more than a factor of 20 gets a log
     scale. So does any metric with `log`, if all its values are above 0."""
-    low = min((c.low for c in columns if c.low <= c.high), default=0.0)
-    high = max((c.high for c in columns if c.low <= c.high), default=1.0)
+    low = min((column.low for column in columns if column.low <= column.high), default=0.0)
+    high = max((column.high for column in columns if column.low <= column.high), default=1.0)
     has_wide_range = style == "set" and low < high / 20
     if (log or has_wide_range) and 1e-300 < low <= high < 1e300:
         bottom, top = _round_down(low), _round_up(high)
@@ -159,7 +159,7 @@ def plot(
     cells that are drawn behind the curves."""
     max_dot = height * 4 - 1
 
-    def row(value: float) -> int:
+    def dot_row(value: float) -> int:
         return max_dot - round(scale.height(value) * max_dot)
 
     def draw_curve(columns: Sequence[Bucket]) -> Grid:
@@ -169,8 +169,8 @@ def plot(
             if column.low > column.high or column.key >= 2 * width:
                 previous_point = None  # no finite value, so the line has a gap
                 continue
-            _draw_vertical(grid, column.key, row(column.high), row(column.low))
-            point = (column.key, row(column.last))
+            _draw_vertical(grid, column.key, dot_row(column.high), dot_row(column.low))
+            point = (column.key, dot_row(column.last))
             _draw_line(grid, previous_point or point, point, style)
             previous_point = None if column.broken else point
         return grid

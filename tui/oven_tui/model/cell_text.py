@@ -1,4 +1,4 @@
-"""Prepare text for the terminal: remove control characters, truncate it to a width in cells, and join it to rows."""
+"""Prepare text for the terminal: remove control characters, truncate it to a width in cells, and join it into rows."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from oven_tui.model.decision_entries import Fate
 
 GLYPHS = "●■▲◆★✚▼♦"
 COLOURS = 6
+"""Number of colours for agents and runs."""
 FATES: dict[Fate, tuple[str, str, str]] = {
     "pending": ("◌", "pending", "warn"),
     "applied": ("✔", "applied", "good"),
@@ -56,7 +57,7 @@ def glyph(index: int) -> TextRun:
 
 
 def row(width: int, left_part: list[TextRun], right_part: list[TextRun] | None = None) -> list[TextRun]:
-    """Join two parts to a row of exactly `width` cells. The left part is truncated if there is not enough room."""
+    """Join two parts into a row of exactly `width` cells. The left part is truncated if there is not enough room."""
     right_part = [(clean(text), kind) for text, kind in right_part or []]
     room = width - sum(cell_len(text) for text, _ in right_part)
     if room < 0:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from oven_core.mesh.actuator_values import bounds, number
 from oven_core.protocol.actuator_names import CHECKPOINT, ROLLBACK
 from oven_core.protocol.messages import ActuatorSpec
 from oven_runs.log.run_summary import format_value
-from oven_tui.model.consequences import countdown, level, remaining
+from oven_tui.model.consequences import autonomy_level, countdown, remaining
 from oven_tui.model.decision_entries import DecisionEntry, OpenBallot
 from oven_tui.model.monitor_view import MonitorView
 
@@ -37,16 +38,16 @@ def _knob_details(view: MonitorView, spec: ActuatorSpec) -> str:
     limits = f", {bounds(spec)}" if spec.low is not None or spec.high is not None else ""
     names = f", one of {', '.join(spec.choices[:6])}" if spec.kind == "choice" else ""
     unit = f" {spec.unit}" if spec.unit else ""
-    return f"{format_value(view.run.knobs.get(spec.name))}{unit}{limits}{names}; {level(view, spec.name)}"
+    return f"{format_value(view.run.knobs.get(spec.name))}{unit}{limits}{names}; {autonomy_level(view, spec.name)}"
 
 
 def autonomies(view: MonitorView) -> list[Choice]:
     """Return a choice for all actuators, and one for each actuator, with their autonomy."""
-    actuators = [Choice(spec.name, spec.name, level(view, spec.name)) for spec in view.run.specs]
-    return [Choice(ANY, "every actuator", level(view, ANY)), *actuators]
+    actuators = [Choice(spec.name, spec.name, autonomy_level(view, spec.name)) for spec in view.run.specs]
+    return [Choice(ANY, "every actuator", autonomy_level(view, ANY)), *actuators]
 
 
-def levels() -> list[Choice]:
+def autonomy_levels() -> list[Choice]:
     return [
         Choice("observe", "observe", "agents' decisions are logged but not applied"),
         Choice("advise", "advise", "agents' decisions wait for approval"),
@@ -74,51 +75,57 @@ def advised(view: MonitorView) -> list[Choice]:
     waiting = [decision for decision in view.run.advised.values() if not view.run.lapsed(decision)]
     return [
         Choice(
-            ballot.id,
-            ballot.actuator,
-            f"{format_value(ballot.before)} → {format_value(ballot.value)}, {countdown(view, ballot)}",
+            decision.id,
+            decision.actuator,
+            f"{format_value(decision.before)} → {format_value(decision.value)}, {countdown(view, decision)}",
         )
-        for ballot in waiting
+        for decision in waiting
     ]
 
 
 def vetoable(view: MonitorView) -> list[Choice]:
     """Return the open ballots and the pending advice, which can be vetoed."""
-    return [*(_ballot(view, ballot) for ballot in view.open.values()), *advised(view)]
+    return [*(_ballot_choice(view, ballot) for ballot in view.open.values()), *advised(view)]
 
 
-def _ballot(view: MonitorView, ballot: OpenBallot) -> Choice:
+def _ballot_choice(view: MonitorView, ballot: OpenBallot) -> Choice:
     opened = ballot.opened
     time_left = remaining(view, opened.closes_at_tick)
     details = f"→ {format_value(opened.proposal)} by {opened.opened_by}, closes in {time_left}"
     return Choice(opened.id, opened.actuator, details)
 
 
+class _Snapshot(NamedTuple):
+    tick: int
+    step: int
+    description: str
+
+
 def snapshots(view: MonitorView) -> list[Choice]:
     """Return the snapshots in the log, the newest first. Snapshots that are taken at regular times are not in the log.
     The learner rolls back to the newest snapshot at or before the chosen tick."""
     started = view.run.started
-    rows = [(started.tick, started.step, "start of the learner")] if started is not None else []
+    logged = [_Snapshot(started.tick, started.step, "start of the learner")] if started is not None else []
     for entry in view.entries:
-        receipt = entry.receipt if isinstance(entry, DecisionEntry) else None
-        if receipt is None or not isinstance(entry, DecisionEntry) or receipt.status != "applied":
+        if not isinstance(entry, DecisionEntry) or entry.receipt is None or entry.receipt.status != "applied":
             continue
+        receipt = entry.receipt
         if entry.decision.actuator == ROLLBACK:
             target_step = number(receipt.after)
-            if target_step is not None:  # later snapshots were discarded
-                rows = [snapshot for snapshot in rows if snapshot[1] <= max(target_step, rows[0][1])]
+            if target_step is not None:  # later snapshots were discarded, but never the first one
+                logged = [snapshot for snapshot in logged if snapshot.step <= max(target_step, logged[0].step)]
         elif entry.decision.actuator == CHECKPOINT:
-            rows.append((receipt.tick, receipt.step, "requested checkpoint"))
+            logged.append(_Snapshot(receipt.tick, receipt.step, "requested checkpoint"))
         elif entry.decision.snapshot_first:
             change = f"{entry.decision.actuator} {format_value(receipt.before)} → {format_value(receipt.after)}"
-            rows.append((receipt.tick, receipt.step, f"before {change}"))
+            logged.append(_Snapshot(receipt.tick, receipt.step, f"before {change}"))
     run = view.run
-    logged_snapshots = [
+    logged_choices = [
         Choice(str(tick), f"tick {tick}, step {step}", f"{description}; {max(0, run.step - step)} steps back")
-        for tick, step, description in reversed(rows)
+        for tick, step, description in reversed(logged)
     ]
     return [
         Choice(NEWEST, "the newest snapshot", "the learner knows which one"),
-        *logged_snapshots,
+        *logged_choices,
         Choice(OTHER, "another tick …", f"0 to {run.tick}; refused if there is no snapshot nearby"),
     ]

@@ -56,8 +56,8 @@ class CommandProgress:
 
     def newest_unfinished(self, subject: str) -> CommandResult | None:
         """Return the newest unfinished command about a decision or a ballot."""
-        newest_first = reversed(self.by_id.values())
-        return next((r for r in newest_first if r.command.subject_id == subject and not r.is_final), None)
+        newest_first = (result for result in reversed(self.by_id.values()) if result.command.subject_id == subject)
+        return next((result for result in newest_first if not result.is_final), None)
 
     def _add(self, result: CommandResult) -> CommandResult:
         self.by_id[result.command.id] = result

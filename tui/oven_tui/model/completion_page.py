@@ -23,12 +23,13 @@ Line = list[TextRun]
 MIN_COLUMN = 20
 """Minimum width of a completion in side-by-side layout, in cells."""
 GAP = 2
+"""Cells between two columns."""
 MIN_FULL_BAR, HALF_BAR = 50, 4
 """Minimum column width for a full-length bar, and the length of each half of the short bar, in cells."""
 
 
 def page(group: SampledGroup, width: int, *, side_by_side: bool) -> list[Line]:
-    """Return the page's lines, each at most `width` cells. `side_by_side` puts as many completions in a row as fit."""
+    """Return the page's lines, at most `width` cells wide. `side_by_side` puts as many completions in a row as fit."""
     lines: list[Line] = [[("prompt", "title")]]
     lines += _text(text_lines(group.prompt), width, "text")
     columns = max(1, (width + GAP) // (MIN_COLUMN + GAP)) if side_by_side else 1

@@ -30,7 +30,7 @@ def sentence(view: MonitorView, command: OperatorCommand) -> str:
     """Return a sentence with the command's effect on the run, according to the log so far."""
     match command.action:
         case "hold" | "resume" | "stop":
-            return _of_run(view, command.action)
+            return _run_effect(view, command.action)
         case "approve":
             return _approval(view, command.subject_id)
         case "veto":
@@ -40,12 +40,12 @@ def sentence(view: MonitorView, command: OperatorCommand) -> str:
         case "autonomy":
             return _autonomy(view, command)
         case "mute" | "unmute" | "trust" | "distrust":
-            return _agent(view, command)
+            return _agent_effect(view, command)
         case action:
             return f"Sends the command {action}."
 
 
-def _of_run(view: MonitorView, action: str) -> str:
+def _run_effect(view: MonitorView, action: str) -> str:
     run = view.run
     max_steps = run.max_steps
     position = f"step {run.step}" + (f" of {max_steps}" if max_steps else "")
@@ -82,8 +82,8 @@ def _approval(view: MonitorView, subject: str) -> str:
 
 
 def _veto(view: MonitorView, subject: str) -> str:
-    on_actuator = (ballot for ballot in view.open.values() if ballot.opened.actuator == subject)
-    ballot = view.open.get(subject) or next(on_actuator, None)
+    ballots_on_actuator = (ballot for ballot in view.open.values() if ballot.opened.actuator == subject)
+    ballot = view.open.get(subject) or next(ballots_on_actuator, None)
     if ballot is not None:
         opened = ballot.opened
         return (
@@ -102,29 +102,31 @@ def _veto(view: MonitorView, subject: str) -> str:
 
 
 def _setting(view: MonitorView, command: OperatorCommand) -> str:
-    step = view.run.step
-    match command.actuator:
-        case name if name == ROLLBACK:
-            return _rollback(view, command)
-        case name if name == UNDO:
-            last = last_rollback(view)
-            if last is None:
-                return "Undoes the last rollback. The log has no applied rollback, so the mesh will refuse this."
-            return (
-                f"The run returns to step {format_value(last.before)}, as before the rollback at tick {last.tick}. "
-                f"The {max(0, step - int(number(last.after) or 0))} steps since then are discarded."
-            )
-        case name if name == CHECKPOINT:
-            return f"A checkpoint is written after step {step}. Training waits for it and then continues unchanged."
-        case name if name in (HOLD, STOP):
-            return _of_run(view, "hold" if name == HOLD else "stop")
-        case name:
-            spec = spec_of(view, name)
-            if spec is not None and spec.kind == "action":
-                return f"{name} runs at the end of the next step."
-            snapshot = ", after a snapshot because it is risky" if spec is not None and spec.risky else ""
-            change = change_text(name, view.run.knobs.get(name), command.value)
-            return f"{change} at the end of the next step{snapshot}."
+    name, step = command.actuator, view.run.step
+    if name == ROLLBACK:
+        return _rollback(view, command)
+    if name == UNDO:
+        return _undo(view)
+    if name == CHECKPOINT:
+        return f"A checkpoint is written after step {step}. Training waits for it and then continues unchanged."
+    if name in (HOLD, STOP):
+        return _run_effect(view, "hold" if name == HOLD else "stop")
+    spec = spec_of(view, name)
+    if spec is not None and spec.kind == "action":
+        return f"{name} runs at the end of the next step."
+    snapshot = ", after a snapshot because it is risky" if spec is not None and spec.risky else ""
+    change = change_text(name, view.run.knobs.get(name), command.value)
+    return f"{change} at the end of the next step{snapshot}."
+
+
+def _undo(view: MonitorView) -> str:
+    last = last_rollback(view)
+    if last is None:
+        return "Undoes the last rollback. The log has no applied rollback, so the mesh will refuse this."
+    return (
+        f"The run returns to step {format_value(last.before)}, as before the rollback at tick {last.tick}. "
+        f"The {max(0, view.run.step - int(number(last.after) or 0))} steps since then are discarded."
+    )
 
 
 def _rollback(view: MonitorView, command: OperatorCommand) -> str:
@@ -147,10 +149,11 @@ def _autonomy(view: MonitorView, command: OperatorCommand) -> str:
         "advise": "wait for approval",
         "auto": "are applied",
     }[command.autonomy or "auto"]
-    return f"From now on, agents' decisions on {scope} {effect}. The level is now {level(view, command.actuator)}."
+    current_level = autonomy_level(view, command.actuator)
+    return f"From now on, agents' decisions on {scope} {effect}. The level is now {current_level}."
 
 
-def _agent(view: MonitorView, command: OperatorCommand) -> str:
+def _agent_effect(view: MonitorView, command: OperatorCommand) -> str:
     agent, name = view.run.agents.get(command.agent), command.agent
     record = f"{agent.proposals} proposals so far, {agent.backed} adopted decisions" if agent else "no messages yet"
     scope = _name_list(command.actuators) if command.actuators else "every actuator"
@@ -172,7 +175,7 @@ def change_text(name: str, before: object, value: object) -> str:
     return f"{name} {format_value(before)} → {format_value(value)}{size}"  # type: ignore[arg-type]
 
 
-def level(view: MonitorView, actuator: str) -> str:
+def autonomy_level(view: MonitorView, actuator: str) -> str:
     """Return the autonomy in force, from the operators' commands or otherwise from the run's rules."""
     run = view.run
     operator_level = run.autonomy.get(actuator) or run.autonomy.get("")
@@ -194,7 +197,7 @@ def advice(view: MonitorView, subject: str) -> DecisionEntry | None:
 
 def last_rollback(view: MonitorView) -> Receipt | None:
     receipts = (entry.receipt for entry in reversed(view.entries) if isinstance(entry, DecisionEntry) and entry.receipt)
-    return next((r for r in receipts if r.actuator == ROLLBACK and r.status == "applied"), None)
+    return next((last for last in receipts if last.actuator == ROLLBACK and last.status == "applied"), None)
 
 
 def _name_list(names: list[str] | tuple[str, ...]) -> str:

@@ -48,8 +48,8 @@ class ConsoleBuffer:
         """Add the output of a process. Only the last state of a progress bar or similar line is added."""
         if process not in self.processes:
             self.processes.append(process)
-        for raw in lines:
-            text = clean(raw.rstrip("\r\n").rpartition("\r")[2][:MAX_CHARACTERS]).rstrip()
+        for line in lines:
+            text = clean(line.rstrip("\r\n").rpartition("\r")[2][:MAX_CHARACTERS]).rstrip()
             if text:
                 self.dropped_count += len(self._lines) == MAX_LINES
                 self._lines.append(ConsoleLine(process, text, _kind(text)))
@@ -73,4 +73,4 @@ class ConsoleBuffer:
 
 def _kind(text: str) -> str:
     start = text[:LEVEL_CHARACTERS]
-    return next((kind for symbol, kind in LEVELS.items() if symbol in start), "text")
+    return next((kind for word, kind in LEVELS.items() if word in start), "text")

@@ -12,6 +12,7 @@ from oven_tui.model.metric_series import Bucket
 from oven_tui.model.monitor_view import MonitorView
 
 GUTTER, HEIGHT = 8, 7
+"""Width of the value labels and height of the curve, in cells."""
 BEFORE_SHARE = 0.6
 """Ticks before the decision, as a share of the ticks after it."""
 MIN_TICKS = 12
@@ -22,22 +23,22 @@ def chart(view: MonitorView, entry: DecisionEntry, width: int) -> list[list[Text
     """Return the chart's rows, or an empty list if no metric judges the decision or it was not measured at the time."""
     decision, tick = entry.decision, tick_of(entry)
     series = view.series.get(decision.target)
-    inner = width - GUTTER
-    if series is None or tick is None or inner < 16:
+    plot_width = width - GUTTER
+    if series is None or tick is None or plot_width < 16:
         return []
     ticks_after = max(MIN_TICKS, round(1.5 * decision.horizon))
     ticks_before = max(MIN_TICKS, round(BEFORE_SHARE * ticks_after))
     axis = TickAxis(max(0, tick - ticks_before), tick + ticks_after)
-    columns = series.columns(axis.first, axis.last, inner * 2)
+    columns = series.columns(axis.first, axis.last, plot_width * 2)
     if not columns:
         return []
-    start_value = _value_before(columns, axis, tick, inner * 2)
-    forecast = _forecast(entry, axis, tick, start_value, inner * 2)
+    start_value = _value_before(columns, axis, tick, plot_width * 2)
+    forecast = _forecast(entry, axis, tick, start_value, plot_width * 2)
     style = view.style(decision.target)
     scale = bounds([*columns, *forecast], style)
-    cell = axis.cell(tick, inner)
+    cell = axis.cell(tick, plot_width)
     marks = {} if cell is None else {cell: Mark("◆", "warn")}
-    lines = draw(columns, scale, style, marks, inner, HEIGHT, forecast)
+    lines = draw(columns, scale, style, marks, plot_width, HEIGHT, forecast)
     rows = [[(value_label(y, HEIGHT, scale, GUTTER, show_middle=False), "dim"), *runs] for y, runs in enumerate(lines)]
     title: list[TextRun] = [(f"{decision.target} around the decision", "title")]
     legend: list[TextRun] = [("⠤ measured  ", "line")]

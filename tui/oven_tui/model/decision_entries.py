@@ -13,6 +13,7 @@ from oven_runs.log.run_summary import verdict_text
 from oven_tui.model.word_filter import word_filter
 
 Fate: TypeAlias = Literal["pending", "applied", "noop", "failed", "rejected", "would set", "advised", "approved"]
+"""State of a decision. `noop` means that the knob already had the value, `would set` that the mesh only observes."""
 
 
 @dataclass(frozen=True, slots=True)

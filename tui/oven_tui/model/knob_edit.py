@@ -12,7 +12,7 @@ from oven_core.protocol.messages import ActuatorSpec, Value
 STEPS_PER_DECADE: Final = 20
 """Steps of a logarithmic scale per factor of ten. One step is a factor of 1.12."""
 TOLERANCE: Final = 0.05
-"""A value within this fraction of a step from a mark counts as on it, for example after rounding."""
+"""A value this close to a mark of a logarithmic scale, as a fraction of a step, counts as on it despite rounding."""
 STEPS_PER_RANGE: Final = 100
 """Steps of a linear scale between its bounds."""
 UNBOUNDED_STEP: Final = 0.05
@@ -87,6 +87,7 @@ class KnobEdit:
                 self.moved_value = start
 
     def pick(self, offset: int) -> None:
+        """Select another component of a mixture."""
         if self.spec.choices:
             self.component = (self.component + offset) % len(self.spec.choices)
 
@@ -148,7 +149,7 @@ def _distribute(total: float, parts: dict[str, float], low: float) -> dict[str, 
     """Divide `total` in proportion to `parts`, or evenly if all are 0. Every result is at least `low`."""
     results = {}
     rest = math.fsum(parts.values())
-    ascending = sorted(parts, key=lambda name: parts[name])  # the larger parts pay for those that `low` raises
+    ascending = sorted(parts, key=lambda name: parts[name])  # the larger parts make up for those raised to `low`
     for index, name in enumerate(ascending):
         results[name] = max(low, total * parts[name] / rest if rest > 0 else total / (len(parts) - index))
         total -= results[name]

@@ -14,7 +14,9 @@ from dataclasses import dataclass
 
 MAX_BUCKETS = 1024
 EXACT_POINTS = 512
+"""Number of the newest points that are also stored exactly."""
 EMA_POINTS = 20
+"""Number of points that the moving average covers, roughly."""
 MAX_WAITING = 256
 """Maximum points that wait to be added to buckets. Adding them in batches makes reading a long log faster."""
 
@@ -22,7 +24,7 @@ MAX_WAITING = 256
 @dataclass(slots=True)
 class Bucket:
     """The values of one tick, of a range of ticks, or of one column of a chart, which the key identifies. `low > high`
-    means that there is no finite value. `broken` counts NaN and infinities."""
+    means that there is no finite value. `smooth` is the moving average, and `broken` counts NaN and infinities."""
 
     key: int
     low: float = math.inf
@@ -40,7 +42,7 @@ class Bucket:
         return Bucket(key, self.low, self.high, self.last, self.smooth, self.broken)
 
     def add(self, value: float, smooth: float) -> None:
-        if value - value == 0.0:
+        if value - value == 0.0:  # finite; faster than math.isfinite
             if value < self.low:
                 self.low = value
             if value > self.high:
@@ -79,7 +81,7 @@ def columns(buckets: Iterable[Bucket], first: int, last: int, width: int, span: 
 
 class Series:
     """The values of one metric. Add points in log order, and read them as columns of a chart. New points wait
-    until the next read, because a batch of points takes a third of the time."""
+    until the next read, because adding them in batches takes a third of the time."""
 
     def __init__(self) -> None:
         self.waiting: list[tuple[int, float]] = []
@@ -155,6 +157,7 @@ class Series:
         waiting.clear()
 
     def _widen(self) -> None:
+        """Double the width of the buckets."""
         self._span *= 2
         merged: list[Bucket] = []
         for bucket in self._buckets:

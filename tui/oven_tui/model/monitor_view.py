@@ -43,6 +43,7 @@ MAX_AGENTS = 64
 MAX_OPEN_BALLOTS = 64
 MAX_MARKS = 256
 STALLED_S = 15.0
+"""Minimum seconds without an event before a run counts as stalled."""
 
 RunState = Literal["waiting", "live", "held", "stalled", "ended"]
 AgentStanding = Literal["live", "silent", "left"]
@@ -78,7 +79,7 @@ class MonitorView:
         self.version = 0
         """Increases with every change of the list of decisions."""
         self._votes: dict[str, dict[str, Vote]] = {}
-        self._index: dict[str, int] = {}
+        self._index: dict[str, int] = {}  # id of a decision → its position, counted from the first entry ever
         self._closed: deque[str] = deque(maxlen=MAX_OPEN_BALLOTS)  # a repeated ballot may arrive late
         self._unsettled = 0  # observations since all series were last settled
         self._observed_at: datetime | None = None
@@ -197,7 +198,8 @@ class MonitorView:
         voters = {line.agent for line in body.tally if line.stance != "silent"}
         votes = ballot.votes if ballot else self._votes.get(body.actuator, {})
         self._votes.pop(body.actuator, None)
-        entry = DecisionEntry(event.seq, self.run.step, body, opened, {a: v for a, v in votes.items() if a in voters})
+        counted_votes = {agent: vote for agent, vote in votes.items() if agent in voters}
+        entry = DecisionEntry(event.seq, self.run.step, body, opened, counted_votes)
         self._index[body.id] = self.dropped_entries + len(self.entries)
         self._append(entry)
         if body.verdict == "adopted":

@@ -37,11 +37,11 @@ class Column(NamedTuple):
     """Minimum width of the terminal for this column."""
 
 
-STEP = 13
+STEP_CELLS = 13
 COLUMNS = (
     Column("state", 14, 0),
     Column("run", MIN_NAME, 0),
-    Column("step", STEP, 56),
+    Column("step", STEP_CELLS, 56),
     Column("target metric", 29, 74),
     Column("decisions", 9, 96),
     Column("pace", 8, 106),
@@ -100,7 +100,7 @@ def steps(run_row: RunRow) -> str:
     if not run_row.max_steps:
         return str(run_row.step)
     count = f"{run_row.step}/{run_row.max_steps}"
-    return f"{count} {run_row.progress:.0%}" if len(count) + 5 <= STEP else count
+    return f"{count} {run_row.progress:.0%}" if len(count) + 5 <= STEP_CELLS else count
 
 
 def target(run_row: RunRow) -> str:

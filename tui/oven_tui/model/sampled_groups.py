@@ -10,7 +10,7 @@ from oven_tui.model.word_filter import word_filter
 MAX_GROUPS = 256
 """Maximum groups in memory. A training run of one hour has fewer."""
 MAX_CHARACTERS = 16 << 20
-"""Maximum characters of their prompts, completions and reasons. The oldest groups are dropped first."""
+"""Maximum characters in memory, in prompts, completions and reasons. The oldest groups are dropped first."""
 
 
 class SampledGroups:
@@ -41,7 +41,7 @@ class SampledGroups:
         return [stored for stored in self.groups if passes(stored)]
 
 
-def _parts(group: SampledGroup) -> Iterator[str]:
+def _texts(group: SampledGroup) -> Iterator[str]:
     for completion in (group.prompt, *group.completions):
         yield completion.text
         yield completion.end
@@ -50,8 +50,8 @@ def _parts(group: SampledGroup) -> Iterator[str]:
 
 
 def _text(stored: StoredGroup) -> str:
-    return "\n".join(_parts(stored.group))
+    return "\n".join(_texts(stored.group))
 
 
 def _characters(group: SampledGroup) -> int:
-    return sum(map(len, _parts(group)))
+    return sum(map(len, _texts(group)))

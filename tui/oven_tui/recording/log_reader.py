@@ -28,7 +28,7 @@ from oven_tui.model.monitor_view import MonitorView
 LONG_BYTES = 4 << 20
 """Minimum size of a log to read in a thread. Shorter logs are read within half a second."""
 CHUNK_EVENTS = 512
-"""Number of events between checks, about 40 ms."""
+"""Number of events between checks for a stop or a report. They take about 40 ms."""
 PROGRESS_S = 0.25
 """Seconds between progress reports."""
 SAMPLE_POSITIONS = 1500

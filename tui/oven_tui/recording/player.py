@@ -19,7 +19,7 @@ from oven_tui.recording.log_reader import Checkpoint, DecisionPosition, Frame, F
 
 SPEEDS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0)
 CHUNK_EVENTS = 500
-"""Number of events to replay without a pause, about 50 ms, so that the monitor still reacts to keys."""
+"""Number of events to replay without a pause. They take about 50 ms, so the monitor still reacts to keys."""
 START_EVENTS = 1000
 """Maximum events before the start of a run. Each agent that joins causes a few."""
 MAX_GAP_S = 30.0

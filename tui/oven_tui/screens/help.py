@@ -18,8 +18,8 @@ from oven_tui.key_bindings import bindings, key_line, key_text
 from oven_tui.model.cell_text import FATES
 from oven_tui.model.commands import COMMANDS, GROUPS, Scope, commands_in
 
-LINES = 3
-"""Rows per key press."""
+SCROLL_ROWS = 3
+"""Rows by which a key press scrolls."""
 SYMBOLS = (
     ("⣀⠤⠒", "dim: minimum and maximum of the measured values per column; bright: moving average over 20 points"),
     ("×", "not a number, or infinite; the curve has a gap there"),
@@ -38,7 +38,7 @@ class PaperScreen(ModalScreen[None]):
     BINDINGS: ClassVar[list[BindingType]] = bindings("paper")
 
     def action_move(self, offset: int) -> None:
-        self.query_one("#paper").scroll_relative(y=offset * LINES, animate=False)
+        self.query_one("#paper").scroll_relative(y=offset * SCROLL_ROWS, animate=False)
 
 
 class HelpScreen(PaperScreen):

@@ -27,7 +27,7 @@ from oven_tui.widgets.filter_box import FilterBox
 POLL_S = 0.5
 """Seconds between reads of the log files while the console is open."""
 TAIL_BYTES: Final = 128 * 1024
-"""Bytes at the end of a file to read first, because a log may have gigabytes."""
+"""Bytes at the end of a file to read first, because a log may be gigabytes long."""
 MAX_READ_BYTES: Final = 256 * 1024
 """Maximum bytes of a file to read at a time. If a process writes more, the older part is skipped."""
 MAX_LINE_BYTES: Final = 8192

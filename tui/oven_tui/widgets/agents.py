@@ -3,6 +3,7 @@ proposed, objected or raised an alert have their own row, and the others share r
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from textual.geometry import Size
@@ -18,7 +19,7 @@ NAME_WIDTH = 17
 MIN_COMPACT_WIDTH = 26
 """Minimum width of an agent that shares a row. Together, the agents use the full width of the row."""
 MAX_FULL_ROWS = 8
-"""Maximum number of agents for which all get their own row."""
+"""Up to this number of agents, each has its own row."""
 STANDING_KINDS: dict[AgentStanding, str] = {"live": "good", "silent": "bad", "left": "dim"}
 
 
@@ -52,7 +53,8 @@ class AgentPanel(Lines, Panel):
         return rows + self._compact_rows(width, height, compact)
 
     def _split(self) -> tuple[list[tuple[int, str]], list[tuple[int, str]]]:
-        """Return (position, name) of the agents with their own row, and of the agents that share rows."""
+        """Return (position, name) of the agents with their own row, and of the agents that share rows, where those that
+        cannot fire come last."""
         all_agents = list(enumerate(self.view.agents))
         if len(all_agents) <= MAX_FULL_ROWS:
             return all_agents, []
@@ -122,7 +124,7 @@ class AgentPanel(Lines, Panel):
 
 
 def _compact_row_count(agents: int, width: int) -> int:
-    return -(-agents // max(1, width // MIN_COMPACT_WIDTH))
+    return math.ceil(agents / max(1, width // MIN_COMPACT_WIDTH))
 
 
 def vote_text(vote: Vote) -> str:

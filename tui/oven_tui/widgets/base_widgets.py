@@ -53,7 +53,8 @@ class PaintMixin(_Base):
 
 
 class Panel(_Base):
-    """Mixin for a panel of the dashboard, as the last base class. The application sets `view` and calls `redraw`."""
+    """Mixin for a panel of the dashboard. List it last among the base classes. The application sets `view` and calls
+    `redraw`."""
 
     view: MonitorView
 

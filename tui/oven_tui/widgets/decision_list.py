@@ -28,7 +28,7 @@ FULL_WIDTH = 9 + AGENT + ACTUATOR + CHANGE + FATE + 4
 MIN_AGENT, MIN_CHANGE = 12, 9
 """Minimum width of the two columns that shrink in a narrow list."""
 MIN_REASON_CELLS = 12
-"""Minimum cells for a part of the reason. If there is less room, only the decision's page shows it."""
+"""Minimum cells for a truncated reason. If there is less room, only the decision's page shows it."""
 
 
 class DecisionList(RowList[Entry], Panel):

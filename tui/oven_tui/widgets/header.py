@@ -29,9 +29,9 @@ class RunFacts:
 
 
 class Header(Lines):
-    def __init__(self, about: RunFacts, view: MonitorView) -> None:
+    def __init__(self, facts: RunFacts, view: MonitorView) -> None:
         super().__init__(id="header")
-        self.about = about
+        self.facts = facts
         self.view = view
         self.link = ("connecting", "")
         self.silent_s = 0.0
@@ -42,13 +42,13 @@ class Header(Lines):
         return [self._identity_row(width), self._progress_row(width), self._results_row(width)][:height]
 
     def _identity_row(self, width: int) -> list[TextRun]:
-        about, run = self.about, self.view.run
-        recipe = run.started.recipe if run.started else about.recipe
-        left_part: list[TextRun] = [(about.run, "strong"), (f"  {recipe}", "text")]
-        if about.drill:
-            left_part += [("  ", "blank"), (f" DRILL {about.start.removeprefix('drill:')} ", "drill")]
-        elif about.start:
-            left_part.append((f"  start {about.start}", "dim"))
+        facts, run = self.facts, self.view.run
+        recipe = run.started.recipe if run.started else facts.recipe
+        left_part: list[TextRun] = [(facts.run, "strong"), (f"  {recipe}", "text")]
+        if facts.drill:
+            left_part += [("  ", "blank"), (f" DRILL {facts.start.removeprefix('drill:')} ", "drill")]
+        elif facts.start:
+            left_part.append((f"  start {facts.start}", "dim"))
         return row(width, left_part, [("  ", "blank"), *self._state(), ("  ", "blank"), *self._connection()])
 
     def _state(self) -> list[TextRun]:
@@ -92,9 +92,9 @@ class Header(Lines):
         right_part: list[TextRun] = []
         if self.events_behind is not None:
             right_part.append((f" FROZEN +{self.events_behind} ", "drill"))
-        bar = min(40, max(10, width // 4))
-        filled = round(bar * run.progress)
-        return row(width, [("━" * filled, "good"), ("─" * (bar - filled), "raw"), (words, "text")], right_part)
+        bar_width = min(40, max(10, width // 4))
+        filled = round(bar_width * run.progress)
+        return row(width, [("━" * filled, "good"), ("─" * (bar_width - filled), "raw"), (words, "text")], right_part)
 
     def _results_row(self, width: int) -> list[TextRun]:
         run, left_part = self.view.run, []

@@ -30,16 +30,16 @@ class MachinePanel(Lines, Panel):
         super().__init__(id="machine")
         self.view = view
         self.border_title = "machine"
-        self._rows_drawn = -1
+        self._drawn_row_count = -1
 
     def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
         return len(_rows(self.view, width))
 
     def redraw(self) -> None:
-        rows = len(_rows(self.view, max(1, self.content_size.width)))
-        if rows != self._rows_drawn:
-            self._rows_drawn = rows
-            self.set_class(rows > 0, "-measured")
+        row_count = len(_rows(self.view, max(1, self.content_size.width)))
+        if row_count != self._drawn_row_count:
+            self._drawn_row_count = row_count
+            self.set_class(row_count > 0, "-measured")
             self.refresh(layout=True)
         super().redraw()
 
@@ -56,7 +56,7 @@ def _rows(view: MonitorView, width: int) -> list[list[TextRun]]:
         if series.count and math.isfinite(series.last) and view.run.tick - series.last_tick <= MAX_AGE_TICKS:
             values[name] = series.last
     if "time/evaluate" in values and view.series["time/evaluate"].last_tick < view.run.tick - 1:
-        del values["time/evaluate"]
+        del values["time/evaluate"]  # the last step had no evaluation
     rows: list[list[TextRun]] = []
     for part in (_speed(values), _machine(values), *_parts(values, width)):
         if rows and cell_len("".join(text for text, _ in (*rows[-1], *part))) <= width:

@@ -13,7 +13,7 @@ from oven_tui.model.overlaid_runs import AxisUnit, OverlaidRun, RunAxis
 from oven_tui.widgets.base_widgets import Lines
 from oven_tui.widgets.plot import Plot
 
-NAME = 24
+MAX_NAME_CELLS = 24
 
 
 class OverlayChart(Plot):
@@ -73,10 +73,10 @@ class Legend(Lines):
         self.silent_s: dict[str, float] = {}
 
     def rows(self, width: int, height: int) -> list[list[TextRun]]:
-        names = min(NAME, max(len(run.name) for run in self.runs))
-        return [self._run(width, run, names) for run in self.runs][:height]
+        name_width = min(MAX_NAME_CELLS, max(len(run.name) for run in self.runs))
+        return [self._run_row(width, run, name_width) for run in self.runs][:height]
 
-    def _run(self, width: int, overlaid: OverlaidRun, names: int) -> list[TextRun]:
+    def _run_row(self, width: int, overlaid: OverlaidRun, name_width: int) -> list[TextRun]:
         view, (symbol, colour) = overlaid.view, overlaid.symbol
         run = view.run
         link, detail = self.links.get(overlaid.name, ("connecting", ""))
@@ -85,7 +85,7 @@ class Legend(Lines):
             state = "stack is down"
         elif run.ended is not None:
             state = run.ended.reason
-        left_part: list[TextRun] = [(f" {symbol} ", colour), (fit(overlaid.name, names) + "  ", "strong")]
+        left_part: list[TextRun] = [(f" {symbol} ", colour), (fit(overlaid.name, name_width) + "  ", "strong")]
         if link == "unreadable":
             return row(width, [*left_part, (f"cannot read the log: {detail}", "bad")])
         if not run.seq:

@@ -14,11 +14,9 @@ from oven_runs.log.run_row import RunRow
 from oven_tui.key_bindings import bindings
 from oven_tui.model.braille_chart import TextRun
 from oven_tui.model.cell_text import glyph
+from oven_tui.model.overlaid_runs import MAX_RUNS
 from oven_tui.model.run_table import heading, line, matching
 from oven_tui.widgets.base_widgets import RowList
-
-MAX_MARKED = 4
-"""Maximum marked runs, which is the maximum of an overlay."""
 
 
 class RunList(RowList[RunRow]):
@@ -42,14 +40,12 @@ class RunList(RowList[RunRow]):
 
     def __init__(self) -> None:
         super().__init__(id="runs")
-        self.all: list[RunRow] = []
         self.filter = ""
         self.marked: list[str] = []
 
     def show_rows(self, rows: Sequence[RunRow]) -> None:
         """Show these rows. The cursor stays on its run."""
         selected_run = self.selected()
-        self.all = list(rows)
         existing = {row.run for row in rows}
         self.marked = [name for name in self.marked if name in existing]
         matching_rows = list(filter(matching(self.filter, datetime.now(UTC)), rows))
@@ -85,10 +81,10 @@ class RunList(RowList[RunRow]):
         name = run.run
         if name in self.marked:
             self.marked.remove(name)
-        elif len(self.marked) < MAX_MARKED:
+        elif len(self.marked) < MAX_RUNS:
             self.marked.append(name)
         else:
-            self.app.notify(f"an overlay can show at most {MAX_MARKED} runs", severity="warning")
+            self.app.notify(f"an overlay can show at most {MAX_RUNS} runs", severity="warning")
         self.refresh()
 
     def head(self, width: int) -> list[TextRun]:

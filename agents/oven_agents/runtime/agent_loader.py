@@ -94,11 +94,8 @@ def _class_in_file(path: Path) -> type[Agent]:
         frames = [frame for frame in frames if frame.filename == spec.origin]
         line = frames[-1].lineno if frames else getattr(error, "lineno", "?")
         raise ConfigError(f"{path}, line {line}: importing the agent {_describe(error)}") from error
-    classes = [
-        c
-        for c in vars(module).values()
-        if inspect.isclass(c) and issubclass(c, Agent) and c is not Agent and c.__module__ == spec.name
-    ]
+    own_classes = [c for c in vars(module).values() if inspect.isclass(c) and c.__module__ == spec.name]
+    classes = [c for c in own_classes if issubclass(c, Agent)]
     if len(classes) != 1:
         defined = ", ".join(c.__name__ for c in classes) or "none"
         raise ConfigError(f"{path} must define exactly one subclass of oven_agents.Agent; it defines {defined}")

@@ -43,12 +43,7 @@ class Session:
     """The state of one agent in one run. Call `absorb` with any number of events, then `react` once."""
 
     def __init__(
-        self,
-        agent: Agent,
-        name: str,
-        *,
-        shadow: bool = False,
-        windows: Callable[..., Window] = Window,
+        self, agent: Agent, name: str, *, shadow: bool = False, windows: Callable[..., Window] = Window
     ) -> None:
         """Create a session. A `shadow` agent's votes do not count. `windows` creates a window from its fields."""
         self.agent = agent
@@ -140,7 +135,7 @@ class Session:
         self._receipts.append(receipt)
         self._answered_ids.add(receipt.decision_id)
         self._in_flight = {
-            actuator: decision for actuator, decision in self._in_flight.items() if decision.id != receipt.decision_id
+            key: pending for key, pending in self._in_flight.items() if pending.id != receipt.decision_id
         }
         self._apply_receipt(receipt)
 
@@ -246,11 +241,9 @@ class Session:
         self._run, spec = run, announcement.actuator
         earlier = self._knobs.get(spec.name)
         self._knobs = {**self._knobs, spec.name: Knob(spec, spec.value, earlier.changed_at if earlier else None)}
-        for receipt in self._receipts:  # a receipt may have arrived before the announcement
-            if receipt.actuator == spec.name and (receipt.incarnation, receipt.n) > (
-                announcement.incarnation,
-                announcement.n,
-            ):
+        announcement_id = announcement.incarnation, announcement.n
+        for receipt in self._receipts:  # a later receipt may have arrived before the announcement
+            if receipt.actuator == spec.name and (receipt.incarnation, receipt.n) > announcement_id:
                 self._apply_receipt(receipt)
         if self._out_of_memory or self._failures >= PATIENCE:
             return

@@ -111,7 +111,7 @@ class TopicShares:
         )
 
     def _target_shares(self, waiting: Collection[str]) -> dict[str, float]:
-        weights = {topic: left * (topic not in waiting) + MIN_LEARNABILITY for topic, left in self.learnable.items()}
+        weights = {topic: gain * (topic not in waiting) + MIN_LEARNABILITY for topic, gain in self.learnable.items()}
         free_share, total = 1 - self.min_share * len(weights), sum(weights.values())
         target = {topic: round(self.min_share + free_share * weight / total, 3) for topic, weight in weights.items()}
         target[self.rounding_topic] += 1 - sum(target.values())

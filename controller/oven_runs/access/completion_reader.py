@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from pydantic import ValidationError
 
 from oven_core.bus.connection import Bus
-from oven_core.bus.stored_completions import stored_batch
+from oven_core.bus.stored_completions import read_batch
 from oven_core.errors import BusError, ConfigError
 from oven_core.protocol.completion_messages import CompletionsBatch, CompletionsRequest, StoredGroup
 from oven_core.protocol.names import Subjects
@@ -76,7 +76,7 @@ def _fetch_from_mesh(bus: Bus, run: str) -> FetchBatch:
 
 
 def _fetch_from_store(bus: Bus, run: str) -> FetchBatch:
-    return lambda after, limit: stored_batch(bus, run, after, limit)
+    return lambda after, limit: read_batch(bus, run, after, limit)
 
 
 async def _all_groups(fetch: FetchBatch, run: str, limit: int) -> list[StoredGroup]:

@@ -20,7 +20,7 @@ import threading
 import types
 from collections.abc import Iterator
 
-from oven_core.cpu_affinity import follow, restrict_affinity
+from oven_core.cpu_affinity import follow_trainer_load, restrict_affinity
 
 GRACE_S = 10.0
 """Seconds between SIGTERM and SIGKILL."""
@@ -69,7 +69,7 @@ def main() -> int:
         forward(number, None)
     with _signals_only_in_this_thread():
         if core_split:
-            follow(child.pid, core_split)
+            follow_trainer_load(child.pid, core_split)
         threading.Thread(target=watch, daemon=True).start()
     code = _wait_for(child.pid)
     has_ended.set()

@@ -254,10 +254,10 @@ class PolicyTrainer:
         device = samples.mask.device
         rows = repeat_conditions(prompts, config.group_size)
         scored_conditions = [rows[row] for row in scored_rows.tolist()]
-        batch = Batch(number, samples.rows(scored_rows.to(device)), scored_conditions, scored_rows.float())
+        no_advantages = torch.zeros(0, device=device)
+        batch = Batch(number, samples.rows(scored_rows.to(device)), scored_conditions, no_advantages)
         batch.metrics = dict(scores.metrics)
         self._missing_reasons.update(scores.missing_reasons)
-        batch_advantages: Tensor | None = None
         if len(scored_rows):
             batch_advantages, deviation = advantages(scores.rewards[scored_rows], config.group_size)
             batch.advantages = batch_advantages.to(device)
@@ -273,7 +273,7 @@ class PolicyTrainer:
             }
         row_numbers = scored_rows.tolist()
         publish_groups(
-            self.client, self.step, prompts, samples.outputs, scores, batch_advantages, row_numbers, self.scoring
+            self.client, self.step, prompts, samples.outputs, scores, batch.advantages, row_numbers, self.scoring
         )
         return batch
 

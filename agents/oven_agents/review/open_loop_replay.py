@@ -211,7 +211,7 @@ class OpenLoopReplay:
         self.notices.append(AgentNotice(agent, self._loop.tick, self._step, text))
 
     def _cast(self, agent: str, vote: Vote, event: Event) -> Sequence[Output]:
-        value, ballot = self._loop.value(vote.actuator), self._loop.ballot(vote.actuator)
+        value, ballot = self._loop.value(vote.actuator), self._loop.ballot_id(vote.actuator)
         cast = CastVote(agent, vote, self._loop.tick, self._step, value, ballot)
         self.votes.append(cast)
         outputs = self._loop.add(self._subjects.vote(agent), vote, event)

@@ -20,7 +20,7 @@ from oven_agents.runtime.companion import Companions
 from oven_agents.runtime.kg_client import PriorClient
 from oven_agents.sdk.agent_session import Session
 from oven_agents.sdk.alternative_plans import UnsentMessage
-from oven_core.bus.connection import PATIENT_S, Bus
+from oven_core.bus.connection import PATIENT_CONNECT_TIMEOUT_S, Bus
 from oven_core.bus.nats_client import InlineMessage
 from oven_core.cancellation import on_termination
 from oven_core.errors import BusError, ProcessError, UnknownNameError
@@ -143,7 +143,9 @@ async def host(
     contexts = tracing.Contexts()
     keyring = Keyring(pin)
 
-    async with Bus.connect(url, credentials, name=sessions[0].name, on_change=wake.set, timeout_s=PATIENT_S) as bus:
+    async with Bus.connect(
+        url, credentials, name=sessions[0].name, on_change=wake.set, timeout_s=PATIENT_CONNECT_TIMEOUT_S
+    ) as bus:
         prior = PriorClient(bus)
         companions = Companions(sessions, bus, run, pin)
         publishers = [Publisher(session, bus, run, prior, contexts) for session in sessions]

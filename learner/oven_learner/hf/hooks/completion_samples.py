@@ -15,7 +15,7 @@ from typing import Any
 
 from oven_learner.client.oven_client import OvenClient
 from oven_learner.completions.sample import MemberVerdict, Sample
-from oven_learner.completions.sampling import Sampling
+from oven_learner.completions.sampling import SampleNumbers, Sampling
 from oven_learner.hf.hooks.step_hooks import StepEnd, StepHook
 from oven_learner.ranks import Ranks
 from oven_learner.rewards.committee import Committee
@@ -87,8 +87,8 @@ class CompletionSamples(StepHook):
             else:
                 sample = partial(_committee_sample, committee.evidence, committee.last_outcome.rewards, group, size)
             sampling.sample_count += 1
-            position = (sampling.sample_count, client.tick + 1, trainer.state.global_step, group, groups)
-            client.show(partial(sampling.convert, client.position, position, rows(advantages), sample))
+            numbers = SampleNumbers(sampling.sample_count, client.tick + 1, trainer.state.global_step, group, groups)
+            client.show(partial(sampling.convert, client.position, numbers, rows(advantages), sample))
 
     def _picker(self, group: int, size: int) -> itemgetter[Any]:
         picker = self._rows[group] = itemgetter(*range(group * size, (group + 1) * size))

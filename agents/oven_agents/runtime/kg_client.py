@@ -1,7 +1,7 @@
 """Consults the knowledge graph before a proposal is published. The graph can choose a plan, add sources, or veto.
 
-If the service is down or late, the vote is published unchanged, with the agent's first plan. By the run's rules, the
-mesh rejects every change that the graph forbids.
+If the service is down or late, the vote is published unchanged, with the agent's first plan. The mesh has separate
+rules against the changes that the graph forbids, so such a vote does no harm.
 
 `consultation` is a generator: it yields each request as (endpoint, request) and receives the reply, or None.
 `answer_requests` answers the requests with a function in this process, `answer_requests_by_service` with the prior

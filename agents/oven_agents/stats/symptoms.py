@@ -1,8 +1,8 @@
 """Detects symptoms of trouble in a policy that is trained on its own completions.
 
 Each detector is a pure function of its series. A symptom starts and ends at different thresholds (hysteresis). If a
-gauge has no natural scale, bounds are relative to its first values in the window of 512 ticks. docs/benchmarks.md has
-the accuracy on simulated runs.
+gauge has no natural scale, its thresholds are relative to its first values in the window of 512 ticks.
+docs/benchmarks.md has the accuracy on simulated runs.
 """
 
 from __future__ import annotations

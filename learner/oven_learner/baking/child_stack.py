@@ -87,7 +87,6 @@ class ChildStack:
         return output
 
     def _first_line(self) -> str:
-        """Wait for the first line of the child's output. Raises the same errors as `address`."""
         stdout = self._process.stdout
         assert stdout is not None
         ready, _, _ = select.select([stdout], [], [], START_TIMEOUT_S)

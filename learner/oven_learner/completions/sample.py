@@ -151,11 +151,8 @@ def _numbers(values: Sequence[float | None], count: int) -> tuple[float | None, 
 def _weighted_sums(members: Sequence[MemberVerdict]) -> list[float | None]:
     """Sum the weighted scores of each completion, as TRL does. The sum is None if there are no scores."""
     scores_by_member = [_weighted_scores(member) for member in members if member.scores is not None]
-    sums: list[float | None] = []
-    for completion_scores in zip(*scores_by_member, strict=True):
-        known_scores = [score for score in completion_scores if score is not None]
-        sums.append(sum(known_scores) if known_scores else None)
-    return sums
+    known_scores = [[score for score in row if score is not None] for row in zip(*scores_by_member, strict=True)]
+    return [sum(scores) if scores else None for scores in known_scores]
 
 
 def _weighted_scores(member: MemberVerdict) -> list[float | None]:

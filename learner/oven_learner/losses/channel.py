@@ -108,7 +108,6 @@ class Channel(ABC):
 
     def announce(self, actuators: Actuators) -> None:
         """Register the weight as the actuator `channel.<name>`, from 0 to the maximum."""
-        moves_own_metric = self.input_kind != "completions"  # a Trainer's metric is the loss, which includes the term
         actuators.scalar(
             f"channel.{self.name}",
             lambda: self._weight,
@@ -116,7 +115,7 @@ class Channel(ABC):
             low=0.0,
             high=self._maximum,
             unit=f"× {self.unit}, in the loss",
-            moves_own_metric=moves_own_metric,
+            moves_own_metric=self.input_kind != "completions",  # a Trainer's metric is the loss, with this term
         )
 
     def metric_specs(self) -> tuple[MetricSpec, ...]:

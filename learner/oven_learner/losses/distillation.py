@@ -307,15 +307,13 @@ class CrossTokenizer:
         """Return the mean loss over the pieces of one completion. `student` and `teacher` are the logits that predict
         its tokens, (S, V) and (T, W). `tokens` and `ends` have lengths S and T."""
         logits, labels, ids, offsets = zip(
-            *(self._loss_arguments(*side) for side in zip((student, teacher), tokens, ends, strict=True)), strict=True
+            *(self._uld_arguments(*side) for side in zip((student, teacher), tokens, ends, strict=True)), strict=True
         )
         loss: Tensor = self._loss(*logits, *labels, *ids, *offsets)
         return loss.squeeze()
 
     @staticmethod
-    def _loss_arguments(
-        logits: Tensor, tokens: Sequence[int], ends: Sequence[int]
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    def _uld_arguments(logits: Tensor, tokens: Sequence[int], ends: Sequence[int]) -> tuple[Tensor, ...]:
         """Return ULDLoss's arguments for one completion and one model, with a placeholder token before the text."""
         ids = torch.tensor([[0, *tokens]], device=logits.device)  # (1, S + 1)
         labels = ids.clone()

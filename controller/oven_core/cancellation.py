@@ -1,4 +1,4 @@
-"""Helpers for reliable cancellation, which cancel tasks until they end and re-raise swallowed cancellations.
+"""Helpers that make cancellation reliable: they cancel tasks until they end, and re-raise swallowed cancellations.
 
 On Python 3.11 `asyncio.wait_for` returns the result if a cancellation arrives together with it (CPython issue 86296).
 nats-py uses `wait_for` and also swallows other cancellations. The task then continues, and its owner waits forever. So
@@ -19,6 +19,7 @@ log = logging.getLogger("oven")
 REPEAT_S = 2.0
 """Seconds after which a task that has not ended is cancelled again."""
 LIMIT_S = 10.0
+"""Seconds after which a task that has not ended is abandoned."""
 
 
 def on_termination(callback: Callable[[], object], *more_signals: signal.Signals) -> None:

@@ -18,7 +18,7 @@ from pathlib import Path
 
 NICENESS = 10
 SUFFICIENT_CORES = 4
-"""Number of cores that the stack never needs to exceed."""
+"""Number of cores that are enough for the stack, so that it never needs the trainer's."""
 MEASURE_INTERVAL_S = 1.0
 """Seconds between two measurements of the trainer's load."""
 BUSY_LOAD, IDLE_LOAD = 0.5, 0.25
@@ -46,7 +46,7 @@ def lower_priority() -> None:
     and each could preempt the trainer if all cores are busy. SCHED_BATCH (Linux only) wakes them without preempting. If
     a sandbox forbids it, the process continues without it."""
     if split := restrict_affinity():
-        follow(os.getpid(), split)
+        follow_trainer_load(os.getpid(), split)
     with contextlib.suppress(OSError):
         os.nice(NICENESS)
         if hasattr(os, "SCHED_BATCH"):
@@ -65,14 +65,14 @@ def restrict_affinity() -> CoreSplit | None:
     return split
 
 
-def follow(pid: int, split: CoreSplit) -> None:
+def follow_trainer_load(pid: int, split: CoreSplit) -> None:
     """Start a thread that lets the restricted process use all cores while the trainer's are idle."""
     if split.training and len(split.stack) < SUFFICIENT_CORES:
-        threading.Thread(target=_follow, args=(pid, split), name="core-split", daemon=True).start()
+        threading.Thread(target=_adjust_affinity, args=(pid, split), name="core-split", daemon=True).start()
 
 
-def use_all_cores(uses_all: bool, load: float) -> bool:
-    """Return whether to use the trainer's half too. `uses_all`: whether it is used now. `load`: its load, 0..1."""
+def may_use_all_cores(uses_all: bool, load: float) -> bool:
+    """Return whether the stack may use the trainer's half. `uses_all`: whether it does now. `load`: its load, 0..1."""
     return load < (BUSY_LOAD if uses_all else IDLE_LOAD)
 
 
@@ -90,14 +90,14 @@ def _ticks(stat: str, cores: Collection[int]) -> tuple[int, int]:
     return sum(count[0] for count in selected), sum(map(sum, selected))
 
 
-def _follow(pid: int, split: CoreSplit) -> None:
+def _adjust_affinity(pid: int, split: CoreSplit) -> None:
     uses_all = False
-    with contextlib.suppress(OSError):  # the process has ended, or may not be moved
+    with contextlib.suppress(OSError):  # the process has ended, or its affinity may not be changed
         before = _STAT.read_text()
         while True:
             time.sleep(MEASURE_INTERVAL_S)
             after = _STAT.read_text()
-            used_all, uses_all = uses_all, use_all_cores(uses_all, core_load(before, after, split.training))
+            used_all, uses_all = uses_all, may_use_all_cores(uses_all, core_load(before, after, split.training))
             before = after
             if uses_all != used_all:
                 cores = split.stack | split.training if uses_all else split.stack

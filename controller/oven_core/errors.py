@@ -137,9 +137,9 @@ def similar(name: str, valid_names: Iterable[str]) -> list[str]:
 
 
 def reason(error: BaseException) -> str:
-    """Return the cause of an error in one line for people, without its class and error number.
+    """Describe the cause of an error in one line, without its class and error number.
 
-    It is for errors that this project did not raise. For a pydantic error, it is the first invalid field.
+    Use it for errors that this project did not raise. For a pydantic error, it describes the first invalid field.
     """
     if isinstance(error, OSError) and error.strerror:
         return f"{error.strerror}: {error.filename}" if error.filename else error.strerror

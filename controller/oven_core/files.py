@@ -42,7 +42,7 @@ def csv_field_limit(characters: int) -> Iterator[None]:
 
 
 def write_atomic(path: Path, data: bytes | str, *, private: bool = False) -> None:
-    """Replace a file's content; text is UTF-8. If it raises OSError, the old content stays."""
+    """Replace a file's content; text is encoded as UTF-8. If this raises OSError, the old content is kept."""
     with atomic_file(path, private=private) as out:
         out.write(data.encode() if isinstance(data, str) else data)
 

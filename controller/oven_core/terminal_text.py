@@ -35,7 +35,7 @@ COLUMNS = 80
 def wrapped(text: str, *, hang: int = 2) -> list[str]:
     """Wrap `text` to 80 columns, with lines after the first indented by `hang` more.
 
-    A longer word is not broken, so that paths and commands can be copied.
+    A word longer than a line is not broken, so that paths and commands can be copied.
     """
     indent = len(text) - len(text.lstrip())
     return textwrap.wrap(

@@ -9,7 +9,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 
 from oven_core.errors import ConfigError, UnknownNameError, reason
-from oven_learner.rollback.checkpoint_record import in_folder, problem
+from oven_learner.rollback.checkpoint_record import all_checkpoints, problem
 from oven_recipes.recipe_interface import Recipe, TrainingRequest
 
 
@@ -35,7 +35,7 @@ def main(args: list[str]) -> int:
             options=settings["recipe_options"],
             folder=folder,
             cache=folder.parent.parent / "cache",
-            resume=any(not problem(path) for path in in_folder(folder / "checkpoints")),
+            resume=any(not problem(path) for path in all_checkpoints(folder / "checkpoints")),
         )
     )
     return 0

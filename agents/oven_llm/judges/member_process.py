@@ -16,7 +16,7 @@ import typer
 from nats.aio.msg import Msg
 from nats.errors import Error as NatsError
 
-from oven_core.bus.connection import PATIENT_S, Bus
+from oven_core.bus.connection import PATIENT_CONNECT_TIMEOUT_S, Bus
 from oven_core.cancellation import end, on_termination
 from oven_core.errors import ConfigError, UnknownNameError, reason
 from oven_core.protocol import names
@@ -131,7 +131,7 @@ async def run_member(
     member = Member(name, judges, judges.probe)
     probe_task = asyncio.create_task(probe_first(configuration, judges, on_probe), name="probe")
     try:
-        async with Bus.connect(url, credentials, name=name, timeout_s=PATIENT_S) as bus:
+        async with Bus.connect(url, credentials, name=name, timeout_s=PATIENT_CONNECT_TIMEOUT_S) as bus:
             log.info("%s is judging as %s with %s", name, configuration.rubric.role, configuration.model.model)
             await serve(member, bus, stop)
     finally:

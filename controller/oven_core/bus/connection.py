@@ -29,13 +29,13 @@ from oven_core.security import tls
 from oven_core.security.credentials import Credentials
 from oven_core.security.signing import Signer
 
-CONNECT_S = 3.0
-PATIENT_S = 15.0
+CONNECT_TIMEOUT_S = 3.0
+PATIENT_CONNECT_TIMEOUT_S = 15.0
 """Connection timeout in seconds if the server is known to run. An overloaded machine takes seconds to answer."""
 CLOSE_TIMEOUT_S = 1.0
 """Timeout in seconds of nats-py's `close`, after which this module cancels its tasks."""
 CANCEL_INTERVAL_S = 0.1
-"""Seconds between cancellations. nats-py's tasks need no cleanup, and several lose a cancellation on Python 3.11."""
+"""Seconds between cancellations. nats-py's tasks need no cleanup, and several can miss one on Python 3.11."""
 LISTENER_TIMEOUT_S = 0.5
 """Timeout in seconds of the listener check. The server reports a missing listener at once."""
 
@@ -71,7 +71,7 @@ class Bus(LogClient):
         credentials: Credentials | None = None,
         *,
         name: str = "",
-        timeout_s: float = CONNECT_S,
+        timeout_s: float = CONNECT_TIMEOUT_S,
         on_change: Callable[[], object] | None = None,
         trust: ssl.SSLContext | None = None,
         inbox: str = "",
@@ -80,7 +80,7 @@ class Bus(LogClient):
 
         `url` is one server, or the servers of a cluster separated by commas. `on_change` is called when the connection
         is lost, restored, or closed for good. `trust` has the trusted authorities: by default those in OVEN_TLS_CA, or
-        else the system's. `inbox` is the prefix for answers to requests, by default one for the name.
+        else the system's. `inbox` is the prefix of the subjects for replies, by default `inbox_prefix` of the user.
 
         Raises RefusedError if the server refuses the credentials or its certificate is not trusted, and BusError if no
         server answers.
@@ -100,7 +100,7 @@ class Bus(LogClient):
         credentials: Credentials | None = None,
         *,
         name: str = "",
-        timeout_s: float = CONNECT_S,
+        timeout_s: float = CONNECT_TIMEOUT_S,
         on_change: Callable[[], object] | None = None,
         reconnect: bool = True,
         trust: ssl.SSLContext | None = None,
@@ -113,8 +113,8 @@ class Bus(LogClient):
             "servers": [server.strip() for server in url.split(",")],
             "name": name or user,
             "error_cb": bus._on_error,
-            "disconnected_cb": bus._on_loss,
-            "reconnected_cb": bus._on_return,
+            "disconnected_cb": bus._on_disconnect,
+            "reconnected_cb": bus._on_reconnect,
             "closed_cb": bus._on_close,
             "inbox_prefix": inbox or inbox_prefix(user),
             "max_reconnect_attempts": -1,
@@ -132,7 +132,7 @@ class Bus(LogClient):
         await bus._first_connection(options, timeout_s)
         # Set only now, because the first connection may take several attempts.
         bus.client.options["allow_reconnect"] = reconnect
-        if reconnect:  # otherwise the caller watches it
+        if reconnect:  # otherwise the caller watches the connection
             bus._watch_task = asyncio.create_task(watchdog.watch(bus.client), name=f"watch-{user}")
         return bus
 
@@ -145,7 +145,7 @@ class Bus(LogClient):
             # After a refusal nats-py would retry forever, silently.
             while not connect_task.done() and self._refusal is None and loop.time() < start + limit_s:
                 await asyncio.wait({connect_task}, timeout=0.05)
-                limit_s = min(timeout_s, CONNECT_S) if self._no_server else timeout_s
+                limit_s = min(timeout_s, CONNECT_TIMEOUT_S) if self._no_server else timeout_s
         except asyncio.CancelledError:
             await end(connect_task, limit_s=CLOSE_TIMEOUT_S, interval_s=CANCEL_INTERVAL_S)
             await self.abort()
@@ -183,11 +183,11 @@ class Bus(LogClient):
             async with asyncio.timeout(1):
                 await self.client.close()
 
-    async def _on_loss(self) -> None:  # called before the reconnection, so no message arrives before the count
+    async def _on_disconnect(self) -> None:  # called before reconnecting, so no message arrives before this count
         self.losses += 1
         self._on_change()
 
-    async def _on_return(self) -> None:
+    async def _on_reconnect(self) -> None:
         self._on_change()
 
     async def _on_close(self) -> None:
@@ -218,9 +218,9 @@ class Bus(LogClient):
         await self._end()
 
     async def _end(self) -> None:
-        """Run nats-py's `close` for at most a second, then close the socket and cancel the tasks that it left.
+        """Run nats-py's `close` for at most a second, then close the socket and cancel the remaining tasks.
 
-        Repeat this once if the client has reconnected, because a reconnection that loses its cancellation continues.
+        Repeat this once if the client has reconnected, because a reconnection that misses its cancellation continues.
         """
         client = self.client
         for _ in range(2):
@@ -237,7 +237,7 @@ class Bus(LogClient):
 
     @property
     def is_connected(self) -> bool:
-        """Whether the client is connected now. A lost connection is re-established."""
+        """Whether the client is connected now. nats-py restores a lost connection."""
         return self.client.is_connected
 
     async def subscribe(
@@ -248,7 +248,7 @@ class Bus(LogClient):
         queue: str = "",
         max_pending: int = DEFAULT_SUB_PENDING_MSGS_LIMIT,
     ) -> None:
-        """Subscribe. Each message goes to one subscriber per `queue`. Messages beyond `max_pending` are dropped."""
+        """Subscribe. Subscribers with the same `queue` share the messages. Drop messages beyond `max_pending`."""
         try:
             await self.client.subscribe(subject, queue, cb=handle, pending_msgs_limit=max_pending)
         except (NatsError, OSError) as error:

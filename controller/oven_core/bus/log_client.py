@@ -19,6 +19,7 @@ from oven_core.telemetry import tracing
 CONFIRM_TIMEOUT_S = 2.0
 """Maximum seconds that an append waits for the log's confirmation."""
 _WRONG_LAST_SEQUENCE = 10071
+"""The server's error code if a subject has a newer message than the append allows."""
 
 
 @dataclass(slots=True, eq=False)
@@ -44,8 +45,8 @@ class LogClient(LogReader):
 
     async def publish(self, subject: str, data: bytes, headers: dict[str, str] | None = None) -> None:
         """Publish without waiting for an answer, and without an error if there is no listener. While the server is
-        away, up to 32 MiB are buffered and sent later. Raises BusError beyond that, or if the connection is closed for
-        good."""
+        unreachable, up to 32 MiB are buffered and sent later. Raises BusError beyond that, or if the connection is
+        closed for good."""
         try:
             await self.client.publish(subject, data, headers=headers)
         except (NatsError, OSError) as error:
@@ -65,7 +66,7 @@ class LogClient(LogReader):
         """Append to the log, signed if this connection has credentials, and return the sequence number.
 
         `once`: append only if the subject has nothing newer than `after_sequence`, and otherwise raise
-        AlreadyLoggedError. `signature`: the original author's signature, to pass on; empty: no signature. Raises
+        AlreadyLoggedError. `signature`: a signature by the original author to use instead, or empty for none. Raises
         BusError if the log did not store the message.
         """
         headers = self._entry_headers(subject, data, message_id, traceparent, signature)
@@ -74,12 +75,12 @@ class LogClient(LogReader):
         return await self._send_confirmed(subject, data, headers)
 
     async def append_all(self, entries: Sequence[Entry], batch: str, *, traceparents: Sequence[str] = ()) -> int:
-        """Append at most 1,000 entries in order and next to each other, or none. Return the sequence number of the last
-        one.
+        """Append at most 1,000 entries, in order and with no other entry in between. Return the last sequence number.
 
-        They form an atomic batch (nats-architecture-and-design, ADR-50) named `batch`. No other current batch may have
-        this name. If the log already has one of the messages, it refuses all of them. Raises BusError if the log
-        refused them or did not confirm them. Without a confirmation, it may have stored them.
+        The log stores all of them or none, as an atomic batch (nats-architecture-and-design, ADR-50) named `batch`. No
+        other current batch may have this name. If the log already has one of the messages, it refuses all of them.
+        Raises BusError if the log refused them or did not confirm them. Without a confirmation, it may have stored
+        them.
         """
         last = len(entries)
         contexts = traceparents or [""] * last
@@ -92,11 +93,10 @@ class LogClient(LogReader):
             await self.publish(entry.subject, entry.data, headers)
         raise ValueError("cannot append an empty batch")
 
-    async def _send_confirmed(self, subject: str, data: bytes, headers: dict[str, str], batch: int = 0) -> int:
-        """Send a message, the last one of `batch` if above 0, and return its sequence number once the log has stored
-        it.
+    async def _send_confirmed(self, subject: str, data: bytes, headers: dict[str, str], batch_size: int = 0) -> int:
+        """Send a message, and return its sequence number once the log has stored it.
 
-        Raises AlreadyLoggedError or BusError.
+        `batch_size`: the number of entries if the message completes a batch. Raises AlreadyLoggedError or BusError.
         """
         try:
             answer = json.loads(await self.client.request_ack(subject, data, headers, CONFIRM_TIMEOUT_S))
@@ -110,7 +110,7 @@ class LogClient(LogReader):
         try:
             refusal = answer.get("error")
             if refusal is None:
-                if batch and answer.get("count") != batch:
+                if batch_size and answer.get("count") != batch_size:
                     raise BusError("this nats-server does not support atomic batches; use version 2.12 or newer")
                 return int(answer["seq"])
             code, description = refusal.get("err_code"), refusal.get("description")

@@ -27,8 +27,8 @@ POLL_S = 0.5
 MAX_SILENCE_S = 3.0
 """Maximum seconds without events and heartbeats, after which a reader creates a new consumer."""
 HEAD_CHECK_HEARTBEATS = 5
-"""Number of heartbeats (one per second) without an event after which a reader checks the length of the log. If it
-has not reached that length after the same number again, it creates a new consumer."""
+"""Number of heartbeats (one per second) without an event after which a reader looks up the log's last sequence number.
+If the reader has not reached it after the same number of heartbeats again, it creates a new consumer."""
 
 
 class ReadQueue:
@@ -74,8 +74,8 @@ class LogReader:
     def __init__(self, client: BusClient) -> None:
         self.client = client
         self.losses = 0
-        """Number of lost connections. nats-py reconnects and subscribes again. A plain subscriber misses the
-        messages in between, and can request them from `history`."""
+        """Number of times the connection was lost. nats-py reconnects and subscribes again. A plain subscriber misses
+        the messages in between, and can request them from `history`."""
         self.closed = asyncio.Event()
         """Set when the connection is closed for good: by `close`, or by an error that ends reconnecting."""
 
@@ -119,7 +119,7 @@ class LogReader:
                     if message is None:
                         break
                     if not message.reply.startswith("$JS.ACK."):
-                        # A heartbeat has the count of deliveries, which reveals that the last ones were lost.
+                        # A heartbeat states how many messages were delivered, which reveals that the last were lost.
                         delivered = int((message.headers or {}).get("Nats-Last-Consumer", 0))
                         if delivered >= next_number or await stall_detector.on_heartbeat(last):
                             break

@@ -127,7 +127,7 @@ class BusClient(Client):
             self._reconnection_task.cancel()
 
     def discard_unsent(self) -> None:
-        """Drop published messages that are not written to the socket yet."""
+        """Drop published messages that have not been written to the socket."""
         self._pending, self._pending_data_size = [], 0
 
     def background_tasks(self) -> list[asyncio.Task[Any]]:
@@ -226,9 +226,9 @@ def reply_subject(request: Request) -> str:
 
 
 def permanent_error(error: Exception, url: str, user: str) -> BusError | None:
-    """Return the error for a connection failure that another attempt cannot fix, or None if it may be temporary. It is
-    recognised by its type and the end of the server's message, because names in the message could contain the same
-    words."""
+    """Return the error for a connection failure that another attempt cannot fix, or None if it may be temporary. A
+    refusal is recognised by its type or the end of the server's message, because names in the message could contain
+    the same words."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return RefusedError(
             f"the certificate of {url} is not trusted ({error.verify_message or error}); name the authority "

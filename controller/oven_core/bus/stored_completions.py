@@ -19,8 +19,8 @@ NO_STREAM = 10059
 """The server's error code for a missing stream."""
 
 
-async def stored_batch(bus: Bus, run: str, after: int, limit: int) -> CompletionsBatch:
-    """Return the newest `limit` groups after the sequence number `after`, or as many as fit.
+async def read_batch(bus: Bus, run: str, after: int, limit: int) -> CompletionsBatch:
+    """Return the newest `limit` groups after the sequence number `after`, or the oldest of them that fit into a batch.
 
     Messages that are not a SampledGroup are skipped. Raises BusError.
     """
@@ -36,7 +36,7 @@ async def stored_batch(bus: Bus, run: str, after: int, limit: int) -> Completion
             size += len(data)
             if groups and size > BATCH_BYTES:
                 break
-            if (group := read_group(data)) is not None:
+            if (group := decode_group(data)) is not None:
                 groups.append(StoredGroup(seq=seq, time=_rfc3339(message.time), group=group))
             next_seq = seq + 1
     except NotFoundError as error:
@@ -48,8 +48,8 @@ async def stored_batch(bus: Bus, run: str, after: int, limit: int) -> Completion
     return CompletionsBatch(groups=tuple(groups), head=state.last_seq)
 
 
-def read_group(data: bytes) -> SampledGroup | None:
-    """Decode a group; return None if the bytes are not a SampledGroup."""
+def decode_group(data: bytes) -> SampledGroup | None:
+    """Decode a group. Return None if the bytes are not a SampledGroup."""
     try:
         return SampledGroup.model_validate_json(data)
     except ValidationError:

@@ -51,7 +51,7 @@ async def watch(client: Client) -> None:
             log.warning("the bus was silent for %g s; reconnecting", CHECK_INTERVAL_S * MAX_SILENT_CHECKS)
             warned = True
         abort(client)
-        if client.is_connected:  # its reader may have ended and would not notice the abort
+        if client.is_connected:  # nats-py's reader may have ended, and then nothing would notice the abort
             await client._process_op_err(StaleConnectionError())
         elif client.is_reconnecting and _has_given_up(client):
             log.error("the connection to the bus could not be restored")
@@ -63,7 +63,7 @@ async def watch(client: Client) -> None:
 def abort(client: Client) -> None:
     """End the connection without waiting for the server. Calls that wait in nats-py fail with an error."""
     if (writer := _writer(client)) is not None:
-        with contextlib.suppress(AttributeError):  # asyncio's TLS transport, once it is closed
+        with contextlib.suppress(AttributeError):  # raised by asyncio's TLS transport after it is closed
             writer.transport.abort()
 
 

@@ -10,9 +10,9 @@ from typing import Literal
 from oven_core.protocol.messages import ActuatorSpec, Value
 
 SUM_TOLERANCE = 1e-3
-"""Maximum distance from 1 of the sum of a simplex's shares before they are normalised."""
+"""Maximum difference between 1 and the sum of a simplex's proposed shares, which are then normalised."""
 TOLERANCE = 1e-6
-"""Maximum relative difference between a value and its read-back. Scalars in bf16 are not actuators."""
+"""Maximum relative difference between a value and its read-back. No actuator is stored in bf16, which is coarser."""
 
 Direction = Literal["up", "down", "keep", "set"]
 """`set` if the effective value is unknown or the kind has no order."""
@@ -85,10 +85,10 @@ def _normalise_simplex(spec: ActuatorSpec, proposed: dict[str, float]) -> Value 
 def check_bounds(spec: ActuatorSpec, value: Value) -> Fault | None:
     """Return the fault of a value of the correct kind outside the announced bounds, or None if it is inside."""
     scalar = number(value)
-    parts = {"": scalar} if scalar is not None else shares(value)
-    for name, part in parts.items():
-        if (spec.low is not None and part < spec.low) or (spec.high is not None and part > spec.high):
-            component = f" (the share of {clip(name, 60)} is {part:.6g})" if name else ""
+    amounts = {"": scalar} if scalar is not None else shares(value)
+    for name, amount in amounts.items():
+        if (spec.low is not None and amount < spec.low) or (spec.high is not None and amount > spec.high):
+            component = f" (the share of {clip(name, 60)} is {amount:.6g})" if name else ""
             return Fault("bounds", f"outside its bounds {bounds(spec)}{component}: propose a value inside them")
     return None
 
@@ -116,7 +116,7 @@ def variation(first: dict[str, float], second: dict[str, float]) -> float:
 
 
 def show(value: Value) -> str:
-    """Format a value for a reason: short, and the same on every machine."""
+    """Return a short text for a value in a reason, which is the same on every machine."""
     if value is None:
         return "nothing"
     if isinstance(value, dict):

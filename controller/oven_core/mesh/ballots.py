@@ -83,7 +83,7 @@ class Ballot:
         return self.opened.opened_by == name or self.is_trusted(state, name)
 
     def may_still_vote(self, state: State, name: str) -> bool:
-        """Return whether the agent's vote counts, and it still has to finish the tick or see this ballot."""
+        """Return whether a counting vote may still come: the agent has not finished the tick or not seen the ballot."""
         agent = state.agents.get(name)
         if agent is None or not agent.is_live or state.is_shadow(name):
             return False
@@ -92,7 +92,7 @@ class Ballot:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A refused proposal. Only the first one with a `key` is logged. `reason` states value, limit and remedy."""
+    """A refused proposal. Only the first one with the same `key` is logged. `key`: (agent, actuator, kind of fault)."""
 
     key: tuple[str, str, str]
     reason: str

@@ -1,9 +1,9 @@
 """The forecast behind a decision: the metric that will judge it, the expected change, and each voter's stake.
 
-Agents choose the judging metric from those with a better direction. A gauge without a direction cannot judge. Otherwise
-an agent could choose the direction too, and name a gauge that its own actuator moves (`learning_rate`). It could then
-never be wrong. Some actuators move their own metric (`moves_own_metric`: reward weights move the reward). Such changes
-are judged on held-out data, and agents may not make them without any.
+Agents choose the judging metric, but only from those for which the learner announces whether up or down is better.
+Otherwise an agent could choose the direction too, and name a metric that its own actuator moves (`learning_rate`). It
+could then never be wrong. Some actuators move their own metric (`moves_own_metric`: reward weights move the reward).
+Such changes are judged on held-out data, and without held-out data agents may not make them.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Forecast:
     expected: float
     """The change that the leading proposal promised; 0 if it named another metric or none."""
     horizon: int
-    """Ticks."""
+    """Number of ticks after the change in which its effect should show."""
     stakes: tuple[Stake, ...]
 
 

@@ -21,9 +21,9 @@ from oven_core.protocol.rules import Rules
 BUDGET_SPENT: Final = "budget spent"
 """Prefix of the rejection reason when the intervention budget is used up."""
 MAX_LEARNER_REJECTIONS = 2
-"""Maximum consecutive changes of one actuator that the learner may reject before the mesh adopts no more. For example,
-if the training loop overrides a rate on its own, retrying would fail again. An applied `set` by a person resets the
-count."""
+"""Number of consecutive changes of one actuator that the learner may reject. After that, the mesh adopts no more. For
+example, if the training loop overrides a rate on its own, retrying would fail again. An applied `set` by a person
+resets the count."""
 
 
 @dataclass(frozen=True, slots=True)

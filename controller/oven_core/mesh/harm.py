@@ -1,9 +1,9 @@
 """Detect clear harm, and charge it to every agent that supported a change since the target was last healthy.
 
-An outcome is void if the next change closes its window early, or if nothing was measured before it. So an agent that
-changed actuators fast enough could do any harm without being scored. Therefore the target's healthy level is also
-compared with the measurements since then, even if changes overlap. Harm is clear if the fall is HARM_THRESHOLD standard
-errors and every new measurement is worse than every old one. It is also clear if the target is no longer finite.
+An outcome is void if the next change closes its window early, or if nothing was measured before the change. So an agent
+that changed actuators fast enough could do any harm without being scored. Therefore the target's healthy level is also
+compared with the measurements since then, even if changes overlap. Harm is clear if the target fell by HARM_THRESHOLD
+standard errors and every new measurement is worse than every old one, or if the target is no longer finite.
 
 An agent that vetoed a change supported the unchanged state and is charged in the same way. A change made while the
 target is already falling is a remedy and is not charged for the earlier fall. A rollback is charged to no agent. After
@@ -20,13 +20,13 @@ from oven_core.mesh.measurements import Measurements, effect, is_sound
 from oven_core.mesh.reputation import Stance
 
 HARM_THRESHOLD: Final = 4.0
-"""Threshold in standard errors. Every measurement is tested, so chance alone would exceed a threshold of two."""
+"""Threshold in standard errors. Every new measurement is tested, so chance would often exceed a threshold of two."""
 FALL_THRESHOLD: Final = 2.0
 """Minimum fall, in standard errors below the earlier measurements, at which a target counts as falling."""
 MIN_FALL: Final = 0.02
 """Minimum fall as a share of the level, because a constant level has no noise to compare with."""
 PATIENCE: Final = 5
-"""Number of horizons to look back for a level."""
+"""Number of horizons to look back for enough measurements of the healthy level."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ class HarmWatch:
             self._watched[target] = _WatchedTarget(sign, horizon, tick, before, dict(agents))
 
     def add_rollback(self, measurements: Measurements, step: float, tick: int) -> None:
-        """Record a rollback to `step` at `tick`. The first measurements at that step become the healthy level."""
+        """Record a rollback to `step` at `tick`. The original measurements up to `step` become the healthy level."""
         for target, watched in list(self._watched.items()):
             watched.before = _sound_values(
                 measurements.at_steps(target, step - watched.horizon, step, since=-1, until_tick=tick)
@@ -92,7 +92,7 @@ class HarmWatch:
                 del self._watched[target]
 
     def charges(self, measurements: Measurements, tick: int) -> list[Charge]:
-        """Return the clear harm visible now. Stop watching targets that were harmed or healthy for two horizons."""
+        """Return the clear harm visible now. Stop watching harmed targets, and those healthy for two horizons."""
         charges: list[Charge] = []
         for target, watched in list(self._watched.items()):
             after = measurements.at_ticks(target, watched.since, tick)

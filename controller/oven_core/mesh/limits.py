@@ -1,15 +1,15 @@
 """Limits that stop loops: repeated rollbacks, floods of votes, and back-and-forth changes of one actuator.
 
 **Rollbacks.** Repeating a rollback without a gain is a loop: the run trains the same steps again and ends where it
-began. So at most MAX_ROLLBACKS may return to one step, or an earlier one, until a held-out reading beats all earlier
-ones. If a rollback did harm, no other rollback may return to the same step. Without held-out readings, a rollback that
+began. So at most MAX_ROLLBACKS rollbacks may go back to a given step or further, until the held-out metric reaches a
+new best value. If one of them did harm, no other may go back to that step. Without held-out readings, a rollback that
 discards n steps counts until the run is n steps past the step where it happened.
 
 **Votes.** An agent may cast a limited number of votes per tick, and have a limited number of open ballots. An agent
 whose ballot failed at the vote waits before it opens the next one on that actuator: one cool-down, twice that after the
 next failure, at most MAX_COOLDOWNS. A newcomer waits on every actuator, and also after advice that no person approved.
-A failed proposal with the same reasons is refused for REPEAT_COOLDOWNS. A proposal that a guardrail rejected is not a
-failure, because it passed the vote.
+Repeating a failed proposal with the same reasons is refused for REPEAT_COOLDOWNS cool-downs. A proposal that a
+guardrail rejected is not a failure, because it passed the vote.
 
 **Reversals.** If an actuator changes direction `rules.reversals` times, each within REVERSAL_WINDOWS outcome windows of
 the previous change, two agents disagree or one oscillates. From then on a person decides.
@@ -80,7 +80,8 @@ class RollbackLimits:
     def refusal_reason(self, tick: int) -> str:
         """Return why the run may not go back to `tick` now, or an empty string if it may."""
         step = self._step_at(tick)
-        rollbacks = [back for back in self._rollbacks if back.restored_step <= step and self._is_counted(back)]
+        earlier_or_same = (rollback for rollback in self._rollbacks if rollback.restored_step <= step)
+        rollbacks = [rollback for rollback in earlier_or_same if self._is_counted(rollback)]
         progress = "no held-out reading has improved since" if self._peak else "the run has got no further since"
         harm = next((rollback for rollback in rollbacks if rollback.did_harm), None)
         if harm is not None:
@@ -166,7 +167,7 @@ class VoteLimits:
         self._add_wait(agent, "" if newcomer else vote.actuator, tick, _argument(vote))
 
     def record_advice(self, newcomer: str, tick: int) -> None:
-        """Record that a newcomer's ballot became advice. The next one waits longer until a person approves it."""
+        """Record that a newcomer's ballot became advice. Each one adds to the wait until a person approves one."""
         self._add_wait(newcomer, "", tick, None)
 
     def _add_wait(self, agent: str, actuator: str, tick: int, argument: _Argument | None) -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 MAX_MEASUREMENTS = 512
 """Maximum number of stored measurements per metric."""
 MAX_METRICS = 128
-"""Maximum number of stored metrics: the first ones announced with a better direction."""
+"""Maximum number of stored metrics. The first ones announced with a better direction are stored."""
 SOUND_LIMIT = 1e100
 """Absolute value beyond which a metric has diverged and its sums may overflow."""
 MAD_TO_SIGMA = 1.4826

@@ -76,7 +76,7 @@ def _approve(state: State, operator: str, command: OperatorCommand) -> Reply:
     advised = _find_advice(state, command)
     if advised is None:
         return Reply(False, _not_found_reason(state, command, "approve"))
-    decision = f"decision {advised.id} ({_change(advised.actuator, advised.value)})"
+    decision = f"decision {advised.id} ({_change_text(advised.actuator, advised.value)})"
     if state.tick > advised.expires_at_tick:
         age, limit = state.tick - advised.tick, advised.expires_at_tick - advised.tick
         remedy = "use `oven-controller set` instead"
@@ -109,7 +109,8 @@ def _veto(state: State, ballots: Mapping[str, Ballot], operator: str, command: O
         return Reply(False, _not_found_reason(state, command, "veto") + remedy)
     del state.advised[advised.actuator]
     state.close_reasons[advised.id] = f"was {veto_text}"
-    return Reply(True, f"decision {advised.id} ({_change(advised.actuator, advised.value)}) can no longer be approved")
+    decision = f"decision {advised.id} ({_change_text(advised.actuator, advised.value)})"
+    return Reply(True, f"{decision} can no longer be approved")
 
 
 def _set_value(state: State, ballots: Mapping[str, Ballot], operator: str, command: OperatorCommand) -> Reply:
@@ -123,7 +124,7 @@ def _set_value(state: State, ballots: Mapping[str, Ballot], operator: str, comma
     new_direction = direction(before, value)
     violations = check_requirements(state, spec, new_direction), check_contradictions(state, spec, new_direction)
     overridden = "; ".join(violation for violation in violations if violation)
-    change_text = f"{'ran' if spec.kind == 'action' else 'set'} {_change(spec.name, value)}"
+    change_text = f"{'ran' if spec.kind == 'action' else 'set'} {_change_text(spec.name, value)}"
     before_text = f", now {show(before)}" if before is not None else ""
     reason = f"{operator} {change_text}{before_text}" + (f" (overrides {overridden})" if overridden else "")
     answer = change_text + (f", although {overridden}" if overridden else "")
@@ -200,7 +201,7 @@ def _fitted_value(spec: ActuatorSpec, value: Value) -> Value | Fault:
     return fitted if isinstance(fitted, Fault) else check_bounds(spec, fitted) or fitted
 
 
-def _change(actuator: str, value: Value) -> str:
+def _change_text(actuator: str, value: Value) -> str:
     return actuator if value is None else f"{actuator} to {show(value)}"
 
 

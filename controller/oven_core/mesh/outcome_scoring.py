@@ -20,7 +20,7 @@ from oven_core.protocol.actuator_names import ROLLBACK
 from oven_core.protocol.messages import Decision, Outcome, OutcomeLine
 
 PATIENCE = 5
-"""Maximum horizons to wait for a rarely measured target after a change, and to look back before it."""
+"""Maximum number of horizons to wait for a rarely measured target after a change, and to look back before it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,18 +1,18 @@
-"""Measure the outcome of each decision in a window after it, on the metric that judges it.
+"""Measure the outcome of each decision on the metric that judges it, in a window of ticks after the decision.
 
-When a window closes, reputations change.
+When a window closes, the reputations of the decision's voters change.
 
-A window opens with the receipt of an applied decision. It compares two sets of measurements, with H the forecast's
-horizon. The earlier set is from the last H ticks, without ticks before the last other change judged by this metric. The
-later set is from the second half of the next H ticks, because a change needs time to show. For rarely measured metrics,
+A window opens with the receipt of an applied decision. It compares two sets of measurements. With H as the forecast's
+horizon, the earlier set covers the last H ticks, but none before the last other change judged by this metric. The
+later set covers the second half of the next H ticks, because a change needs time to show. For rarely measured metrics,
 both sets extend to `PATIENCE` · H ticks.
 
-The earlier measurements are the forecast for doing nothing: the metric stays where it is. This is wrong for a rollback,
-because the run trains the same steps again, and its loss would fall again without any remedy. So a rollback, and any
-change applied together with it, is judged on repeated steps. Once the run has reached them again, the last H discarded
-steps are compared with their second training. The noise of one measurement is the spread over all H ticks before it. If
-a rollback discards too few measurements, it is judged for clear harm only, by comparing later measurements with the
-discarded ones.
+The earlier measurements serve as the forecast for doing nothing, as if the metric stayed where it is. This is wrong for
+a rollback, because the run trains the same steps again, and its loss would fall again without any remedy. So a
+rollback, and any change applied together with it, is judged on repeated steps. Once the run has reached them again, the
+last H discarded steps are compared with their second training. The noise of one measurement is the spread over all H
+ticks before the rollback. If a rollback discards too few measurements, it is judged for clear harm only, by comparing
+later measurements with the discarded ones.
 
 Changes at the same tick, judged by the same metric, are a plan. Their effects cannot be separated, so all of them are
 judged by the same measurements. Otherwise windows on one metric never overlap. A window ends when its actuator changes

@@ -1,8 +1,8 @@
 """Plans: one agent's proposals for several actuators, which the mesh adopts all together or not at all.
 
-Some changes only work together: a rollback without its rate cut fails again, and a cut without its rollback keeps the
-harm. So the ballots of a plan close together, and a proposal counts only if every other part of its plan is adopted at
-the same time. If a change passes without the proposal, it is adopted regardless.
+Some changes only work together. A rollback without a cut of the learning rate fails again, and a cut without the
+rollback does not undo the harm. So the ballots of a plan close together, and a proposal counts only if every other part
+of its plan is adopted at the same time. A change that passes even without the plan's proposal is still adopted.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class BallotResult:
     direction: str
     reason: str
     note: str
-    """The reason for rejecting it; empty if it was not rejected."""
+    """The reason for rejecting or limiting the change; empty if there is none."""
     lines: tuple[TallyLine, ...]
     only_newcomers: bool = False
     """Whether only newcomers support it. It is then advised regardless of the plan's other ballots."""
@@ -63,7 +63,7 @@ def linked_actuators(ballots: Mapping[str, Ballot], actuator: str, state: State)
 
 def is_complete(ballots: Mapping[str, Ballot], actuator: str, state: State, await_newcomers: bool = True) -> bool:
     """Return whether the ballot has every vote, and every proposal on it has the other parts of its plan. A missing
-    part does not count if its agent has finished its tick. If `await_newcomers` is False, only votes with weight are
+    part is ignored if its agent has finished the tick. If `await_newcomers` is False, only votes with weight are
     awaited."""
     ballot = ballots[actuator]
     return ballot.is_complete(state, await_newcomers) and not any(

@@ -82,7 +82,7 @@ def merit(stance: Stance, confidence: float, y: float) -> float:
 
 
 def effective_reputation(reputation: float) -> float:
-    """Return the effective reputation. A reputation from `RunStarted` may be any number."""
+    """Return the reputation, or 0 if it is negative or not finite, because `RunStarted` may contain any number."""
     return reputation if math.isfinite(reputation) and reputation > 0 else 0.0
 
 

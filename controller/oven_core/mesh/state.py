@@ -39,7 +39,7 @@ MIN_GAP_S: Final = 0.001
 
 @dataclass(slots=True)
 class Agent:
-    """An agent that joined the run."""
+    """An agent that joined the run, with the lists from its AgentStatus."""
 
     needs: tuple[str, ...] = ()
     moves: tuple[str, ...] = ()
@@ -47,7 +47,7 @@ class Agent:
     version: str = ""
     shadow: bool = False  # whether it joined as a shadow
     is_live: bool = True
-    cannot_fire: str = ""  # the reason why it cannot fire, or an empty string if it can
+    cannot_fire: str = ""  # the reason why it can make no proposals in this run, or an empty string if it can
     last_tick: int = 0  # tick of its newest message
     done_tick: int = -1
     seen_ballot: str = ""  # id of the newest ballot that it has seen
@@ -69,7 +69,7 @@ def held_out(metrics: Iterable[MetricSpec]) -> MetricSpec | None:
 
 
 class NumberSet:
-    """A set of non-negative integers. The learner's numbers arrive in order, so few are stored."""
+    """A set of non-negative integers, for message numbers, which arrive almost in order, so that few are stored."""
 
     def __init__(self) -> None:
         self._next = 0  # all numbers below it are in the set
@@ -182,11 +182,11 @@ class State:
         return True
 
     def start(self, message: RunStarted) -> None:
-        """Start a new incarnation, whose settings replace the old ones.
+        """Start a new incarnation of the learner, whose settings replace the old ones.
 
-        Agents, the budget, decisions in flight or advised, and operators' settings (autonomy, muted agents) stay.
-        Another training of the same script has different weights and data. So it starts without the budget, cool-downs,
-        advice and rollbacks of the previous training run.
+        Agents, the budget, decisions in flight or advised, and operators' settings (autonomy, muted agents) are kept.
+        Another training of the same script has different weights and data. So it starts with a full budget, and without
+        the cool-downs, advice and rollbacks of the previous training.
         """
         if self.started and message.training != self.training:
             self.rollback_limits, self.vote_limits = RollbackLimits(), VoteLimits()

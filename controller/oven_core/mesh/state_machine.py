@@ -70,7 +70,7 @@ class Mesh:
         self._read_back = ReadBack(self.pending)
         self._seq = 0
         self._index = 0
-        self._stored = 0.0  # Unix time at which the current event was stored
+        self._stored_at = 0.0  # Unix time at which the current event was stored
         self._emitted: list[Output] = []
 
     def step(self, event: Event) -> list[Output]:
@@ -83,7 +83,7 @@ class Mesh:
         if event.seq <= self._seq or not event.subject.startswith(f"{self.subjects.base}."):
             return []
         self._seq, self._index, self._emitted = event.seq, 0, []
-        self._stored = event.time.timestamp()
+        self._stored_at = event.time.timestamp()
         kind = names.kind(event.subject)
         if isinstance(event.body, Malformed):
             # The mesh's own subjects are included, because a server can be made to write an acknowledgement there.
@@ -125,7 +125,7 @@ class Mesh:
             if body.tick < state.tick:
                 state.counters["observation.tick_went_back"] += 1
             elif body.tick > state.tick:
-                state.pace.add(self._stored)
+                state.pace.add(self._stored_at)
             state.tick, state.observed = max(state.tick, body.tick), True
             state.apply_observation(body)
             self._publish(self.outcomes.observe(body))
@@ -369,7 +369,7 @@ class Mesh:
         forecast: Forecast | None = None,
         **fields: Any,
     ) -> Decision:
-        """Create, store and emit a decision. `fields` are its optional fields."""
+        """Create, store and emit a decision. `fields` sets further fields of `Decision`."""
         state, decision_id = self.state, self._next_id()
         spec = state.specs.get(actuator)
         apply_at = state.tick + state.rules.apply_delay_ticks

@@ -1,4 +1,4 @@
-"""Trust in agents, per actuator. It comes from the settings, from operators, or from good outcomes.
+"""Trust in agents, per actuator. The settings and operators grant it, and good outcomes earn it.
 
 An agent without a grant is a newcomer. Its votes appear in the tally without weight. They cannot pass, veto or split a
 ballot, but a vote that agrees with a trusted agent can complete a quorum. A change that only newcomers support is

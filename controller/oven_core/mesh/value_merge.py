@@ -71,11 +71,11 @@ def merge_values(spec: ActuatorSpec, side: list[WeightedVote]) -> Value:
         # Medians of components, renormalised, may lie outside the bounds. The nearest proposal never does.
         proposals = [shares(vote.value) for vote in side if vote.weight > 0]
         return min(proposals, key=lambda value: (variation(value, mean), tuple(value.values())))
-    pairs = [(value, vote.weight) for vote in side if (value := number(vote.value)) is not None]
-    if not any(weight > 0 for _, weight in pairs):
+    weighted_values = [(value, vote.weight) for vote in side if (value := number(vote.value)) is not None]
+    if not any(weight > 0 for _, weight in weighted_values):
         return None
-    median = rounded(weighted_median(pairs, spec.scale, lower=spec.kind == "action"))
-    lowest, highest = min(pairs)[0], max(pairs)[0]
+    median = rounded(weighted_median(weighted_values, spec.scale, lower=spec.kind == "action"))
+    lowest, highest = min(weighted_values)[0], max(weighted_values)[0]
     return min(max(median, lowest), highest)
 
 

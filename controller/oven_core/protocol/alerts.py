@@ -11,13 +11,13 @@ from oven_core.protocol.messages import LogMessage, Real
 MAX_SYMPTOM_LENGTH: Final = 64
 """Maximum length of a symptom's name, the same as for a node of the knowledge graph in a vote."""
 MAX_REASON_LENGTH: Final = 500
-"""Maximum length of the reason. An alert with all its fields is less than a fifth of the votes stream's limit."""
+"""Maximum length of the reason. The longest possible alert is under a fifth of the votes stream's message limit."""
 
 SymptomName = Annotated[str, Field(min_length=1, max_length=MAX_SYMPTOM_LENGTH, pattern=r"^[A-Za-z0-9_.:-]+$")]
 
 
 class Alert(LogMessage):
-    """agent → all. A symptom that began or ended. An agent sends one alert when it begins and one when it ends, and
+    """agent → all. A symptom began or ended. An agent sends one alert when a symptom begins and one when it ends, and
     repetitions have no effect. Alerts do not affect decisions, and the mesh ignores them."""
 
     type: Literal["Alert"] = "Alert"

@@ -130,7 +130,8 @@ def _operations() -> dict[str, Any]:
         for action, verb in (("send", "publish"), ("receive", "subscribe")):
             for name, channel in _channels().items():
                 address = channel["address"]
-                is_request = action == "receive" and name in _REQUEST_NAMES  # `>` receives requests without answering
+                # A role with a `>` permission sees requests but does not answer them.
+                is_request = action == "receive" and name in _REQUEST_NAMES
                 patterns = [subject for subject in allowed[verb]["allow"] if not (is_request and subject.endswith(">"))]
                 if address is None or not _is_allowed(patterns, address) or address in allowed[verb].get("deny", ()):
                     continue
@@ -146,7 +147,7 @@ def _operations() -> dict[str, Any]:
 
 
 def _is_allowed(allowed: list[str], address: str) -> bool:
-    """Return whether a permission covers the subjects of an address, at least with the role's own name in it."""
+    """Return whether a permission covers all subjects of an address, or only the one with the role's own name."""
     subject = address.replace("{run}", "RUN")
     own_subject = re.sub(r"{(agent|operator|member)}", "NAME", subject)
     all_subjects = re.sub(r"{\w+}", "*", subject)
@@ -164,4 +165,5 @@ def _covers(pattern: str, subject: str) -> bool:
 
 
 def _escaped(name: str) -> str:
+    """Escape a name for a JSON pointer."""
     return name.replace("~", "~0").replace("/", "~1")

@@ -21,8 +21,10 @@ def _adapter(message_types: Iterable[type[Message]]) -> TypeAdapter[Any]:
     return TypeAdapter(union)
 
 
-_LOG_ADAPTER: Final[TypeAdapter[LogMessage]] = _adapter(type_ for row in SUBJECTS for type_ in row.message_types)
-_REQUEST_ADAPTER: Final = _adapter(type_ for row in REQUESTS for type_ in (row.request_type, row.reply_type))
+_LOG_ADAPTER: Final[TypeAdapter[LogMessage]] = _adapter(
+    model for subject in SUBJECTS for model in subject.message_types
+)
+_REQUEST_ADAPTER: Final = _adapter(model for kind in REQUESTS for model in (kind.request_type, kind.reply_type))
 
 Fault: TypeAlias = Literal["malformed", "version", "removed", "misplaced", "unsigned", "signature"]
 """The reason why an entry of the log does not count: it is not a message, has another version, needs a removed
@@ -63,7 +65,7 @@ def decode(subject_kind: str, data: bytes) -> LogMessage | Malformed:
 def _removed_content(run_started: bytes) -> str:
     """Return the removed feature that the run used, or an empty string if there is none.
 
-    A run only had trials if the learner also announced the metric for comparing their arms.
+    A run only had trials if the learner also announced the metric by which their arms were compared.
     """
     recorded = from_json(run_started)
     rules = recorded.get("rules", {})

@@ -34,9 +34,7 @@ class ScoreRequest(Message):
     domain: str = Field(default="", description="subject area of its tasks, for a specialist")
     deadline_s: Real = Field(gt=0, description="seconds that the learner waits for the answer")
     reference: str = Field(
-        default="",
-        exclude_if=is_default,
-        description="a correct answer, to test the judge with; absent: none is known",
+        default="", exclude_if=is_default, description="a correct answer, to test the judge with; absent: none is known"
     )
     judge: JudgeSpec | None = Field(
         default=None,
@@ -56,9 +54,9 @@ class JudgeHealth(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
-    controls: int = Field(default=0, ge=0, description="groups so far with inserted answers of known quality")
-    controls_failed: int = Field(default=0, ge=0, description="number of those groups that it judged wrongly")
-    quarantined: bool = Field(default=False, description="whether it is used for tests only")
+    controls: int = Field(default=0, ge=0, description="number of groups so far with inserted answers of known quality")
+    controls_failed: int = Field(default=0, ge=0, description="number of those groups that the judge got wrong")
+    quarantined: bool = Field(default=False, description="whether the judge is used for tests only")
     order_flips: Real | None = Field(
         default=None,
         ge=0,
@@ -66,7 +64,7 @@ class JudgeHealth(BaseModel):
         description="share of pairs whose order changed when a group was shown in reverse order",
     )
     change_p: Real | None = Field(
-        default=None, ge=0, le=1, description="probability of its current scores for old groups if it had not changed"
+        default=None, ge=0, le=1, description="p-value of its current scores for old groups if the judge is unchanged"
     )
     changes: int = Field(default=0, ge=0, description="number of detected changes of the judge")
     cut_texts: int = Field(default=0, ge=0, description="number of texts so far that were truncated")
@@ -94,10 +92,7 @@ class ScoreReply(Message):
     input_tokens: int = Field(default=0, ge=0)
     output_tokens: int = Field(default=0, ge=0)
     cost_usd: Real | None = Field(
-        default=None,
-        ge=0,
-        allow_inf_nan=False,
-        description="null: the price is unknown, or no model was called",
+        default=None, ge=0, allow_inf_nan=False, description="null: the price is unknown, or no model was called"
     )
     health: JudgeHealth | None = Field(default=None, description="null: the member does not test its judge")
 

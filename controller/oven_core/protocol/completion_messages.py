@@ -81,7 +81,7 @@ class CompletionsRequest(Message):
     """monitors, operators → mesh, as a request on `completions.stored`."""
 
     type: Literal["CompletionsRequest"] = "CompletionsRequest"
-    after: int = Field(default=0, ge=0, description="last sequence of the stream that the sender has")
+    after: int = Field(default=0, ge=0, description="sequence number of the last group that the sender has")
     limit: int = Field(default=64, ge=1, le=256, description="maximum number of groups, of which the newest are sent")
 
 
@@ -100,5 +100,5 @@ class CompletionsBatch(Message):
 
     type: Literal["CompletionsBatch"] = "CompletionsBatch"
     groups: tuple[StoredGroup, ...]
-    head: int = Field(description="last sequence of the stream at that time")
+    head: int = Field(description="last sequence number of the stream at that time")
     has_stream: bool = Field(default=True, description="whether this run has a stream of completions")

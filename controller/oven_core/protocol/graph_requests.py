@@ -179,7 +179,8 @@ class Curriculum(Message):
     known: int = Field(
         default=0,
         ge=0,
-        description="prerequisites among the requested topics, direct or indirect, including those in the request",
+        description="number of prerequisites among the requested topics, direct or indirect, including those in the "
+        "request",
     )
 
 
@@ -199,14 +200,14 @@ class TokenPriorRequest(Message):
     vocabulary_sha: str = Field(
         default="",
         max_length=64,
-        description="SHA-256 of the vocabulary, which is compared with it; required if the vocabulary is not sent",
+        description="SHA-256 that the vocabulary must have; required if the vocabulary is not sent",
     )
     k: int = Field(default=358, ge=1, le=1024, description="number of tokens; fewer if they do not fit into a kilobyte")
     upload: str = Field(
         default="",
         max_length=64,
         exclude_if=is_default,
-        description="id of a request that was uploaded in parts, which is answered instead of the other fields",
+        description="id of a request that was uploaded in parts; its fields then replace those of this request",
     )
 
 

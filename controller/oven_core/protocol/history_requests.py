@@ -16,7 +16,7 @@ class HistoryRequest(Message):
     """agents, monitors → mesh, as a request on `history`."""
 
     type: Literal["HistoryRequest"] = "HistoryRequest"
-    after: int = Field(default=0, ge=0, description="last sequence that the sender has")
+    after: int = Field(default=0, ge=0, description="sequence number of the last event that the sender has")
     limit: int = Field(default=256, ge=1, le=1024)
 
 
@@ -38,4 +38,4 @@ class HistoryBatch(Message):
 
     type: Literal["HistoryBatch"] = "HistoryBatch"
     events: tuple[LoggedEvent, ...]
-    head: int = Field(description="last sequence of the log at that time")
+    head: int = Field(description="last sequence number of the log at that time")

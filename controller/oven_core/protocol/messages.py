@@ -200,7 +200,7 @@ class RunStarted(LearnerMessage):
     actuators: tuple[ActuatorSpec, ...] = ()
     metrics: tuple[MetricSpec, ...] = ()
     unmeasured: dict[str, str] = Field(
-        default_factory=dict, description="metric that is not announced → description of what it would need"
+        default_factory=dict, description="metric that is not announced → what measuring it requires"
     )
     rules: Rules = Rules()
     lockstep: bool = Field(default=False, description="the learner waits for StepClosed at every tick")
@@ -320,7 +320,7 @@ class Decision(LogMessage):
     model_config = ConfigDict(populate_by_name=True, serialize_by_alias=True)
 
     type: Literal["Decision"] = "Decision"
-    id: str = Field(description="sequence of the closing event in 12 digits, a dash, a two-digit index")
+    id: str = Field(description="sequence number of the event that caused it in 12 digits, a dash, a two-digit index")
     ballot: str
     actuator: str
     verdict: Literal["adopted", "rejected", "advised"]
@@ -407,7 +407,8 @@ class Outcome(LogMessage):
     noise: Real | None = Field(default=None, description="standard error of the gain")
     control: None = Field(default=None, description="unused; kept so that recorded logs replay byte for byte")
     beat: Real | None = Field(
-        default=None, description="0..1: probability that it beat doing nothing, compared with confidences"
+        default=None,
+        description="0..1: probability that the change beat doing nothing; confidences are scored against it",
     )
     charge: bool = Field(
         default=False,

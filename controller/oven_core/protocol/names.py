@@ -49,7 +49,7 @@ class Subjects:
         return f"{self.base}.alert.{name}"
 
     def ballot(self, ballot_id: str) -> str:
-        """Return the subject of the opening of the ballot with this id."""
+        """Return the subject of the message that opens the ballot with this id."""
         return f"{self.base}.ballot.{ballot_id}"
 
     def decision(self, decision_id: str) -> str:
@@ -57,7 +57,7 @@ class Subjects:
         return f"{self.base}.decision.{decision_id}"
 
     def step(self, tick: int | str) -> str:
-        """Return the subject of the end of this tick, in lockstep."""
+        """Return the subject of the message that closes this tick in lockstep."""
         return f"{self.base}.step.{tick}"
 
     def outcome(self, decision_id: str) -> str:
@@ -65,7 +65,7 @@ class Subjects:
         return f"{self.base}.outcome.{decision_id}"
 
     def answer(self, answer_id: str) -> str:
-        """Return the subject of the mesh's answer with this id to a command."""
+        """Return the subject of an answer of the mesh to a command. `answer_id`: the id of the answer."""
         return f"{self.base}.answer.{answer_id}"
 
     def operator(self, name: str) -> str:
@@ -84,7 +84,7 @@ def probe(member: str) -> str:
 
 
 def kg(endpoint: str) -> str:
-    """Return the subject of requests to an endpoint of the knowledge graph's service: diagnose, judge, info."""
+    """Return the subject of requests to an endpoint of the knowledge graph's service, such as "diagnose"."""
     return f"oven.kg.{endpoint}"
 
 
@@ -94,7 +94,7 @@ def log_stream(run: str) -> str:
 
 
 def votes_stream(run: str) -> str:
-    """Return the name of the stream to which agents write, and from which the log copies."""
+    """Return the name of the stream to which agents write, and from which the log copies their messages."""
     return f"OVEN-VOTES-{run}"
 
 

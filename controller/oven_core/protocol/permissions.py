@@ -48,8 +48,8 @@ def kg_inbox(name: str) -> str:
 def permissions(
     role: Role, name: str, run: str, agents: Sequence[str] = (), *, completions: bool = False
 ) -> dict[str, Any]:
-    """Return the server's `permissions` block for one user of one run. `agents`: the agents of a process that share
-    this key; by default, the key is for the one agent `name`. `completions`: an agent may also read sampled prompts and
+    """Return the server's `permissions` block for one user of one run. `agents`: the agents that share this key, in one
+    process; by default, only the agent `name` uses it. `completions`: an agent may also read sampled prompts and
     completions, as operators and monitors do."""
     names.validate("name", name)
     agent_names = [names.validate("agent", agent) for agent in agents or (name,)]
@@ -66,13 +66,12 @@ def permissions(
     publish: dict[Role, list[str]] = {
         "admin": [">"],
         "learner": [
-            *(
-                *patterns_written_by(run, "learner"),
-                *_unlogged_subjects(run, "learner"),
-                "oven.reward.*",
-                "oven.probe.*",
-            ),
-            *(*map(names.kg, LEARNER_KG_ENDPOINTS), *read_log),
+            *patterns_written_by(run, "learner"),
+            *_unlogged_subjects(run, "learner"),
+            "oven.reward.*",
+            "oven.probe.*",
+            *map(names.kg, LEARNER_KG_ENDPOINTS),
+            *read_log,
         ],
         "mesh": [*patterns_written_by(run, "mesh"), *read_log],
         "history": ["_INBOX_.>", *read_log, *_completion_read_subjects(run)],

@@ -27,8 +27,8 @@ class Rules(BaseModel):
         default=0.0,
         ge=0,
         le=60,
-        description="seconds after which it lapses, if that is more ticks than `expire_ticks` at the pace of the log; "
-        "ignored in lockstep; 0, as in a log without this rule: ticks only",
+        description="seconds after which a decision lapses, if that takes longer than `expire_ticks` at the current "
+        "pace of the log; ignored in lockstep; 0, as in a log without this rule: ticks only",
     )
 
     specialist_confidence: float = Field(
@@ -94,8 +94,8 @@ class Rules(BaseModel):
         default=0.0,
         ge=0,
         le=10_080,
-        description="minutes for which it can be approved, if that is more ticks than `approve_ticks` at the pace of "
-        "the newest 50 observations when it is advised; 0: ticks only",
+        description="minutes for which an advised decision can be approved, if that is longer than `approve_ticks` at "
+        "the pace of the newest 50 observations; 0: ticks only",
     )
 
     outcome_ticks: int = Field(default=20, ge=2, description="minimum horizon of a decision, in ticks")
@@ -110,10 +110,7 @@ class Rules(BaseModel):
     )
     shadow_reputation: float = Field(default=0.1, ge=0, le=1, description="reputation below which an agent is a shadow")
     harm_charge: float = Field(
-        default=0.6,
-        ge=0,
-        lt=1,
-        description="share of its reputation that an agent loses if it supported clear harm",
+        default=0.6, ge=0, lt=1, description="share of its reputation that an agent loses if it supported clear harm"
     )
 
     autonomy: Autonomy = Field(default="auto", description="autonomy for actuators that are not in `autonomy_of`")

@@ -132,7 +132,7 @@ def log_subjects(run: str) -> list[str]:
 
 
 def votes_subjects(run: str) -> list[str]:
-    """Return the subjects that the votes stream stores, and from which the log copies them."""
+    """Return the subjects that the votes stream stores, and the log copies from there."""
     return [subject.pattern(run) for subject in SUBJECTS if not subject.signed]
 
 

@@ -55,7 +55,7 @@ def token_count(blob: bytes) -> int:
 
 def decode(blob: bytes, size: int, sha: str) -> dict[int, float]:
     """Decode a prior to token id → score. Raises ConfigError if `blob` is not a token prior, or if its vocabulary does
-    not match `size` and `sha`. A prior for other tokens would be noise."""
+    not match `size` and `sha`, because a prior for other tokens would be noise."""
     if len(blob) < _HEADER.size or len(blob) > MAX_BYTES or blob[:4] != MAGIC:
         raise ConfigError(f"{len(blob)} bytes that begin with {blob[:4]!r} are not a token prior")
     _, version, rice, prior_size, count, low, high, prior_sha = _HEADER.unpack_from(blob)

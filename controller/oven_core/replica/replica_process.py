@@ -3,7 +3,7 @@
 It replays the whole log, publishes pending outputs, and then publishes the outputs of each new event. Any number of
 replicas may run. Every output has its own subject, which accepts one message from the mesh, so only one copy enters the
 log. A forged message on such a subject does not count and does not block the real one. All replicas know its sequence
-from the log, and publish on the condition that the subject has nothing newer.
+number from the log, and publish on the condition that the subject has nothing newer.
 
 The process also answers requests for past events and stored completions, for clients without access to the streams.
 Replies only go to inboxes. Otherwise a stranger could make the process write to a protected subject by naming it as the
@@ -20,9 +20,9 @@ from collections.abc import Awaitable, Callable
 from nats.aio.msg import Msg
 from pydantic import ValidationError
 
-from oven_core.bus.connection import PATIENT_S, Bus
+from oven_core.bus.connection import PATIENT_CONNECT_TIMEOUT_S, Bus
 from oven_core.bus.log_client import AlreadyLoggedError
-from oven_core.bus.stored_completions import stored_batch
+from oven_core.bus.stored_completions import read_batch
 from oven_core.cancellation import end, on_termination
 from oven_core.errors import BusError, DivergedError
 from oven_core.mesh.code_hash import mesh_code_hash
@@ -64,9 +64,9 @@ async def _run_until_signal(url: str, run: str, replica: str) -> None:
     stop = asyncio.Event()
     on_termination(stop.set)
     async with (
-        Bus.connect(url, Credentials.from_environment(), name=replica, timeout_s=PATIENT_S) as bus,
+        Bus.connect(url, Credentials.from_environment(), name=replica, timeout_s=PATIENT_CONNECT_TIMEOUT_S) as bus,
         Bus.connect(
-            url, Credentials.from_environment("OVEN_HISTORY_CREDS"), name="history", timeout_s=PATIENT_S
+            url, Credentials.from_environment("OVEN_HISTORY_CREDS"), name="history", timeout_s=PATIENT_CONNECT_TIMEOUT_S
         ) as service_bus,
     ):
         await serve_history(service_bus, run, replica)
@@ -104,6 +104,7 @@ class _Replica:
         self._forged: dict[str, int] = {}  # subject → sequence number of its last forged message
 
     async def follow(self) -> None:
+        """Read the log into the mesh forever, and queue the outputs for `publish`."""
         mesh = self._mesh
         head = await self._bus.head(self._run)
         caught_up = head == 0
@@ -230,7 +231,7 @@ class _Traces:
 
 
 async def serve_history(bus: Bus, run: str, replica: str = "mesh") -> None:
-    """Answer requests for past events until the connection closes. Any replica answers, or the one that is named."""
+    """Answer requests for past events until the connection closes: those to any replica, and those to this one."""
 
     async def read(data: bytes) -> HistoryBatch:
         request = HistoryRequest.model_validate_json(data)
@@ -256,7 +257,7 @@ async def serve_completions(bus: Bus, run: str) -> None:
 
     async def read(data: bytes) -> Message:
         request = CompletionsRequest.model_validate_json(data)
-        return await stored_batch(bus, run, request.after, request.limit)
+        return await read_batch(bus, run, request.after, request.limit)
 
     await bus.subscribe(
         Subjects(run).stored_completions, _reply_handler(bus, read), queue="history", max_pending=MAX_PENDING_REQUESTS

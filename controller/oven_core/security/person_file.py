@@ -26,7 +26,7 @@ PersonRole = Literal["operator", "monitor"]
 
 
 class PersonFile(BaseModel):
-    """The content of the file. The representation omits `seed`."""
+    """The content of the file. Its `repr` omits the seed."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -56,8 +56,8 @@ class PersonFile(BaseModel):
     @field_validator("keys")
     @classmethod
     def _check_keys(cls, keys: dict[str, str]) -> dict[str, str]:
-        for text in keys.values():
-            public_key(text)
+        for key in keys.values():
+            public_key(key)
         return keys
 
     @property

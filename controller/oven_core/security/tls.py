@@ -56,7 +56,7 @@ def from_environment() -> ssl.SSLContext | None:
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether a name or an address means this machine only. A name that cannot be resolved does not."""
+    """Return whether a name or an address only reaches this machine. A name that cannot be resolved does not."""
     host = host.strip("[]")
     with contextlib.suppress(ValueError):
         return ipaddress.ip_address(host).is_loopback

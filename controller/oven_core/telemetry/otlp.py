@@ -63,7 +63,7 @@ class Tracing:
         began_ns: int | None,
         ended_ns: int | None,
     ) -> Span:
-        """Open a span (`tracing.span`)."""
+        """Open a span. `tracing.span` describes the arguments."""
         root = Context()  # the current context belongs to another trace
         context = _W3C.extract({HEADER: parent}, context=root) if parent else root
         otel_span = self._tracer.start_span(name, context, _KINDS[kind], attributes, start_time=began_ns)
@@ -146,7 +146,7 @@ class _ReportingExporter(SpanExporter):
             with _quiet(self._report_failure):
                 result = self._exporter.export(spans)
         except Exception as error:
-            # Its text may contain the exporter's credentials.
+            # Log only the type, because the message may contain the exporter's credentials.
             result, cause = SpanExportResult.FAILURE, f" ({type(error).__name__})"
         if result is SpanExportResult.SUCCESS:
             self.delivered_count += len(spans)

@@ -72,16 +72,16 @@ def span(
     began_ns: int | None = None,
     ended_ns: int | None = None,
 ) -> Span:
-    """Open a span under the context `parent` (empty: the root of a new trace). It starts now and ends with `end`,
-    unless `began_ns` and `ended_ns` (Unix time) describe a past interval that was measured where no span may be
-    opened."""
+    """Open a span under the context `parent` (empty: the root of a new trace). It starts now and ends when `end` is
+    called. `began_ns` and `ended_ns` (Unix time) set the times instead, for an interval that was measured earlier in
+    code that must not open spans."""
     if _active is None:
         return OFF
     return _active.span(name, parent, attributes or {}, kind, began_ns, ended_ns)
 
 
 def headers(traceparent: str) -> dict[str, str] | None:
-    """Return a message's headers with this context, or None for the empty context, so that nothing is sent."""
+    """Return a message's headers with this context, or None for the empty context, so that no header is sent."""
     return {HEADER: traceparent} if traceparent else None
 
 
@@ -105,7 +105,7 @@ def shutdown(limit_s: float = FLUSH_S) -> None:
 
 
 class Contexts:
-    """The `size` newest trace contexts, by the id of a ballot or decision, for later spans to continue."""
+    """The `size` newest trace contexts, by the id of a ballot or decision, so that later spans can continue them."""
 
     def __init__(self, size: int = MAX_CONTEXTS) -> None:
         self._size = size

@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from pydantic import ValidationError
 
 from oven_core.bus.connection import Bus
-from oven_core.bus.stored_completions import stored_batch
+from oven_core.bus.stored_completions import read_batch
 from oven_core.errors import BusError, ConfigError
 from oven_core.protocol.completion_messages import CompletionsBatch, CompletionsRequest, StoredGroup
 from oven_core.protocol.names import Subjects
@@ -22,9 +22,8 @@ FetchBatch = Callable[[int, int], Awaitable[CompletionsBatch]]
 
 
 async def newest_groups(access: RunAccess, limit: int) -> list[StoredGroup]:
-    """Return the newest groups of a run, whether it is up or down, oldest first. Starts the server of a run that is
-    down to read them. Raises BusError, ConfigError if no groups are stored, and StoreInUseError if the run has been
-    started in the meantime."""
+    """Return the newest groups of a run, oldest first. If the run is down, its server is started to read them. Raises
+    BusError, ConfigError if no groups are stored, and StoreInUseError if the run has been started in the meantime."""
     run = access.run
     if access.is_up():
         async with access.connect("monitor") as bus:
@@ -43,8 +42,8 @@ async def newest_groups(access: RunAccess, limit: int) -> list[StoredGroup]:
 async def follow_groups(
     access: RunAccess, limit: int, report: Callable[[str], object] = warn
 ) -> AsyncGenerator[list[StoredGroup]]:
-    """Yield the newest groups, and then new ones until the stack is down. If the server or mesh restarts, waits for it
-    and reports it through `report`. Raises RefusedError, and ConfigError if no groups are stored."""
+    """Yield the newest groups, and then new ones until the stack is down. If the server or mesh restarts, this waits
+    for it and tells `report`. Raises RefusedError, and ConfigError if no groups are stored."""
     last_seq = 0
 
     async def listen(bus: Bus, run: str, wake: asyncio.Event) -> None:
@@ -77,7 +76,7 @@ def _fetch_from_mesh(bus: Bus, run: str) -> FetchBatch:
 
 
 def _fetch_from_store(bus: Bus, run: str) -> FetchBatch:
-    return lambda after, limit: stored_batch(bus, run, after, limit)
+    return lambda after, limit: read_batch(bus, run, after, limit)
 
 
 async def _all_groups(fetch: FetchBatch, run: str, limit: int) -> list[StoredGroup]:

@@ -23,7 +23,7 @@ class ActiveAlerts:
 
     by_agent: dict[str, dict[str, Alert]] = field(default_factory=dict)
     """Agent → symptom → the alert that raised it. Agents without alerts are absent."""
-    _training: str = ""
+    _training: str = ""  # id of the training that the alerts belong to
     _ended: bool = False
     _changes: dict[str, int] = field(default_factory=dict)
     """Agent → changes since the last observation."""
@@ -42,7 +42,7 @@ class ActiveAlerts:
             case RunEnded():
                 self._ended = True
             case AgentStatus(state="left") if not self._ended:
-                self.by_agent.pop(event.author, None)  # no agent could clear them
+                self.by_agent.pop(event.author, None)  # only this agent could clear them
             case _:
                 pass
         return None

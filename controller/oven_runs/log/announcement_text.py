@@ -13,8 +13,8 @@ MAX_CHOICES = 8
 def describe_actuator(body: ActuatorAnnounced) -> str:
     """Describe an announced actuator with its range and current value."""
     spec = body.actuator
-    now = "" if spec.value is None else f", now {format_value(spec.value)}"
-    return f"announced {spec.name} at step {body.step}: {_range(spec)}{now}"
+    current_value = "" if spec.value is None else f", now {format_value(spec.value)}"
+    return f"announced {spec.name} at step {body.step}: {_range(spec)}{current_value}"
 
 
 def describe_prompts(body: PromptsInjected) -> str:

@@ -91,4 +91,5 @@ def cited_paths(votes: Mapping[str, Vote]) -> tuple[CitedPath, ...]:
 
 
 def _paths(evidence: Iterable[str]) -> Iterable[CitedPath]:
+    """Return the distinct paths in a vote's evidence, in order."""
     return dict.fromkeys(path for entry in evidence if (path := read_path(entry)) is not None)

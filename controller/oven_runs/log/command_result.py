@@ -38,7 +38,7 @@ class CommandResult:
     """Whether the run ended, so that no more messages will follow."""
 
     def feed(self, body: LogMessage | Malformed) -> bool:
-        """Add a message and return whether it is about the command."""
+        """Add a message. Return whether it is about the command or ends the run."""
         match body:
             case CommandAnswer() if body.command == self.command.id:
                 self.answer = body
@@ -111,6 +111,7 @@ class CommandResult:
         if action in LEARNER_ACTIONS:
             return f"{receipt.status} {details}"
         change = f"{receipt.actuator} {format_value(receipt.before)} → {format_value(receipt.after)}"
+        # A mesh answers "…, although …" if the command overrides a rule.
         caveat = f" ({answer.reason})" if answer is not None and "although" in answer.reason else ""
         return f"{receipt.status}, {change} {details}{caveat}"
 
@@ -139,7 +140,7 @@ class CommandReport(BaseModel):
     model_config = ConfigDict(frozen=True, ser_json_inf_nan="strings")
 
     run: str
-    command: str = Field(description="its id")
+    command: str = Field(description="id of the command")
     action: str
     logged: int = Field(description="sequence of the command in the log")
     code: int = Field(description="0: done; 1: refused, or another value was read back; 3: not known yet")

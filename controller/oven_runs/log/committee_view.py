@@ -28,7 +28,7 @@ class MemberLine:
     state: str
     """"scoring", "muted", "quarantined", "abstaining: <kinds>" or "not asked", as of the newest scored step."""
     choices: tuple[str, ...]
-    """Values of `set committee.<member>`."""
+    """The values that `set committee.<member>` accepts."""
 
 
 @dataclass
@@ -74,12 +74,7 @@ class CommitteeView:
         """Return the members in announcement order. `roles` come from the run's settings."""
         return [
             MemberLine(
-                member,
-                self.judge(member),
-                roles.get(member, ""),
-                self.shares.get(member),
-                self._state(member),
-                choices,
+                member, self.judge(member), roles.get(member, ""), self.shares.get(member), self._state(member), choices
             )
             for member, choices in self.members.items()
         ]

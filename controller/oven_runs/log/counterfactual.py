@@ -32,7 +32,7 @@ from oven_core.protocol.operator_messages import OperatorCommand
 from oven_core.protocol.rules import Rules
 
 
-class _Mesh(Mesh):
+class _RecordedIdMesh(Mesh):
     """A mesh that builds ids from recorded sequence numbers, so that an unchanged decision gets the logged id."""
 
     current_seq = ids_issued = 0
@@ -71,16 +71,16 @@ class Verdicts:
 
 
 class OpenLoop:
-    """A changed mesh that runs over recorded events. Pass them to `feed` in order, and other messages to `add`."""
+    """A changed mesh that runs over recorded events. Pass events to `feed` in order, and other messages to `add`."""
 
     def __init__(self, run: str, rules: Callable[[Rules], Rules] = lambda rules: rules) -> None:
         """`rules` maps the recorded rules to the changed rules."""
         self.logged: list[tuple[int, Decision]] = []  # with their sequence numbers
         self.computed: list[Decision] = []
         self.ignored_receipts = 0
-        self._mesh = _Mesh(run)
+        self._mesh = _RecordedIdMesh(run)
         self._rules = rules
-        self._steps = 0
+        self._steps = 0  # events that the changed mesh received
         self._ids: dict[str, str] = {}  # id of a logged ballot → id of the same computed ballot
         self._logged_by_id: dict[str, Decision] = {}
 
@@ -93,8 +93,8 @@ class OpenLoop:
         return self._mesh.state.tick
 
     def feed(self, event: Event) -> tuple[LogMessage | None, list[Output]]:
-        """Add the next recorded event. Return the message that this mesh received, if any, and the mesh's outputs. The
-        mesh does not receive the outputs of the recording's mesh, nor receipts for decisions that it did not make."""
+        """Add the next recorded event. Return the message that the changed mesh received, if any, and its outputs. It
+        does not receive the original mesh's outputs, nor receipts for decisions that it did not make."""
         self._mesh.current_seq, self._mesh.ids_issued = event.seq, 0
         if isinstance(event.body, Malformed):
             return None, self._step(event)
@@ -109,7 +109,7 @@ class OpenLoop:
         """Add a message that the recording does not contain, right after its event `after`."""
         return self._step(Event(after.seq, subject, body.wire(), after.time, body))
 
-    def ballot(self, actuator: str) -> str:
+    def ballot_id(self, actuator: str) -> str:
         """Return the id of the open ballot on an actuator, or an empty string if there is none."""
         ballot = self._mesh.ballots.get(actuator)
         return ballot.opened.id if ballot else ""
@@ -156,7 +156,7 @@ class OpenLoop:
         return outputs
 
     def _record_output(self, seq: int, body: LogMessage) -> None:
-        """Record an output of the recording's mesh. If it opens a ballot, match it with the computed one."""
+        """Record an output of the original mesh. If it opens a ballot, match it with the computed one."""
         if isinstance(body, Decision):
             self.logged.append((seq, body))
             self._logged_by_id[body.id] = body

@@ -32,7 +32,7 @@ class DecisionRow(BaseModel):
     who: str = Field(description="the agent that proposed it, or the person who gave the command")
     by_operator: bool = Field(description="whether `who` is a person")
     actuator: str
-    before: Value = Field(description="the value that the mesh knew")
+    before: Value = Field(description="the value before the decision, as far as the mesh knew")
     value: Value = Field(description="the value to set, or the proposed value if it was rejected")
     verdict: Verdict
     reason: str
@@ -42,8 +42,8 @@ class DecisionRow(BaseModel):
     receipt_step: int | None
     target: str = Field(description="the metric by which it is judged; empty: none was named")
     expected_change: Real = Field(description="the proposed change of the target within the horizon")
-    forecast: Real | None = Field(description="the same in the target's better direction; null: there is no outcome")
-    gain: Real | None = Field(description="the target's gain in its better direction; null: not known")
+    forecast: Real | None = Field(description="the expected gain, positive for an improvement; null: no outcome yet")
+    gain: Real | None = Field(description="the measured gain, positive for an improvement; null: not known")
     noise: Real | None = Field(description="the gain's standard error")
     scored: bool | None = Field(description="whether the outcome could be scored; null: there is none yet")
     outcome: str = Field(description="the outcome's reason; empty: there is none yet")

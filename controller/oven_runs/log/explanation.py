@@ -66,8 +66,8 @@ class Explanations:
     tick: int = 0
     changed_id: str = ""
     """Id of the decision that the last event changed; empty if it changed none."""
-    _actuators: set[str] = field(default_factory=set)  # announced actuators, because votes may name any
-    _open: dict[str, BallotOpened] = field(default_factory=dict)
+    _actuators: set[str] = field(default_factory=set)  # announced actuators: a vote may name others
+    _open: dict[str, BallotOpened] = field(default_factory=dict)  # ballot → its opening, until it is decided
     _votes: dict[str, dict[str, Vote]] = field(default_factory=dict)  # actuator → agent → its last vote
     _commands: dict[str, str] = field(default_factory=dict)  # command → operator
     _applied: dict[str, str] = field(default_factory=dict)  # actuator → the last applied decision
@@ -107,6 +107,7 @@ class Explanations:
         voters = {line.agent for line in decision.tally if line.stance != "silent"}
         opened = self._open.pop(decision.ballot, None)
         votes = self._votes.get(decision.actuator, {})
+        # A decision without a ballot leaves the votes on an open ballot in place.
         if opened is not None or all(ballot.actuator != decision.actuator for ballot in self._open.values()):
             self._votes.pop(decision.actuator, None)
         self.by_id[decision.id] = Explanation(
@@ -175,8 +176,8 @@ class Explanations:
 
 
 def matching_ids(prefix: str, ids: Iterable[str]) -> list[str]:
-    """Return the ids that start with this prefix, with or without leading zeros. If the number of exactly one id equals
-    the prefix, return only that id."""
+    """Return the ids that start with this prefix, with or without leading zeros. If the prefix equals the part before
+    the hyphen of exactly one id, return only that id."""
     if not prefix:
         return []
     unique_ids = dict.fromkeys(ids)

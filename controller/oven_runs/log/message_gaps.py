@@ -1,4 +1,4 @@
-"""Find missing learner messages by gaps in their numbers. The numbers count up from 0 in each incarnation."""
+"""Find missing learner messages by gaps in their numbers. Each start of the learner (incarnation) counts from 0."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class GapFinder:
     has_ended: bool = False
     """Whether the last incarnation has ended."""
     dropped_count: int = 0
-    """Number of observations that incarnations reported as dropped when they ended."""
-    _last: tuple[int, int] | None = None
+    """Number of dropped observations, as the learner reported them at the end of each incarnation."""
+    _last: tuple[int, int] | None = None  # incarnation and number of the last message
 
     def feed(self, body: LearnerMessage) -> None:
         """Add the next message."""

@@ -67,14 +67,13 @@ class MetricReader:
                 self._names |= {spec.name for spec in started.metrics}
                 self._spec = next((spec for spec in started.metrics if spec.name == self.name), self._spec)
             case Observation() | RunEnded() as body:
-                if not body.metrics.keys() <= self._names:
-                    self._names |= body.metrics.keys()
+                self._names.update(body.metrics)
                 if (value := body.metrics.get(self.name)) is not None:
                     self._measurements.append((body.tick, body.step, value, event.time))
 
     def history(self, run: str, max_points: int) -> MetricHistory:
-        """Return the measurements with at most `max_points` points, at least 5. Raises UnknownNameError if the run has
-        no metric of this name."""
+        """Return the measurements, reduced to at most `max_points` points. `max_points` must be at least 5. Raises
+        UnknownNameError if the run has no metric with this name."""
         if self.name not in self._names:
             raise UnknownNameError("metric", self.name, self._names)
         selected = [
@@ -105,8 +104,8 @@ class MetricReader:
 
 
 def select_indices(values: Sequence[float], limit: int) -> list[int]:
-    """Return the sorted indices of at most `limit` (at least 5) values. They are the first and the last value, and the
-    minimum, maximum and first non-finite value of equal intervals."""
+    """Return the sorted indices of at most `limit` values: the first, the last, and the minimum, maximum and first
+    non-finite value of each of several equal intervals. `limit` must be at least 5."""
     if len(values) <= limit:
         return list(range(len(values)))
     intervals = (limit - 2) // 3

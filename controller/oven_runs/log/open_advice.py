@@ -29,7 +29,7 @@ def format_remaining(advised: Decision, tick: int, tick_s: float = 0.0) -> str:
 
 def pending_advice(view: RunSummary) -> list[Decision]:
     """Return the advice that can still be approved, sorted by when it lapses."""
-    return sorted((d for d in view.advised.values() if not view.lapsed(d)), key=lambda d: d.expires_at_tick)
+    return sorted((d for d in view.advised.values() if not view.has_lapsed(d)), key=lambda d: d.expires_at_tick)
 
 
 class Reminders:

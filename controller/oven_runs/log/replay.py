@@ -24,7 +24,7 @@ wrote the log. Messages of agents and operators with another version are skipped
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """The first difference. `logged` is None for a missing output, `computed` for an unexpected one."""
+    """An output that differs from the log. `logged` is None for a missing output, `computed` for an unexpected one."""
 
     subject: str
     seq: int | None
@@ -39,14 +39,17 @@ class ReplayReport:
     run: str
     events: int = 0
     by_kind: Counter[str] = field(default_factory=Counter)
-    counters: Counter[str] = field(default_factory=Counter)  # why the mesh ignored messages
+    counters: Counter[str] = field(default_factory=Counter)
+    """Messages that the mesh ignored, by reason."""
     decisions: int = 0
     adopted: int = 0
     equal: int = 0
     different: list[str] = field(default_factory=list)
+    """Subjects of the outputs that differ. The next lists also contain subjects."""
     missing: list[str] = field(default_factory=list)
     unexpected: list[str] = field(default_factory=list)
-    pending: list[str] = field(default_factory=list)  # computed at the end of an unfinished log
+    pending: list[str] = field(default_factory=list)
+    """Subjects of the outputs that the mesh of an unfinished run may still publish."""
     first: Difference | None = None
     tick: int = 0
     finished: bool = False
@@ -63,8 +66,9 @@ class Replay:
     def __init__(self, run: str) -> None:
         self.mesh = Mesh(run)
         self._report = ReplayReport(run)
-        self._unmatched: dict[str, tuple[int, Output]] = {}  # outputs that were not read from the log yet
-        self._computed = self._last_logged = 0
+        self._unmatched: dict[str, tuple[int, Output]] = {}  # by subject: the outputs not yet read from the log
+        self._computed = 0  # number of outputs so far
+        self._last_logged = 0  # number of the last output that was read from the log
 
     def feed(self, event: Event) -> None:
         """Add the next event. Raises ConfigError if the log has another schema version."""
@@ -111,8 +115,8 @@ class Replay:
         else:
             report.different.append(event.subject)
         if report.first is None:
-            text = computed.decode() if computed is not None else None
-            report.first = Difference(event.subject, event.seq, event.data.decode(errors="replace"), text)
+            computed_text = computed.decode() if computed is not None else None
+            report.first = Difference(event.subject, event.seq, event.data.decode(errors="replace"), computed_text)
 
 
 def replay(events: Iterable[Event], run: str) -> ReplayReport:

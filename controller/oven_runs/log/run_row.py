@@ -10,7 +10,7 @@ from typing import Final
 from oven_runs.log.run_summary import RunSummary
 
 STALLED_S: Final = 15.0
-"""Minimum seconds without an event after which a live run counts as stalled. For slow runs it is ten times the pace."""
+"""Minimum seconds without an event after which a live run counts as stalled. In slow runs it is ten times `pace_s`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class RunRow:
     """Ids of the advice that an operator can still approve."""
     held: str = ""
     ended: str = ""
-    """The reason and detail from the learner's RunEnded; empty before it."""
+    """The reason and detail from the learner's RunEnded; empty until the run has ended."""
     malformed: int = 0
     """Number of invalid events and of lines that are not events."""
     not_applied: int = 0
@@ -116,11 +116,11 @@ def add_summary(row: RunRow, summary: RunSummary) -> RunRow:
         adopted=summary.adopted,
         rejected=summary.rejected,
         would_set=summary.would_set,
-        advised=tuple(d.id for d in summary.advised.values() if not summary.lapsed(d)),
+        advised=tuple(d.id for d in summary.advised.values() if not summary.has_lapsed(d)),
         held=summary.held,
         ended=(f"{ended.reason}: {ended.detail}" if ended.detail else ended.reason) if ended else "",
         malformed=summary.malformed,
-        not_applied=sum(n for status, n in summary.receipts.items() if status not in ("applied", "noop")),
+        not_applied=sum(count for status, count in summary.receipts.items() if status not in ("applied", "noop")),
         newest_time=summary.last_time.astimezone(UTC).isoformat() if summary.last_time else "",
     )
 

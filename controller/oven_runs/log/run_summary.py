@@ -46,6 +46,7 @@ class AgentView:
 
     live: bool = False
     cannot_fire: str = ""
+    """The reason why the agent cannot propose anything in this run, in its own words; empty if it can."""
     shadow: str = ""
     """The reason why its votes do not count; empty if they do."""
     last_tick: int = 0
@@ -79,6 +80,7 @@ class RunSummary:
     unchanged_readings: dict[str, int] = field(default_factory=dict)
     """For each metric, the number of readings in which it kept its first value; 0 once the value has changed."""
     knobs: dict[str, Value] = field(default_factory=dict)
+    """Actuator → its current value."""
     agents: dict[str, AgentView] = field(default_factory=dict)
     adopted: int = 0
     rejected: int = 0
@@ -123,13 +125,13 @@ class RunSummary:
                 self._start(body)
             case RunEnded() as body:
                 self.ended, self.step, self.tick = body, body.step, max(self.tick, body.tick)
-                self._measure(body.metrics)
+                self._add_metrics(body.metrics)
             case Observation() as body:
                 self.tick, self.step, self.progress = max(self.tick, body.tick), body.step, body.progress
                 self.observations += 1
                 self.judge_tokens += body.metrics.get("committee/tokens", 0.0)
                 self.judge_usd += body.metrics.get("committee/cost_usd", 0.0)
-                self._measure(body.metrics)
+                self._add_metrics(body.metrics)
             case AgentStatus() as body:
                 self._add_status(event.author, body)
             case Vote() as body:
@@ -177,7 +179,7 @@ class RunSummary:
         initial = {spec.name: spec.value for spec in self.specs if spec.kind != "action"}
         return [(name, value) for name, value in self.knobs.items() if name in initial and value != initial[name]]
 
-    def lapsed(self, decision: Decision) -> bool:
+    def has_lapsed(self, decision: Decision) -> bool:
         """Whether advice is too old to be approved."""
         return self.tick > decision.expires_at_tick
 
@@ -241,13 +243,13 @@ class RunSummary:
         """Handle a receipt without a decision: for a command, or from the learner about its last weights."""
         if receipt.actuator == BEST:
             self.ended_with = receipt.reason
-        name, command = self.commands.pop(receipt.command, ("", None))
+        operator, command = self.commands.pop(receipt.command, ("", None))
         if receipt.actuator != "run.hold" or receipt.status != "applied":
             return
         if command is not None and command.action == "resume":
             self.held = ""
         else:
-            self.held = f"{name}: {receipt.reason}" if name else receipt.reason
+            self.held = f"{operator}: {receipt.reason}" if operator else receipt.reason
 
     def _add_command(self, author: str, body: OperatorCommand | CommandAnswer) -> None:
         if isinstance(body, CommandAnswer):
@@ -265,9 +267,10 @@ class RunSummary:
             self.muted[command.agent] = answer.operator
         elif command.action == "unmute":
             self.muted.pop(command.agent, None)
-        elif command.action == "veto":
+        elif command.action == "veto" and not answer.decision:  # it did not revert a decision, but may remove advice
             vetoed = command.subject_id or command.actuator
-            self.advised = {a: d for a, d in self.advised.items() if answer.decision or vetoed not in (d.id, a)}
+            advice = self.advised.items()
+            self.advised = {name: decision for name, decision in advice if vetoed not in (decision.id, name)}
         self._update_shadows()
 
     def _update_shadows(self) -> None:
@@ -280,7 +283,7 @@ class RunSummary:
             else:
                 agent.shadow = "requested by the agent" if agent.joined_as_shadow else ""
 
-    def _measure(self, metrics: dict[str, float]) -> None:
+    def _add_metrics(self, metrics: dict[str, float]) -> None:
         self.metrics.update(metrics)
         for name, value in metrics.items():
             if self.first_values.setdefault(name, value) != value:
@@ -289,8 +292,8 @@ class RunSummary:
                 self.unchanged_readings[name] = self.unchanged_readings.get(name, 0) + 1
 
     def held_out(self) -> list[str]:
-        """Return the announced held-out metrics. Without any, return the metrics of evaluations, except for speed.
-        Metrics with a direction come first, and a total before its parts: `eval/accuracy` before
+        """Return the announced held-out metrics. If there are none, return the evaluations' metrics that are not about
+        speed. Metrics with a direction come first, and a total before its parts: `eval/accuracy` before
         `eval/accuracy/len3`."""
         declared = [spec for spec in self.started.metrics if spec.held_out] if self.started else []
         if declared:
@@ -300,9 +303,9 @@ class RunSummary:
         return sorted(measured, key=lambda name: name.count("/"))
 
     def target(self) -> str | None:
-        """Return the metric that shows how well the run is doing, or None before one was measured. It is the first
-        held-out metric, or the training signal without a held-out metric. A metric that was constant for CONSTANT_AFTER
-        measurements is skipped if another one changes."""
+        """Return the metric that shows how well the run is doing, or None if none has been measured yet. It is the
+        first held-out metric, or the training signal if there is no held-out metric. A metric that was constant for
+        CONSTANT_AFTER measurements is skipped if another one changes."""
         held_out = [name for name in self.held_out() if name in self.metrics]
         signal = training_signal(self.metrics)
         candidates = [*held_out, *([signal] if signal else [])]
@@ -312,6 +315,7 @@ class RunSummary:
 
 def verdict_text(verdict: Verdict, reason: str) -> Verdict | Literal["would set"]:
     """Return the verdict to display: "would set" if a proposal was rejected only because autonomy is `observe`."""
+    # The prefix makes the marker match at the start of the reason as well.
     return "would set" if verdict == "rejected" and OBSERVE_MARKER in f"; {reason}" else verdict
 
 

@@ -14,7 +14,7 @@ from oven_core.terminal_text import clean
 MISSING = "–"
 """Text in place of a missing number."""
 BAR_CELLS = 8
-"""Maximum length of a bar on either side of the middle."""
+"""Maximum length of a bar on either side of the middle, in terminal cells."""
 
 
 def group_lines(stored: StoredGroup) -> Iterator[str]:
@@ -25,7 +25,7 @@ def group_lines(stored: StoredGroup) -> Iterator[str]:
     yield from _quoted(group.prompt)
     max_advantage = max_abs_advantage(group)
     for index, completion in enumerate(group.completions):
-        scores = f"reward {number(completion.reward)}, advantage {format_signed(completion.advantage)}"
+        scores = f"reward {format_number(completion.reward)}, advantage {format_signed(completion.advantage)}"
         yield f"  {index + 1}  {scores}  {bar(completion.advantage, max_advantage)}".rstrip()
         yield from _quoted(completion)
         for member in group.members:
@@ -50,7 +50,7 @@ def member_line(member: MemberScores, index: int) -> str:
     reason = member.reasons[index] if index < len(member.reasons) else ""
     if score is None and member.abstained:
         return clean(f"{member.member} {MISSING} ({member.abstained})")
-    return clean(f"{member.member} {number(score)}" + (f": {reason}" if reason else ""))
+    return clean(f"{member.member} {format_number(score)}" + (f": {reason}" if reason else ""))
 
 
 def text_lines(shown: ShownText) -> list[str]:
@@ -64,13 +64,13 @@ def text_lines(shown: ShownText) -> list[str]:
     return lines
 
 
-def number(value: float | None) -> str:
-    """Format a number with three digits, or MISSING."""
+def format_number(value: float | None) -> str:
+    """Format a number with three significant digits, or return MISSING."""
     return MISSING if value is None or math.isnan(value) else f"{value:.3g}"
 
 
 def format_signed(value: float | None) -> str:
-    """Format a number with its sign, or MISSING."""
+    """Format a number with its sign and three significant digits, or return MISSING."""
     return MISSING if value is None or math.isnan(value) else f"{value:+.3g}"
 
 

@@ -9,9 +9,11 @@ from typing import Final
 
 from oven_core.errors import ConfigError
 
-_UNITS: Final = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_UNIT_SECONDS: Final = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+MAX_LENGTH: Final = 15
+"""Maximum number of characters in a step or duration."""
 _DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)([smhd])")
-FORMS: Final = "a step such as 120, or a time such as 90s, 30m, 2h or 1d"
+FORMS: Final = "a step such as 120, or a duration such as 90s, 30m, 2h or 1d"
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,11 +28,12 @@ class Since:
         """Parse a step ("120") or a duration ("30m"). Raises ConfigError."""
         if not text:
             return cls()
-        if text.isascii() and text.isdigit() and len(text) <= 15:
-            return cls(step=int(text))
-        if (match := _DURATION.fullmatch(text)) and len(text) <= 15:
-            return cls(seconds=float(match[1]) * _UNITS[match[2]])
-        raise ConfigError(f"since {text[:40]!r} is neither a step nor a time; write {FORMS}")
+        if len(text) <= MAX_LENGTH:
+            if text.isascii() and text.isdigit():
+                return cls(step=int(text))
+            if match := _DURATION.fullmatch(text):
+                return cls(seconds=float(match[1]) * _UNIT_SECONDS[match[2]])
+        raise ConfigError(f"since {text[:40]!r} is neither a step nor a duration; write {FORMS}")
 
     def includes(self, step: int, time: datetime, newest_time: datetime | None) -> bool:
         """Whether this step or time is at or after the start. `newest_time` is the time of the newest event."""

@@ -22,6 +22,7 @@ from oven_core.mesh.reputation import brier, claimed_probability
 from oven_core.protocol.messages import Outcome
 
 BINS = 10
+"""Number of equally wide bins between probability 0 and 1."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,8 @@
 """The prior service's process: a NATS microservice that answers from one frozen graph.
 
 It answers a malformed request with an error in the microservice's headers. It replies only to inboxes, because the
-requester chooses the reply subject. Otherwise a request could make the service write where its sender may not.
+requester chooses the reply subject. Otherwise a client could make the service publish on subjects that are forbidden to
+the client itself.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ import typer
 from nats.micro.request import Request, ServiceError
 from nats.micro.service import ServiceConfig
 
-from oven_core.bus.connection import PATIENT_S, Bus
+from oven_core.bus.connection import PATIENT_CONNECT_TIMEOUT_S, Bus
 from oven_core.bus.nats_client import reply_subject
 from oven_core.cancellation import on_termination
 from oven_core.errors import ConfigError, OvenError
@@ -74,7 +75,10 @@ def serve(
 async def _serve_until_stopped(answers: Answers, url: str, credentials: Credentials | None, paths: GraphPaths) -> None:
     stop = asyncio.Event()
     on_termination(stop.set)
-    async with Bus.connect(url, credentials, name="kg", timeout_s=PATIENT_S) as bus, run_service(bus, answers, paths):
+    async with (
+        Bus.connect(url, credentials, name="kg", timeout_s=PATIENT_CONNECT_TIMEOUT_S) as bus,
+        run_service(bus, answers, paths),
+    ):
         graph = answers.graph
         log.info("graph %s, %d nodes, %d edges", graph.sha[:12], len(graph.nodes), len(graph.edges))
         if answers.large is not None:

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Sequence
 
-from oven_core.bus.connection import CONNECT_S, PATIENT_S, Bus
+from oven_core.bus.connection import CONNECT_TIMEOUT_S, PATIENT_CONNECT_TIMEOUT_S, Bus
 from oven_core.cancellation import end
 from oven_core.errors import BusError
 from oven_core.security.credentials import Credentials
@@ -46,11 +46,11 @@ class BusSession:
         self._extra_tasks = extra_tasks
 
     async def open(self, begin: Callable[[Bus], Awaitable[object]]) -> Bus:
-        """Return the first connection, after `begin` has read the log. Raises OvenError, or BusError for a timeout."""
+        """Return the first connection, after `begin` has read the log. Raises OvenError, also for a timeout."""
         connections: list[Bus] = []
 
         async def connect_and_begin() -> None:
-            connections.append(await self._connect(PATIENT_S))
+            connections.append(await self._connect(PATIENT_CONNECT_TIMEOUT_S))
             await begin(connections[0])
 
         opening, last_progress = asyncio.create_task(connect_and_begin()), -1
@@ -78,7 +78,7 @@ class BusSession:
                 return
             bus = await self._reconnect(failure)
 
-    async def _connect(self, timeout_s: float = CONNECT_S) -> Bus:
+    async def _connect(self, timeout_s: float = CONNECT_TIMEOUT_S) -> Bus:
         return await Bus.open(self._url, self._credentials, name="learner", timeout_s=timeout_s, reconnect=False)
 
     async def _use(self, bus: Bus) -> BaseException:
@@ -93,7 +93,7 @@ class BusSession:
             if self._writer.is_finished:
                 await bus.close()
         finally:
-            await bus.abort()  # first, because tasks that are waiting for the server cannot be cancelled before
+            await bus.abort()  # first, because only then can tasks that are waiting for the server be cancelled
             await end(*tasks, limit_s=1)
         return failure
 

@@ -1,7 +1,7 @@
-"""Transfers all numbers of a step from the device at once, without waiting for the device. On a CUDA device the numbers
-of a step are stacked and copied into pinned memory, behind the kernels that are already queued. They are published once
-a CUDA event shows that they have arrived, at the end of their step or a later one. They are always published in order,
-each under its own tick and step. On other devices they are available immediately."""
+"""Transfers all metrics of a step from the device at once, without waiting for the device. On a CUDA device they are
+stacked and copied into pinned memory, behind the kernels that are already queued. They are published at the end of the
+first step after a CUDA event shows that they have arrived. Steps are always published in order, each with its own tick.
+On other devices the values are available immediately."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Signal(Protocol):
 
 @dataclass(slots=True)
 class Transfer:
-    """Numbers that are being copied from the device. `values` (len(names),) are valid once `signal` has occurred."""
+    """Numbers that are being copied from the device. `values` (len(names),) is valid once `signal` has completed."""
 
     names: tuple[str, ...]
     values: torch.Tensor
@@ -43,12 +43,12 @@ class Transfer:
         return dict(zip(self.names, self.values.tolist(), strict=True))
 
 
-Start = Callable[[Mapping[str, torch.Tensor]], Transfer]
+StartTransfer = Callable[[Mapping[str, torch.Tensor]], Transfer]
 
 
-def transfer(numbers: Mapping[str, torch.Tensor]) -> Transfer:
-    """Start to transfer scalars, each from its device. On CUDA this does not wait. On other devices the values are
-    complete on return."""
+def start_transfer(numbers: Mapping[str, torch.Tensor]) -> Transfer:
+    """Start copying scalar tensors from their devices. On CUDA this does not wait for the values. On other devices the
+    transfer has finished on return."""
     names = tuple(numbers)
     scalars = [number.detach().reshape(()) for number in numbers.values()]
     if not any(scalar.is_cuda for scalar in scalars):
@@ -78,7 +78,7 @@ class Readback:
     publish: Publish
     absent_if_nan: frozenset[str] = frozenset()
     """Names of numbers for which NaN means that there was nothing to measure. Any other NaN is published."""
-    start: Start = transfer
+    start: StartTransfer = start_transfer
     _pending: deque[_Step] = field(default_factory=deque)
     _current: Transfer | None = None
 

@@ -1,7 +1,7 @@
-"""The learning rate as a multiplier on the user's own schedule, for any torch optimizer and scheduler. A new `lr` in a
-parameter group lasts only one step, because the scheduler overwrites it. Scaled base rates in the scheduler last beyond
-its next step, and checkpoints save them. The scale itself is stored in the parameter groups, which are saved in the
-optimizer's state. So a resumed run knows which part of its rates comes from the user."""
+"""A multiplier on the user's own learning-rate schedule, for any torch optimizer and scheduler. Setting `lr` in a
+parameter group affects only one step, because the scheduler overwrites it. So the scheduler's base rates are scaled,
+which last and are saved in checkpoints. The scale itself is stored in the parameter groups, and therefore in the
+optimizer's saved state. A resumed run divides by it to recover the user's own rates."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 USER_BOUNDS = (0.1, 3.0)
 """Default bounds of scalars, as multiples of the user's own value."""
-KEY = "oven_lr_scale"
+KEY = "oven_lr_scale"  # key of the scale in a parameter group
 GROUP_KEYS = ("lr", "initial_lr", "max_lr", "min_lr")
 """Keys of rates that schedulers store in a parameter group. The last two are from OneCycleLR."""
 SCHEDULER_FIELDS = ("base_lrs", "max_lrs", "min_lrs", "_init_lrs")
@@ -52,7 +52,7 @@ class LearningRateScale:
         scale = self.read()
         scaled_rates = [expected, *self._last_rates()]
         for index, (group, rate) in enumerate(zip(self.optimizer.param_groups, self.rates(), strict=True)):
-            if any(rates_equal(rates[index : index + 1], [rate]) for rates in scaled_rates if index < len(rates)):
+            if any(rates_equal([rates[index]], [rate]) for rates in scaled_rates if index < len(rates)):
                 group["lr"] /= scale
         self._rescale(1.0, GROUP_KEYS[1:])
 
@@ -65,7 +65,7 @@ class LearningRateScale:
         """Return the learning rate of each parameter group in the next optimizer step."""
         return [float(group["lr"]) for group in self.optimizer.param_groups]
 
-    def match_schedule(self, rates: list[float]) -> bool:
+    def matches_schedule(self, rates: list[float]) -> bool:
         """Whether a known scheduler has set these rates. Also true if no scheduler reports its rates."""
         last_rates = self._last_rates()
         return self.has_scheduler and (not last_rates or any(rates_equal(known, rates) for known in last_rates))
@@ -124,7 +124,7 @@ def _with_nested(scheduler: Any) -> list[Any]:
     """Return the scheduler and all schedulers within it. SequentialLR and ChainedScheduler contain others."""
     if scheduler is None:
         return []
-    return [scheduler, *(inner for part in _nested(scheduler) for inner in _with_nested(part))]
+    return [scheduler, *(inner for child in _nested(scheduler) for inner in _with_nested(child))]
 
 
 def _nested(scheduler: Any) -> Sequence[Any]:

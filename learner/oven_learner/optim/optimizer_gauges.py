@@ -22,15 +22,15 @@ ALL_GAUGES = (ALIGNMENT, WEIGHT_NORM, UPDATE_RATIO)
 ABSENT_IF_NAN = frozenset({ALIGNMENT.name, UPDATE_RATIO.name})
 """Gauges for which NaN means that there was nothing to measure. Other gauges show a NaN in weights or gradients."""
 ADAM_LIKE = ("Adam", "AdamW", "NAdam", "RAdam", "Adamax", "Lion", "Adafactor", "RMSprop")
-"""Optimizers whose step per weight is about as long as the learning rate, regardless of the gradient's size. Subclasses
-and 8-bit versions count too. Agents know the correct ratio of update to weights only for these optimizers."""
+"""Optimizers that change each weight by about the learning rate, regardless of the gradient's size. Subclasses and
+8-bit versions count too. Agents know the correct ratio of update to weights only for these optimizers."""
 MOMENTUM_RANGE = (0.8, 0.95)
-"""Decays for which another optimizer's buffer can replace Adam's first moment, whose usual decay is 0.9. If gradients
-are mostly noise, the cosine with a mean of decay β grows as √((1 + β)/(1 − β)), and agents know its size for Adam."""
+"""Momentum values with which another optimizer's buffer can stand in for Adam's first moment (usual decay 0.9). The
+cosine depends on the decay β: with mostly noisy gradients it grows as √((1 + β)/(1 − β)). Agents expect Adam's size."""
 MEAN_DECAY = 0.9
 """Decay of RunningMean."""
 MAX_COPY_BYTES = 128 * 1024 * 1024
-"""Maximum bytes of a copy of the weights for a gauge. There may be two: a mean, and the weights before the step."""
+"""Maximum bytes of one extra buffer for a gauge. There may be two: mean gradients, and the weights before the step."""
 QUANTIZED = "8bit"
 """Part of the names of optimizers whose state contains codes and scales (bitsandbytes) instead of numbers."""
 

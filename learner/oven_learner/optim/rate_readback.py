@@ -46,15 +46,15 @@ class RateReadback:
         """Learning rate of the last step."""
         self._expected = scale.rates()
         self._unscaled_rates: list[float] = []  # the last step's rates, without the scale
-        self._loop_read_scale = self._loop_knows_scale = False
-        self._foreign_steps = self._undone_changes = 0
+        self._loop_read_scale = self._loop_knows_scale = False  # since the last step, and ever
+        self._foreign_steps = self._undone_count = 0
         self._change: _Change | None = None
-        self._undone_setting: tuple[float, float, str] | None = None
+        self._undone_change: tuple[float, float, str] | None = None
         self._has_warned = False
         self._hooks: list[Any] = []
         if hasattr(scale.optimizer, "register_step_pre_hook"):
             self._hooks = [
-                before_update(scale.optimizer, lambda first: self.before_step() if first else None),
+                before_update(scale.optimizer, lambda is_first: self.before_step() if is_first else None),
                 scale.optimizer.register_step_post_hook(lambda *_: self.on_restore()),
             ]
 
@@ -104,11 +104,11 @@ class RateReadback:
 
     @property
     def is_certain(self) -> bool:
-        return self.scale.has_scheduler and not self._foreign_steps and not self._undone_changes
+        return self.scale.has_scheduler and not self._foreign_steps and not self._undone_count
 
     def refusal(self) -> str:
         unknown_scheduler = self.scale.has_unknown_scheduler and not self._loop_knows_scale
-        if max(self._foreign_steps, self._undone_changes) < MAX_CONFLICTS and not unknown_scheduler:
+        if max(self._foreign_steps, self._undone_count) < MAX_CONFLICTS and not unknown_scheduler:
             return ""
         return f"your loop sets the rate itself (the last step used {self.used_rate:g}): {self._remedy}"
 
@@ -128,7 +128,7 @@ class RateReadback:
         return change.verdict
 
     def take_undone_change(self) -> tuple[float, float, str] | None:
-        undone_change, self._undone_setting = self._undone_setting, None
+        undone_change, self._undone_change = self._undone_change, None
         return undone_change
 
     def close(self) -> None:
@@ -139,7 +139,8 @@ class RateReadback:
     def _check(self, rates: list[float]) -> None:
         change, expected = self._change, self._expected
         open_change = change if change is not None and change.verdict is None else None
-        if rates_equal(expected, rates) or self.scale.match_schedule(rates) or self._is_multiplied(rates, open_change):
+        is_expected = rates_equal(expected, rates) or self.scale.matches_schedule(rates)
+        if is_expected or self._is_multiplied(rates, open_change):
             self._foreign_steps = 0
             if open_change is not None and (rates[0] or self.scale.has_scheduler):  # a rate of 0 proves nothing
                 open_change.is_used = True
@@ -181,9 +182,9 @@ class RateReadback:
         if self.scale.read() != 1:
             self.scale.yield_to_loop(expected)
         if before != 1:
-            self._undone_setting = (before, 1.0, explanation)
+            self._undone_change = (before, 1.0, explanation)
         if change is not None or before != 1:
-            self._undone_changes += 1
+            self._undone_count += 1
             if not self._has_warned:
                 log.warning("optimizer.lr_scale: %s", explanation)
             self._has_warned = True
@@ -208,13 +209,13 @@ def before_update(optimizer: Any, callback: Callable[[bool], object]) -> Any:
 
 def _with_callback(closure: Callable[[], Any], callback: Callable[[bool], object]) -> Callable[[], Any]:
     """Return the closure with a call of `callback` after it."""
-    first = True
+    is_first = True
 
     def wrapped() -> Any:
-        nonlocal first
+        nonlocal is_first
         result = closure()
-        callback(first)
-        first = False
+        callback(is_first)
+        is_first = False
         return result
 
     return wrapped

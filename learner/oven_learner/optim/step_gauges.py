@@ -23,7 +23,7 @@ log = logging.getLogger("oven.learner")
 CLIP, GRAD_NORM = "grad.clip", "grad_norm"
 RATE = MetricSpec(name="learning_rate", unit="rate used in this step")
 SKIPPED = "_skipped"
-"""Key in a step's numbers for whether a gradient scaler made the optimizer skip the step."""
+"""Key in a step's numbers for a flag that is above 0 if a gradient scaler made the optimizer skip the step."""
 
 
 class StepGauges:
@@ -39,8 +39,8 @@ class StepGauges:
         publishes: bool = True,
         unmeasured: str = "",
     ) -> None:
-        """`publishes` is for this rank. `unmeasured` is the reason why the gradient norm is not measured, or an empty
-        string."""
+        """`publishes` says whether this rank publishes its gauges. `unmeasured` is the reason why the gradient norm is
+        not measured, or an empty string."""
         self._rate, self._gauges, self._publish_metrics = rate, gauges, publish
         self._clip, self._publishes = clip, publishes
         self._measures_norm = not unmeasured
@@ -116,9 +116,9 @@ class StepGauges:
 
 
 class Clip:
-    """Gradient clipping before each step, exactly like `clip_grad_norm_(model.parameters(), norm)`. This includes the
-    gradients of frozen weights and of the model's other optimizers. Without a model, it clips the parameters of the
-    optimizer."""
+    """Gradient clipping before each step, exactly like `clip_grad_norm_(model.parameters(), norm)`. This includes
+    gradients of frozen weights, and of weights that other optimizers train. Without a model, only the optimizer's own
+    parameters are clipped."""
 
     def __init__(self, norm: float, model: Any = None) -> None:
         """Raises ConfigError if `norm` is not a positive number."""

@@ -19,7 +19,7 @@ CHUNK = 2**24
 """Maximum number of elements per computation, to limit the extra memory."""
 
 Piece = tuple[torch.Tensor, torch.Tensor, torch.Tensor, Any, Any]
-"""Weights, first moment, second moment, ε √c₂ and √c₂/c₁ of a part of a parameter."""
+"""A part of a parameter: its weights, first moment, second moment, ε √c₂ and √c₂/c₁."""
 
 
 def is_supported(optimizer: Any) -> bool:
@@ -48,7 +48,7 @@ def trained_parameters(optimizer: Any) -> list[torch.nn.Parameter]:
 def weight_norm(optimizer: Any) -> torch.Tensor | None:
     """Return the norm of all trained weights together, on their device, in one pass."""
     weights = trained_parameters(optimizer)
-    return _norm(_norms(weights)) if weights else None
+    return _combined(_norms(weights)) if weights else None
 
 
 class Copies:
@@ -59,6 +59,7 @@ class Copies:
 
     @torch.no_grad()
     def take(self, optimizer: Any) -> None:
+        """Copy the current weights."""
         for parameter in trained_parameters(optimizer):
             if parameter in self._copies:
                 self._copies[parameter].copy_(parameter.detach())
@@ -75,7 +76,7 @@ class Copies:
         for part in slices([weights.numel() for weights, _ in pairs]):
             weights, copies = (list(side) for side in zip(*pairs[part], strict=True))
             norms += _norms(torch._foreach_sub(weights, copies))
-        return _norm(norms)
+        return _combined(norms)
 
 
 @torch.no_grad()
@@ -85,19 +86,19 @@ def update_norm(optimizer: Any) -> torch.Tensor | None:
     eight passes over the weights, or eleven with decay, and needs memory for 2 × CHUNK elements. Returns None without
     any gradient."""
     norms = [norm for group in optimizer.param_groups for norm in _piece_norms(optimizer, group)]
-    return _norm(norms) if norms else None
+    return _combined(norms) if norms else None
 
 
 def _piece_norms(optimizer: Any, group: dict[str, Any]) -> Iterator[torch.Tensor]:
     """Yield the norm of the update of each piece."""
-    decoupled = group.get("decoupled_weight_decay", isinstance(optimizer, torch.optim.AdamW))
+    is_decoupled = group.get("decoupled_weight_decay", isinstance(optimizer, torch.optim.AdamW))
     rate = float(group["lr"])
-    decay = float(group["weight_decay"]) if decoupled else 0.0
+    decay = float(group["weight_decay"]) if is_decoupled else 0.0
     shrinkage = rate * decay  # λ in the formula above
-    for part in _parts(_pieces(optimizer, group)):
-        weights, first, second, margins, corrections = (list(side) for side in zip(*part, strict=True))
+    for batch in _batches(_pieces(optimizer, group)):
+        weights, first, second, epsilons, corrections = (list(column) for column in zip(*batch, strict=True))
         roots = torch._foreach_sqrt(second)
-        torch._foreach_add_(roots, margins)
+        torch._foreach_add_(roots, epsilons)
         if shrinkage:  # (1 − λ)/λ · (w − w') = w' + u/λ, in fewer passes than u + λ w'
             torch._foreach_mul_(roots, [decay / correction for correction in corrections])
             norms = _norms(torch._foreach_addcdiv(weights, first, roots))
@@ -121,13 +122,13 @@ def _pieces(optimizer: Any, group: dict[str, Any]) -> Iterator[Piece]:
     steps = (steps if steps.is_cuda else steps.cpu()).double()
     beta1, beta2 = map(float, group["betas"])
     root = (1 - beta2**steps).sqrt()
-    margins = _scalars(float(group["eps"]) * root)
+    epsilons = _scalars(float(group["eps"]) * root)
     corrections = _scalars(root / (1 - beta1**steps))
     second_key = "max_exp_avg_sq" if group["amsgrad"] else "exp_avg_sq"
-    for parameter, margin, correction in zip(updated, margins, corrections, strict=True):
+    for parameter, epsilon, correction in zip(updated, epsilons, corrections, strict=True):
         state = optimizer.state[parameter]
         for weights, first, second in _split(parameter.detach(), state["exp_avg"], state[second_key]):
-            yield weights, first, second, margin, correction
+            yield weights, first, second, epsilon, correction
 
 
 def _scalars(numbers: torch.Tensor) -> Sequence[Any]:
@@ -146,22 +147,22 @@ def _split(*tensors: torch.Tensor) -> Iterator[tuple[torch.Tensor, ...]]:
     return zip(*(torch.split(tensor, rows) for tensor in tensors), strict=True)
 
 
-def _parts(pieces: Iterable[Piece]) -> Iterator[list[Piece]]:
+def _batches(pieces: Iterable[Piece]) -> Iterator[list[Piece]]:
     """Yield lists of pieces with at most CHUNK elements together. A larger piece gets its own list."""
-    part: list[Piece] = []
+    batch: list[Piece] = []
     size = 0
     for piece in pieces:
-        if part and size + piece[0].numel() > CHUNK:
-            yield part
-            part, size = [], 0
-        part.append(piece)
+        if batch and size + piece[0].numel() > CHUNK:
+            yield batch
+            batch, size = [], 0
+        batch.append(piece)
         size += piece[0].numel()
-    if part:
-        yield part
+    if batch:
+        yield batch
 
 
 def slices(sizes: list[int]) -> Iterator[slice]:
-    """Yield slices of tensors with at most CHUNK elements together. A larger tensor gets its own slice."""
+    """Yield slices of tensors with these sizes, each of at most CHUNK elements. A larger tensor gets its own slice."""
     start = total = 0
     for index, size in enumerate(sizes):
         if total and total + size > CHUNK:
@@ -173,11 +174,11 @@ def slices(sizes: list[int]) -> Iterator[slice]:
 
 def _norms(tensors: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
     """Return the norm of each tensor, in float32 or better."""
-    double = any(tensor.dtype == torch.float64 for tensor in tensors)
-    return torch._foreach_norm(list(tensors), dtype=torch.float64 if double else torch.float32)
+    has_float64 = any(tensor.dtype == torch.float64 for tensor in tensors)
+    return torch._foreach_norm(list(tensors), dtype=torch.float64 if has_float64 else torch.float32)
 
 
-def _norm(norms: Sequence[torch.Tensor]) -> torch.Tensor:
+def _combined(norms: Sequence[torch.Tensor]) -> torch.Tensor:
     """Return the norm of all tensors together, given the norm of each."""
     norm: torch.Tensor = torch.linalg.vector_norm(torch.stack(list(norms)))
     return norm

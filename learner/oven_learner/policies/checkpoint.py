@@ -45,7 +45,7 @@ def save(trainer: Any, output: Path) -> Path:
         model=_shapes(trainer),
     )
     checkpoint_record.finish(folder, record)
-    complete = [path for path in checkpoint_record.in_folder(output) if not checkpoint_record.problem(path)]
+    complete = [path for path in checkpoint_record.all_checkpoints(output) if not checkpoint_record.problem(path)]
     oldest_first = sorted(complete, key=lambda path: (path / checkpoint_record.RECORD).stat().st_mtime_ns)
     for path in oldest_first[:-MAX_CHECKPOINTS]:
         shutil.rmtree(path, ignore_errors=True)
@@ -62,7 +62,7 @@ def abandon_after(output: Path | None, step: int) -> None:
     """Mark the checkpoints of later steps as abandoned because of a rollback."""
     if output is None:
         return
-    for path, record in list(checkpoint_record.complete(output, os.environ.get("OVEN_RUN", ""), TRAINING)):
+    for path, record in list(checkpoint_record.complete_checkpoints(output, os.environ.get("OVEN_RUN", ""), TRAINING)):
         if record.step > step:
             checkpoint_record.rewrite(path, record.model_copy(update={"abandoned": f"rolled back to step {step}"}))
 

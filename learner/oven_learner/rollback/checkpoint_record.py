@@ -1,7 +1,7 @@
-"""Records in checkpoint folders that show which checkpoints are complete, and to which one to roll back. The trainer
-writes `checkpoint-N/` file by file. Before the first file, the folder is marked with `oven.part`. After the last one,
-`oven.json` is written atomically with the size of every file, and then the mark is removed. So a checkpoint is complete
-if it has no mark and every file has its recorded size. This module does not import torch."""
+"""Records in checkpoint folders, which show which checkpoints are complete and when they were saved. The trainer writes
+`checkpoint-N/` file by file. Before the first file, the marker `oven.part` is created in the folder. After the last
+one, `oven.json` is written atomically with the size of every file, and then the marker is removed. So a checkpoint is
+complete if it has no marker and every file has its recorded size. This module does not import torch."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def begin(folder: Path) -> None:
 
 
 def finish(folder: Path, record: Record) -> None:
-    """Mark the checkpoint as complete, by recording the file sizes and removing the mark."""
+    """Mark the checkpoint as complete, by recording the file sizes and removing the marker."""
     files = {
         str(path.relative_to(folder)): path.stat().st_size
         for path in sorted(folder.rglob("*"))
@@ -113,15 +113,15 @@ def step_of(folder: Path) -> int:
     return int(match.group(1)) if match else -1
 
 
-def in_folder(output: Path) -> list[Path]:
+def all_checkpoints(output: Path) -> list[Path]:
     """Return all checkpoints in the folder, complete or not, in the order of their steps."""
     checkpoints = [path for path in output.glob("checkpoint-*") if path.is_dir() and step_of(path) >= 0]
     return sorted(checkpoints, key=step_of)
 
 
-def complete(output: Path, run: str, training: str) -> Iterator[tuple[Path, Record]]:
+def complete_checkpoints(output: Path, run: str, training: str) -> Iterator[tuple[Path, Record]]:
     """Yield the complete checkpoints of one training run, without those that a rollback has abandoned."""
-    for path in in_folder(output):
+    for path in all_checkpoints(output):
         if problem(path):
             continue
         record = read(path)
@@ -131,13 +131,14 @@ def complete(output: Path, run: str, training: str) -> Iterator[tuple[Path, Reco
 
 def newest(output: Path, run: str, training: str, tick: int | None = None) -> tuple[Path, Record] | None:
     """Return the newest complete checkpoint up to `tick`. Ticks never decrease, but a rollback decreases the step."""
-    candidates = [entry for entry in complete(output, run, training) if tick is None or entry[1].tick <= tick]
+    checkpoints = complete_checkpoints(output, run, training)
+    candidates = [(path, record) for path, record in checkpoints if tick is None or record.tick <= tick]
     return max(candidates, key=lambda entry: (entry[1].tick, entry[1].step), default=None)
 
 
 def abandon(output: Path, run: str, training: str, after_tick: int, cause: str) -> None:
     """Mark later checkpoints as abandoned, because a rollback to `after_tick` has discarded their steps."""
-    for path, record in list(complete(output, run, training)):
+    for path, record in list(complete_checkpoints(output, run, training)):
         if record.tick > after_tick:
             rewrite(path, record.model_copy(update={"abandoned": cause}))
 
@@ -149,7 +150,7 @@ def checkpoint_to_resume(output: Path, run: str, training: str) -> Path | None:
     latest = newest(output, run, training)
     if latest is not None:
         return latest[0]
-    candidates = [path for path in in_folder(output) if not is_of_other_training(path, run, training)]
+    candidates = [path for path in all_checkpoints(output) if not is_of_other_training(path, run, training)]
     usable = [path for path in candidates if not problem(path) and not _is_abandoned(path, run)]
     if usable:
         return usable[-1]
@@ -177,11 +178,11 @@ def read_for_resume(folder: Path, run: str, model: dict[str, tuple[int, ...]]) -
     """Return the record of a checkpoint from which training is about to resume, or None if it has no record. Raises
     ConfigError if the checkpoint is incomplete, or from another run or model."""
     if not folder.is_dir():
-        existing = ", ".join(path.name for path in in_folder(folder.parent)) or "none"
+        existing = ", ".join(path.name for path in all_checkpoints(folder.parent)) or "none"
         raise ConfigError(f"there is no checkpoint {folder}; checkpoints in the same folder: {existing}")
     folder_problem = problem(folder)
     if folder_problem:
-        usable = [path.name for path in in_folder(folder.parent) if not problem(path)]
+        usable = [path.name for path in all_checkpoints(folder.parent) if not problem(path)]
         remedy = f"resume from {usable[-1]}" if usable else "start over without resume_from_checkpoint"
         raise ConfigError(f"{folder_problem}; {remedy}")
     record = read(folder)

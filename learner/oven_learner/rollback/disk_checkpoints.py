@@ -21,23 +21,23 @@ from oven_runs.home.relaunch import Relaunch
 log = logging.getLogger("oven.learner")
 
 PROBE_BYTES = 32 * 1024 * 1024
-"""Bytes of a test file. It is written once at the start, to estimate the cost of the first save."""
+"""Maximum bytes of the test file that is written once at the start, to estimate the cost of the first save."""
 MAX_CHECKPOINTS = 2
 """Maximum number of scheduled checkpoints. Checkpoints that a user or an agent requested are never removed."""
-FREE_SIZES = 1.5
+MIN_FREE_FACTOR = 1.5
 """Minimum free space for another checkpoint, as a multiple of the size of the last one."""
 
 
 def seconds_to_write(size: int, folder: Path) -> float:
-    """Estimate the seconds to write `size` bytes to the folder, by writing a part. Return infinity if this fails."""
-    part = min(max(size, 1), PROBE_BYTES)
+    """Estimate the seconds to write `size` bytes to the folder, from a test file. Return infinity if that fails."""
+    probe_size = min(max(size, 1), PROBE_BYTES)
     file = folder / "oven.probe"
-    chunk = os.urandom(min(part, 1024 * 1024))
+    chunk = os.urandom(min(probe_size, 1024 * 1024))
     began = time.monotonic()
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with file.open("wb") as stream:
-            for _ in range(0, part, len(chunk)):
+            for _ in range(0, probe_size, len(chunk)):
                 stream.write(chunk)
             stream.flush()
             os.fsync(stream.fileno())
@@ -47,7 +47,7 @@ def seconds_to_write(size: int, folder: Path) -> float:
     finally:
         with contextlib.suppress(OSError):
             file.unlink(missing_ok=True)
-    return (time.monotonic() - began) * size / part
+    return (time.monotonic() - began) * size / probe_size
 
 
 class DiskCheckpoints:
@@ -110,17 +110,16 @@ class DiskCheckpoints:
 
     def _remove_old(self) -> None:
         """Remove scheduled checkpoints that a rollback discarded, and all but the newest MAX_CHECKPOINTS."""
-        scheduled = []
-        for path in checkpoint_record.in_folder(self._output):
+        valid: list[tuple[int, Path]] = []  # (tick, path)
+        discarded: list[tuple[int, Path]] = []
+        for path in checkpoint_record.all_checkpoints(self._output):
             if checkpoint_record.problem(path):
                 continue
             record = checkpoint_record.read(path)
-            is_ours = record is not None and (record.run, record.training) == (self._run, self._training)
-            if record is not None and is_ours and record.own:
-                scheduled.append((not record.abandoned, record.tick, path))
-        obsolete = sorted(scheduled, reverse=True)[MAX_CHECKPOINTS:] + [entry for entry in scheduled if not entry[0]]
-        for is_current, _, path in obsolete:
-            log.debug("removing %s%s", path, "" if is_current else ", which a rollback discarded")
+            if record is not None and record.own and (record.run, record.training) == (self._run, self._training):
+                (discarded if record.abandoned else valid).append((record.tick, path))
+        for _, path in [*discarded, *sorted(valid)[:-MAX_CHECKPOINTS]]:
+            log.debug("removing the checkpoint %s", path)
             shutil.rmtree(path, ignore_errors=True)
 
     def distance_problem(self, tick: int, now: int, *, exact: bool) -> str:
@@ -154,6 +153,7 @@ class DiskCheckpoints:
         return snapshot
 
     def _choose(self, tick: int) -> Snapshot:
+        """Choose the state for a restart: the newest checkpoint up to `tick`, or else the start of the script."""
         newest = checkpoint_record.newest(self._output, self._run, self._training, tick)
         if newest is not None:
             path, record = newest
@@ -182,7 +182,7 @@ class DiskCheckpoints:
         except OSError as error:
             log.warning("no checkpoint was saved for rollback: %s", error)
             return False
-        if free < FREE_SIZES * self._size:
+        if free < MIN_FREE_FACTOR * self._size:
             sizes = free / 1e9, self._output, self._size / 1e9
             log.warning("no checkpoint was saved for rollback: %.3g GB are free in %s, but it needs %.3g GB", *sizes)
             return False

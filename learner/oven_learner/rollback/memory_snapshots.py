@@ -4,7 +4,7 @@ Older snapshots are further apart, and the first one is always kept. All ranks t
 budget is a token bucket (the meter of RFC 2697, with seconds instead of bytes). Seconds accrue at `SHARE` of wall time,
 and a snapshot is due when the balance covers its expected cost. A snapshot that takes longer than expected leaves a
 debt, which must be paid off first. So over any run, snapshots take at most `SHARE` of the time, plus the initial credit
-and one misjudged snapshot.
+and one snapshot that took longer than expected.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from oven_learner.rollback.rollback_protocol import Checkpoints, Snapshot
 log = logging.getLogger("oven.learner")
 
 LEVELS, SNAPSHOTS_PER_LEVEL = 6, 3
-"""Number of levels, and of snapshots per level. The newest three of every 1st, 2nd, 4th … 32nd snapshot are kept. So
-with one every INTERVAL_TICKS, for 300 ticks there is always one at most 1.8 times as far back as requested."""
+"""Number of levels, and of snapshots per level. The newest three of every 1st, 2nd, 4th … 32nd snapshot are kept. With
+one every INTERVAL_TICKS, a rollback by up to 300 ticks goes back at most 1.8 times as far as requested."""
 MAX_SNAPSHOTS = SNAPSHOTS_PER_LEVEL + 2 * (LEVELS - 1)
 """Maximum number of snapshots, in addition to the first one and the state before the last rollback."""
 CREDIT_S = 0.1
@@ -36,7 +36,7 @@ MAX_CLOCK_TICKS = 100
 SHARE = 0.02
 """Maximum share of wall time for snapshots in memory, and for scheduled checkpoints."""
 MAX_SAVED_SNAPSHOTS = 2.0
-"""Maximum savings of the budget, in snapshots, to avoid many snapshots after an hour on hold."""
+"""Maximum balance of the budget, in snapshots. It prevents a burst of snapshots after an hour on hold."""
 
 
 class Snapshots:
@@ -158,7 +158,7 @@ class Snapshots:
 
     def _go_to(self, snapshot: Snapshot) -> Snapshot:
         self._restore_state(snapshot.state)
-        self._recent = {n: entry for n, entry in self._recent.items() if entry.tick <= snapshot.tick}
+        self._recent = {number: entry for number, entry in self._recent.items() if entry.tick <= snapshot.tick}
         return snapshot
 
 
@@ -224,11 +224,11 @@ class SnapshotSchedule:
             return False
         wait_s = self.budget.seconds_until_due(self.clock())
         ticks_passed, seconds_passed = tick - self._start[0], self.clock() - self._start[1]
-        ticks = 1
+        wait_ticks = 1
         if ticks_passed and seconds_passed:
-            ticks = math.ceil(min(MAX_CLOCK_TICKS, wait_s / (seconds_passed / ticks_passed)))
+            wait_ticks = math.ceil(min(MAX_CLOCK_TICKS, wait_s / (seconds_passed / ticks_passed)))
         min_ticks = 1 if wait_s else INTERVAL_TICKS
-        is_due, self._next_tick = self.broadcast((wait_s == 0, tick + max(min_ticks, ticks)))
+        is_due, self._next_tick = self.broadcast((wait_s == 0, tick + max(min_ticks, wait_ticks)))
         return bool(is_due)
 
     def on_snapshot(self, tick: int) -> None:

@@ -1,4 +1,4 @@
-"""The interface of rollback for the client, and the class of restorable states."""
+"""The interfaces through which the client saves and restores states, and the class of such states."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Snapshot:
     step: int
     state: Any
     restart: str = ""
-    """How the next process restores the state, for example "starts over", or an empty string if this process does."""
+    """How the next process restores the state, for example "starts over". Empty if this process restores it."""
 
 
 class Rollback(Protocol):

@@ -1,6 +1,6 @@
-"""A store of activations on disk, in memory-mapped safetensors files, by model, text and layer. Each call of `add`
-writes one file. Tensor names contain the text's digest, not the text. The file's header has the model's name and the
-hidden size."""
+"""A store of activations on disk, in memory-mapped safetensors files, indexed by model, text and layer. Each call of
+`add` writes one file. Tensor names contain the text's digest, not the text. The file's header has the model's name and
+the hidden size."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from torch import Tensor
 
 from oven_core.errors import ConfigError
 from oven_recipes.activations.capture import Activation
-from oven_recipes.activations.injection import check
+from oven_recipes.activations.injection import check_vectors
 
 PATTERN = "activations-*.safetensors"
 
@@ -57,7 +57,7 @@ class ActivationStore:
         return key in self._files
 
     def get(self, key: str) -> Tensor:
-        """Return the vectors (K, d). Raises ConfigError for an unknown key, and the same errors as `check`."""
+        """Return the vectors (K, d). Raises ConfigError for an unknown key, and the same errors as `check_vectors`."""
         if key not in self._files:
             raise ConfigError(
                 f"activation {key!r} is not among the {len(self)} in {self.folder}; capture it with the same model, "
@@ -65,7 +65,7 @@ class ActivationStore:
             )
         vectors: Tensor = self._files[key].get_tensor(key)
         assert self.width is not None
-        check(vectors, self.width, f"{self.folder}, {key}")
+        check_vectors(vectors, self.width, f"{self.folder}, {key}")
         return vectors
 
     def add(self, model: str, activations: Iterable[Activation]) -> list[str]:
@@ -74,7 +74,7 @@ class ActivationStore:
         for text, layer, vectors in activations:
             key = activation_key(model, text, layer)
             keys.append(key)
-            check(vectors, self.width or vectors.shape[-1], f"layer {layer}")
+            check_vectors(vectors, self.width or vectors.shape[-1], f"layer {layer}")
             if key not in self._files:
                 new_vectors[key] = vectors.contiguous()
         if new_vectors:

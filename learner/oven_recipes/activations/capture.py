@@ -38,11 +38,14 @@ def capture(
     rows: int = ROWS,
 ) -> list[Activation]:
     """Return an Activation on the CPU for each text and layer, text by text. It covers the last `tokens` tokens, or all
-    if the text is shorter. The output of block k is `hidden_states[k + 1]` of transformers, except for the last block,
-    where transformers returns the output of its final norm. The first token is never captured, because it is an
-    attention sink whose activation contains nothing about the text (Xiao et al. 2023, arXiv 2309.17453). Adapters are
-    not used. The model's mode and adapters are restored. Raises ConfigError for layers outside the model, for a number
-    of tokens outside 1 to 20, for a text of fewer than two tokens, and for activations that are not finite."""
+    if the text is shorter.
+
+    The output of block k is `hidden_states[k + 1]` of transformers, except for the last block, where transformers
+    returns the output of its final norm. The first token is never captured, because it is an attention sink whose
+    activation contains nothing about the text (Xiao et al. 2023, arXiv 2309.17453). The model runs in evaluation mode
+    with its adapters disabled, and both are restored. Raises ConfigError for layers outside the model, for a number of
+    tokens outside 1 to 20, for a text of fewer than two tokens, and for activations that are not finite.
+    """
     counts = [tokens] * len(texts) if isinstance(tokens, int) else list(tokens)
     if len(counts) != len(texts) or not all(1 <= count <= MAX_TOKENS for count in counts):
         raise ConfigError(f"tokens={tokens} is invalid; expected 1 to {MAX_TOKENS}, as one number or one for each text")

@@ -14,9 +14,9 @@ from oven_recipes.activations.activation_store import ActivationStore, layer_of
 from oven_recipes.activations.injection import BLOCK, ActivationInjection
 
 KEYS = "oven_activation"
-"""Key in TRL's batch for the activations of the rows. TRL shuffles and splits this list together with other columns."""
+"""Key in TRL's batch for the rows' activation keys. TRL shuffles and splits this list together with other columns."""
 COLUMN = "activation"
-"""Name of the dataset's column."""
+"""Name of the dataset's column with the activation keys."""
 
 
 class ActivationGRPOTrainer(ChannelTrainer):
@@ -24,9 +24,9 @@ class ActivationGRPOTrainer(ChannelTrainer):
     injected in generation and in the log-probabilities of the old policy, the reference and the loss. The reference
     is the adapter `ref`, which TRL creates for a policy with an adapter. Without PEFT it is a separate model. Rows
     without the key, or with None, train exactly as in a plain GRPOTrainer, bit for bit. The only exception is a model
-    with learnt positions (GPT-2). It gets each row's own positions in every pass, while TRL counts the padding. Raises
-    ConfigError for features that run no hooks or create rows: vLLM, continuous batching, torch.compile, a static cache,
-    tools, rollouts, channels. Written for TRL 1.16 (`_generate_and_score_completions`,
+    with learnt positions (GPT-2), where every row's positions start at its first token, while TRL also counts the
+    padding. Raises ConfigError for features that do not run hooks or that create rows: vLLM, continuous batching,
+    torch.compile, a static cache, tools, rollouts, channels. Written for TRL 1.16 (`_generate_and_score_completions`,
     `_get_per_token_logps_and_entropies`, `_compute_loss`)."""
 
     def __init__(self, *args: Any, store: ActivationStore, block: int = BLOCK, **kwargs: Any) -> None:

@@ -5,8 +5,8 @@ The formula comes from the code of Activation Oracles (Karvonen et al. 2025), wi
 flow through the complete formula, including ‖h‖, but not through v.
 
 Every pass is checked, so that none runs without its vectors by mistake. A pass raises an error if there are
-placeholders without `rows`, or `rows` without placeholders. Generation, scoring and the loss run passes. In `generate`
-with a cache, only the first pass has placeholders. Without a cache, each step is a complete pass. Gradient
+placeholders without `rows`, or `rows` without placeholders. This applies to generation, scoring and the loss. In
+`generate` with a cache, only the first pass has placeholders. Without a cache, each step is a complete pass. Gradient
 checkpointing recomputes a block's `forward` without its hooks (transformers 5.23), so a recomputation gets the saved
 states, which already contain the vectors.
 """
@@ -55,7 +55,7 @@ class _Plan(NamedTuple):
 
 
 class _ThreadState(threading.local):
-    """The rows of one thread. Generation may run in a thread next to training (`rewards/generation_ahead`)."""
+    """The rows of one thread. Generation may run in another thread than training (`rewards/generation_ahead`)."""
 
     rows: Rows | None = None
     layers: Sequence[int | None] | None = None
@@ -65,7 +65,7 @@ class _ThreadState(threading.local):
 
 
 class _Checks(threading.local):
-    """Whether the current thread skips the check of its passes."""
+    """Whether the check of passes is disabled in the current thread."""
 
     are_disabled: bool = False
 
@@ -75,7 +75,7 @@ _CHECKS = _Checks()
 
 @contextlib.contextmanager
 def unchecked_passes() -> Iterator[None]:
-    """Skip the check for this thread's passes over texts that are not oracle prompts."""
+    """Run this thread's passes without the check, for texts that are not oracle prompts."""
     previous, _CHECKS.are_disabled = _CHECKS.are_disabled, True
     try:
         yield
@@ -84,11 +84,11 @@ def unchecked_passes() -> Iterator[None]:
 
 
 class ActivationInjection:
-    """An injection of vectors into the rows of passes, `with injection.rows(vectors): model(...)`. Row i of each pass
-    gets `vectors[i]`, (K, d), at its K placeholders. If a pass has n repeats as many rows (`generate` with several
-    sequences per prompt), each entry is used for n consecutive rows. The injection stays on the model until `remove`,
-    or until the end of its own `with` block. Raises ConfigError for a model without block `block`, for a model that
-    already has an injection, and for invalid `Placeholders`."""
+    """An injection of vectors into the rows of passes: `with injection.rows(vectors): model(...)`. Row i of each pass
+    gets `vectors[i]`, (K, d), at its K placeholders. If a pass has n times as many rows (`generate` with n sequences
+    per prompt), each entry is used for n consecutive rows. The injection stays on the model until `remove`, or until
+    the end of its own `with` block. Raises ConfigError for a model without block `block`, for a model that already has
+    an injection, and for invalid `Placeholders`."""
 
     def __init__(self, model: Any, tokenizer: Any, block: int = BLOCK) -> None:
         self._placeholders = Placeholders(tokenizer)
@@ -147,11 +147,11 @@ class ActivationInjection:
     @contextlib.contextmanager
     def rows(self, vectors: Rows | None, layers: Sequence[int | None] | None = None) -> Iterator[None]:
         """Set the rows of this thread's passes, or None for passes without placeholders. If `layers` contains the block
-        of a row's vectors, its prompt must name the same block. Raises ConfigError for vectors that have another size,
-        are not finite, or are zero."""
+        of a row's vectors, the row's prompt must name the same block. Raises ConfigError for vectors that have another
+        size, are not finite, or are zero."""
         for row, row_vectors in enumerate(vectors or ()):
             if row_vectors is not None:
-                check(row_vectors, self.width, f"row {row}")
+                check_vectors(row_vectors, self.width, f"row {row}")
         previous = self._thread.rows, self._thread.layers
         self._thread.rows, self._thread.layers = vectors, layers
         try:
@@ -256,7 +256,7 @@ def _check_row(row: int, vectors: Tensor | None, layer: int | None, places: Plac
         raise RuntimeError(f"row {row} says `Layer: {places.layer}`, but its vectors are from layer {layer}")
 
 
-def check(vectors: Tensor, size: int, label: str) -> None:
+def check_vectors(vectors: Tensor, size: int, label: str) -> None:
     """Raise ConfigError unless the vectors are (K, `size`) with K at least 1, finite, and not zero."""
     if vectors.ndim != 2 or not len(vectors) or vectors.shape[1] != size:
         raise ConfigError(

@@ -41,8 +41,8 @@ def oracle_prompt(layer: int, count: int, question: str, tokenizer: Any = None) 
 
 
 def chat_text(tokenizer: Any, message: str) -> str:
-    """Return a user message in the model's chat template, up to the start of the answer. The first token is omitted if
-    the tokenizer adds it. Without a tokenizer or a chat template, return the message unchanged."""
+    """Return a user message in the model's chat template, up to the start of the answer, without the first token if the
+    tokenizer adds that itself. Without a tokenizer or a chat template, return the message unchanged."""
     if getattr(tokenizer, "chat_template", None) is None:
         return message
     turn = [{"role": "user", "content": message}]

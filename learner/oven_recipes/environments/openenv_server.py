@@ -1,6 +1,9 @@
-"""An OpenEnv server for the environment `repair`, on the loopback address (extra `openenv`). `python -m
-oven_recipes.environments.openenv_server INSTANCES.jsonl` prints its port, and exits when its input is closed. Any user
-of this machine may connect, because the server has no keys. It only runs code in the sandbox."""
+"""An OpenEnv server for the environment `repair`, on the loopback address (extra `openenv`).
+
+`python -m oven_recipes.environments.openenv_server INSTANCES.jsonl` prints the server's port, and exits when its
+standard input is closed. Any user of this machine may connect, because the server has no keys. The server runs code
+only in the sandbox.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +38,7 @@ class RepairAction(Action):  # type: ignore[misc]
 
 
 class RepairObservation(Observation):  # type: ignore[misc]
-    """The result of a call. `reward` is the call's effect on the tests. `solved` refers to the attempt."""
+    """The result of a call. `reward` is the call's effect on the tests. `solved` is about the whole attempt."""
 
     text: str = ""
     failed: bool = False
@@ -103,13 +106,13 @@ def main(arguments: list[str]) -> None:
     listener = socket.socket()
     listener.bind(("127.0.0.1", 0))
     server = uvicorn.Server(uvicorn.Config(app, log_level="warning", lifespan="off"))
-    threading.Thread(target=_end_with_input, daemon=True).start()
+    threading.Thread(target=_exit_with_parent, daemon=True).start()
     print(listener.getsockname()[1], flush=True)
     server.run(sockets=[listener])
 
 
-def _end_with_input() -> None:
-    """Exit when the parent process, which has the other end of the pipe, has exited."""
+def _exit_with_parent() -> None:
+    """Exit when standard input ends, because the parent process, which holds the other end of the pipe, has exited."""
     sys.stdin.buffer.read()
     os._exit(0)
 

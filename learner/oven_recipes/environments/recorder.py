@@ -3,8 +3,7 @@
 A GRPOTrainer with an `environment_factory` runs the tool calls and stores the messages, but hides two things. It drops
 a result that would make the completion too long, although the call ran. It may also truncate a completion within a
 call. The recorder sees both the environment's calls and the trainer's messages, so it can mark such traces as
-`truncated`.
-Written for TRL 1.16 (`_generate`, `_env_tools`, `_tokenizer`, `eos_token_ids`).
+`truncated`. It is written for TRL 1.16 (`_generate`, `_env_tools`, `_tokenizer`, `eos_token_ids`).
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ RESERVED_METHODS: Final = ("reset", "get_reward")
 
 @dataclass(frozen=True)
 class Call:
-    """A call that the environment ran, and its report about the call."""
+    """A tool call that the environment ran, with its result (`text`) and, if known, reward and digest."""
 
     tool: str
     text: str
@@ -45,7 +44,7 @@ class Call:
 
 @dataclass(frozen=True)
 class Rollout:
-    """The trainer's data about one rollout, without its messages."""
+    """The prompt's tokens, and the completion's tokens, mask and log-probabilities, of one rollout."""
 
     prompt: Sequence[int]
     ids: Sequence[int]
@@ -56,8 +55,8 @@ class Rollout:
 def steps_of(
     messages: list[Any], calls: list[Call], rollout: Rollout, lost: Counter[str], *, rewards_each_step: bool
 ) -> tuple[tuple[TraceStep, ...], list[Call]]:
-    """Return the steps, and the calls whose results the policy never saw. `rewards_each_step` says whether the
-    environment rewards each step. `lost` counts the message content that a trace cannot represent, by kind."""
+    """Return the steps of a rollout, and the calls whose results the policy never saw. `rewards_each_step` says whether
+    the environment rewards each step. `lost` counts the message content that a trace cannot represent, by kind."""
     turns: list[tuple[Any, list[Any]]] = []  # the policy's messages, each with the results of its calls
     for message in messages:
         if message["role"] == "tool" and turns:
@@ -72,10 +71,11 @@ def steps_of(
         turn_calls = pending_calls if is_truncated else _take_calls(pending_calls, results)
         rewards = [call.reward for call in turn_calls if call.reward is not None]
         default_reward = 0.0 if rewards_each_step else None  # a step without a call changes no test
+        result_messages = tuple(_convert_result(result, f"{turn}-{n}", lost) for n, result in enumerate(results))
         steps.append(
             TraceStep(
                 action=recorded_message(action, lost, f"{turn}"),
-                result=None if is_truncated else tuple(_result(m, f"{turn}-{n}", lost) for n, m in enumerate(results)),
+                result=None if is_truncated else result_messages,
                 reward=sum(rewards) if rewards else default_reward,
                 sampled=sampled[turn] if sampled else None,
                 outcome=next((call.digest for call in reversed(turn_calls) if call.digest), ""),
@@ -100,8 +100,8 @@ def _take_calls(pending_calls: list[Call], results: list[Any]) -> list[Call]:
 
 
 def _sampled_turns(rollout: Rollout, turns: int) -> list[Sampled] | None:
-    """Return the tokens of each turn, which are the sampled runs of the mask. None if the numbers of runs and turns
-    differ."""
+    """Return the tokens of each turn, which are the runs of sampled tokens in the mask. Return None if there are more
+    or fewer runs than turns."""
     if rollout.mask is None:
         return None
     runs: list[Sampled] = []
@@ -117,21 +117,22 @@ def _sampled_turns(rollout: Rollout, turns: int) -> list[Sampled] | None:
 def recorded_message(message: Any, lost: Counter[str], turn: str = "") -> Message:
     """Convert a message to a trace's format. Calls are numbered within the turn, because the trainer's have no ids.
     `lost` has the same meaning as in `from_chat`."""
-    calls = [_call(tool_call, f"{turn}-{number}") for number, tool_call in enumerate(message.get("tool_calls") or ())]
+    tool_calls = message.get("tool_calls") or ()
+    calls = [_convert_call(tool_call, f"{turn}-{number}") for number, tool_call in enumerate(tool_calls)]
     return from_chat({**message, "tool_calls": calls}, lost)
 
 
-def _call(tool_call: Any, name: str) -> dict[str, Any]:
-    """Convert a call. If the trainer could not parse it, use the name from its result, and its text as arguments."""
+def _convert_call(tool_call: Any, call_id: str) -> dict[str, Any]:
+    """Convert a call. If the trainer could not parse it, use the name in `tool_call`, and its text as arguments."""
     function = tool_call.get("function") or {"name": tool_call.get("name", "unknown"), "arguments": tool_call}
     arguments = function["arguments"]
     text = arguments if isinstance(arguments, str) else json.dumps(arguments)
-    return {"id": name, "name": function["name"], "arguments": text}
+    return {"id": call_id, "name": function["name"], "arguments": text}
 
 
-def _result(message: Any, call: str, lost: Counter[str]) -> Message:
+def _convert_result(message: Any, call_id: str, lost: Counter[str]) -> Message:
     content = text_of(message["content"], lost)  # a list if the tool also returned images
-    return Message(role="tool", content=content, call_id=call, name=message.get("name", ""))
+    return Message(role="tool", content=content, call_id=call_id, name=message.get("name", ""))
 
 
 class Recorder:
@@ -179,7 +180,7 @@ class Recorder:
         accelerator = trainer.accelerator
         self._rank = f"{accelerator.process_index}-" if accelerator.num_processes > 1 else ""
         (tools,) = trainer._env_tools.values()
-        self._tools = tuple(_tool(function) for function in tools)
+        self._tools = tuple(_describe_tool(function) for function in tools)
         generate = trainer._generate
 
         def generate_and_record(prompts: list[Any]) -> Any:
@@ -211,7 +212,7 @@ class Recorder:
                 self._sink(
                     self._trace(prompt, messages, environment, self._rollouts[index], row, trainer_state.global_step)
                 )
-                self._lost_count = 0  # the trace contains the number
+                self._lost_count = 0  # the stored trace contains the number
             except Exception as error:  # for example a full disk, which must not stop the training
                 self._record_loss(error)
             self._count += 1
@@ -233,7 +234,7 @@ class Recorder:
         steps, lost_calls = steps_of(messages, calls, rollout, lost_content, rewards_each_step=has_rewards)
         ending, end_reason = self._ending(messages, rollout, lost_calls)
         prompt_messages = tuple(recorded_message(message, lost_content) for message in prompt)
-        marks: dict[str, Any] = {
+        meta: dict[str, Any] = {
             "why": end_reason,
             UNPARSED: self._unparsed(steps, rollout),
             LOST_BEFORE: self._lost_count,
@@ -251,7 +252,7 @@ class Recorder:
             solved=getattr(environment, "solved", None),
             ended=ending,
             policy=Policy(model=self._name, step=step, vocabulary=vocabulary(tokenizer)),
-            meta={name: mark for name, mark in marks.items() if mark},
+            meta={name: value for name, value in meta.items() if value},
         )
 
     def _unparsed(self, steps: Sequence[TraceStep], rollout: Rollout) -> list[int]:
@@ -297,7 +298,7 @@ def _recording_class(cls: type[Any]) -> type[Any]:
     members: dict[str, Any] = {"reset": reset, "get_reward": _Hidden(cls.get_reward)}
     for name, function in inspect.getmembers(cls, inspect.isfunction):
         if name not in RESERVED_METHODS and not name.startswith("_"):
-            members[name] = _tool_method(name, function)
+            members[name] = _recording_method(name, function)
     return type(cls.__name__, (cls,), members)
 
 
@@ -311,7 +312,7 @@ class _Hidden:
         return self if instance is None else functools.partial(self._function, instance)
 
 
-def _tool_method(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+def _recording_method(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
     if inspect.iscoroutinefunction(function):
         raise ConfigError(f"the tool {name} is async, which the recorder does not support; make it a plain method")
 
@@ -333,15 +334,15 @@ def _tool_method(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-def _tool(function: Callable[..., Any]) -> Tool:
+def _describe_tool(function: Callable[..., Any]) -> Tool:
     schema = get_json_schema(function)["function"]
     return Tool(name=schema["name"], description=schema["description"], parameters=schema["parameters"])
 
 
 def vocabulary(tokenizer: Any) -> str:
     """Return a digest of a tokenizer's vocabulary, 16 hexadecimal digits."""
-    table = sorted(getattr(tokenizer, "tokenizer", tokenizer).get_vocab().items())  # a processor contains a tokenizer
-    return hashlib.sha256(json.dumps(table).encode()).hexdigest()[:16]
+    text_tokenizer = getattr(tokenizer, "tokenizer", tokenizer)  # a processor contains a tokenizer
+    return hashlib.sha256(json.dumps(sorted(text_tokenizer.get_vocab().items())).encode()).hexdigest()[:16]
 
 
 def task_of(row: dict[str, Any], split: str) -> Task:

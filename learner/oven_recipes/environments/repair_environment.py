@@ -33,8 +33,8 @@ class RepairTools(ABC):
         """Failing tests of an unsolved attempt, see `RepairSession.feedback`."""
 
     def get_reward(self) -> float:
-        """Return 1 if solved, otherwise 0. Raises ProcessError if a call did not run because the sandbox or the server
-        failed. The trainer reports this to the policy, whereas a reward of 0 would be wrong."""
+        """Return 1 if the attempt solved the task, otherwise 0. Raises ProcessError if a call did not run because the
+        sandbox or the server failed, because a reward of 0 would then be wrong."""
         if self._fault is not None:
             raise ProcessError(f"the attempt has no reward, because the environment failed: {self._fault}")
         return float(self.solved)

@@ -94,11 +94,9 @@ def _normalise(path: str) -> str:
 
 
 def _truncate(text: str) -> str:
-    return (
-        text
-        if len(text) <= MAX_CHARACTERS
-        else f"{text[:MAX_CHARACTERS]}\n({len(text) - MAX_CHARACTERS} more characters)"
-    )
+    if len(text) <= MAX_CHARACTERS:
+        return text
+    return f"{text[:MAX_CHARACTERS]}\n({len(text) - MAX_CHARACTERS} more characters)"
 
 
 TOOLS: Final[Mapping[str, tuple[str, ...]]] = {
@@ -120,13 +118,13 @@ class ToolResult:
 
     text: str
     reward: float
-    """The call's effect on the tests that count: the share that newly passes minus the share that newly fails, from -1
-    to 1. Over an attempt, these sum to its gain."""
+    """The call's effect on the tests: the share that newly passes minus the share that newly fails, from -1 to 1. The
+    rewards of an attempt's calls add up to the attempt's total gain."""
     failed: bool
     """Whether the call was invalid."""
     digest: str
-    """Digest of the workspace after the call, and of whether it was submitted. Equal digests mean equal environment
-    states."""
+    """Digest of the environment's state after the call: the workspace, and whether it was submitted. Equal digests mean
+    equal states."""
 
 
 class Tests(Protocol):
@@ -137,9 +135,9 @@ class Tests(Protocol):
 
 
 class RepairSession:
-    """An attempt at an instance. Tests run after each edit, to compute its reward. They use the instance's own test
-    files, even if the policy changed them. Raises ProcessError if none of the tests exists at the start, because an
-    attempt without tests has no reward."""
+    """An attempt at an instance. Tests run after each edit, to compute its reward. The policy cannot change the
+    instance's test files. Raises ProcessError if none of the tests exists at the start, because an attempt without
+    tests has no reward."""
 
     def __init__(self, instance: Instance, files: Mapping[str, str], tests: Tests) -> None:
         self.instance = instance

@@ -69,12 +69,13 @@ class Repositories:
             if instance.test_patch.strip():
                 git("apply", "--cached", "--whitespace=nowarn", stdin=instance.test_patch.encode())
             tree = git("write-tree", "--missing-ok").decode().strip()
-            return _texts(git, f"commit {instance.base_commit[:40]} in {path}", tree)
+            return _read_texts(git, f"commit {instance.base_commit[:40]} in {path}", tree)
 
 
-def _texts(git: Callable[..., bytes], name_of_tree: str, tree: str) -> dict[str, str]:
-    """Return a tree's regular text files as committed. Raises ConfigError for a partial clone. `git archive` is not
-    used, because it applies the repository's attributes, which change some files and often exclude the tests."""
+def _read_texts(git: Callable[..., bytes], description: str, tree: str) -> dict[str, str]:
+    """Return the regular text files of a git tree as path → text. `description` names the tree in errors. Raises
+    ConfigError for a partial clone. `git archive` is not used, because it applies the repository's attributes, which
+    change some files and often exclude the tests."""
     blobs: dict[str, bytes] = {}
     for row in git("ls-tree", "-r", "-z", "-l", tree).split(b"\0")[:-1]:
         attributes, _, raw_name = row.partition(b"\t")
@@ -82,7 +83,7 @@ def _texts(git: Callable[..., bytes], name_of_tree: str, tree: str) -> dict[str,
         if mode not in REGULAR_FILE_MODES:
             continue
         if not size.isdigit():
-            raise ConfigError(f"{name_of_tree} lacks {name[:200]!r}; the clone is partial, so make a full clone")
+            raise ConfigError(f"{description} lacks {name[:200]!r}; the clone is partial, so make a full clone")
         if int(size) <= MAX_FILE_BYTES:
             blobs[name] = blob
     contents = io.BytesIO(git("cat-file", "--batch", stdin=b"".join(blob + b"\n" for blob in blobs.values())))

@@ -83,7 +83,7 @@ def _run(names_by_path, root, FINAL):
         outcomes.setdefault(test_id, "failed" if test_id.partition("::")[0] in broken_files else "missing")
     FINAL({test_id: outcomes[test_id] for test_id in ids})
 """
-"""Code that passes files to pytest and selects their tests, because pytest runs no test if one id is missing."""
+"""Code that passes whole files to pytest and then selects tests. With ids, pytest runs no test if one is missing."""
 CALL_RUN: Final = """
 _final = FINAL
 del FINAL
@@ -102,7 +102,7 @@ class SandboxedTests:
         self._cache: OrderedDict[str, dict[str, Outcome]] = OrderedDict()
         self._lock = threading.Lock()  # a server has one thread per connection
         self.runs: Counter[str] = Counter()
-        """Outcome of the sandbox → number of runs. Cache hits count as `remembered`."""
+        """The way in which the sandbox's run ended → number of runs. Cache hits count as `remembered`."""
 
     def outcomes(
         self, files: Mapping[str, str], tests: Sequence[str], framework: Framework = "functions"

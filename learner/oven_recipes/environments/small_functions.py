@@ -10,6 +10,7 @@ import re
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Final
 
 from oven_recipes.environments.repair_instance import Instance
@@ -18,10 +19,10 @@ from oven_recipes.environments.sandboxed_tests import Framework, Outcome
 REPO: Final = "oven/small-functions"
 COMMIT: Final = "0" * 40
 """Placeholder commit. Generated repositories have no history."""
-HELD_OUT_SHARE: Final = 5
-"""One of this many functions is reserved for evaluation."""
+HELD_OUT_DIVISOR: Final = 5
+"""One in this many functions is reserved for evaluation."""
 MAX_TRIES: Final = 200
-"""Maximum draws of a bug, or of a side of the split. Each draw succeeds with a probability above 0.1."""
+"""Maximum number of draws for a bug or for each new task. Each draw succeeds with a probability above 0.1."""
 
 FUNCTIONS: Final = ("total", "score", "charge", "level", "limit", "offset", "rate", "weight", "share", "width")
 NUMBERS: Final = ("price", "count", "size", "depth", "speed", "mass")
@@ -33,7 +34,7 @@ CASE_COUNT: Final = 4
 
 @dataclass(frozen=True)
 class Shape:
-    """A kind of function. In its templates, the parameters are a, b and xs, and the constant is k."""
+    """A kind of function. In its templates, a, b and xs stand for the parameters' names, and k for a constant."""
 
     name: str
     description: str
@@ -103,7 +104,7 @@ class Function:
 
 def is_held_out(function: Function) -> bool:
     """Return whether tasks about this function belong to the evaluation side."""
-    return zlib.crc32(function.code().encode()) % HELD_OUT_SHARE == 0
+    return zlib.crc32(function.code().encode()) % HELD_OUT_DIVISOR == 0
 
 
 def tasks(
@@ -115,14 +116,13 @@ def tasks(
     rng = random.Random(f"tasks {seed} {evaluation}")
     task_source = draw_tasks(rng, evaluation=evaluation, shapes=shapes, neighbour=neighbour)
     instances: dict[str, Instance] = {}
-    for _ in range(MAX_TRIES * count):
-        if len(instances) == count:
-            return list(instances.values())
-        instance = next(task_source)
+    for instance in islice(task_source, MAX_TRIES * count):
         instances.setdefault(instance.instance_id, instance)
-    if len(instances) == count:
-        return list(instances.values())
-    raise ValueError(f"there are only {len(instances)} different tasks, not {count}; ask for fewer, or add shapes")
+        if len(instances) == count:
+            break
+    if len(instances) < count:
+        raise ValueError(f"there are only {len(instances)} different tasks, not {count}; ask for fewer, or add shapes")
+    return list(instances.values())
 
 
 def check_shapes(names: Sequence[str]) -> Sequence[str]:
@@ -141,12 +141,13 @@ def draw_tasks(
     shapes_by_name = {shape.name: shape for shape in SHAPES}
     allowed = [shapes_by_name[name] for name in check_shapes(shapes)] or list(SHAPES)
     while True:
-        broken = _function(rng, allowed, "")
+        broken = _draw_function(rng, allowed, "")
         if is_held_out(broken) is evaluation and (bug := _draw_bug(broken, rng)) is not None:
-            yield _instance(broken, [_function(rng, list(SHAPES), broken.name)] * neighbour, bug, rng)
+            second = _draw_function(rng, list(SHAPES), broken.name)  # always drawn, so that later draws are the same
+            yield _instance(broken, [second] if neighbour else [], bug, rng)
 
 
-def _function(rng: random.Random, shapes: Sequence[Shape], used_name: str) -> Function:
+def _draw_function(rng: random.Random, shapes: Sequence[Shape], used_name: str) -> Function:
     a, b = rng.sample(NUMBERS, 2)
     name = rng.choice([candidate for candidate in FUNCTIONS if candidate != used_name])
     return Function(rng.choice(shapes), name, {"a": a, "b": b, "xs": rng.choice(LISTS)}, rng.randrange(2, 9))
@@ -157,23 +158,23 @@ def bugs(function: Function) -> list[tuple[str, tuple[str, ...]]]:
     lines = function.lines
     edits: list[tuple[str, tuple[str, ...]]] = []
 
-    def replace_line(index: int, line: str, kind: str) -> None:
+    def add_edit(index: int, line: str, kind: str) -> None:
         edits.append((kind, (*lines[:index], line, *lines[index + 1 :])))
 
     for index, line in enumerate(lines):
         for old, new in SWAPS:
             if old in line:
-                replace_line(index, line.replace(old, new, 1), "operator")
+                add_edit(index, line.replace(old, new, 1), "operator")
         for neighbour in (function.k - 1, function.k + 1):
             for match in re.finditer(rf"\b{function.k}\b", line):
-                replace_line(index, line[: match.start()] + str(neighbour) + line[match.end() :], "constant")
+                add_edit(index, line[: match.start()] + str(neighbour) + line[match.end() :], "constant")
         if "[:" in line:
-            replace_line(index, line.replace(f"[:{function.k}]", f"[{function.k}:]"), "slice")
+            add_edit(index, line.replace(f"[:{function.k}]", f"[{function.k}:]"), "slice")
         elif f"[{function.k}:]" in line:
-            replace_line(index, line.replace(f"[{function.k}:]", f"[:{function.k}]"), "slice")
+            add_edit(index, line.replace(f"[{function.k}:]", f"[:{function.k}]"), "slice")
         if function.shape.parameters == ("a", "b"):
             a, b = function.names["a"], function.names["b"]
-            replace_line(index, "".join({a: b, b: a}.get(word, word) for word in re.split(r"\b", line)), "names")
+            add_edit(index, "".join({a: b, b: a}.get(word, word) for word in re.split(r"\b", line)), "names")
     if function.shape.guard:
         edits.append(("feature", lines[function.shape.guard :]))
     edits.append(("feature", ("pass",)))
@@ -181,6 +182,7 @@ def bugs(function: Function) -> list[tuple[str, tuple[str, ...]]]:
 
 
 Case = tuple[Any, ...]
+"""The arguments of one test's call."""
 
 
 def _draw_bug(function: Function, rng: random.Random) -> tuple[str, tuple[str, ...], list[Case]] | None:
@@ -189,7 +191,7 @@ def _draw_bug(function: Function, rng: random.Random) -> tuple[str, tuple[str, .
     for _ in range(MAX_TRIES):
         kind = rng.choice(sorted({kind for kind, _ in options}))
         body = rng.choice([body for option_kind, body in options if option_kind == kind])
-        cases = [_case(function, rng) for _ in range(CASE_COUNT)]
+        cases = [_draw_case(function, rng) for _ in range(CASE_COUNT)]
         correct_function = _compile(function.code(), function.name)
         buggy_function = _compile(function.code(body), function.name)
         if len({repr(case) for case in cases}) == CASE_COUNT and any(
@@ -199,12 +201,12 @@ def _draw_bug(function: Function, rng: random.Random) -> tuple[str, tuple[str, .
     return None
 
 
-def _case(function: Function, rng: random.Random) -> Case:
+def _draw_case(function: Function, rng: random.Random) -> Case:
     def number() -> int:
         return rng.randrange(0, 12)
 
-    lists = [number() for _ in range(rng.randrange(0 if function.shape.name == "default" else 3, 6))]
-    return tuple(lists if parameter == "xs" else number() for parameter in function.shape.parameters)
+    xs = [number() for _ in range(rng.randrange(0 if function.shape.name == "default" else 3, 6))]
+    return tuple(xs if parameter == "xs" else number() for parameter in function.shape.parameters)
 
 
 def _compile(code: str, name: str) -> Callable[..., Any]:
@@ -245,8 +247,8 @@ def _instance(
     protected_tests = [f"{tests}::test_{function.name}_{number}" for function in neighbours for number in (1, 2)]
     test_code = "\n\n".join(
         [f"from {module} import {', '.join(function.name for function in [broken, *neighbours])}\n"]
-        + [_test(broken, number, case) for number, case in enumerate(cases, 1)]
-        + [_test(function, number, _case(function, rng)) for function in neighbours for number in (1, 2)]
+        + [_test_code(broken, number, case) for number, case in enumerate(cases, 1)]
+        + [_test_code(function, number, _draw_case(function, rng)) for function in neighbours for number in (1, 2)]
     )
     digest = zlib.crc32(f"{before}{after}{test_code}".encode())
     return Instance(
@@ -275,7 +277,7 @@ def make_patch(before: Mapping[str, str], after: Mapping[str, str]) -> str:
     return "".join(parts)
 
 
-def _test(function: Function, number: int, case: Case) -> str:
+def _test_code(function: Function, number: int, case: Case) -> str:
     expected = _compile(function.code(), function.name)(*case)
     arguments = ", ".join(repr(argument) for argument in case)
     return f"def test_{function.name}_{number}():\n    assert {function.name}({arguments}) == {expected!r}\n"

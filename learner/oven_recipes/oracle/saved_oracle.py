@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from oven_core.errors import ConfigError, reason
 from oven_core.files import write_atomic
-from oven_learner.rollback.checkpoint_record import in_folder, problem
+from oven_learner.rollback.checkpoint_record import all_checkpoints, problem
 from oven_recipes.activations.capture import MAX_TOKENS
 from oven_recipes.oracle.evaluation import DEPTHS
 from oven_recipes.oracle.user_model import load_adapter, load_model
@@ -82,7 +82,7 @@ def _load_from_run(run: Path) -> SavedOracle:
     record, saved_at = _read_record(run / FOLDER), (run / FOLDER / RECORD).stat().st_mtime
     checkpoints = [
         checkpoint
-        for checkpoint in in_folder(run / "checkpoints")
+        for checkpoint in all_checkpoints(run / "checkpoints")
         if not problem(checkpoint)
         and (checkpoint / ADAPTER).is_file()
         and (checkpoint / ADAPTER).stat().st_mtime > saved_at
@@ -120,7 +120,7 @@ def _model_of(adapter: Path) -> str:
 
 
 def _save_base(policy: Any, tokenizer: Any, folder: Path) -> None:
-    """Save the model without adapters, renaming the layers that peft has wrapped."""
+    """Save the model without adapters, with the original names of the layers that peft has wrapped."""
     base = policy.get_base_model()
     weights = {
         name.replace(".base_layer.", "."): value

@@ -25,7 +25,7 @@ def attempt_all(
     *,
     temperature: float = 1.0,
 ) -> None:
-    """Run all sessions to the end. `max_tokens` limits the tokens of an attempt, including results. `temperature` 0
+    """Run all sessions to the end. `max_tokens` limits the tokens of each attempt, including results. `temperature` 0
     is greedy. Restores the model's mode and computes no gradient. Sampling uses torch's global generator."""
     contexts: list[list[int]] = [prompt_ids(tokenizer, session.instance.problem_statement) for session in sessions]
     budget = [max_tokens] * len(sessions)
@@ -38,13 +38,8 @@ def attempt_all(
             active = [index for index in active if budget[index] > 0]
             if not active:
                 break
-            answers = _sample_answers(
-                model,
-                tokenizer,
-                [contexts[index] for index in active],
-                max(budget[index] for index in active),
-                temperature,
-            )
+            active_contexts, max_budget = [contexts[index] for index in active], max(budget[index] for index in active)
+            answers = _sample_answers(model, tokenizer, active_contexts, max_budget, temperature)
             callers = []
             for index, full_answer in zip(active, answers, strict=True):
                 answer = full_answer[: budget[index]]

@@ -16,14 +16,14 @@ START_NAMES = ("tuned", "drill:lr-low", "drill:lr-high")
 
 
 class RepairSettings(RecipeSettings):
-    """Sizes of the tasks, the policy, its warm-up and GRPO. The learning rate comes from a `Start` instead."""
+    """Settings of the tasks, the policy, its warm-up and GRPO. GRPO's learning rate comes from a `Start` instead."""
 
     shapes: Annotated[tuple[str, ...], AfterValidator(check_shapes)] = Field(
         default=(), description="kinds of function; empty: all of them"
     )
     neighbour: bool = Field(default=False, description="add a second, correct function to each module")
-    train_tasks: int = Field(default=2000, ge=1, description="pool of training tasks")
-    eval_tasks: int = Field(default=64, ge=1, description="unseen tasks for evaluation")
+    train_tasks: int = Field(default=2000, ge=1, description="number of training tasks to draw from")
+    eval_tasks: int = Field(default=64, ge=1, description="number of unseen tasks for evaluation")
 
     # The policy: a Llama.
     hidden: int = 96
@@ -37,15 +37,19 @@ class RepairSettings(RecipeSettings):
     sft_batch: int = Field(default=16, ge=1)
     sft_learning_rate: float = Field(default=5e-3, gt=0)
     sft_steps: int = Field(default=800, ge=1, description="maximum number of steps of the warm-up")
-    sft_round: int = Field(default=100, ge=1, description="steps between measurements of the warm-up")
-    sft_tasks: int = Field(default=64, ge=1, description="unseen tasks per measurement")
-    solved_from: float = Field(default=0.3, ge=0, le=1, description="share of unseen tasks that ends the warm-up")
+    sft_round: int = Field(default=100, ge=1, description="steps of the warm-up between measurements")
+    sft_tasks: int = Field(default=64, ge=1, description="number of unseen tasks per measurement")
+    solved_from: float = Field(
+        default=0.3, ge=0, le=1, description="solved share of unseen tasks that ends the warm-up"
+    )
 
     # GRPO.
     max_steps: int = Field(default=40, ge=1, le=10**9)
     prompts_per_step: int = Field(default=8, ge=1)
     group_size: int = Field(default=8, ge=2, description="attempts per task; an advantage needs at least 2")
-    max_completion_length: int = Field(default=384, ge=16, description="tokens of an attempt, including results")
+    max_completion_length: int = Field(
+        default=384, ge=16, description="maximum tokens of an attempt, including results"
+    )
     eval_every: int = Field(default=10, ge=1, description="steps between held-out evaluations")
     traces: bool = Field(default=True, description="write each rollout's trace into the run's folder, traces.jsonl")
 

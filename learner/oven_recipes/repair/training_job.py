@@ -89,10 +89,10 @@ def repair_trainer(
     **arguments: Any,
 ) -> Any:
     """Build only the trainer, for callers with their own training loop. `seed` determines the tasks and the sampling,
-    and the warm policy if `policy_seed` is None. `instances` are the tasks. None generates the training tasks.
-    `environment` replaces the environment in this process. `sink` receives the trace of each rollout. Traces contain
-    the `split`. `first` is the number of the first task. `arguments` go to GRPOConfig. Raises ConfigError if there is
-    no task."""
+    and the warm policy if `policy_seed` is None. `instances` are the tasks. By default, training tasks are generated.
+    `environment` replaces the environments that run in this process. `sink` receives the trace of each rollout, which
+    contains the `split`. `first` is the number of the first trace. `arguments` go to GRPOConfig. Raises ConfigError if
+    there is no task."""
     quiet_libraries()
     tests = tests or SandboxedTests()
     model, tokenizer = warm_policy(settings, seed if policy_seed is None else policy_seed, cache, tests)
@@ -147,7 +147,7 @@ def file_sink(path: Path) -> Callable[[Trace], None]:
 
 
 def count_lines(path: Path) -> int:
-    """Return the number of lines, or 0 without a file. A resumed run repeats steps whose traces are in the file."""
+    """Return the number of lines, or 0 without a file. The traces of a resumed run continue the numbers in the file."""
     if not path.is_file():
         return 0
     with path.open("rb") as file:

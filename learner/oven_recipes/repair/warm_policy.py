@@ -107,21 +107,18 @@ def replacement(current: str, solution: str) -> tuple[str, str]:
     """Return (old, new) of the shortest edit of whole lines from `current` to `solution`, without the indent of the
     first line. `old` occurs once in `current`."""
     before, after = current.splitlines(keepends=True), solution.splitlines(keepends=True)
-    changes = [
-        opcode
-        for opcode in difflib.SequenceMatcher(a=before, b=after, autojunk=False).get_opcodes()
-        if opcode[0] != "equal"
-    ]
-    first, last = changes[0], changes[-1]
-    a, b, c, d = first[1], last[2], first[3], last[4]
-    if a == b or c == d:  # only insertions or deletions, so include the next line to mark the place
-        b, d = b + 1, d + 1
+    opcodes = difflib.SequenceMatcher(a=before, b=after, autojunk=False).get_opcodes()
+    changes = [opcode for opcode in opcodes if opcode[0] != "equal"]
+    (_, old_start, _, new_start, _), (_, _, old_stop, _, new_stop) = changes[0], changes[-1]
+    if old_start == old_stop or new_start == new_stop:  # one side is empty, so include the next line to mark the place
+        old_stop, new_stop = old_stop + 1, new_stop + 1
     while True:
-        old, new = "".join(before[a:b]).rstrip("\n"), "".join(after[c:d]).rstrip("\n")
+        old = "".join(before[old_start:old_stop]).rstrip("\n")
+        new = "".join(after[new_start:new_stop]).rstrip("\n")
         indent = len(old) - len(old.lstrip())
         if current.count(old[indent:]) == 1:
             return old[indent:], new[indent:]
-        a, c = a - 1, c - 1
+        old_start, new_start = old_start - 1, new_start - 1
 
 
 def _wrong_edit(new: str, old: str, rng: random.Random) -> str:
@@ -219,7 +216,9 @@ def _train(
     )
     optimizers = _optimizers(model, settings.sft_learning_rate)
     schedules = [
-        LambdaLR(optimizer, lambda t: min(1.0, (t + 1) / RAMP_STEPS) * (1 - 0.9 * (t + 1) / settings.sft_steps))
+        LambdaLR(
+            optimizer, lambda done: min(1.0, (done + 1) / RAMP_STEPS) * (1 - 0.9 * (done + 1) / settings.sft_steps)
+        )
         for optimizer in optimizers
     ]
     model.train()

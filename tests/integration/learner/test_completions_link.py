@@ -13,7 +13,7 @@ from tests.support.learner_side import RUN, learner_on, off_loop, serving
 
 from oven_core.bus import streams
 from oven_core.bus.connection import Bus
-from oven_core.bus.stored_completions import stored_batch
+from oven_core.bus.stored_completions import read_batch
 from oven_core.errors import BusError
 from oven_core.protocol.completion_messages import CompletionsBatch, CompletionsRequest, StoredGroup
 from oven_core.protocol.messages import Observation, RunEnded
@@ -21,7 +21,7 @@ from oven_core.protocol.names import Subjects
 from oven_core.replica.replica_process import serve_completions
 from oven_core.security.credentials import Credentials
 from oven_learner.completions.sample import MemberVerdict, Sample
-from oven_learner.completions.sampling import Sampling, choose_sampling
+from oven_learner.completions.sampling import SampleNumbers, Sampling, choose_sampling
 from oven_learner.link.process_link import ProcessLink
 from oven_learner.link.sample_queue import MAX_WAITING
 
@@ -41,15 +41,15 @@ def sample(made: Sampling, tick: int, *texts: str) -> Any:
     members = [MemberVerdict("exact", 1.0, [None, *[0.5] * (count - 1)][:count])]
     rewards = [float("nan"), *[0.5] * (count - 1)][:count]
     sample = Sample(f"prompt {tick} \ud800\x1b[2J", texts, rewards, members)
-    where = (made.sample_count, tick, tick, 0, 1)
-    return partial(made.convert, lambda: {"incarnation": 1}, where, [0.0] * count, lambda: sample)
+    numbers = SampleNumbers(made.sample_count, tick, tick, group=0, groups=1)
+    return partial(made.convert, lambda: {"incarnation": 1}, numbers, [0.0] * count, lambda: sample)
 
 
 async def arrived(bus: Bus, last: int) -> list[StoredGroup]:
     """What is kept, once the learner's sample of this number is."""
     async with asyncio.timeout(60):
         while True:
-            batch = await stored_batch(bus, RUN, 0, 256)
+            batch = await read_batch(bus, RUN, 0, 256)
             if batch.groups and batch.groups[-1].group.number == last:
                 return list(batch.groups)
             await asyncio.sleep(0.02)
@@ -60,7 +60,7 @@ async def test_samples_reach_readers_and_never_the_log(tmp_path: Path) -> None:
         link = ProcessLink(server.url, RUN, Credentials.load(server.creds("learner")))
         learner, made = learner_on(link), sampling()
         await off_loop(learner.start)
-        assert not (await stored_batch(admin, RUN, 0, 10)).has_stream
+        assert not (await read_batch(admin, RUN, 0, 10)).has_stream
         learner.show(sample(made, 1, "perhaps lost"))  # nothing keeps it yet, which harms nothing
         assert await streams.create_completions(admin.jetstream, RUN) == ""
         assert await streams.create_completions(admin.jetstream, RUN) == ""  # a second time

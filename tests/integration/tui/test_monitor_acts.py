@@ -85,8 +85,9 @@ async def without_the_right(far: TlsStack, ann: Path, bob: Path, eve: Path) -> N
 async def advice(person: Person) -> None:
     run = person.app.view.run
 
-    async def pick(key: str) -> None:
-        await person.until(lambda: run.advised)
+    async def pick(key: str, decided: str = "") -> None:
+        """Press the key once advice other than the one that was decided before waits."""
+        await person.until(lambda: any(advice.id != decided for advice in run.advised.values()))
         await person.press("g", key)
 
     await pick("a")
@@ -97,7 +98,7 @@ async def advice(person: Person) -> None:
     assert receipt.status == "applied" and approved.decision is not None and approved.decision.approves
     assert approved.command.reason == "fine"
     await person.sees(f"✔ step {receipt.step}")
-    await pick("v")
+    await pick("v", decided=approved.command.subject_id)
     await person.done()
 
 
@@ -160,7 +161,8 @@ async def agents(person: Person) -> None:
         await person.press(key)
         await person.choose(*wanted)
         await person.done()
-    assert person.app.view.run.autonomy == {"": "advise"} and not person.app.view.run.muted
+    run = person.app.view.run
+    await person.until(lambda: run.autonomy == {"": "advise"} and not run.muted)
 
 
 async def refusals(person: Person, far: TlsStack) -> None:

@@ -101,7 +101,7 @@ def test_the_stack_uses_the_trainers_cores_while_they_are_idle(monkeypatch: pyte
     split = CoreSplit.split(user)
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
         os.sched_setaffinity(child.pid, split.stack)
-        cpu_affinity.follow(child.pid, split)
+        cpu_affinity.follow_trainer_load(child.pid, split)
         settle(0, split.training | split.stack)
         settle(100, split.stack)
         settle(0, split.training | split.stack)

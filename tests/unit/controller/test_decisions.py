@@ -75,7 +75,7 @@ def test_filters(home: Home, capsys: pytest.CaptureFixture[str], options: list[s
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["decisions", "r", "--since", "soon"], "'soon' is neither a step nor a time; write a step such as 120"),
+        (["decisions", "r", "--since", "soon"], "'soon' is neither a step nor a duration; write a step such as 120"),
         (["decisions", "r", "--actuator", "optimizer.lr"], f"did you mean '{LR}'?"),
         (["decisions", "r", "--agent", "curiculum"], "did you mean 'curriculum'?"),
         (["explain", "0", "--run", "r"], "ids begin with '0': "),
@@ -164,5 +164,5 @@ def test_since_is_a_step_or_a_time_before_the_newest_event() -> None:
         0, NOON, NOON + timedelta(minutes=91)
     )
     for text in ("-1", "1w", "²", "1" * 16, "٣", "1e3", "nan", "infs"):
-        with pytest.raises(ConfigError, match="neither a step nor a time"):
+        with pytest.raises(ConfigError, match="neither a step nor a duration"):
             Since.read(text)

@@ -60,7 +60,7 @@ CALLS: list[tuple[str, dict[str, Any], Callable[[Any], bool]]] = [
 WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("decisions", {"run": "cut"}, "lines before it are intact, up to tick"),
     ("metric", {"name": "rewrd", "run": "r"}, "no metric named 'rewrd'; did you mean 'reward'?"),
-    ("metric", {"name": "loss", "since": "soon"}, "is neither a step nor a time; write a step such as 120"),
+    ("metric", {"name": "loss", "since": "soon"}, "is neither a step nor a duration; write a step such as 120"),
     ("metric", {"name": "loss", "max_points": 1}, "max_points: Input should be greater than or equal to 5"),
     ("metric", {"name": "loss", "sinc": "1"}, "no argument of metric named 'sinc'; did you mean 'since'?"),
     ("metric", {}, "name: Field required; its arguments: name, run, since, max_points"),

@@ -112,10 +112,10 @@ def test_a_judge_in_quarantine_is_shown_once_with_cause_and_remedy_and_in_the_su
 
 def test_advice_is_open_until_it_is_approved_vetoed_or_set_aside() -> None:
     log, advice = advised()
-    assert view(log).advised == {LR: advice} and not view(log).lapsed(advice)
+    assert view(log).advised == {LR: advice} and not view(log).has_lapsed(advice)
     assert "1 advised and not approved" in "".join(lines(log.events))
     log.tick(10)
-    assert view(log).lapsed(advice)
+    assert view(log).has_lapsed(advice)
     for command in ({"action": "set", "actuator": LR, "value": 2.0}, {"action": "veto", "of": LR}):
         log, advice = advised()
         log.operator("c1", **command)

@@ -57,7 +57,7 @@ def test_the_newest_checkpoint_is_by_tick_and_not_abandoned(tmp_path: Path) -> N
     written(tmp_path, 30, 30, run="other")
     written(tmp_path, 12, 25)  # after a rollback from 20 to 10
     assert checkpoint_record.newest(tmp_path, "r", "1") is not None
-    assert [path.name for path, _ in checkpoint_record.complete(tmp_path, "r", "1")] == [
+    assert [path.name for path, _ in checkpoint_record.complete_checkpoints(tmp_path, "r", "1")] == [
         "checkpoint-10", "checkpoint-12", "checkpoint-20"
     ]  # fmt: skip
     assert checkpoint_record.checkpoint_to_resume(tmp_path, "r", "1") == tmp_path / "checkpoint-12"
@@ -219,7 +219,8 @@ def test_a_rollback_by_restart_is_answered_and_resumed(disk: Disk, charged: bool
     assert (receipt.actuator, receipt.status, receipt.before, receipt.after) == ("run.rollback", "applied", 10.0, 4.0)
     assert isinstance(end, RunEnded) and (end.reason, end.step) == ("stopped", 4)
     assert end.detail == "rolled back from step 10 to step 4: continues from checkpoint-4 in the next incarnation"
-    assert checkpoint_record.in_folder(disk.output)[-1].name == "checkpoint-8", "what it went back from was not saved"
+    newest = checkpoint_record.all_checkpoints(disk.output)[-1]
+    assert newest.name == "checkpoint-8", "the state before the rollback was not saved"
     before = relaunch.read(disk.folder)
     assert before is not None and (before.step, before.reached, before.trained) == (4, 10, 10)
 
@@ -283,7 +284,7 @@ def test_checkpoints_for_rollback_are_taken_regularly_and_only_the_newest_stay(
     monkeypatch.setattr("oven_learner.hf.trainer_rollback.DiskCheckpoints", timed)
     attach(job, link=line)
     job.train()
-    records = {path.name: checkpoint_record.read(path) for path in checkpoint_record.in_folder(disk.output)}
+    records = {path.name: checkpoint_record.read(path) for path in checkpoint_record.all_checkpoints(disk.output)}
     own = [name for name, record in records.items() if record is not None and record.own]
     for_rollback = [name for name, record in records.items() if record is not None and not record.own]
     assert len(own) == disk_checkpoints.MAX_CHECKPOINTS and for_rollback == ["checkpoint-38"]
@@ -293,12 +294,12 @@ def test_a_full_disk_stops_no_training(
     disk: Disk, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(disk_checkpoints, "seconds_to_write", lambda size, folder: 0.0)
-    monkeypatch.setattr(disk_checkpoints, "FREE_SIZES", 1e18)
+    monkeypatch.setattr(disk_checkpoints, "MIN_FREE_FACTOR", 1e18)
     job = trainer(disk.output, max_steps=12)
     attach(job, link=FakeLink())
     with caplog.at_level(logging.WARNING, "oven.learner"):
         job.train()
-    assert not checkpoint_record.in_folder(disk.output) and "GB are free" in caplog.text
+    assert not checkpoint_record.all_checkpoints(disk.output) and "GB are free" in caplog.text
 
 
 def test_no_training_resumes_from_another_trainings_checkpoint(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from oven_learner.actuators import Actuators
 from oven_learner.client.oven_client import OvenClient
 from oven_learner.hf.attach import attach
 from oven_learner.optim import device_readback
-from oven_learner.optim.device_readback import Readback, Transfer, transfer
+from oven_learner.optim.device_readback import Readback, Transfer, start_transfer
 from oven_learner.testing import FakeLink
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
@@ -77,7 +77,7 @@ def test_on_cpu_the_numbers_are_there_at_once() -> None:
         "norm": torch.tensor([0.1], dtype=torch.float64),
         "half": torch.tensor(2.0).half(),
     }
-    pending = transfer(numbers)
+    pending = start_transfer(numbers)
     assert pending.has_arrived and pending.read() == {name: number.item() for name, number in numbers.items()}
 
 
@@ -147,7 +147,7 @@ def test_there_is_one_transfer_per_step(tmp_path: Path, monkeypatch: pytest.Monk
 
     def counted(numbers: Mapping[str, torch.Tensor]) -> Transfer:
         requested.append(tuple(numbers))
-        return transfer(numbers)
+        return start_transfer(numbers)
 
     job, line = trainer(tmp_path, gradient_accumulation_steps=2, max_steps=6), FakeLink()
     attachment = attach(job, link=line)
@@ -155,7 +155,7 @@ def test_there_is_one_transfer_per_step(tmp_path: Path, monkeypatch: pytest.Monk
     job.train()
     first, weights = ("loss", "grad_norm"), ("optim/weight_norm", "optim/update_ratio")
     assert requested == [first + weights] + [(*first, "optim/grad_momentum_cos", *weights)] * 5
-    assert device_readback.transfer is transfer
+    assert device_readback.start_transfer is start_transfer
 
 
 def test_a_metric_that_is_not_finite_is_logged_once_and_always_published(

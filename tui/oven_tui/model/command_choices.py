@@ -72,7 +72,7 @@ def trust_scopes(view: MonitorView) -> list[Choice]:
 
 
 def advised(view: MonitorView) -> list[Choice]:
-    waiting = [decision for decision in view.run.advised.values() if not view.run.lapsed(decision)]
+    waiting = [decision for decision in view.run.advised.values() if not view.run.has_lapsed(decision)]
     return [
         Choice(
             decision.id,

@@ -10,10 +10,10 @@ from oven_runs.log.sampled_text import (
     BAR_CELLS,
     MISSING,
     bar,
+    format_number,
     format_signed,
     max_abs_advantage,
     member_line,
-    number,
     text_lines,
 )
 from oven_tui.model.braille_chart import TextRun
@@ -48,7 +48,7 @@ def page(group: SampledGroup, width: int, *, side_by_side: bool) -> list[Line]:
 def summary(group: SampledGroup, width: int) -> Line:
     """Return the group's row in the list: its step, its position in the step, and the range of its rewards."""
     rewards = [completion.reward for completion in group.completions if completion.reward is not None]
-    reward_range = f"{number(min(rewards))}…{number(max(rewards))}" if rewards else MISSING
+    reward_range = f"{format_number(min(rewards))}…{format_number(max(rewards))}" if rewards else MISSING
     left_part: Line = [(f"{group.step:>6} ", "strong"), (f"{group.group + 1}/{group.groups} ", "dim")]
     return row(width, left_part, [(reward_range, "text" if rewards else "dim")])
 
@@ -57,7 +57,7 @@ def _completion(group: SampledGroup, index: int, completion: ShownCompletion, wi
     kind = "dim" if completion.advantage is None else "bad" if completion.advantage < 0 else "good"
     cells = BAR_CELLS if width >= MIN_FULL_BAR else HALF_BAR
     advantage_bar = bar(completion.advantage, max_abs_advantage(group), cells)
-    head: Line = [(f"{index + 1} ", "title"), (f"reward {number(completion.reward):<6} ", "strong")]
+    head: Line = [(f"{index + 1} ", "title"), (f"reward {format_number(completion.reward):<6} ", "strong")]
     head += [(f"adv {format_signed(completion.advantage):<6} ", kind), (advantage_bar, kind)]
     return [row(width, head), *_text(text_lines(completion), width, "text"), *_members(group, index, width)]
 

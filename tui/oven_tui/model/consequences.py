@@ -21,7 +21,7 @@ def remaining(view: MonitorView, tick: int) -> str:
 
 
 def countdown(view: MonitorView, decision: Decision) -> str:
-    if view.run.lapsed(decision):
+    if view.run.has_lapsed(decision):
         return f"lapsed {view.run.tick - decision.expires_at_tick} steps ago"
     return f"lapses in {remaining(view, decision.expires_at_tick + 1)}"
 

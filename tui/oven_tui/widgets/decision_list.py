@@ -151,7 +151,7 @@ class DecisionList(RowList[Entry], Panel):
         """Return symbol, label, kind of text, and the reason with the time left for approval."""
         if self.view.run.advised.get(decision.actuator) is not decision:
             return "–", "superseded", "dim", reason
-        lapsed = self.view.run.lapsed(decision)
+        lapsed = self.view.run.has_lapsed(decision)
         symbol, words, kind = ("–", "lapsed", "dim") if lapsed else FATES["advised"]
         return symbol, words, kind, f"{countdown(self.view, decision)}; {reason}"
 

@@ -28,10 +28,10 @@ class Drift(Agent):
     (oven_agents.stats.symptoms).
 
     Actions: raises alerts for the last two signals until the KL or the length is back near its earlier level. If the KL
-    runs away or the frontier readings grow, and the run's own held-out readings do not rise, it proposes to hold the policy closer. This raises β by half,
-    or lowers the rate by a third if there is no β above 0. The agent is never confident enough to act alone. A policy
-    trained for one task loses other skills without harm to this task (the alignment tax, Ouyang et al. 2022, arXiv
-    2203.02155, §4.2). The user has to decide whether this matters.
+    runs away or the frontier readings grow, and the run's own held-out readings do not rise, it proposes to hold the
+    policy closer. This raises β by half, or lowers the rate by a third if there is no β above 0. The agent is never
+    confident enough to act alone. A policy trained for one task loses other skills without harm to this task (the
+    alignment tax, Ouyang et al. 2022, arXiv 2203.02155, §4.2). The user has to decide whether this matters.
 
     False alarms: training for a form that the frontier model does not write (digits alone, another language) moves the
     policy away while it learns. The agent is silent if a held-out metric rises. Without one, the training's own

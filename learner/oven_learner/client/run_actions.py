@@ -10,7 +10,6 @@ from oven_core.protocol.messages import Value
 from oven_learner.actuators import Actuators, Applied
 from oven_learner.rollback.rollback_protocol import Rollback, Snapshot
 
-
 NO_FILE = "a copy for run.rollback was taken; the client wrote no file, because only your script can save this model"
 """Reason in the receipt of `run.checkpoint` if the client cannot save a checkpoint."""
 

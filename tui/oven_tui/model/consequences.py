@@ -60,8 +60,8 @@ def _run_effect(view: MonitorView, action: str) -> str:
         case _:
             remaining_steps = f", with {max_steps - run.step} steps left" if max_steps and max_steps > run.step else ""
             return (
-                f"The run ends after {position}{remaining_steps}. A trainer saves a checkpoint first; your own loop has "
-                "to save by itself. Only `oven-controller up --resume` can continue it."
+                f"The run ends after {position}{remaining_steps}. A trainer saves a checkpoint first; your own loop "
+                "has to save by itself. Only `oven-controller up --resume` can continue it."
             )
 
 

@@ -1,10 +1,12 @@
 """A multiplier on the user's own learning-rate schedule, for any torch optimizer and scheduler. Setting `lr` in a
 parameter group affects only one step, because the scheduler overwrites it. So the scheduler's base rates are scaled,
 which last and are saved in checkpoints. The scale itself is stored in the parameter groups, and therefore in the
-optimizer's saved state. A resumed run divides by it to recover the user's own rates."""
+optimizer's saved state. A resumed run divides by it to recover the user's own rates. Without a scheduler, the groups
+can also keep the loop's own rates between steps, and each step scales them."""
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -12,6 +14,7 @@ from typing import Any
 USER_BOUNDS = (0.1, 3.0)
 """Default bounds of scalars, as multiples of the user's own value."""
 KEY = "oven_lr_scale"  # key of the scale in a parameter group
+OWN_RATE_KEY = "oven_own_lr"  # key of a flag: between steps, the group's rate is the loop's own, without the scale
 GROUP_KEYS = ("lr", "initial_lr", "max_lr", "min_lr")
 """Keys of rates that schedulers store in a parameter group. The last two are from OneCycleLR."""
 SCHEDULER_FIELDS = ("base_lrs", "max_lrs", "min_lrs", "_init_lrs")
@@ -28,6 +31,11 @@ class LearningRateScale:
         scheduler = getattr(scheduler, "scheduler", scheduler)
         self._all_schedulers = _with_nested(scheduler)
         self._schedulers = [inner for inner in self._all_schedulers if not _nested(inner)]  # only these have base rates
+        self._step_rates: list[tuple[dict[str, Any], Any, float]] = []
+        """(group, the loop's own rate, scaled rate) during a step that scales the loop's own rates."""
+        for group in self.optimizer.param_groups if self.has_scheduler else ():
+            if group.pop(OWN_RATE_KEY, False):  # it was saved by a loop without a scheduler
+                group[KEY] = 1.0
         stored_scale = self._stored_scale()
         base_rates = self._base_rates()
         self._user_rates = [rate / stored_scale for rate in base_rates] if base_rates else None
@@ -62,8 +70,48 @@ class LearningRateScale:
         return bool(self._schedulers)
 
     def rates(self) -> list[float]:
-        """Return the learning rate of each parameter group in the next optimizer step."""
-        return [float(group["lr"]) for group in self.optimizer.param_groups]
+        """Return the learning rate of each parameter group in the current or next optimizer step."""
+        return [
+            float(group["lr"]) * (self.read() if group.get(OWN_RATE_KEY) and not self._step_rates else 1.0)
+            for group in self.optimizer.param_groups
+        ]
+
+    @property
+    def keeps_own_rates(self) -> bool:
+        """Whether the groups have the loop's own rates between steps."""
+        return any(group.get(OWN_RATE_KEY) for group in self.optimizer.param_groups)
+
+    def keep_own_rates(self) -> None:
+        """Keep the loop's own rates in the groups, until `release_own_rates`. Call it between steps."""
+        scale = self.read()
+        for group in self.optimizer.param_groups:
+            if not group.get(OWN_RATE_KEY):
+                group["lr"] /= scale if KEY in group else 1.0  # the loop may have added a group
+                group[KEY], group[OWN_RATE_KEY] = scale, True
+
+    def release_own_rates(self) -> None:
+        """Keep the scaled rates in the groups."""
+        self.end_step()
+        for group in self.optimizer.param_groups:
+            if group.pop(OWN_RATE_KEY, False):
+                group["lr"] *= self.read()
+
+    def begin_step(self) -> None:
+        """Scale the loop's own rates for one step."""
+        self.end_step()  # in case the last step raised an error
+        for group in self.optimizer.param_groups:
+            if group.get(OWN_RATE_KEY):
+                own_rate = copy.deepcopy(group["lr"])
+                group["lr"] *= self.read()
+                self._step_rates.append((group, own_rate, float(group["lr"])))
+
+    def end_step(self) -> None:
+        """Restore the loop's own rates, except for those that the loop has set during the step."""
+        for group, own_rate, step_rate in self._step_rates:
+            if float(group["lr"]) == step_rate:
+                # A captured step reads the rate from this tensor.
+                group["lr"] = group["lr"].copy_(own_rate) if hasattr(own_rate, "copy_") else own_rate
+        self._step_rates.clear()
 
     def matches_schedule(self, rates: list[float]) -> bool:
         """Whether a known scheduler has set these rates. Also true if no scheduler reports its rates."""
@@ -86,7 +134,7 @@ class LearningRateScale:
         factor = scale / self.read()
         for group in self.optimizer.param_groups:
             for key in group_keys:
-                if key in group:
+                if key in group and not group.get(OWN_RATE_KEY):
                     group[key] *= factor
             group[KEY] = scale
         for scheduler in self._schedulers:

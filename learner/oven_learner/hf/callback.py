@@ -341,7 +341,8 @@ class Attachment(TrainerCallback):
         if has_computed_metrics and not user_holds_out and not self._evaluation.declared_target():
             log.warning(
                 "the results of compute_metrics are shown but cannot judge changes, because their better direction is "
-                "unknown; set TrainingArguments(metric_for_best_model=…, greater_is_better=…)"
+                "unknown; set TrainingArguments(metric_for_best_model=…, greater_is_better=…), or pass "
+                'attach(metrics=(MetricSpec(name="eval/…", better="up", held_out=True),))'
             )
         evaluated_metrics = (
             metric.model_copy(update={"held_out": metric.held_out and not user_holds_out})

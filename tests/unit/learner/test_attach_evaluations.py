@@ -80,18 +80,19 @@ def test_every_announced_held_out_metric_is_published(tmp_path: Path, policy: st
         assert measured[names[0]][0] == pytest.approx(logged)
 
 
+class Line(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = torch.nn.Linear(2, 2)
+
+    def forward(self, x: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tensor]:
+        logits = self.head(x)  # [B, 2]
+        return {"loss": torch.nn.functional.cross_entropy(logits, labels), "logits": logits}
+
+
 def test_the_metric_for_best_model_is_the_target_and_the_run_ends_with_its_best(tmp_path: Path) -> None:
     data = Dataset.from_list([{"x": [1.0, float(n % 2)], "labels": n % 2} for n in range(8)])
     accuracies = [0.25, 0.75, 0.5, 0.5, 0.5]
-
-    class Line(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.head = torch.nn.Linear(2, 2)
-
-        def forward(self, x: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tensor]:
-            logits = self.head(x)  # [B, 2]
-            return {"loss": torch.nn.functional.cross_entropy(logits, labels), "logits": logits}
 
     job = Trainer(
         Line(),
@@ -110,6 +111,39 @@ def test_the_metric_for_best_model_is_the_target_and_the_run_ends_with_its_best(
     assert [(spec.name, spec.better) for spec in announced(line)] == [("eval/accuracy", "up")]
     assert job.state.global_step == 5 and job.state.best_global_step == 2
     assert came(line)["eval/accuracy"] == [0.25, 0.75, 0.5, 0.5, 0.75], "the last is that of the restored weights"
+
+
+@pytest.mark.parametrize("resumes", [False, True])
+def test_results_of_compute_metrics_are_announced_as_held_out_without_a_direction(
+    tmp_path: Path, resumes: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """If an evaluation before the training, or in the checkpoint to resume from, has shown their names."""
+    data = Dataset.from_list([{"x": [1.0, float(n % 2)], "labels": n % 2} for n in range(8)])
+
+    def make(steps: int) -> Trainer:
+        settings = TrainingArguments(
+            str(tmp_path), max_steps=steps, eval_strategy="steps", eval_steps=1, save_steps=1, report_to="none",
+            use_cpu=True, disable_tqdm=True,
+        )  # fmt: skip
+        return Trainer(Line(), settings, None, data, data, compute_metrics=lambda _: {"accuracy": 0.25})
+
+    if resumes:
+        make(1).train()
+    job, line = make(2), FakeLink()
+    attach(job, link=line)
+    if not resumes:
+        job.evaluate()
+    with caplog.at_level("WARNING", logger="oven.learner"):
+        job.train(resume_from_checkpoint=resumes)
+    assert [(spec.name, spec.better) for spec in announced(line)] == [
+        ("eval/loss", "down"),
+        ("eval/accuracy", "neither"),
+    ]
+    assert isinstance(line.sent[0], RunStarted)
+    target = held_out_metric(line.sent[0])
+    assert target is not None and target.name == "eval/loss", "no direction is guessed"
+    assert came(line)["eval/accuracy"][0] == 0.25
+    assert any("attach(metrics=(MetricSpec(" in record.getMessage() for record in caplog.records)
 
 
 def test_each_evaluation_set_has_its_own_reward(tmp_path: Path, policy: str) -> None:

@@ -14,6 +14,8 @@ from oven_learner.hf.hooks.step_hooks import StepEnd, StepHook
 from oven_learner.ranks import Ranks
 
 EVAL = "eval/"
+COSTS = ("runtime", "_per_second", "_time", "num_tokens")
+"""Ends of the names of results that measure the evaluation itself, not the model."""
 """Prefix of the announced names of evaluation metrics."""
 
 
@@ -44,6 +46,7 @@ class TrainerEvaluation(StepHook):
         """Latest value of each metric."""
         self._pending: dict[str, float] = {}
         self._requested = False
+        self._measured_names: dict[str, None] = {}  # ordered names of all results so far
 
     def request(self, _: float | None) -> None:
         self._requested = True
@@ -52,22 +55,32 @@ class TrainerEvaluation(StepHook):
         self.last, self._pending = {}, {}
 
     def held_out_specs(self) -> tuple[MetricSpec, ...]:
-        """Return the main metric of each evaluation set. If `metric_for_best_model` names another metric, only that one
-        is held out, and the others are only shown. By default, trainers with reward functions are judged by the reward.
-        Their loss is little more than β × KL, which grows while the policy learns."""
+        """Return the main metric of each evaluation set, and the known results of `compute_metrics`. If
+        `metric_for_best_model` names another metric, only that one is held out, and the others are only shown. By
+        default, trainers with reward functions are judged by the reward. Their loss is little more than β × KL, which
+        grows while the policy learns."""
         trainer = self._trainer
         if trainer.args.eval_strategy == "no":
             return ()
         main_metric, direction = ("reward", "up") if hasattr(trainer, "reward_funcs") else ("loss", "down")
         directions = {EVAL + prefix + main_metric: direction for prefix in self._set_prefixes()}
         target = self.declared_target()
-        held_out_names = {target} if target else set(directions)
         if target:
             directions = {target: "up" if trainer.args.greater_is_better else "down", **directions}
+        directions = dict.fromkeys(self._computed_names(), "neither") | directions
         return tuple(
-            MetricSpec.model_validate({"name": name, "better": better, "held_out": name in held_out_names})
+            MetricSpec.model_validate({"name": name, "better": better, "held_out": not target or name == target})
             for name, better in directions.items()
         )
+
+    def _computed_names(self) -> list[str]:
+        """Return the names of what `compute_metrics` returned at an earlier evaluation, for example one before
+        training or one in the log of the checkpoint that the trainer resumes from. Before the first evaluation, they
+        are unknown. No direction is known for them, so they cannot judge changes."""
+        if getattr(self._trainer, "compute_metrics", None) is None:
+            return []
+        logged = (name for entry in self._trainer.state.log_history for name in self._announced_names(entry))
+        return [name for name in dict.fromkeys((*self._measured_names, *logged)) if not name.endswith(COSTS)]
 
     def declared_target(self) -> str:
         """Return the metric named by `metric_for_best_model`, or an empty string for "loss", which transformers sets by
@@ -82,6 +95,7 @@ class TrainerEvaluation(StepHook):
         results = self._announced_names(metrics)
         self._pending |= results
         self.last |= results
+        self._measured_names |= dict.fromkeys(results)
         return results
 
     def on_best_restored(self, state: TrainerState) -> None:
